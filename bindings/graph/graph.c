@@ -151,18 +151,18 @@ static double opt_number(lua_State *L, int t, const char *key, double def) {
   return v;
 }
 
-void l_read_mirror(lua_State *L, int t, int n, PlMirrorOptions *m) {
+void l_read_recompute(lua_State *L, int t, int n, PlRecomputeOptions *m) {
   const double policy = opt_number(L, t, "policy", 0), bytes = opt_number(L, t, "bytes", -1);
-  if (!(policy >= PL_MIRROR_NONE && policy <= PL_MIRROR_AUTO)) l_error(L, "gradient: there is no policy %g", policy);
+  if (!(policy >= PL_RECOMPUTE_NONE && policy <= PL_RECOMPUTE_AUTO)) l_error(L, "gradient: there is no policy %g", policy);
   if (bytes != bytes) l_error(L, "gradient: budget.bytes is not a number");
-  *m = (PlMirrorOptions){.policy = (int)policy,
-                         .fraction = opt_number(L, t, "fraction", -1),
-                         .bytes = bytes >= 0x1p62 ? (int64_t)1 << 62
-                                  : bytes < 0     ? -1
-                                                  : (int64_t)bytes,
-                         .seeded = l_opt_bool(L, t, "seeded", false),
-                         .heavy = l_opt_bool(L, t, "heavy", false),
-                         .listed = l_opt_bool(L, t, "listed", false)};
+  *m = (PlRecomputeOptions){.policy = (int)policy,
+                            .fraction = opt_number(L, t, "fraction", -1),
+                            .bytes = bytes >= 0x1p62 ? (int64_t)1 << 62
+                                     : bytes < 0     ? -1
+                                                     : (int64_t)bytes,
+                            .seeded = l_opt_bool(L, t, "seeded", false),
+                            .heavy = l_opt_bool(L, t, "heavy", false),
+                            .listed = l_opt_bool(L, t, "listed", false)};
   lua_getfield(L, t, "choice");
   if (lua_type(L, -1) == LUA_TTABLE && n) {
     m->choice = calloc((size_t)n, 1);
@@ -170,7 +170,7 @@ void l_read_mirror(lua_State *L, int t, int n, PlMirrorOptions *m) {
     for (int k = 0; m->choice && k < n; k++) {
       lua_rawgeti(L, -1, k + 1);
       const lua_Integer choice = lua_tointeger(L, -1);
-      m->choice[k] = choice >= PL_MIRROR_PIN && choice <= PL_MIRROR_FORCE ? (int8_t)choice : PL_MIRROR_BY_POLICY;
+      m->choice[k] = choice >= PL_RECOMPUTE_PIN && choice <= PL_RECOMPUTE_FORCE ? (int8_t)choice : PL_RECOMPUTE_BY_POLICY;
       lua_pop(L, 1);
     }
   }
@@ -222,13 +222,13 @@ static int graph_gradient(lua_State *L) {
   luaL_checkstack(L, 16, NULL);
   o = (PlGradientOptions){.copy = l_opt_bool(L, 5, "copy", false), .allow_unused = l_opt_bool(L, 5, "allow_unused", false)};
   read_ops(L, 5, &o);
-  l_read_mirror(L, 5, f->nnodes, &o.mirror);
+  l_read_recompute(L, 5, f->nnodes, &o.recompute);
   if (lua_type(L, 6) == LUA_TFUNCTION) {
     o.aggregate = aggregate;
     o.ud = &ag;
   }
   PlStatus s = pl_graph_gradient(f, ny, ys, dys, nx, xs, &o, dx);
-  free(o.mirror.choice);
+  free(o.recompute.choice);
   CALL(L, s);
   for (int i = 0; i < nx; i++) {
     if (dx[i] < 0) lua_pushboolean(L, 0);

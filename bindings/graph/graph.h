@@ -24,7 +24,7 @@ PlGraph *l_check_graph(lua_State *L, int i); /* raises */
 GraphBox *l_new_graph(lua_State *L);         /* pushes an empty box */
 /* Options that graph.lua has checked, from the table at t: {policy=0…3, fraction=, bytes=, seeded=, heavy=, listed=,
  * choice={per node of n: -1 pin, 0, 1 may, 2 force}}. choice is malloc'ed. */
-void l_read_mirror(lua_State *L, int t, int n, PlMirrorOptions *m);
+void l_read_recompute(lua_State *L, int t, int n, PlRecomputeOptions *m);
 /* Attribute k as scripts write it: positions count from 1. */
 void l_push_attr(lua_State *L, const PlAttrDef *d, const PlAttrs *a, int k);
 /* Pushes the table that predicates and dumps get of node i. */

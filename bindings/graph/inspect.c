@@ -130,7 +130,7 @@ void l_push_fnode(lua_State *L, const PlGraph *f, int32_t i) {
     }
     lua_setfield(L, -2, "after");
   }
-  lua_pushboolean(L, (n->flags & PL_FN_MIRROR) != 0);
+  lua_pushboolean(L, (n->flags & PL_FN_RECOMPUTED) != 0);
   lua_setfield(L, -2, "mirror");
   lua_pushboolean(L, (n->flags & PL_FN_VIEW) != 0);
   lua_setfield(L, -2, "view");
@@ -147,11 +147,11 @@ static int graph_nodes(lua_State *L) {
   return 1;
 }
 
-/* graph_mark(mark, …) → mark before, number of nodes: nodes made from now on are marked so (PlMirrorChoice) in the graph of the first symbolic
+/* graph_mark(mark, …) → mark before, number of nodes: nodes made from now on are marked so (PlRecomputeChoice) in the graph of the first symbolic
  * tensor among …, else in the one that is traced; nil if there is none. */
 static int graph_mark(lua_State *L) {
   int64_t mark = l_check_int(L, 1, "graph_mark", "mark");
-  if (mark < PL_MIRROR_PIN || mark > PL_MIRROR_FORCE) return l_error(L, "graph_mark: no such mark");
+  if (mark < PL_RECOMPUTE_PIN || mark > PL_RECOMPUTE_FORCE) return l_error(L, "graph_mark: no such mark");
   PlGraph *f = pl_state.trace;
   for (int i = 2, n = lua_gettop(L); i <= n; i++) {
     PlTensor *t = l_to_tensor(L, i);
@@ -179,12 +179,12 @@ static int graph_pin_since(lua_State *L) {
     break;
   }
   for (int32_t i = (int32_t)(from > 0 ? from : 0); f && i < f->nnodes; i++) {
-    if (f->nodes[i].mark != PL_MIRROR_FORCE || !f->nodes[i].op) continue;
+    if (f->nodes[i].mark != PL_RECOMPUTE_FORCE || !f->nodes[i].op) continue;
     lua_pushvalue(L, 2);
     lua_pushstring(L, f->nodes[i].op->name);
     l_push_fnode(L, f, i);
     lua_call(L, 2, 1);
-    if (lua_toboolean(L, -1)) f->nodes[i].mark = PL_MIRROR_PIN;
+    if (lua_toboolean(L, -1)) f->nodes[i].mark = PL_RECOMPUTE_PIN;
     lua_pop(L, 1);
   }
   return 0;
@@ -197,7 +197,7 @@ static int graph_pin(lua_State *L) {
   t = pl_behind(t);
   PlGraph *f = pl_sym_graph(t);
   const PlGValue *v = &f->vals[f->stores[f->vals[pl_sym_value(t)].store].first];
-  if (v->node >= 0) f->nodes[v->node].mark = PL_MIRROR_PIN;
+  if (v->node >= 0) f->nodes[v->node].mark = PL_RECOMPUTE_PIN;
   return 0;
 }
 

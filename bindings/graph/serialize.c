@@ -185,13 +185,13 @@ static int graph_regions(lua_State *L) {
   for (int32_t r = 0; r < f->nregions; r++) {
     const PlGRegion *g = &f->regions[r];
     lua_createtable(L, 0, 9);
-    set_int(L, "policy", g->mirror.policy);
-    lua_pushnumber(L, g->mirror.fraction);
+    set_int(L, "policy", g->recompute.policy);
+    lua_pushnumber(L, g->recompute.fraction);
     lua_setfield(L, -2, "fraction");
-    set_int(L, "bytes", g->mirror.bytes);
-    set_bool(L, "seeded", g->mirror.seeded);
-    set_bool(L, "heavy", g->mirror.heavy);
-    set_bool(L, "listed", g->mirror.listed);
+    set_int(L, "bytes", g->recompute.bytes);
+    set_bool(L, "seeded", g->recompute.seeded);
+    set_bool(L, "heavy", g->recompute.heavy);
+    set_bool(L, "listed", g->recompute.listed);
     lua_createtable(L, g->ny, 0);
     for (int32_t k = 0; k < g->ny; k++) {
       lua_pushinteger(L, g->ys[k]);
@@ -199,9 +199,9 @@ static int graph_regions(lua_State *L) {
     }
     lua_setfield(L, -2, "ys");
     lua_newtable(L);
-    for (int32_t k = 0; k < g->mirror.nchoice; k++)
-      if (g->mirror.choice[k]) {
-        lua_pushinteger(L, g->mirror.choice[k]);
+    for (int32_t k = 0; k < g->recompute.nchoice; k++)
+      if (g->recompute.choice[k]) {
+        lua_pushinteger(L, g->recompute.choice[k]);
         lua_rawseti(L, -2, k + 1);
       }
     lua_setfield(L, -2, "choice");
@@ -214,7 +214,7 @@ static int graph_regions(lua_State *L) {
 static int graph_region(lua_State *L) {
   PlGraph *f = l_check_graph(L, 1);
   luaL_checktype(L, 2, LUA_TTABLE);
-  PlMirrorOptions m;
+  PlRecomputeOptions m;
   int n = f->nnodes;
   lua_getfield(L, 2, "ys");
   luaL_checktype(L, -1, LUA_TTABLE);
@@ -225,7 +225,7 @@ static int graph_region(lua_State *L) {
     CALL(L, pl_sym_value_of(f, l_check_tensor(L, lua_gettop(L)), &ys[k]));
     lua_pop(L, 1);
   }
-  l_read_mirror(L, 2, n, &m);
+  l_read_recompute(L, 2, n, &m);
   PlStatus s = pl_graph_region(f, f->nnodes, ny, ys, &m);
   free(m.choice);
   CALL(L, s);

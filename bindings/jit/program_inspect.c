@@ -69,9 +69,9 @@ static void set_entry(lua_State *L, const PlExec *e, int32_t i) {
   lua_setfield(L, -2, "flops");
   lua_pushnumber(L, seconds_of(e, i));
   lua_setfield(L, -2, "seconds");
-  lua_pushboolean(L, n->stage > 0 || (n->flags & PL_FN_MIRROR));
+  lua_pushboolean(L, n->stage > 0 || (n->flags & PL_FN_RECOMPUTED));
   lua_setfield(L, -2, "backward");
-  lua_pushboolean(L, (n->flags & PL_FN_MIRROR) != 0);
+  lua_pushboolean(L, (n->flags & PL_FN_RECOMPUTED) != 0);
   lua_setfield(L, -2, "again");
 }
 

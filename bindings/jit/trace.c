@@ -155,8 +155,8 @@ static int jit_enter(lua_State *L) {
   snprintf(tracing->home, sizeof tracing->home, "%s", home ? home : "");
   f->record = true;
   f->began = pl_state.seq;
-  f->mirror = (PlMirrorOptions){.fraction = -1, .bytes = -1};
-  if (lua_type(L, 2) == LUA_TTABLE) l_read_mirror(L, 2, 0, &f->mirror);
+  f->recompute = (PlRecomputeOptions){.fraction = -1, .bytes = -1};
+  if (lua_type(L, 2) == LUA_TTABLE) l_read_recompute(L, 2, 0, &f->recompute);
   f->where = script_line;
   f->where_ud = f;
   watch(L); /* may raise */
@@ -259,14 +259,14 @@ static int jit_mirror(lua_State *L) {
   PlGraph *f = l_check_graph(L, 1);
   luaL_checktype(L, 2, LUA_TTABLE);
   for (int32_t r = 0; r < f->nregions; r++) {
-    PlMirrorOptions m = {.fraction = -1, .bytes = -1};
-    l_read_mirror(L, 2, f->nnodes, &m);
-    free(f->regions[r].mirror.choice);
-    f->regions[r].mirror = m;
+    PlRecomputeOptions m = {.fraction = -1, .bytes = -1};
+    l_read_recompute(L, 2, f->nnodes, &m);
+    free(f->regions[r].recompute.choice);
+    f->regions[r].recompute = m;
   }
-  free(f->mirror.choice); /* for a walk that comes later, outside */
-  f->mirror = (PlMirrorOptions){.fraction = -1, .bytes = -1};
-  l_read_mirror(L, 2, f->nnodes, &f->mirror);
+  free(f->recompute.choice); /* for a walk that comes later, outside */
+  f->recompute = (PlRecomputeOptions){.fraction = -1, .bytes = -1};
+  l_read_recompute(L, 2, f->nnodes, &f->recompute);
   return 0;
 }
 

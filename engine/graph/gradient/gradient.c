@@ -277,14 +277,14 @@ static PlStatus collect(PlGradWalk *w, int nx, const PlGVal *xs, PlGVal *dx) {
   return PL_OK;
 }
 
-PlStatus pl_graph_region(PlGraph *f, int32_t begin, int ny, const PlGVal *ys, PlMirrorOptions *m) {
+PlStatus pl_graph_region(PlGraph *f, int32_t begin, int ny, const PlGVal *ys, PlRecomputeOptions *m) {
   PlGRegion *r = realloc(f->regions, (size_t)(f->nregions + 1) * sizeof *r);
   if (!r) return pl_grad_no_memory();
   f->regions = r;
   PlGVal *copy = malloc((size_t)(ny ? ny : 1) * sizeof *copy);
   if (!copy) return pl_grad_no_memory();
   memcpy(copy, ys, (size_t)ny * sizeof *ys);
-  f->regions[f->nregions++] = (PlGRegion){.begin = begin, .end = f->nnodes, .ny = ny, .ys = copy, .mirror = *m};
+  f->regions[f->nregions++] = (PlGRegion){.begin = begin, .end = f->nnodes, .ny = ny, .ys = copy, .recompute = *m};
   m->choice = NULL;
   f->edition++;
   return PL_OK;
@@ -333,7 +333,7 @@ PlStatus pl_graph_gradient(PlGraph *f, int ny, const PlGVal *ys, const PlGVal *d
     f->stage = (uint8_t)(f->nregions < 254 ? f->nregions + 1 : 255);
     int32_t begin = f->nnodes;
     s = pass(&w, ny, ys, dys, nx, xs, dx);
-    if (s == PL_OK) s = pl_graph_region(f, begin, ny, ys, &opts->mirror);
+    if (s == PL_OK) s = pl_graph_region(f, begin, ny, ys, &opts->recompute);
     f->record = rec;
     pl_set_trace(was);
     pl_state.device = device;

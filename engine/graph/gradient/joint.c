@@ -99,14 +99,14 @@ static PlStatus cut(Split *s, PlJoint *j, int32_t nx, const PlGVal *dx) {
   return st;
 }
 
-/* Kept values as f numbers them, to whose nodes those of the joint graph go back. mirrored: there are copies in between. */
-static PlStatus keep_outputs(const Split *s, PlGraph *f, PlJoint *j, bool mirrored, int64_t *bytes) {
+/* Kept values as f numbers them, to whose nodes those of the joint graph go back. recomputed: there are copies in between. */
+static PlStatus keep_outputs(const Split *s, PlGraph *f, PlJoint *j, bool recomputed, int64_t *bytes) {
   PlGVal *outs = malloc((size_t)(j->nout + s->n + 1) * sizeof *outs);
   if (!outs) return no_memory();
   memcpy(outs, f->outputs, (size_t)j->nout * sizeof *outs);
   for (int32_t k = 0; k < s->n; k++) {
     const PlGValue *v = &s->f->vals[s->list[k]];
-    PlGVal at = mirrored ? f->nodes[s->f->nodes[v->node].source].first + v->slot : s->list[k];
+    PlGVal at = recomputed ? f->nodes[s->f->nodes[v->node].source].first + v->slot : s->list[k];
     bool result = false;
     for (int32_t o = 0; o < j->nout && !result; o++) result = f->vals[outs[o]].store == f->vals[at].store;
     if (!result) *bytes += f->stores[f->vals[at].store].bytes;
@@ -131,8 +131,8 @@ PlStatus pl_joint_differentiate(PlGraph **out, PlGraph *f, const PlJoint *j, PlG
     if (st == PL_OK) g->vals[dys[i]].device = a.device;
   }
   PlGradientOptions o = {.allow_unused = true};
-  o.mirror.fraction = -1;
-  o.mirror.bytes = -1;
+  o.recompute.fraction = -1;
+  o.recompute.bytes = -1;
   if (st == PL_OK) st = pl_graph_gradient(g, j->ny, g->outputs, dys, j->nx, j->xs, &o, dx);
   for (int32_t i = n0; i < g->nnodes && st == PL_OK; i++) { /* the line whose gradient it is */
     PlGNode *n = &g->nodes[i];
@@ -249,7 +249,7 @@ PlStatus pl_joint_make(PlJoint **out, PlGraph *f, int32_t ny, int32_t nx, const 
   PlStatus st = j && dx && j->dx_at && j->xs ? pl_joint_differentiate(&j->backward, f, j, dx + nx, dx) : no_memory();
   if (st == PL_OK) st = find_reach(j, j->backward, dx + nx, dx);
   if (st == PL_OK) st = find_inside(j, f);
-  if (st == PL_OK) st = pl_joint_mirror(&decided, j->backward, f, nx, dx);
+  if (st == PL_OK) st = pl_joint_recompute(&decided, j->backward, f, nx, dx);
   if (st == PL_OK) {
     s.stage = j->backward->nregions;
     if (decided) {

@@ -24,7 +24,7 @@ PlStatus pl_joint_again(PlJoint *j, const PlJointDraws *draws, PlTensor *const *
 PlJointDraws pl_joint_draws(const PlJoint *j);
 /* Decides what backward computes again, if the trace f asks for that: *out is a plan without memory whose graph is g with these
  * copies; its outputs are f's, then dx, which are renumbered. NULL: nothing was asked. (joint_recompute.c) */
-PlStatus pl_joint_mirror(PlPlan **out, PlGraph *g, const PlGraph *f, int32_t nx, PlGVal *dx);
+PlStatus pl_joint_recompute(PlPlan **out, PlGraph *g, const PlGraph *f, int32_t nx, PlGVal *dx);
 /* Figures of that, and the bytes that forward keeps for backward, in the plans of both. */
 void pl_joint_report(const PlPlan *decided, int64_t kept, PlPlan *forward, PlPlan *backward);
 

@@ -72,7 +72,7 @@ PlGraph *pl_graph_retain(PlGraph *f) {
 void pl_graph_regions_drop(PlGraph *f) {
   for (int32_t r = 0; r < f->nregions; r++) {
     free(f->regions[r].ys);
-    free(f->regions[r].mirror.choice);
+    free(f->regions[r].recompute.choice);
   }
   f->nregions = 0;
 }
@@ -92,7 +92,7 @@ void pl_graph_release(PlGraph *f) {
   free(f->stores);
   free(f->outputs);
   free(f->regions);
-  free(f->mirror.choice);
+  free(f->recompute.choice);
   free(f->captures);
   free(f->counts);
   free(f->lines);

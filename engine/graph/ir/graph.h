@@ -52,10 +52,10 @@ typedef struct PlGStore {
 } PlGStore;
 
 enum {
-  PL_FN_MUTATES = 1, /* output k is a new value in the store of its k-th written input (pl_graph_written) */
-  PL_FN_MIRROR = 2,  /* repeats node `origin` for the backward half; never merged with it */
-  PL_FN_DEAD = 4,    /* nobody needs it; the next pl_graph_compact drops it */
-  PL_FN_VIEW = 8,    /* output 0 is a window of input 0's store: costs nothing */
+  PL_FN_MUTATES = 1,    /* output k is a new value in the store of its k-th written input (pl_graph_written) */
+  PL_FN_RECOMPUTED = 2, /* repeats node `origin` for the backward half; never merged with it */
+  PL_FN_DEAD = 4,       /* nobody needs it; the next pl_graph_compact drops it */
+  PL_FN_VIEW = 8,       /* output 0 is a window of input 0's store: costs nothing */
   PL_FN_NAMED = 16,
   PL_FN_NO_GRAD = 32, /* the script ran it where gradients are off: none goes through it */
   PL_FN_THROUGH = 64  /* a write that no history knows of: the gradient of output 0 is that of input 0 */
@@ -69,10 +69,10 @@ typedef struct PlGNode {
   PlGVal first; /* outputs are values first … first + nout - 1 */
   uint8_t flags;
   uint8_t stage;  /* 0: forward; n: emitted by the n-th gradient pass */
-  int32_t origin; /* MIRROR: the node repeated; gradient nodes: the forward node; else -1 */
-  int32_t source; /* its number in the graph that was cloned (a mirror has its original's); -1: a pass made it */
-  int8_t mark;    /* PlMirrorChoice: what the script said where the node was made */
-  int32_t draw;   /* seeded ops: number of the draw, counted in program order; a mirror has its original's; else -1 */
+  int32_t origin; /* RECOMPUTED: the node repeated; gradient nodes: the forward node; else -1 */
+  int32_t source; /* its number in the graph that was cloned (a recomputed one has its original's); -1: a pass made it */
+  int8_t mark;    /* PlRecomputeChoice: what the script said where the node was made */
+  int32_t draw;   /* seeded ops: number of the draw, counted in program order; a recomputed one has its original's; else -1 */
   const char *name;
   const char *where; /* source line of the script, or NULL */
   double flops;
@@ -82,24 +82,29 @@ typedef struct PlGNode {
 } PlGNode;
 
 /* Which forward nodes may be computed again in the backward half, and how that is decided (recompute.h). */
-typedef struct PlMirrorOptions {
-  int policy;         /* PlMirrorPolicy */
+typedef struct PlRecomputeOptions {
+  int policy;         /* PlRecomputePolicy */
   double fraction;    /* budget as a fraction of the stash; < 0: none */
   int64_t bytes;      /* budget in bytes of planned peak; < 0: none */
   bool seeded, heavy; /* may random, may heavy ops be repeated */
   bool listed;        /* only nodes that `choice` names may */
-  int8_t *choice;     /* per node of the graph: PlMirrorChoice; or NULL */
+  int8_t *choice;     /* per node of the graph: PlRecomputeChoice; or NULL */
   int32_t nchoice;
-} PlMirrorOptions;
-typedef enum PlMirrorChoice { PL_MIRROR_PIN = -1, PL_MIRROR_BY_POLICY = 0, PL_MIRROR_MAY = 1, PL_MIRROR_FORCE = 2 } PlMirrorChoice;
-typedef enum PlMirrorPolicy { PL_MIRROR_NONE, PL_MIRROR_GREEDY, PL_MIRROR_MINCUT, PL_MIRROR_AUTO } PlMirrorPolicy;
+} PlRecomputeOptions;
+typedef enum PlRecomputeChoice {
+  PL_RECOMPUTE_PIN = -1,
+  PL_RECOMPUTE_BY_POLICY = 0,
+  PL_RECOMPUTE_MAY = 1,
+  PL_RECOMPUTE_FORCE = 2
+} PlRecomputeChoice;
+typedef enum PlRecomputePolicy { PL_RECOMPUTE_NONE, PL_RECOMPUTE_GREEDY, PL_RECOMPUTE_MINCUT, PL_RECOMPUTE_AUTO } PlRecomputePolicy;
 
-/* One gradient pass: which part of the graph it added (nodes of stage `stage`), and what the mirror pass may do. */
+/* One gradient pass: which part of the graph it added (nodes of stage `stage`), and what may be recomputed. */
 typedef struct PlGRegion {
   int32_t begin, end; /* its nodes when it was made; nodes of clones are found by stage and source */
   int32_t ny;
   PlGVal *ys;
-  PlMirrorOptions mirror;
+  PlRecomputeOptions recompute;
 } PlGRegion;
 
 typedef struct PlChunk PlChunk;
@@ -155,9 +160,9 @@ typedef struct PlGraph {
   int32_t nregions;
   int32_t *captures; /* hash of (storage, window) → value */
   int32_t ncaptures, cap_captures;
-  int32_t *counts;        /* per op: how many nodes were named after it */
-  PlMirrorOptions mirror; /* of backward walks that are traced; policy 0: none */
-  PlGLeaf *leaves;        /* met while recording (trace.c) */
+  int32_t *counts;              /* per op: how many nodes were named after it */
+  PlRecomputeOptions recompute; /* of backward walks that are traced; policy 0: none */
+  PlGLeaf *leaves;              /* met while recording (trace.c) */
   int32_t nleaves, cap_leaves;
   PlGLine *lines; /* of what tapes recorded, in order (trace.c) */
   int32_t nlines, cap_lines;
@@ -262,7 +267,7 @@ typedef struct PlGradientOptions {
   /* Replaces the sum of two and more gradients of one value; NULL: add in a chain. */
   PlStatus (*aggregate)(void *ud, PlGraph *f, int n, const PlGVal *v, PlGVal *out);
   void *ud;
-  PlMirrorOptions mirror; /* taken over (choice: malloc'ed) on success */
+  PlRecomputeOptions recompute; /* taken over (choice: malloc'ed) on success */
 } PlGradientOptions;
 /* Gradients of ys, seeded with dys (-1: ones), for xs. dx[i] is -1 for an unused x. */
 PlStatus pl_graph_gradient(PlGraph *f, int ny, const PlGVal *ys, const PlGVal *dys, int nx, const PlGVal *xs, PlGradientOptions *opts,
@@ -270,7 +275,7 @@ PlStatus pl_graph_gradient(PlGraph *f, int ny, const PlGVal *ys, const PlGVal *d
 
 /* Notes a gradient pass: nodes from `begin` on; takes over m->choice. */
 void pl_graph_regions_drop(PlGraph *f);
-PlStatus pl_graph_region(PlGraph *f, int32_t begin, int ny, const PlGVal *ys, PlMirrorOptions *m);
+PlStatus pl_graph_region(PlGraph *f, int32_t begin, int ny, const PlGVal *ys, PlRecomputeOptions *m);
 /* ---- tracing (trace.c) ---- */
 /* t is a real leaf whose gradient entry goes into the graph; zeroed: the script assigns another .grad. */
 PlStatus pl_graph_leaf(PlGraph *f, PlTensor *t, bool zeroed);
@@ -284,7 +289,7 @@ void pl_graph_leaves_drop(PlGraph *f);
 PlStatus pl_graph_note_line(PlGraph *f, uint64_t first);
 /* The line that the next node belongs to. */
 const char *pl_graph_line(const PlGraph *f);
-/* A backward walk runs while f is recorded: its nodes are a region, which f->mirror may have recomputed. */
+/* A backward walk runs while f is recorded: its nodes are a region, which f->recompute may have recomputed. */
 int32_t pl_graph_backward_begin(PlGraph *f);
 PlStatus pl_graph_backward_end(PlGraph *f, int32_t begin, int ny, PlTensor *const *ys);
 /* Would the function, called now, read the same .grads as when it was traced? */

@@ -21,9 +21,9 @@ static PlStatus copy_regions(PlGraph *to, const PlGraph *f) {
     PlGRegion *d = &to->regions[r];
     *d = f->regions[r];
     d->ys = copy_of(d->ys, d->ny, sizeof *d->ys);
-    if (d->mirror.choice) d->mirror.choice = copy_of(d->mirror.choice, d->mirror.nchoice, 1);
+    if (d->recompute.choice) d->recompute.choice = copy_of(d->recompute.choice, d->recompute.nchoice, 1);
     to->nregions++;
-    if (!d->ys || (f->regions[r].mirror.choice && !d->mirror.choice)) return no_memory();
+    if (!d->ys || (f->regions[r].recompute.choice && !d->recompute.choice)) return no_memory();
   }
   return PL_OK;
 }

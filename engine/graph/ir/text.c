@@ -179,9 +179,9 @@ char *pl_graph_dot(const PlGraph *f) {
   for (int32_t i = 0; i < f->nnodes; i++) {
     const PlGNode *n = &f->nodes[i];
     fprintf(out, "  n%d [shape=ellipse%s, label=\"", (int)i,
-            n->flags & PL_FN_MIRROR ? ", style=filled, fillcolor=lightyellow"
-            : n->stage              ? ", style=filled, fillcolor=lightblue"
-                                    : "");
+            n->flags & PL_FN_RECOMPUTED ? ", style=filled, fillcolor=lightyellow"
+            : n->stage                  ? ", style=filled, fillcolor=lightblue"
+                                        : "");
     put_quoted(out, n->name);
     if (n->nout && f->vals[n->first].dtype != PL_NDTYPE) {
       fputs("\\n", out);

@@ -53,7 +53,7 @@ static void merge_number(Cse *c, PlGVal v) {
 /* ---- nodes --------------------------------------------------------------------------------------------------- */
 
 static bool may_merge(const Cse *c, const PlGNode *n) {
-  if (!pl_gnode_pure(n) || n->flags & (PL_FN_MIRROR | PL_FN_DEAD) || n->nafter) return false;
+  if (!pl_gnode_pure(n) || n->flags & (PL_FN_RECOMPUTED | PL_FN_DEAD) || n->nafter) return false;
   for (int32_t o = 0; o < n->nout; o++)
     if (c->written[c->f->vals[n->first + o].store]) return false;
   return true;

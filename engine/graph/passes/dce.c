@@ -6,7 +6,7 @@
 #include "engine/graph/passes/pass.h"
 
 static bool has_effect(const PlGraph *f, const PlGNode *n) {
-  if (n->draw >= 0 && !(n->flags & PL_FN_MIRROR)) return true;
+  if (n->draw >= 0 && !(n->flags & PL_FN_RECOMPUTED)) return true;
   for (int32_t o = 0; o < pl_gnode_written(n); o++)
     if (f->vals[f->stores[f->vals[n->first + o].store].first].kind != PL_FV_NODE) return true;
   return false;

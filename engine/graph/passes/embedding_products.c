@@ -188,7 +188,7 @@ static PlStatus by_row(Tables *t, int32_t i) {
 
 static PlStatus rewrite(Tables *t, int32_t i) {
   const PlGNode *n = &t->f->nodes[i];
-  if (n->flags & (PL_FN_MIRROR | PL_FN_MUTATES | PL_FN_VIEW)) return PL_OK;
+  if (n->flags & (PL_FN_RECOMPUTED | PL_FN_MUTATES | PL_FN_VIEW)) return PL_OK;
   if (n->op == &pl_op_linear) return linear(t, i);
   if (n->op == &pl_op_matmul_flat_t) return weight(t, i);
   if (n->op == &pl_op_embedding_bwd) return by_row(t, i);

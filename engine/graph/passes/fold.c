@@ -31,7 +31,7 @@ static bool mixes(const PlGraph *f, PlGVal v, int deep) {
 }
 
 static bool foldable(const PlGraph *f, const PlGNode *n, const uint8_t *written) {
-  if (!pl_gnode_pure(n) || n->op->flags & PL_F_MOVES || n->flags & (PL_FN_MIRROR | PL_FN_VIEW) || n->nout != 1 || n->nin > PL_MAX_IN ||
+  if (!pl_gnode_pure(n) || n->op->flags & PL_F_MOVES || n->flags & (PL_FN_RECOMPUTED | PL_FN_VIEW) || n->nout != 1 || n->nin > PL_MAX_IN ||
       n->nafter)
     return false;
   const PlGValue *y = &f->vals[n->first];

@@ -111,7 +111,7 @@ PlStatus pl_pass_identities(PlGraph *f, int32_t *removed) {
       PlGNode *n = &f->nodes[i];
       for (int32_t k = 0; k < n->nin; k++)
         if (n->in[k] >= 0) n->in[k] = map[n->in[k]];
-      if (n->nin < 1 || n->nout != 1 || !pl_gnode_pure(n) || n->flags & PL_FN_MIRROR || n->nafter || n->in[0] < 0) continue;
+      if (n->nin < 1 || n->nout != 1 || !pl_gnode_pure(n) || n->flags & PL_FN_RECOMPUTED || n->nafter || n->in[0] < 0) continue;
       if (f->unsafe_math) s = rewrite_unsafe(f, i);
       if (n->nin < 1) continue;
       PlGVal x = simpler(f, n), y = n->first;

@@ -25,7 +25,7 @@ static bool same_sizes(const PlGValue *a, const PlGValue *b) {
   return a->dtype == b->dtype && a->ndim == b->ndim && memcmp(a->dims, b->dims, a->ndim * sizeof(int64_t)) == 0;
 }
 
-static bool plain(const PlGNode *n) { return n->nout == 1 && !(n->flags & (PL_FN_MUTATES | PL_FN_MIRROR | PL_FN_DEAD)) && !n->nafter; }
+static bool plain(const PlGNode *n) { return n->nout == 1 && !(n->flags & (PL_FN_MUTATES | PL_FN_RECOMPUTED | PL_FN_DEAD)) && !n->nafter; }
 
 /* The parts that value v, of the sum's sizes, is made of. A tree with so many leaves has one sum less: that bounds its depth. */
 static bool gather(Parts *p, PlGVal v, bool root) {

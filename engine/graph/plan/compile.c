@@ -94,21 +94,21 @@ static PlStatus own_outputs(PlGraph *f) {
   return PL_OK;
 }
 
-static PlStatus mirror_region(PlPlan *p, int32_t r) {
-  PlMirrorOptions *o = &p->graph->regions[r].mirror;
-  if (o->policy == PL_MIRROR_NONE) { /* only what the script marked (checkpointed modules) or forced */
-    if (!pl_mirror_forced(p->graph, o)) return PL_OK;
-    o->policy = PL_MIRROR_MINCUT;
+static PlStatus recompute_region(PlPlan *p, int32_t r) {
+  PlRecomputeOptions *o = &p->graph->regions[r].recompute;
+  if (o->policy == PL_RECOMPUTE_NONE) { /* only what the script marked (checkpointed modules) or forced */
+    if (!pl_recompute_forced(p->graph, o)) return PL_OK;
+    o->policy = PL_RECOMPUTE_MINCUT;
     o->listed = true;
   }
-  if (o->policy == PL_MIRROR_AUTO || o->fraction >= 0 || o->bytes >= 0) return pl_mirror_choose(p, r);
-  PlMirror *m;
-  PL_TRY(pl_mirror_new(&m, p->graph, r));
+  if (o->policy == PL_RECOMPUTE_AUTO || o->fraction >= 0 || o->bytes >= 0) return pl_recompute_choose(p, r);
+  PlRecompute *m;
+  PL_TRY(pl_recompute_new(&m, p->graph, r));
   if (!m) return PL_OK;
-  PlStatus s = o->policy == PL_MIRROR_GREEDY ? pl_mirror_greedy(m) : pl_mirror_mincut(m);
-  if (s == PL_OK) s = pl_mirror_apply(p->graph, m, &p->copies, &p->extra_flops);
-  p->policy = o->policy == PL_MIRROR_GREEDY ? "mirror" : "mincut";
-  pl_mirror_free(m);
+  PlStatus s = o->policy == PL_RECOMPUTE_GREEDY ? pl_recompute_greedy(m) : pl_recompute_mincut(m);
+  if (s == PL_OK) s = pl_recompute_apply(p->graph, m, &p->copies, &p->extra_flops);
+  p->policy = o->policy == PL_RECOMPUTE_GREEDY ? "mirror" : "mincut";
+  pl_recompute_free(m);
   return s;
 }
 
@@ -120,9 +120,9 @@ static PlStatus figures(PlPlan *p) {
   for (int32_t i = 0; i < f->nnodes; i++) {
     const PlGNode *n = &f->nodes[i];
     p->flops += n->flops;
-    if (n->flags & PL_FN_MIRROR && n->source >= 0 && n->source < p->nsource) p->recomputed[n->source] = 1;
+    if (n->flags & PL_FN_RECOMPUTED && n->source >= 0 && n->source < p->nsource) p->recomputed[n->source] = 1;
   }
-  return pl_mirror_stash(f, &p->stash_bytes);
+  return pl_recompute_stash(f, &p->stash_bytes);
 }
 
 static PlStatus build(PlPlan *p, PlGraph *f) {
@@ -131,7 +131,7 @@ static PlStatus build(PlPlan *p, PlGraph *f) {
   PL_TRY(own_outputs(p->graph));
   PL_TRY(verify(p->graph));
   for (int32_t r = 0; r < p->graph->nregions; r++) {
-    PL_TRY(mirror_region(p, r));
+    PL_TRY(recompute_region(p, r));
     PL_TRY(verify(p->graph));
   }
   PL_TRY(pl_graph_verify(p->graph)); /* in every build: better refused than wrong */
@@ -145,11 +145,11 @@ static PlPlan *new_plan(const PlGraph *f) {
   return p;
 }
 
-PlStatus pl_plan_mirror(PlPlan **out, PlGraph *f, int32_t region) {
+PlStatus pl_plan_recompute(PlPlan **out, PlGraph *f, int32_t region) {
   PlPlan *p = new_plan(f);
   if (!p) return no_memory();
   PlStatus s = pl_graph_clone(&p->graph, f);
-  if (s == PL_OK) s = mirror_region(p, region);
+  if (s == PL_OK) s = recompute_region(p, region);
   if (s == PL_OK) s = pl_graph_verify(p->graph);
   if (s != PL_OK) {
     pl_plan_release(p);
@@ -161,11 +161,12 @@ PlStatus pl_plan_mirror(PlPlan **out, PlGraph *f, int32_t region) {
 
 /* A budget where no gradient pass is, so that nothing can be computed again. */
 static PlStatus check_budget(const PlPlan *p, const PlGraph *f) {
-  if (f->mirror.policy == PL_MIRROR_NONE || f->mirror.bytes < 0 || f->nregions > 0 || p->peak_bytes <= f->mirror.bytes) return PL_OK;
+  if (f->recompute.policy == PL_RECOMPUTE_NONE || f->recompute.bytes < 0 || f->nregions > 0 || p->peak_bytes <= f->recompute.bytes)
+    return PL_OK;
   PL_FAIL(PL_ERR_ARG,
           "a budget of %lld bytes cannot be met: the planned peak is %lld bytes (of which %lld are inputs and parameters, "
           "%lld requested outputs), and without a gradient nothing is kept that could be computed again",
-          (long long)f->mirror.bytes, (long long)p->peak_bytes, (long long)p->leaf_bytes, (long long)p->output_bytes);
+          (long long)f->recompute.bytes, (long long)p->peak_bytes, (long long)p->leaf_bytes, (long long)p->output_bytes);
 }
 
 PlStatus pl_graph_compile(PlPlan **out, PlGraph *f) {

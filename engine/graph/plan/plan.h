@@ -52,7 +52,7 @@ typedef struct PlPlan {
   /* The executor's own counter, of the newest run that ended well: the most memory that the run held at once, and the part
    * of it that kernels took for themselves. measured = arena + leaves + outputs + workspace. 0: it has not run. */
   int64_t measured_bytes, workspace_bytes;
-  const char *policy; /* which mirror policy was taken: "none" "mirror" "mincut" "pinned" "segments" "unlocked" "all" "peak" */
+  const char *policy; /* which policy was taken: "none" "mirror" "mincut" "pinned" "segments" "unlocked" "all" "peak" */
   PlPassReport *passes;
   int32_t npasses;
 } PlPlan;
@@ -61,7 +61,7 @@ typedef struct PlPlan {
  * before it would be read again. */
 PlStatus pl_graph_compile(PlPlan **out, PlGraph *f);
 /* A plan that says only what region r of f computes again: its graph is f with the copies, nothing else has run. */
-PlStatus pl_plan_mirror(PlPlan **out, PlGraph *f, int32_t region);
+PlStatus pl_plan_recompute(PlPlan **out, PlGraph *f, int32_t region);
 void pl_plan_release(PlPlan *p);
 bool pl_pass_is_off(const char *name); /* by PERILUNE_PASSES=-name,… */
 /* Lifetimes, in-place pairs and offsets of p->graph as it is; fills buffers and figures. (memory.c) */

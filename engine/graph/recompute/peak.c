@@ -179,7 +179,7 @@ static int32_t idle_until(const PlPeak *k, int32_t s, int32_t *since, bool *idle
     if (i <= k->until && k->at == k->until) return -1;
     if (i <= k->until) *idle = false;
     if (k->may[pl_peak_root(f, v->node)] >= TRIED * (*idle ? 2 * MOST_TRIED : MOST_TRIED)) return -1;
-    if (u->at_most >= i || (*since < 0 && !(n->flags & PL_FN_MIRROR))) return -1; /* else it would not run at all */
+    if (u->at_most >= i || (*since < 0 && !(n->flags & PL_FN_RECOMPUTED))) return -1; /* else it would not run at all */
     if (*since < 0) *since = v->node;
     return i;
   }
@@ -290,7 +290,7 @@ static PlStatus rounds(PlPeak *k, PlPlan **best, int64_t enough) {
   return PL_OK;
 }
 
-PlStatus pl_peak_lower(PlPlan **plan, const PlMirror *m, int64_t enough) {
+PlStatus pl_peak_lower(PlPlan **plan, const PlRecompute *m, int64_t enough) {
   PlPeak k = {.p = *plan, .stage = m->stage};
   k.p->refs++;
   k.may = calloc((size_t)k.p->graph->nnodes + 1, 1);

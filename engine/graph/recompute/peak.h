@@ -8,6 +8,6 @@
 
 /* *plan, whose graph is m's, with copies behind its forward nodes or without, becomes one with less alive at once, as far as
  * rounds bring it, or until the peak is at most `enough`. Buffers are known afterwards, their places are not. */
-PlStatus pl_peak_lower(PlPlan **plan, const PlMirror *m, int64_t enough);
+PlStatus pl_peak_lower(PlPlan **plan, const PlRecompute *m, int64_t enough);
 
 #endif

@@ -83,7 +83,7 @@ static PlStatus put(Trial *t, int32_t node) {
 
 static PlStatus repeat(Trial *t, int32_t i, const PlGVal *in, int32_t *node) {
   PlGraph *f = t->f;
-  PL_TRY(pl_mirror_repeat(f, i, t->k->stage, in, node));
+  PL_TRY(pl_recompute_repeat(f, i, t->k->stage, in, node));
   if (!(f->nodes[i].flags & PL_FN_VIEW)) {
     t->copies++;
     t->flops += f->nodes[i].flops;
@@ -186,7 +186,7 @@ static void sweep(Trial *t, uint8_t *read) {
   for (int32_t o = 0; o < f->noutputs; o++) read[f->outputs[o]] = 1;
   for (int32_t j = t->n - 1; j >= 0; j--) {
     PlGNode *n = &f->nodes[t->order[j]];
-    bool any = !(n->flags & PL_FN_MIRROR);
+    bool any = !(n->flags & PL_FN_RECOMPUTED);
     for (int32_t o = 0; o < n->nout && !any; o++) any = read[n->first + o];
     if (!any) {
       n->flags |= PL_FN_DEAD;

@@ -33,7 +33,7 @@ typedef struct PlPeak {
 
 /* The node that node i repeats, or i. */
 static inline int32_t pl_peak_root(const PlGraph *f, int32_t i) {
-  return f->nodes[i].flags & PL_FN_MIRROR && f->nodes[i].origin >= 0 ? f->nodes[i].origin : i;
+  return f->nodes[i].flags & PL_FN_RECOMPUTED && f->nodes[i].origin >= 0 ? f->nodes[i].origin : i;
 }
 
 typedef struct PlPeakClosure {

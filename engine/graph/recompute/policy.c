@@ -29,7 +29,7 @@ static bool better(const Search *s, const PlPlan *c, const PlPlan *than) {
 
 /* c's graph is there: it is planned and compared. Takes c over. */
 static PlStatus rank(Search *s, PlPlan *c) {
-  PlStatus st = pl_mirror_stash(c->graph, &c->stash_bytes);
+  PlStatus st = pl_recompute_stash(c->graph, &c->stash_bytes);
   if (st == PL_OK) st = pl_plan_memory(c);
   if (st != PL_OK) {
     pl_plan_release(c);
@@ -50,12 +50,12 @@ static PlPlan *new_candidate(const Search *s, const char *name) {
   return c;
 }
 
-PlStatus pl_choose_consider(Search *s, const PlMirror *m, const char *name) {
+PlStatus pl_choose_consider(Search *s, const PlRecompute *m, const char *name) {
   PL_TRY(plk_poll());
   PlPlan *c = new_candidate(s, name);
   if (!c) return no_memory();
   PlStatus st = pl_graph_clone(&c->graph, s->p->graph);
-  if (st == PL_OK) st = pl_mirror_apply(c->graph, m, &c->copies, &c->extra_flops);
+  if (st == PL_OK) st = pl_recompute_apply(c->graph, m, &c->copies, &c->extra_flops);
   if (st == PL_OK) return rank(s, c);
   pl_plan_release(c);
   return st;
@@ -63,15 +63,15 @@ PlStatus pl_choose_consider(Search *s, const PlMirror *m, const char *name) {
 
 static PlStatus pinned(Search *s) {
   int32_t *cuts, n;
-  PlMirror *m = s->m;
-  PL_TRY(pl_mirror_cuts(m, &cuts, &n));
+  PlRecompute *m = s->m;
+  PL_TRY(pl_recompute_cuts(m, &cuts, &n));
   uint8_t *may = malloc((size_t)m->first + 1);
   PlStatus st = may ? PL_OK : no_memory();
   if (st == PL_OK) {
     memcpy(may, m->may, (size_t)m->first);
     for (int32_t k = 0; k < n; k++)
       if (!m->force[m->maker[cuts[k]]]) m->may[m->maker[cuts[k]]] = 0;
-    st = pl_mirror_mincut(m);
+    st = pl_recompute_mincut(m);
     if (st == PL_OK) st = pl_choose_consider(s, m, "pinned");
     memcpy(m->may, may, (size_t)m->first);
   }
@@ -82,7 +82,7 @@ static PlStatus pinned(Search *s) {
 
 /* Segments: checkpoints among the cuts so that what is between two of them is at most `most` bytes; all nodes but those
  * of the last segment, whose backward comes at once, are repeated. */
-static void segments(PlMirror *m, const int32_t *cuts, int32_t n, int64_t most) {
+static void segments(PlRecompute *m, const int32_t *cuts, int32_t n, int64_t most) {
   int64_t held = 0;
   int32_t last = 0, c = 0;
   for (int32_t i = 0; i < m->first; i++) m->again[i] = m->may[i];
@@ -110,8 +110,8 @@ static void segments(PlMirror *m, const int32_t *cuts, int32_t n, int64_t most) 
 static PlStatus try_segments(Search *s) {
   int32_t *cuts, n;
   int64_t total = 0;
-  PlMirror *m = s->all;
-  PL_TRY(pl_mirror_cuts(m, &cuts, &n));
+  PlRecompute *m = s->all;
+  PL_TRY(pl_recompute_cuts(m, &cuts, &n));
   for (int32_t k = 0; k < m->nstores; k++)
     if (m->maker[k] >= 0) total += m->bytes[k];
   PlStatus st = PL_OK;
@@ -140,16 +140,16 @@ static int by_cost(const void *a, const void *b) {
 
 /* A minimum cut with the k cheapest heavy nodes unlocked. */
 static PlStatus unlock(Search *s, const Heavy *h, int32_t n, int32_t k, int64_t *stash) {
-  PlMirror *m = s->all;
+  PlRecompute *m = s->all;
   double flops;
   for (int32_t j = 0; j < n; j++) m->may[h[j].node] = j < k;
-  PL_TRY(pl_mirror_mincut(m));
-  return pl_mirror_cost(m, stash, &flops);
+  PL_TRY(pl_recompute_mincut(m));
+  return pl_recompute_cost(m, stash, &flops);
 }
 
 /* The fewest heavy nodes, cheapest per byte first, that bring the stash within the budget. */
 static PlStatus try_unlock(Search *s) {
-  PlMirror *m = s->all;
+  PlRecompute *m = s->all;
   Heavy *h = malloc(((size_t)m->first + 1) * sizeof *h);
   if (!h) return no_memory();
   int32_t n = 0;
@@ -179,13 +179,13 @@ static PlStatus try_unlock(Search *s) {
 
 /* The greedy policy never repeats a draw. */
 static PlStatus greedy(Search *s) {
-  PlMirror *m = s->m;
+  PlRecompute *m = s->m;
   uint8_t *may = malloc((size_t)m->first + 1);
   if (!may) return no_memory();
   memcpy(may, m->may, (size_t)m->first);
   for (int32_t i = 0; i < m->first; i++)
     if (m->f->nodes[i].draw >= 0) m->may[i] = 0;
-  PlStatus st = pl_mirror_greedy(m);
+  PlStatus st = pl_recompute_greedy(m);
   if (st == PL_OK) st = pl_choose_consider(s, m, "mirror");
   memcpy(m->may, may, (size_t)m->first);
   free(may);
@@ -193,7 +193,7 @@ static PlStatus greedy(Search *s) {
 }
 
 static PlStatus cuts_of(Search *s) {
-  PL_TRY(pl_mirror_mincut(s->m));
+  PL_TRY(pl_recompute_mincut(s->m));
   PL_TRY(pl_choose_consider(s, s->m, "mincut"));
   return pinned(s);
 }
@@ -201,7 +201,7 @@ static PlStatus cuts_of(Search *s) {
 /* The cuts again with poolings and the like kept: what they read is larger than what they give, and copying it in the
  * middle of backward can cost more than it saves. */
 static PlStatus cuts_without_pools(Search *s) {
-  PlMirror *m = s->m;
+  PlRecompute *m = s->m;
   uint8_t *may = malloc((size_t)m->first + 1);
   if (!may) return no_memory();
   memcpy(may, m->may, (size_t)m->first);
@@ -235,7 +235,7 @@ static PlStatus lower(Search *s, PlPlan *c) {
 /* Where what is alive at once decides, not what is kept: on from the best candidate, from what is forced, and from the minimum
  * cut. */
 static PlStatus lower_peak(Search *s) {
-  PlMirror *m = s->m;
+  PlRecompute *m = s->m;
   for (int k = 0; k < 3; k++) {
     PlPlan *c = new_candidate(s, "peak");
     if (!c) return no_memory();
@@ -245,8 +245,8 @@ static PlStatus lower_peak(Search *s) {
       c->extra_flops = s->best->extra_flops;
     }
     if (k == 1) memcpy(m->again, m->force, (size_t)m->first);
-    if (k == 2 && st == PL_OK) st = pl_mirror_mincut(m);
-    if (k > 0 && st == PL_OK) st = pl_mirror_apply(c->graph, m, &c->copies, &c->extra_flops);
+    if (k == 2 && st == PL_OK) st = pl_recompute_mincut(m);
+    if (k > 0 && st == PL_OK) st = pl_recompute_apply(c->graph, m, &c->copies, &c->extra_flops);
     if (st != PL_OK) {
       pl_plan_release(c);
       return st;
@@ -256,7 +256,7 @@ static PlStatus lower_peak(Search *s) {
   return PL_OK;
 }
 
-static PlStatus search(Search *s, const PlMirrorOptions *o) {
+static PlStatus search(Search *s, const PlRecomputeOptions *o) {
   memcpy(s->m->again, s->m->force, (size_t)s->m->first); /* what is forced is never left out */
   PL_TRY(pl_choose_consider(s, s->m, "none"));
   if (o->fraction >= 0) {
@@ -275,7 +275,7 @@ static PlStatus search(Search *s, const PlMirrorOptions *o) {
     PL_TRY(try_segments(s));
     if (o->fraction >= 0) PL_TRY(try_unlock(s));
     if (o->fraction >= 0 && !fits(s, s->best)) { /* the lowest stash there is */
-      PL_TRY(pl_mirror_mincut(s->all));
+      PL_TRY(pl_recompute_mincut(s->all));
       PL_TRY(pl_choose_consider(s, s->all, "mincut"));
     }
   }
@@ -289,20 +289,20 @@ static PlStatus search(Search *s, const PlMirrorOptions *o) {
 
 /* The problem with cheap and random ops only, or with everything unlocked that has no effect, but for what the user
  * pinned. */
-static PlStatus problem(PlMirror **out, PlPlan *p, int32_t region, bool unlocked) {
-  PlMirrorOptions *o = &p->graph->regions[region].mirror;
+static PlStatus problem(PlRecompute **out, PlPlan *p, int32_t region, bool unlocked) {
+  PlRecomputeOptions *o = &p->graph->regions[region].recompute;
   bool heavy = o->heavy, seeded = o->seeded;
   o->heavy = unlocked;
   o->seeded = true;
-  PlStatus st = pl_mirror_new(out, p->graph, region);
+  PlStatus st = pl_recompute_new(out, p->graph, region);
   o->heavy = heavy;
   o->seeded = seeded;
   return st;
 }
 
-PlStatus pl_mirror_choose(PlPlan *p, int32_t region) {
+PlStatus pl_recompute_choose(PlPlan *p, int32_t region) {
   Search s = {.p = p, .region = region, .most_stash = INT64_MAX, .most_peak = INT64_MAX, .low_peak = INT64_MAX, .low_stash = INT64_MAX};
-  PlMirrorOptions o = p->graph->regions[region].mirror;
+  PlRecomputeOptions o = p->graph->regions[region].recompute;
   s.by_peak = o.fraction < 0 && o.bytes < 0;
   PL_TRY(problem(&s.m, p, region, false));
   if (!s.m) return PL_OK;
@@ -317,7 +317,7 @@ PlStatus pl_mirror_choose(PlPlan *p, int32_t region) {
     p->policy = s.best->policy;
   }
   pl_plan_release(s.best);
-  pl_mirror_free(s.m);
-  pl_mirror_free(s.all);
+  pl_recompute_free(s.m);
+  pl_recompute_free(s.all);
   return st;
 }

@@ -8,6 +8,6 @@
 
 /* Policy "auto", or a budget: tries candidates for region r of p->graph and puts the best into p. Errors: a budget in bytes
  * that none meets; the message names the lowest peak. */
-PlStatus pl_mirror_choose(PlPlan *p, int32_t region);
+PlStatus pl_recompute_choose(PlPlan *p, int32_t region);
 
 #endif

@@ -9,7 +9,7 @@
 enum { MOST_NODES = 10 };
 
 /* Nodes that some decision repeats: what backward reads, and what those read. Returns how many; -1: more than fit. */
-static int repeatable(const PlMirror *m, uint8_t *need, int32_t *list) {
+static int repeatable(const PlRecompute *m, uint8_t *need, int32_t *list) {
   int n = 0;
   memcpy(need, m->back, (size_t)m->nstores);
   for (int32_t i = m->first - 1; i >= 0; i--) {
@@ -25,7 +25,7 @@ static int repeatable(const PlMirror *m, uint8_t *need, int32_t *list) {
 }
 
 /* Sets m->again; false: some node of the set is read by nobody. */
-static bool decide(PlMirror *m, int n, const int32_t *list, uint32_t set, uint8_t *need) {
+static bool decide(PlRecompute *m, int n, const int32_t *list, uint32_t set, uint8_t *need) {
   memcpy(m->again, m->force, (size_t)m->first);
   for (int k = 0; k < n; k++)
     if (set >> k & 1) m->again[list[k]] = 1;
@@ -40,7 +40,7 @@ static bool decide(PlMirror *m, int n, const int32_t *list, uint32_t set, uint8_
   return true;
 }
 
-PlStatus pl_choose_all(Search *s, PlMirror *m) {
+PlStatus pl_choose_all(Search *s, PlRecompute *m) {
   int32_t list[MOST_NODES];
   uint8_t *need = malloc((size_t)m->nstores + 1);
   if (!need) PL_FAIL(PL_ERR_OOM, "out of memory to plan a graph");

@@ -9,8 +9,8 @@
 typedef struct Search {
   PlPlan *p; /* its graph has run through the passes */
   int32_t region;
-  PlMirror *m;                   /* the problem with cheap ops; `again` is the candidate's decision */
-  PlMirror *all;                 /* the problem with every op that has no effect */
+  PlRecompute *m;                /* the problem with cheap ops; `again` is the candidate's decision */
+  PlRecompute *all;              /* the problem with every op that has no effect */
   int64_t most_stash, most_peak; /* budget; INT64_MAX: none */
   bool by_peak;                  /* rank by peak, not by operations */
   PlPlan *best;
@@ -18,8 +18,8 @@ typedef struct Search {
 } Search;
 
 /* The plan of s->p's graph under m's decision, compared with the best so far. */
-PlStatus pl_choose_consider(Search *s, const PlMirror *m, const char *name);
+PlStatus pl_choose_consider(Search *s, const PlRecompute *m, const char *name);
 /* All decisions about m's nodes, where there are few. */
-PlStatus pl_choose_all(Search *s, PlMirror *m);
+PlStatus pl_choose_all(Search *s, PlRecompute *m);
 
 #endif

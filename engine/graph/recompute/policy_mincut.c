@@ -86,7 +86,7 @@ static PlStatus block(Net *g, int32_t source, int32_t sink) {
 }
 
 /* Vertices: in of store s 2s, out 2s + 1, node i 2 ns + i, source, sink. */
-static void build(Net *g, const PlMirror *m, int32_t source, int32_t sink) {
+static void build(Net *g, const PlRecompute *m, int32_t source, int32_t sink) {
   for (int32_t v = 0; v < g->n; v++) g->at[v] = -1;
   for (int32_t s = 0; s < m->nstores; s++) {
     int32_t by = m->maker[s];
@@ -105,7 +105,7 @@ static void build(Net *g, const PlMirror *m, int32_t source, int32_t sink) {
 }
 
 /* After the flow: a store is kept where its in is cut off from the sink and its out is not. */
-static void read_cut(Net *g, PlMirror *m, int32_t source, int32_t sink) {
+static void read_cut(Net *g, PlRecompute *m, int32_t source, int32_t sink) {
   (void)levels(g, source, sink);
   for (int32_t i = 0; i < m->first; i++) {
     bool keep = false, any = false;
@@ -120,7 +120,7 @@ static void read_cut(Net *g, PlMirror *m, int32_t source, int32_t sink) {
   }
 }
 
-PlStatus pl_mirror_mincut(PlMirror *m) {
+PlStatus pl_recompute_mincut(PlRecompute *m) {
   size_t edges = 0;
   for (int32_t i = 0; i < m->first; i++) edges += 1 + (size_t)(m->in_at[i + 1] - m->in_at[i]) + (size_t)(m->out_at[i + 1] - m->out_at[i]);
   edges = 2 * (edges + 3 * (size_t)m->nstores + 1);

@@ -11,7 +11,7 @@
 #include "engine/graph/recompute/recompute.h"
 
 typedef struct Greedy {
-  PlMirror *m;
+  PlRecompute *m;
   int32_t *parent;          /* per node: union-find, -1: not in the frontier */
   int64_t *alloc, *release; /* per group */
   int32_t *next, *tail;     /* members of a group as a list */
@@ -45,7 +45,7 @@ static int32_t join_groups(Greedy *g, int32_t a, int32_t b) {
 
 /* Node i has all its inputs: it joins the frontier. */
 static void join(Greedy *g, int32_t i) {
-  PlMirror *m = g->m;
+  PlRecompute *m = g->m;
   g->parent[i] = i;
   g->next[i] = -1;
   g->tail[i] = i;
@@ -78,7 +78,7 @@ static void store(Greedy *g, int32_t root) {
 
 /* Node i is computed in forward only. */
 static void settle(Greedy *g, int32_t i) {
-  PlMirror *m = g->m;
+  PlRecompute *m = g->m;
   for (int32_t e = m->out_at[i]; e < m->out_at[i + 1]; e++)
     for (int32_t r = m->reader_at[m->out[e]]; r < m->reader_at[m->out[e] + 1]; r++) {
       int32_t k = m->reader[r];
@@ -87,7 +87,7 @@ static void settle(Greedy *g, int32_t i) {
 }
 
 static void start(Greedy *g) {
-  PlMirror *m = g->m;
+  PlRecompute *m = g->m;
   for (int32_t s = 0; s < m->nstores; s++) {
     g->group[s] = -1;
     g->outside[s] = m->reader_at[s + 1] - m->reader_at[s];
@@ -130,7 +130,7 @@ static void decide(Greedy *g) {
   }
 }
 
-PlStatus pl_mirror_greedy(PlMirror *m) {
+PlStatus pl_recompute_greedy(PlRecompute *m) {
   size_t nn = (size_t)m->first + 1, ns = (size_t)m->nstores + 1;
   Greedy g = {.m = m};
   g.parent = malloc(nn * sizeof *g.parent);

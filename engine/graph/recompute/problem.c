@@ -7,7 +7,7 @@
 
 static PlStatus no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory to plan a graph"); }
 
-bool pl_mirror_cheap(const PlGNode *n, bool seeded, bool heavy) {
+bool pl_recompute_cheap(const PlGNode *n, bool seeded, bool heavy) {
   const PlOp *op = n->op;
   if (n->flags & PL_FN_MUTATES || op->flags & (PL_F_MUTATES | PL_F_IMPURE)) return false;
   if (op->flags & PL_F_SEEDED) return seeded;
@@ -15,15 +15,15 @@ bool pl_mirror_cheap(const PlGNode *n, bool seeded, bool heavy) {
   return heavy;
 }
 
-bool pl_mirror_forced(const PlGraph *f, const PlMirrorOptions *o) {
+bool pl_recompute_forced(const PlGraph *f, const PlRecomputeOptions *o) {
   for (int32_t i = 0; i < f->nnodes; i++)
-    if (f->nodes[i].mark == PL_MIRROR_FORCE) return true;
+    if (f->nodes[i].mark == PL_RECOMPUTE_FORCE) return true;
   for (int32_t i = 0; i < o->nchoice; i++)
-    if (o->choice[i] == PL_MIRROR_FORCE) return true;
+    if (o->choice[i] == PL_RECOMPUTE_FORCE) return true;
   return false;
 }
 
-void pl_mirror_free(PlMirror *m) {
+void pl_recompute_free(PlRecompute *m) {
   if (!m) return;
   free(m->bytes);
   free(m->held);
@@ -45,11 +45,11 @@ void pl_mirror_free(PlMirror *m) {
 static bool is_real(const PlGNode *n) { return !(n->flags & PL_FN_VIEW); }
 
 /* Does option force name it? */
-static bool is_named(const PlGNode *n, const PlMirrorOptions *o) {
-  return o->choice && n->source >= 0 && n->source < o->nchoice && o->choice[n->source] == PL_MIRROR_FORCE;
+static bool is_named(const PlGNode *n, const PlRecomputeOptions *o) {
+  return o->choice && n->source >= 0 && n->source < o->nchoice && o->choice[n->source] == PL_RECOMPUTE_FORCE;
 }
 
-static void mark_stores(PlMirror *m) {
+static void mark_stores(PlRecompute *m) {
   const PlGraph *f = m->f;
   for (int32_t s = 0; s < m->nstores; s++) {
     m->maker[s] = -1;
@@ -67,7 +67,7 @@ static void mark_stores(PlMirror *m) {
 }
 
 /* Lists of stores per node; seen[] has one stamp a store. */
-static void list_edges(PlMirror *m, int32_t *seen) {
+static void list_edges(PlRecompute *m, int32_t *seen) {
   const PlGraph *f = m->f;
   int32_t nin = 0, nout = 0;
   for (int32_t s = 0; s < m->nstores; s++) seen[s] = -1;
@@ -99,7 +99,7 @@ static void list_edges(PlMirror *m, int32_t *seen) {
 
 /* What cannot be made again: results that somebody writes into, and those of nodes that read a store which is written between
  * them and the backward half. Only who names such a node gets an error: nothing else would come of the option. */
-static PlStatus mark_overwritten(PlMirror *m, const PlMirrorOptions *opts, int32_t *written) {
+static PlStatus mark_overwritten(PlRecompute *m, const PlRecomputeOptions *opts, int32_t *written) {
   const PlGraph *f = m->f;
   for (int32_t s = 0; s < m->nstores; s++) written[s] = -1;
   for (int32_t i = 0; i < m->first; i++)
@@ -119,7 +119,7 @@ static PlStatus mark_overwritten(PlMirror *m, const PlMirrorOptions *opts, int32
   return PL_OK;
 }
 
-static PlStatus fill(PlMirror *m, const PlMirrorOptions *o) {
+static PlStatus fill(PlRecompute *m, const PlRecomputeOptions *o) {
   const PlGraph *f = m->f;
   size_t ns = (size_t)m->nstores + 1, nn = (size_t)m->first + 1, edges = 1, outs = 1;
   for (int32_t i = 0; i < m->first; i++) {
@@ -152,9 +152,9 @@ static PlStatus fill(PlMirror *m, const PlMirrorOptions *o) {
       const PlGNode *n = &f->nodes[i];
       int c = o->choice && n->source >= 0 && n->source < o->nchoice ? o->choice[n->source] : 0;
       if (!c) c = n->mark;
-      bool able = is_real(n) && pl_mirror_cheap(n, true, true);
-      m->may[i] = able && (c ? c > 0 : !o->listed && pl_mirror_cheap(n, o->seeded, o->heavy));
-      m->force[i] = able && c == PL_MIRROR_FORCE;
+      bool able = is_real(n) && pl_recompute_cheap(n, true, true);
+      m->may[i] = able && (c ? c > 0 : !o->listed && pl_recompute_cheap(n, o->seeded, o->heavy));
+      m->force[i] = able && c == PL_RECOMPUTE_FORCE;
       if (s == PL_OK && is_real(n) && !able && is_named(n, o))
         s = pl_fail(PL_ERR_ARG, "%s cannot be computed again: it has an effect; do not force it", n->name);
     }
@@ -164,17 +164,17 @@ static PlStatus fill(PlMirror *m, const PlMirrorOptions *o) {
   return s;
 }
 
-PlStatus pl_mirror_new(PlMirror **out, const PlGraph *f, int32_t region) {
+PlStatus pl_recompute_new(PlRecompute **out, const PlGraph *f, int32_t region) {
   int32_t first = 0;
   *out = NULL;
   while (first < f->nnodes && f->nodes[first].stage != region + 1) first++;
   if (first == f->nnodes) return PL_OK;
-  PlMirror *m = calloc(1, sizeof *m);
+  PlRecompute *m = calloc(1, sizeof *m);
   if (!m) return no_memory();
-  *m = (PlMirror){.f = f, .stage = region + 1, .first = first, .nstores = f->nstores};
-  PlStatus s = fill(m, &f->regions[region].mirror);
+  *m = (PlRecompute){.f = f, .stage = region + 1, .first = first, .nstores = f->nstores};
+  PlStatus s = fill(m, &f->regions[region].recompute);
   if (s != PL_OK) {
-    pl_mirror_free(m);
+    pl_recompute_free(m);
     return s;
   }
   *out = m;
@@ -183,7 +183,7 @@ PlStatus pl_mirror_new(PlMirror **out, const PlGraph *f, int32_t region) {
 
 /* ---- what a decision costs ------------------------------------------------------------------------------- */
 
-PlStatus pl_mirror_cost(const PlMirror *m, int64_t *stash, double *flops) {
+PlStatus pl_recompute_cost(const PlRecompute *m, int64_t *stash, double *flops) {
   uint8_t *need = malloc((size_t)m->nstores + 1);
   if (!need) return no_memory();
   memcpy(need, m->back, (size_t)m->nstores);
@@ -201,7 +201,7 @@ PlStatus pl_mirror_cost(const PlMirror *m, int64_t *stash, double *flops) {
   return PL_OK;
 }
 
-PlStatus pl_mirror_stash(const PlGraph *f, int64_t *bytes) {
+PlStatus pl_recompute_stash(const PlGraph *f, int64_t *bytes) {
   uint8_t *kept = calloc((size_t)f->nstores + 1, 1);
   if (!kept) return no_memory();
   *bytes = 0;
@@ -223,7 +223,7 @@ PlStatus pl_mirror_stash(const PlGraph *f, int64_t *bytes) {
 
 /* Sweep in forward order over the stores that something later still needs: where exactly one is open, everything
  * after depends on everything before through it alone. Leaves do not count. */
-PlStatus pl_mirror_cuts(const PlMirror *m, int32_t **stores, int32_t *n) {
+PlStatus pl_recompute_cuts(const PlRecompute *m, int32_t **stores, int32_t *n) {
   int32_t *last = malloc(((size_t)m->nstores + 1) * sizeof *last), *list = malloc(((size_t)m->first + 1) * sizeof *list);
   int32_t open = 0;
   *n = 0;

@@ -11,7 +11,7 @@ enum { NONE = -1, COMING = -2 };
 
 typedef struct Redo {
   PlGraph *f;
-  const PlMirror *m;
+  const PlRecompute *m;
   int32_t nnodes; /* before copies */
   int32_t nvals;
   uint8_t *want; /* per node: a copy of it is needed (views too) */
@@ -34,7 +34,7 @@ static bool moved(const Redo *r, PlGVal v) {
 /* Which nodes need copies: those of R that are read, and views of what they make. Backwards, so each once. */
 static void close_wants(Redo *r, uint8_t *need) {
   const PlGraph *f = r->f;
-  const PlMirror *m = r->m;
+  const PlRecompute *m = r->m;
   for (int32_t i = m->first; i < r->nnodes; i++)
     for (int32_t k = 0; k < f->nodes[i].nin && f->nodes[i].stage == m->stage; k++)
       if (f->nodes[i].in[k] >= 0) need[f->nodes[i].in[k]] = 1;
@@ -62,9 +62,9 @@ static PlStatus put(Redo *r, int32_t node) {
   return PL_OK;
 }
 
-PlStatus pl_mirror_repeat(PlGraph *f, int32_t i, int32_t stage, const PlGVal *in, int32_t *node) {
+PlStatus pl_recompute_repeat(PlGraph *f, int32_t i, int32_t stage, const PlGVal *in, int32_t *node) {
   char name[160];
-  int32_t of = f->nodes[i].flags & PL_FN_MIRROR && f->nodes[i].origin >= 0 ? f->nodes[i].origin : i;
+  int32_t of = f->nodes[i].flags & PL_FN_RECOMPUTED && f->nodes[i].origin >= 0 ? f->nodes[i].origin : i;
   snprintf(name, sizeof name, "%.140s_mirror", f->nodes[of].name);
   const char *kept = pl_graph_string(f, name);
   if (!kept) return no_memory();
@@ -74,7 +74,7 @@ PlStatus pl_mirror_repeat(PlGraph *f, int32_t i, int32_t stage, const PlGVal *in
   f->stage = 0;
   f->origin = -1;
   PL_TRY(s);
-  f->nodes[*node].flags |= PL_FN_MIRROR;
+  f->nodes[*node].flags |= PL_FN_RECOMPUTED;
   return PL_OK;
 }
 
@@ -87,7 +87,7 @@ static PlStatus copy_node(Redo *r, int32_t i) {
     PlGVal v = f->nodes[i].in[k];
     in[k] = moved(r, v) ? f->nodes[r->copy[f->vals[v].node]].first + f->vals[v].slot : v;
   }
-  PL_TRY(pl_mirror_repeat(f, i, r->m->stage, in, &node));
+  PL_TRY(pl_recompute_repeat(f, i, r->m->stage, in, &node));
   for (int32_t k = 0; k < f->nodes[node].nafter; k++) { /* what it waits for is copied, too, or ran in forward */
     int32_t *b = &f->nodes[node].after[k];
     if (*b < r->m->first && r->copy[*b] >= 0) *b = r->copy[*b];
@@ -132,7 +132,7 @@ static PlStatus demand(Redo *r, int32_t top) {
 
 /* Node i is about to overwrite a store: copies that would read it afterwards come first. */
 static PlStatus before_write(Redo *r, int32_t i) {
-  const PlMirror *m = r->m;
+  const PlRecompute *m = r->m;
   for (int32_t o = 0; o < pl_gnode_written(&r->f->nodes[i]); o++) {
     int32_t s = r->f->vals[r->f->nodes[i].first + o].store;
     if (s >= m->nstores) continue;
@@ -143,7 +143,7 @@ static PlStatus before_write(Redo *r, int32_t i) {
 }
 
 static PlStatus rewrite(Redo *r) {
-  const PlMirror *m = r->m;
+  const PlRecompute *m = r->m;
   for (int32_t i = 0; i < r->nnodes; i++) {
     if (i >= m->first && r->f->nodes[i].stage == m->stage) {
       for (int32_t k = 0; k < r->f->nodes[i].nin; k++) {
@@ -159,7 +159,7 @@ static PlStatus rewrite(Redo *r) {
   return PL_OK;
 }
 
-PlStatus pl_mirror_apply(PlGraph *f, const PlMirror *m, int32_t *copies, double *flops) {
+PlStatus pl_recompute_apply(PlGraph *f, const PlRecompute *m, int32_t *copies, double *flops) {
   size_t nn = (size_t)f->nnodes + 1;
   Redo r = {.f = f, .m = m, .nnodes = f->nnodes, .nvals = f->nvals};
   r.want = calloc(nn, 1);

@@ -7,7 +7,7 @@
 
 #include "engine/graph/ir/graph.h"
 
-typedef struct PlMirror {
+typedef struct PlRecompute {
   const PlGraph *f;
   int32_t stage; /* of the backward nodes */
   int32_t first; /* the first of them: forward nodes come before it */
@@ -23,27 +23,27 @@ typedef struct PlMirror {
   uint8_t *may;                /* per node: may be computed again */
   uint8_t *force;              /* per node: must be, if it is read */
   uint8_t *again;              /* per node, the decision: backward reads a copy of it */
-} PlMirror;
+} PlRecompute;
 
 /* What may be decided about region r of f, by its options. NULL in *out: the region has no nodes left. */
-PlStatus pl_mirror_new(PlMirror **out, const PlGraph *f, int32_t region);
-void pl_mirror_free(PlMirror *m);
+PlStatus pl_recompute_new(PlRecompute **out, const PlGraph *f, int32_t region);
+void pl_recompute_free(PlRecompute *m);
 /* May this op be computed again unasked? seeded, heavy: those, too. */
-bool pl_mirror_cheap(const PlGNode *n, bool seeded, bool heavy);
+bool pl_recompute_cheap(const PlGNode *n, bool seeded, bool heavy);
 /* Is something to be computed again whatever the policy, as marked where the script made it or by name? */
-bool pl_mirror_forced(const PlGraph *f, const PlMirrorOptions *o);
+bool pl_recompute_forced(const PlGraph *f, const PlRecomputeOptions *o);
 /* Each sets `again`. */
-PlStatus pl_mirror_greedy(PlMirror *m);
-PlStatus pl_mirror_mincut(PlMirror *m);
+PlStatus pl_recompute_greedy(PlRecompute *m);
+PlStatus pl_recompute_mincut(PlRecompute *m);
 /* Bytes of forward stores that backward would keep under `again`, and operations it would repeat. */
-PlStatus pl_mirror_cost(const PlMirror *m, int64_t *stash, double *flops);
+PlStatus pl_recompute_cost(const PlRecompute *m, int64_t *stash, double *flops);
 /* Stores through which all paths from inputs to ys go, in forward order: block outputs. malloc'ed list. */
-PlStatus pl_mirror_cuts(const PlMirror *m, int32_t **stores, int32_t *n);
+PlStatus pl_recompute_cuts(const PlRecompute *m, int32_t **stores, int32_t *n);
 /* Appends the copies that `again` asks for, each just before its first reader, and compacts f. */
-PlStatus pl_mirror_apply(PlGraph *f, const PlMirror *m, int32_t *copies, double *flops);
+PlStatus pl_recompute_apply(PlGraph *f, const PlRecompute *m, int32_t *copies, double *flops);
 /* Appends a copy of node i for the backward half `stage`; it reads in[]. */
-PlStatus pl_mirror_repeat(PlGraph *f, int32_t i, int32_t stage, const PlGVal *in, int32_t *node);
+PlStatus pl_recompute_repeat(PlGraph *f, int32_t i, int32_t stage, const PlGVal *in, int32_t *node);
 /* Bytes of forward stores read by region r's backward nodes as f is. */
-PlStatus pl_mirror_stash(const PlGraph *f, int64_t *bytes);
+PlStatus pl_recompute_stash(const PlGraph *f, int64_t *bytes);
 
 #endif

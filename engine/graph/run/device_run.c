@@ -232,7 +232,7 @@ static PlStatus apply(PlDeviceRun *a, const PlGNode *n, PlTensor *const *in, PlT
   if (n->draw < 0) return pl_apply(n->op, in, n->nin, n->attrs, out);
   (void)pl_rng_take(0); /* seeds the generator */
   const uint64_t now = pl_state.offset;
-  const bool again = (n->flags & PL_FN_MIRROR) != 0;
+  const bool again = (n->flags & PL_FN_RECOMPUTED) != 0;
   if (again) pl_state.offset = a->drawn[n->draw];
   else a->drawn[n->draw] = now;
   PlStatus s = pl_apply(n->op, in, n->nin, n->attrs, out);

@@ -213,7 +213,7 @@ static PlStatus run_seeded(PlExec *e, const Step *s) {
   const PlGNode *n = s->node;
   (void)pl_rng_take(0); /* seeds the generator */
   uint64_t now = pl_state.offset;
-  bool again = (n->flags & PL_FN_MIRROR) != 0;
+  bool again = (n->flags & PL_FN_RECOMPUTED) != 0;
   if (again) pl_state.offset = e->drawn[n->draw];
   else e->drawn[n->draw] = now;
   PlStatus st = n->flags & PL_FN_MUTATES ? run_mutating(s) : pl_call_kernel(n->op, n->attrs, s->in, s->arr, n->nin, s->out);

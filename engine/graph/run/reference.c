@@ -34,7 +34,7 @@ static PlStatus apply(Run *r, const PlGNode *n, PlTensor *const *in, PlTensor **
   if (n->draw < 0) return pl_apply(n->op, in, n->nin, n->attrs, out);
   (void)pl_rng_take(0); /* seeds the generator */
   uint64_t now = pl_state.offset;
-  bool again = (n->flags & PL_FN_MIRROR) != 0;
+  bool again = (n->flags & PL_FN_RECOMPUTED) != 0;
   if (again) pl_state.offset = r->drawn[n->draw];
   else r->drawn[n->draw] = now;
   PlStatus s = pl_apply(n->op, in, n->nin, n->attrs, out);

@@ -179,7 +179,7 @@ PlStatus pl_graph_backward_end(PlGraph *f, int32_t begin, int ny, PlTensor *cons
   int n = 0;
   for (int i = 0; i < ny; i++)
     if (ys[i]->a.symbolic && pl_sym_graph(ys[i]) == f) v[n++] = pl_sym_value(ys[i]);
-  PlMirrorOptions m = f->mirror;
+  PlRecomputeOptions m = f->recompute;
   PlStatus s = pl_graph_region(f, begin, n, v, &m);
   free(v);
   return s;
