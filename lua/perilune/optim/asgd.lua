@@ -8,8 +8,8 @@ local decay, zeros = simple.decay, simple.zeros
 local max = math.max
 local out = {}
 
--- Averaged SGD (Polyak & Juditsky 1992); the average is in the state as `ax`. As in PyTorch the rate `eta` of a step was
--- computed at the end of the step before: a change of the group's lr is seen one step later.
+-- Averaged SGD (Polyak & Juditsky 1992); the average is in the state as `ax`. As in PyTorch the rate `eta` of a step
+-- was computed at the end of the step before: a change of the group's lr is seen one step later.
 -- `lr=1e-2 lambd=1e-4 alpha=0.75 t0=1e6 weight_decay=0`
 --- optim.ASGD(…) → optimizer
 -- Averaged gradient descent (Polyak & Juditsky 1992).
