@@ -103,7 +103,7 @@ define("StepLR", { { "step_size", "count" }, { "gamma", "number", 0.1 } },
 --     rates[t] = ("%.3g"):format(opt.param_groups[1].lr)
 --     schedule:step()
 --   end
---   print(table.concat(rates, " "))  --> 1 3 3 3
+--   print(table.concat(rates, " "))  --> 1 0.1 0.1 0.01
 define("MultiStepLR", { { "milestones", "window" }, { "gamma", "number", 0.1 } }, function(self, t, base)
   local n = 0
   for _, m in ipairs(self.milestones) do if t >= m then n = n + 1 end end
