@@ -43,7 +43,8 @@ local questions = {
   ["where is a step captured on a GPU"] = { "engine/graph/run/device_capture.c", "captur" },
   ["where are the nodes of a graph fused"] = { "engine/graph/fuse/fuse.c", "bool pl_fuse_from%(" },
   ["where is the memory of a graph planned"] = { "engine/graph/plan/memory.c", "PlStatus pl_plan_memory%(" },
-  ["where is it chosen what a graph recomputes"] = { "engine/graph/recompute/policy.c", "PlStatus pl_recompute_choose%(" },
+  ["where is it chosen what a graph recomputes"] = { "engine/graph/recompute/policy.c",
+    "PlStatus pl_recompute_choose%(" },
   ["where are common subexpressions of a graph merged"] = { "engine/graph/passes/cse.c", "PlStatus pl_pass_cse%(" },
   -- files and text
   ["where is a safetensors header parsed"] = { "engine/io/safetensors_header.c", "PlStatus pl_header_parse%(" },

@@ -57,11 +57,11 @@ describe("parts that load at first use", function()
 
   it("are not loaded before", function()
     assert.equal("core tensor.create autograd.gradient init tensor.methods options autograd.autocast "
-      .. "surface ", (fresh [[
+      .. "surface define ", (fresh [[
       local T = require "perilune"
       T.zeros(2, 3):sum()
       local known = { "tensor.create", "autograd.gradient", "init", "tensor.methods", "options",
-        "autograd.autocast", "surface" }
+        "autograd.autocast", "surface", "define" }
       local n = 0
       for name in pairs(package.loaded) do if name:find "^perilune" then n = n + 1 end end
       assert(n == #known + 1, n)

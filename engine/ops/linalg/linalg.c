@@ -214,12 +214,7 @@ PL_OP_LINALG(
                "-->  {1., 0.}}  -- f32[2,2] cpu",
     .formula = "dA = P cholesky's dA of (L, dL) P^T");
 
-static PlStatus no_geqrf_grad(PlMaker *g) {
-  (void)g;
-  return pl_fail(PL_ERR_UNSUPPORTED, "linalg.geqrf: its reflectors have no gradient; linalg.qr has one");
-}
-
-PL_OP_LINALG(geqrf, .autocast = PL_CAST_F32, LINALG(plk_cpu_geqrf, geqrf_infer, no_geqrf_grad), ON_A, .nout = 2,
+PL_OP_LINALG(geqrf, .autocast = PL_CAST_F32, LINALG(plk_cpu_geqrf, geqrf_infer, NULL), ON_A, .nout = 2,
              .doc = "The QR factorization of A[...,m,n] as LAPACK keeps it: R on and above the diagonal, below it the reflectors "
                     "v_i of Q = (I - tau_1 v_1 v_1^T) (I - tau_2 v_2 v_2^T)..., whose first 1 is left out, and tau. T.ormqr "
                     "and T.linalg.householder_product take both. No gradient; linalg.qr has one.",
