@@ -262,3 +262,70 @@ describe("averaged models", function()
     assert.is_false(m.training)
   end)
 end)
+
+describe("methods that search on their own", function()
+  local f64 = { dtype = "f64" }
+  local function rosenbrock(x)
+    local v = x:detach():requires_grad_()
+    local f = 100 * (v[2] - v[1] * v[1]) ^ 2 + (1 - v[1]) ^ 2
+    f:backward()
+    return f:item(), v.grad
+  end
+  before_each(function() T.manual_seed(3) end)
+
+  it("cg follows a bent valley, counts its evaluations and never goes up", function()
+    local x, calls = T.tensor({ -1.2, 1 }, f64), 0
+    local same, fx, evals = compat.cg(function(v)
+      calls = calls + 1
+      return rosenbrock(v)
+    end, x, { maxIter = 200, maxEval = 1000 })
+    assert.equal(x, same)
+    assert.equal(calls, evals)
+    assert.is_true((x - 1):abs():max():item() < 1e-6)
+    for k = 2, #fx do assert.is_true(fx[k] < fx[k - 1]) end
+    local y = T.tensor({ -1.2, 1 }, f64)
+    local _, _, few = compat.cg(rosenbrock, y, { maxIter = 100, maxEval = 7 })
+    assert.is_true(few <= 7)
+  end)
+  it("cg stays where the slope is zero, and comes back from where f is not finite", function()
+    local x = T.ones(3)
+    assert.equal(1, #select(2, compat.cg(function(v) return 0, v * 0 end, x)))
+    local y = T.tensor({ 2.0 }, f64)
+    compat.cg(function(v) -- -log is NaN below 0
+      local t = v:item()
+      return t > 0 and t - math.log(t) or 0 / 0, T.tensor({ t > 0 and 1 - 1 / t or 0 / 0 }, f64)
+    end, y, { maxIter = 50, maxEval = 200 })
+    assert.is_true(math.abs(y:item() - 1) < 1e-5)
+  end)
+  it("cmaes needs no gradient and keeps the best point", function()
+    local x = T.tensor({ -1.2, 1 }, f64)
+    local _, fx = compat.cmaes(function(v) return (rosenbrock(v)) end, x, { ftarget = 1e-10 })
+    assert.is_true(fx[#fx] <= 1e-10 and (x - 1):abs():max():item() < 1e-3)
+    assert.equal((rosenbrock(x)), fx[#fx])
+    local y = T.zeros(2, 3)
+    local _, list, evals = compat.cmaes(function(v) return (v - 1):square():sum() end, y, { maxEval = 40, popsize = 8 })
+    assert.equal(40, evals)
+    assert.equal(5, #list)
+    assert.same({ 2, 3 }, y:shape())
+  end)
+  it("fista finds the minimum of a quadratic with an absolute value beside it", function()
+    local A = T.randn({ 20, 8 }, f64)
+    local b = A:matmul(T.tensor({ 1, 0, 0, -2, 0, 0, 0, 3 }, f64))
+    local function f(v)
+      local r = A:matmul(v) - b
+      return 0.5 * (r * r):sum():item(), A:t():matmul(r)
+    end
+    local x = T.zeros({ 8 }, f64)
+    local _, hist = compat.fista(f, function(v) return 0.1 * v:abs():sum():item() end,
+      function(v, L) return T.nn.F.softshrink(v, 0.1 / L) end, x, { maxiter = 500, errthres = 1e-13 })
+    assert.is_true(hist[#hist].F < hist[1].F)
+    -- the conditions of a minimum: |slope| <= 0.1, and = 0.1 against the sign where x is not 0
+    local _, slope = f(x)
+    for i = 1, 8 do
+      local v, d = x:get(i), slope:get(i)
+      assert.is_true(v == 0 and math.abs(d) <= 0.1 + 1e-6 or math.abs(d + 0.1 * (v > 0 and 1 or -1)) < 1e-5)
+    end
+    assert.has_error(function() compat.fista(f, f, nil, x) end)
+    assert.has_error(function() compat.fista(f, f, f, x, { Lstep = 1 }) end)
+  end)
+end)

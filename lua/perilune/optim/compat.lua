@@ -280,4 +280,269 @@ define("lbfgs", { maxIter = 20, maxEval = "?", learningRate = 1, tolFun = 1e-5, 
   return x, hist, evals
 end)
 
+-- ---- methods that search on their own -----------------------------------------------------------------------
+
+local function number(v) return T.is_tensor(v) and v:item() or v end
+local function dot(a, b) return (a:reshape(-1) * b:reshape(-1)):sum():item() end
+local function finite(v) return v - v == 0 end
+
+-- Nonlinear conjugate gradients (Polak & Ribière 1969), each line search by cubic or quadratic interpolation and
+-- extrapolation until the conditions of Wolfe and Powell hold: sufficient decrease `rho`, slope reduced to `sig`. A new
+-- value stays `int` of the bracket away from its ends and goes at most `ext` times as far as the last one.
+--- optim.compat.cg(opfunc, x, {maxIter=20, maxEval=, rho=0.01, sig=0.5, int=0.1, ext=3, ratio=100}, state) → x,
+--   {f(x), …}, evaluations
+-- Conjugate gradients with a line search, torch7's way: opfunc(x) returns f(x) and df/dx, x is changed in place.
+--   local x = T.tensor { 1, -2 }
+--   local _, fx = optim.compat.cg(function(x) return (x * x):sum():item(), 2 * x end, x)
+--   print(fx[1], fx[#fx] < 1e-6)  --> 5.0	true
+define("cg", { maxIter = 20, maxEval = "?", rho = 0.01, sig = 0.5, int = 0.1, ext = 3.0, ratio = 100 },
+  function(x, evaluate, c)
+    local maxEval, evals, hist = c.maxEval or c.maxIter * 1.25, 0, {}
+    local function place(v)
+      local _ <close> = T.no_grad()
+      x:copy_(v)
+    end
+    local function at(v)
+      place(v)
+      local f, g = evaluate()
+      evals = evals + 1
+      return number(f), g:clone()
+    end
+    local x0 = x:detach():clone()
+    local f0, g0 = at(x0)
+    hist[1] = f0
+    local s = -g0
+    local d0 = -dot(s, s) -- the slope
+    local z, failed = 1 / (1 - d0), false
+    local iter = 0
+    while iter < c.maxIter and evals < maxEval and d0 < 0 do
+      iter = iter + 1
+      -- a bracket: t1 is the best point that is low enough; t4, where it is known, one beyond a minimum
+      local t1, f1, d1, low, t4 = 0, f0, d0, nil, nil
+      local t, done = z, false
+      local most = math.min(maxEval, evals + 20)
+      while evals < most do
+        local f, g = at(x0 + s * t)
+        local d = dot(g, s)
+        if not finite(f) or not finite(d) then -- too far: half of it
+          t4 = t
+          t = (t1 + t) / 2
+        elseif f > f0 + c.rho * t * d0 or f >= f1 and t1 > 0 or d > -c.sig * d0 then
+          t4 = t
+          local h, step, f4, d4 = t4 - t1, 0 / 0, f, d
+          if f4 > f0 + c.rho * t * d0 then -- quadratic through f1, d1, f4
+            step = -0.5 * d1 * h * h / (f4 - f1 - d1 * h)
+          else -- cubic through both
+            local a = d1 + d4 - 3 * (f4 - f1) / h
+            local b = a * a - d1 * d4
+            if b >= 0 then step = h * (1 - (d4 + sqrt(b) - a) / (d4 - d1 + 2 * sqrt(b))) end
+          end
+          if not finite(step) then step = h / 2 end
+          t = t1 + max(math.min(step, (1 - c.int) * h), c.int * h)
+        elseif d > c.sig * d0 then -- low enough, flat enough
+          low, done = { t = t, f = f, g = g, d = d }, true
+          break
+        else -- low enough, still steep
+          low = { t = t, f = f, g = g, d = d }
+          local h = t - t1
+          local a = d1 + d - 3 * (f - f1) / h
+          local b = a * a - d1 * d
+          local step = b >= 0 and d - d1 + 2 * sqrt(b) ~= 0
+            and h * (1 - (d + sqrt(b) - a) / (d - d1 + 2 * sqrt(b))) - h or 0 / 0
+          t1, f1, d1 = t, f, d
+          if t4 then
+            t = (t1 + t4) / 2
+          else
+            if not finite(step) or step < 0 or step > c.ext * t then step = (c.ext - 1) * t end
+            t = t + max(step, c.int * h)
+          end
+        end
+      end
+      if low and low.f < f0 then
+        x0 = x0 + s * low.t
+        local g1 = low.g
+        -- Polak and Ribière; back to the gradient where that is no descent
+        local beta = (dot(g1, g1) - dot(g0, g1)) / dot(g0, g0)
+        s = s * beta - g1
+        local before = d0
+        f0, g0, d0 = low.f, g1, dot(s, g1)
+        hist[#hist + 1] = f0
+        if d0 >= 0 or d0 ~= d0 then
+          s = -g1
+          d0 = -dot(s, s)
+        end
+        if d0 == 0 then break end
+        z = low.t * math.min(c.ratio, before / (d0 - 2.2e-308))
+        failed = false
+      else
+        if failed or done then break end -- twice in a row
+        s, failed = -g0, true
+        d0 = -dot(s, s)
+        z = 1 / (1 - d0)
+      end
+    end
+    place(x0)
+    return x, hist, evals
+  end)
+
+-- Covariance matrix adaptation (Hansen 2006, "The CMA evolution strategy: a comparing review"): samples around a mean
+-- with a covariance that follows the steps which succeeded. Gradients are not read.
+--- optim.compat.cmaes(opfunc, x, {maxEval=, ftarget=0, popsize=, sigma=0.5, tolX=1e-11}, state) → x, {f(x), …},
+--   evaluations
+-- Evolution strategy with covariance matrix adaptation, for functions without useful gradients: opfunc(x) returns f(x)
+-- (a gradient beside it is not read). The list has the best value of each generation.
+--   T.manual_seed(1)
+--   local x = T.tensor({ 1, -2 }, { dtype = "f64" })
+--   local _, fx = optim.compat.cmaes(function(x) return (x * x):sum():item() end, x, { ftarget = 1e-8 })
+--   print(fx[#fx] < 1e-8, x:abs():max():item() < 1e-3)  --> true	true
+define("cmaes", { maxEval = "?", ftarget = 0, popsize = "?", sigma = 0.5, tolX = 1e-11 },
+  function(x, _evaluate, c, _state, opfunc)
+    local who, n = "optim.compat.cmaes", x:numel()
+    if n == 0 then fail("%s: x is empty", who) end
+    local exact = { dtype = "f64", device = x:device() }
+    local lambda = math.floor(c.popsize or 4 + math.floor(3 * math.log(n)))
+    if lambda < 2 then fail("%s: popsize must be at least 2, got %s", who, tostring(c.popsize)) end
+    local maxEval = c.maxEval or math.floor(1e3 * n * n)
+    local mu = lambda // 2
+    local raw, total, squares = {}, 0, 0
+    for i = 1, mu do
+      raw[i] = math.log((lambda + 1) / 2) - math.log(i)
+      total = total + raw[i]
+    end
+    for i = 1, mu do
+      raw[i] = raw[i] / total
+      squares = squares + raw[i] ^ 2
+    end
+    local weights, mueff = T.tensor(raw, exact), 1 / squares
+    local cc = (4 + mueff / n) / (n + 4 + 2 * mueff / n)
+    local cs = (mueff + 2) / (n + mueff + 5)
+    local c1 = 2 / ((n + 1.3) ^ 2 + mueff)
+    local cmu = math.min(1 - c1, 2 * (mueff - 2 + 1 / mueff) / ((n + 2) ^ 2 + mueff))
+    local damps = 1 + 2 * max(0, sqrt((mueff - 1) / (n + 1)) - 1) + cs
+    local chi = sqrt(n) * (1 - 1 / (4 * n) + 1 / (21 * n * n))
+    local mean, sigma = x:detach():reshape(-1):to("f64"):clone(), c.sigma
+    local pc, ps = T.zeros({ n }, exact), T.zeros({ n }, exact)
+    local C, B, D = T.eye(n, exact), T.eye(n, exact), T.ones({ n }, exact)
+    local shape, evals, decomposed, hist = x:shape(), 0, 0, {}
+    local best, best_x = math.huge, mean
+    local function place(v)
+      local _ <close> = T.no_grad()
+      x:copy_(v:to(x:dtype()):view(shape))
+    end
+    local _ <close> = T.no_grad()
+    while evals < maxEval do
+      local Z = T.randn({ lambda, n }, exact)
+      local Y = (Z * D):matmul(B:t())
+      local X, fit = mean + Y * sigma, {}
+      for k = 1, lambda do
+        place(X[k])
+        local f
+        do
+          local _ <close> = T.enable_grad()
+          f = number((opfunc(x)))
+        end
+        if type(f) ~= "number" then fail("%s: opfunc must return f(x), got %s", who, describe(f)) end
+        fit[k] = f == f and f or math.huge
+      end
+      evals = evals + lambda
+      local values, order = T.sort(T.tensor(fit, exact))
+      hist[#hist + 1] = values:get(1)
+      if hist[#hist] < best then best, best_x = hist[#hist], X[order:get(1)]:clone() end
+      local top = T.index_select(Y, order:narrow(1, 1, mu), 1)
+      local step = weights:matmul(top)
+      mean = mean + step * sigma
+      -- the paths, and with them the size and the shape of the cloud
+      ps = ps * (1 - cs) + B:matmul(B:t():matmul(step) / D) * sqrt(cs * (2 - cs) * mueff)
+      local length = ps:norm():item()
+      local small = length / sqrt(1 - (1 - cs) ^ (2 * evals / lambda)) / chi < 1.4 + 2 / (n + 1) and 1 or 0
+      pc = pc * (1 - cc) + step * (small * sqrt(cc * (2 - cc) * mueff))
+      C = C * (1 - c1 - cmu + (1 - small) * c1 * cc * (2 - cc)) + T.outer(pc, pc) * c1
+        + (top * weights:unsqueeze(2)):t():matmul(top) * cmu
+      sigma = sigma * math.exp((cs / damps) * (length / chi - 1))
+      if evals - decomposed > lambda / (c1 + cmu) / n / 10 then
+        decomposed = evals
+        C = (C + C:t()) / 2
+        local w, v = T.linalg.eigh(C)
+        B, D = v, w:clamp({ min = 1e-300 }):sqrt()
+      end
+      if best <= c.ftarget or not finite(sigma) or sigma * D:max():item() < c.tolX then break end
+    end
+    place(best_x)
+    return x, hist, evals
+  end)
+
+-- Beck & Teboulle 2009: a gradient step of the smooth part, the proximal step of the other, and Nesterov's momentum.
+--- optim.compat.fista(f, g, pl, x, {L=0.1, Lstep=1.5, maxiter=50, maxline=20, errthres=1e-4, doFistaUpdate=true}) → x,
+--   {{F=, Fx=, L=, nline=}, …}
+-- Minimizes f(x) + g(x) by FISTA with backtracking, as torch7's FistaLS: f(x, mode) is smooth and returns its value
+-- and, with mode "dx", its gradient; g(x) need not be; pl(y, L) returns the x that minimizes g(x) + L/2 |x - y|². x is
+-- changed in place. doFistaUpdate=false: without momentum (ISTA).
+--   local y = T.tensor { 3, 0.2 }
+--   local function f(x) return 0.5 * ((x - y) ^ 2):sum():item(), x - y end
+--   local function g(x) return x:abs():sum():item() end
+--   print((optim.compat.fista(f, g, function(v, L) return T.nn.F.softshrink(v, 1 / L) end, T.zeros(2))))
+--   --> {2., 0.}  -- f32[2] cpu
+function compat.fista(f, g, pl, x, params)
+  local who = "optim.compat.fista"
+  for i, v in ipairs { f or false, g or false, pl or false } do
+    if type(v) ~= "function" then fail("%s: argument #%d must be a function, got %s", who, i, describe(v or nil)) end
+  end
+  if not T.is_tensor(x) or not x:is_floating_point() then
+    fail("%s: x must be a floating tensor, got %s", who, describe(x))
+  end
+  local defaults = { L = 0.1, Lstep = 1.5, maxiter = 50, maxline = 20, errthres = 1e-4, doFistaUpdate = true }
+  local known = {}
+  for key in pairs(defaults) do known[#known + 1] = key end
+  table.sort(known)
+  local c = options.check(who, params, known)
+  for key, v in pairs(defaults) do
+    if c[key] ~= nil and type(c[key]) ~= type(v) then
+      fail("%s: %s must be a %s, got %s", who, key, type(v), describe(c[key]))
+    end
+    if c[key] ~= nil then defaults[key] = c[key] end
+  end
+  c = defaults
+  if not (c.L > 0 and c.Lstep > 1) then fail("%s: L must be > 0 and Lstep > 1", who) end
+  local L, t, hist = c.L, 1, {}
+  local now = x:detach():clone()
+  local y, last = now, math.huge
+  for k = 1, c.maxiter do
+    local fy, slope = f(y, "dx")
+    if not T.is_tensor(slope) or slope:numel() ~= x:numel() then
+      fail("%s: f must return f(x) and a gradient of x's size, got %s", who, describe(slope))
+    end
+    fy, slope = number(fy), slope:detach()
+    local nline, new, Fx, gx = 0
+    repeat -- until the parabola of curvature L lies above f
+      nline = nline + 1
+      new = pl(y - slope / L, L)
+      if not T.is_tensor(new) or new:numel() ~= x:numel() then
+        fail("%s: pl must return a tensor of x's size, got %s", who, describe(new))
+      end
+      new = new:detach()
+      local fx = number((f(new)))
+      gx = number((g(new)))
+      Fx = fx + gx
+      local d = new - y
+      if fx <= fy + dot(d, slope) + L / 2 * dot(d, d) then break end
+      L = L * c.Lstep
+    until nline >= c.maxline
+    hist[k] = { F = Fx, Fx = Fx - gx, L = L, nline = nline }
+    local before = now
+    now = new
+    if c.doFistaUpdate then
+      local t1 = (1 + sqrt(1 + 4 * t * t)) / 2
+      y = now + (now - before) * ((t - 1) / t1)
+      t = t1
+    else
+      y = now
+    end
+    if math.abs(last - Fx) <= c.errthres * max(1, math.abs(Fx)) and k > 1 then break end
+    last = Fx
+  end
+  move(x, now - x:detach())
+  return x, hist
+end
+compat.FistaLS = compat.fista
+
 return compat

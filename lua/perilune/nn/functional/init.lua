@@ -18,7 +18,7 @@ local F = setmetatable({}, { __index = function(F, name)
 end })
 
 for _, part in ipairs { "activation", "loss", "conv", "dropout", "norm", "embedding", "pool", "fractional_pool", "fold",
-  "resize", "attention", "recurrent" } do
+  "resize", "detection", "attention", "recurrent" } do
   require("perilune.nn.functional." .. part)(F)
 end
 

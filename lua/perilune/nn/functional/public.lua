@@ -125,6 +125,19 @@ declare("grid_sample", 2, { x, { "grid", "tensor" }, may("mode", "string"), may(
   may("align_corners", "bool") })
 declare("affine_grid", 2, { { "theta", "tensor" }, { "size", "window" }, may("align_corners", "bool") })
 
+-- ---- regions and boxes ----------------------------------------------------------------------------------------
+
+local boxes, size, scores = { "boxes", "any" }, { "output_size", "window" }, { "scores", "tensor" }
+local threshold = { "iou_threshold", "number" }
+declare("roi_align", 3, { x, boxes, size, may("spatial_scale", "number"), may("sampling_ratio", "int"),
+  may("aligned", "bool"), index_base })
+declare("roi_pool", 3, { x, boxes, size, may("spatial_scale", "number"), index_base })
+declare("box_iou", 2, { { "a", "tensor" }, { "b", "tensor" } })
+declare("nms", 3, { { "boxes", "tensor" }, scores, threshold, index_base })
+declare("batched_nms", 4, { { "boxes", "tensor" }, scores, { "classes", "tensor" }, threshold, index_base })
+declare("deform_conv2d", 4, { x, { "offset", "tensor" }, { "weight", "tensor" }, may("bias", "tensor"), stride, padding,
+  dilation, may("mask", "tensor") })
+
 -- ---- recurrent networks -------------------------------------------------------------------------------------------
 
 local w_ih, w_hh, b_ih, b_hh = { "w_ih", "tensor" }, { "w_hh", "tensor" }, may("b_ih", "tensor"), may("b_hh", "tensor")
