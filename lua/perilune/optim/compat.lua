@@ -480,8 +480,9 @@ define("cmaes", { maxEval = "?", ftarget = 0, popsize = "?", sigma = 0.5, tolX =
 --   local y = T.tensor { 3, 0.2 }
 --   local function f(x) return 0.5 * ((x - y) ^ 2):sum():item(), x - y end
 --   local function g(x) return x:abs():sum():item() end
---   print((optim.compat.fista(f, g, function(v, L) return T.nn.F.softshrink(v, 1 / L) end, T.zeros(2))))
---   --> {2., 0.}  -- f32[2] cpu
+--   local function pl(v, L) return T.nn.F.softshrink(v, 1 / L) end
+--   print((optim.compat.fista(f, g, pl, T.zeros(2), { errthres = 1e-9 })))
+--   --> {2.0000, 0.0000}  -- f32[2] cpu
 function compat.fista(f, g, pl, x, params)
   local who = "optim.compat.fista"
   for i, v in ipairs { f or false, g or false, pl or false } do
@@ -543,6 +544,5 @@ function compat.fista(f, g, pl, x, params)
   move(x, now - x:detach())
   return x, hist
 end
-compat.FistaLS = compat.fista
 
 return compat
