@@ -118,6 +118,37 @@ describe("T.jit on the device", function()
     assert.same({ 1, 4 }, { groups, members })
   end)
 
+  it("keeps images channels last where a group would go by rows", function()
+    local function train(jit)
+      T.manual_seed(4)
+      local one, two = nn.Conv2d(3, 8, 3, { padding = 1 }), nn.Conv2d(8, 8, 3, { padding = 1 })
+      local head = nn.Linear(8, 4)
+      for _, m in ipairs { one, two, head } do m:to { device = "cuda", memory_format = "channels_last" } end
+      local image = T.randn(5, 3, 6, 6):cuda():to { memory_format = "channels_last" }
+      local function step(a)
+        for _, m in ipairs { one, two, head } do m:zero_grad() end
+        local y = F.relu(one(a))
+        y = F.relu(two(y) + y)
+        local small = y:mean { 3, 4 }
+        head(small):square():mean():backward()
+        return y, small, one.weight.grad:clone(), two.weight.grad:clone()
+      end
+      if jit then step = T.jit(step) end
+      local results
+      for _ = 1, 5 do results = table.pack(step(image)) end
+      return results, step
+    end
+    local want = train(false)
+    local got, step = train(true)
+    for i = 1, want.n do
+      same(got[i]:detach(), want[i]:detach(), "result " .. i)
+      if want[i]:dim() == 4 then assert.same(want[i]:stride(), got[i]:stride(), "result " .. i) end
+    end
+    local groups, members, how = T.core.jit_device_groups(step.last.program)
+    assert.is_true(groups >= 2 and members > 5, ("%d groups of %d"):format(groups, members))
+    assert.equal("captured", how)
+  end)
+
   it("ends a group where a kernel has no more room: arguments, results, parameters", function()
     local x = T.randn(3, 4)
     local groups, members = both("parameters", function(a)

@@ -93,6 +93,15 @@ static void drop(PlDeviceRun *a, PlGVal v) {
   a->vals[v] = NULL;
 }
 
+/* Node i was the last to read these; nobody reads those. */
+static void drop_behind(PlDeviceRun *a, int32_t i) {
+  const PlGNode *n = &a->f->nodes[i];
+  for (int32_t k = 0; k < n->nin; k++)
+    if (n->in[k] >= 0 && a->last[n->in[k]] == i) drop(a, n->in[k]);
+  for (int32_t o = 0; o < n->nout; o++)
+    if (a->last[n->first + o] < 0) drop(a, n->first + o);
+}
+
 /* The plan takes every value of a node for row-major; as they run, results follow their inputs (engine/tensor/layout.h). Views
  * that count on memory get what the plan says. */
 static PlStatus settle(PlDeviceRun *a, const PlGNode *n) {
@@ -119,25 +128,26 @@ static PlStatus take_views(PlDeviceRun *a, const PlDeviceGroup *g) {
   return PL_OK;
 }
 
-/* The layout of the full arrays of a group in this run: channels last where one of them does and nothing in the group depends
- * on rows. */
+enum { APART = -1 };
+/* The layout of the full arrays of a group in this run: channels last where one of them is. APART: the group goes by rows then, or
+ * has arrays of other shapes; its nodes, one by one, keep their layout. */
 static int layout_of(const PlDeviceRun *a, const PlDeviceGroup *g) {
   const PlArray *first = NULL;
-  bool last = false;
+  bool last = false, plain = g->fused.rows;
   for (int k = 0; k < g->fused.narg; k++) {
     const PlkFusedArg *arg = &g->fused.arg[k];
-    if (arg->kind == PLK_FUSED_ROW || arg->kind == PLK_FUSED_COL) return PL_ROW_MAJOR;
-    if (arg->kind != PLK_FUSED_FULL) continue;
     const PlGValue *val = &a->f->vals[g->arg[k]];
-    PlArray planned = {.shape = val->dims, .ndim = val->ndim};
-    const PlArray *x = arg->out ? &planned : &a->vals[g->arg[k]]->a;
-    if (first && !pl_shape_equal(first, x)) return PL_ROW_MAJOR;
-    if (!arg->out) {
-      first = x;
-      last = last || (!x->contiguous && pl_channels_last(x));
-    } else if (val->ndim != 4 && val->ndim != 5) return PL_ROW_MAJOR;
+    const PlArray planned = pl_gvalue_array(val), *x = arg->out ? &planned : &a->vals[g->arg[k]]->a;
+    plain = plain || arg->kind == PLK_FUSED_ROW || arg->kind == PLK_FUSED_COL;
+    if (arg->kind != PLK_FUSED_FULL) continue;
+    plain = plain || (first && !pl_shape_equal(first, x)) || (arg->out && val->ndim != 4 && val->ndim != 5);
+    if (arg->out) continue;
+    if (!first) first = x;
+    last = last || (!x->contiguous && pl_channels_last(x));
   }
-  return last && !g->fused.rows ? PL_CHANNELS_LAST : PL_ROW_MAJOR;
+  for (int32_t i = g->begin; last && !plain && i < g->end; i++) /* of what a member makes: its shape is another one */
+    plain = (a->f->nodes[i].flags & PL_FN_VIEW) && !a->vals[a->f->nodes[i].first];
+  return !last ? PL_ROW_MAJOR : plain ? APART : PL_CHANNELS_LAST;
 }
 
 /* What the plan repeats of t (strides 0), once: the kernel repeats it by its kind. */
@@ -190,10 +200,9 @@ static PlStatus sum_behind(PlDeviceRun *a, const PlDeviceGroup *g, int m, const 
   return pl_call_run_device(g->device, n->op, &call);
 }
 
-static PlStatus launch(PlDeviceRun *a, const PlDeviceGroup *g, PlTensor **made) {
+static PlStatus launch(PlDeviceRun *a, const PlDeviceGroup *g, int layout, PlTensor **made) {
   const PlArray *arr[PLK_FUSED_ARGS];
   const PlkFusedRun run = {.numel = g->numel, .cols = g->cols, .arg = arr, .attrs = g->attrs};
-  const int layout = layout_of(a, g);
   for (int k = 0; k < g->fused.narg; k++) {
     const PlGVal v = g->arg[k];
     const PlGValue *val = &a->f->vals[v];
@@ -207,23 +216,6 @@ static PlStatus launch(PlDeviceRun *a, const PlDeviceGroup *g, PlTensor **made) 
   PL_TRY(a->table->run(pl_gpu_index(g->device), g->kernel, &run));
   for (int m = 0; m < g->fused.nmember; m++)
     if (pl_device_group_sums_after(a, g, m)) PL_TRY(sum_behind(a, g, m, arr));
-  return PL_OK;
-}
-
-static PlStatus run_group(PlDeviceRun *a, const PlDeviceGroup *g) {
-  PlTensor *made[PLK_FUSED_ARGS] = {NULL};
-  PL_TRY(take_views(a, g));
-  PlStatus s = launch(a, g, made);
-  pl_release_all(made, PLK_FUSED_ARGS);
-  if (s == PL_OK) s = take_views(a, g);
-  PL_TRY(s);
-  for (int32_t i = g->begin; i < g->end; i++) {
-    const PlGNode *n = &a->f->nodes[i];
-    for (int32_t k = 0; k < n->nin; k++)
-      if (n->in[k] >= 0 && a->last[n->in[k]] == i && a->vals[n->in[k]]) drop(a, n->in[k]);
-    for (int32_t o = 0; o < n->nout; o++)
-      if (a->last[n->first + o] < 0 && a->vals[n->first + o]) drop(a, n->first + o);
-  }
   return PL_OK;
 }
 
@@ -258,11 +250,29 @@ static PlStatus run_node(PlDeviceRun *a, int32_t i) {
     for (int32_t o = 0; o < n->nout; o++) a->vals[n->first + o] = out[o];
   if (in != few) free(in);
   PL_TRY(s);
-  for (int32_t k = 0; k < n->nin; k++)
-    if (n->in[k] >= 0 && a->last[n->in[k]] == i) drop(a, n->in[k]);
-  for (int32_t o = 0; o < n->nout; o++)
-    if (a->last[n->first + o] < 0) drop(a, n->first + o);
+  drop_behind(a, i);
   return PL_OK;
+}
+
+/* Nodes of a group whose memory formats do not fit into one kernel; views that were taken are there. */
+static PlStatus run_apart(PlDeviceRun *a, const PlDeviceGroup *g) {
+  for (int32_t i = g->begin; i < g->end; i++) {
+    if (a->f->nodes[i].nout > 0 && a->vals[a->f->nodes[i].first]) drop_behind(a, i);
+    else PL_TRY(run_node(a, i));
+  }
+  return PL_OK;
+}
+
+static PlStatus run_group(PlDeviceRun *a, const PlDeviceGroup *g) {
+  PlTensor *made[PLK_FUSED_ARGS] = {NULL};
+  PL_TRY(take_views(a, g));
+  const int layout = layout_of(a, g);
+  if (PL_UNLIKELY(layout == APART)) return run_apart(a, g);
+  PlStatus s = launch(a, g, layout, made);
+  pl_release_all(made, PLK_FUSED_ARGS);
+  if (s == PL_OK) s = take_views(a, g);
+  for (int32_t i = g->begin; s == PL_OK && i < g->end; i++) drop_behind(a, i);
+  return s;
 }
 
 /* Inputs, captures and constants; *device: the first that any of them is on. */
@@ -314,18 +324,6 @@ static PlStatus prepare(PlDeviceRun *a, PlTensor *const *in, PlTensor *const *th
   return a->known ? PL_OK : choose(a);
 }
 
-/* Do channels-last arrays meet a group that goes by rows? Its nodes, one by one, then keep their layout. */
-static bool apart(const PlDeviceRun *a, const PlDeviceGroup *g) {
-  bool rows = g->fused.rows, last = false;
-  for (int k = 0; k < g->fused.narg; k++) {
-    const PlkFusedArg *arg = &g->fused.arg[k];
-    const PlTensor *t = arg->out ? NULL : a->vals[g->arg[k]]; /* views are taken later */
-    rows = rows || arg->kind == PLK_FUSED_ROW || arg->kind == PLK_FUSED_COL;
-    last = last || (t && arg->kind == PLK_FUSED_FULL && !t->a.contiguous && pl_channels_last(&t->a));
-  }
-  return rows && last;
-}
-
 static PlStatus run(PlDeviceRun *a, int32_t from, int32_t to) {
   for (int32_t i = from; i < to; i++) {
     if (a->at[i] < 0) {
@@ -333,11 +331,6 @@ static PlStatus run(PlDeviceRun *a, int32_t from, int32_t to) {
       continue;
     }
     const PlDeviceGroup *g = &a->groups[a->at[i]];
-    if (PL_UNLIKELY(apart(a, g))) {
-      for (; i < g->end; i++) PL_TRY(run_node(a, i));
-      i--;
-      continue;
-    }
     const PlProfile *p = pl_state.profile; /* nodes alone are measured by pl_apply */
     if (PL_UNLIKELY(p != NULL)) p->begin(a->f->nodes[g->begin].op, g->fused.nmember);
     PlStatus s = run_group(a, g);
