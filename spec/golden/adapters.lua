@@ -110,13 +110,11 @@ R.chunk = {
 R.rot90 = {
   call = function(fn, a) return fn(a.input, a.k, a.dims) end,
 }
+R.diff = {
+  call = function(fn, a) return fn(a.input, options(a, "n", "dim", "prepend", "append")) end,
+}
 R.repeat_interleave = {
-  call = function(fn, a, T)
-    if type(a.repeats) == "userdata" and T.repeat_each then
-      return with(T.repeat_each, options(a, "dim"), a.input, a.repeats)
-    end
-    return with(fn, options(a, "dim"), a.input, a.repeats)
-  end,
+  call = function(fn, a) return with(fn, options(a, "dim"), a.input, a.repeats) end,
 }
 R.einsum = {
   call = function(fn, a) return fn(a.equation, table.unpack(a.operands)) end,

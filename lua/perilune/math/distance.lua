@@ -4,30 +4,24 @@
 local options = require "perilune.options"
 
 return function(T, core)
-  local op, is_tensor, fail = core.op, core.is_tensor, options.fail
+  local op, fail = core.op, options.fail
   local methods = core.metatable().methods
 
   local define = require "perilune.define"(T, core)
   local check = core.check_tensor
 
-  --- x:diff{n=1, dim=-1, prepend=, append=} → tensor
-  -- Differences of neighbours, n times.
+  --- x:diff(n=1, dim=-1, {prepend=, append=}) → tensor
+  -- Differences of neighbours along dim, n times; prepend and append are put before and behind x first.
   --   print(T.tensor({ 1, 4, 9 }):diff())  --> {3., 5.}  -- f32[2] cpu
-  define("diff", function(x, prepend, append, opts)
-    check("diff", x, 1)
-    if not is_tensor(prepend) and prepend ~= nil and append == nil and opts == nil then prepend, opts = nil, prepend end
-    if not is_tensor(append) and append ~= nil and opts == nil then append, opts = nil, append end
-    if math.type(opts) == "integer" then opts = { n = opts } end
-    local o = options.check("diff", opts, { "n", "dim", "prepend", "append" })
-    prepend, append = prepend or o.prepend, append or o.append
-    local n, dim = o.n or 1, o.dim or -1
-    if not options.integer(n) or n < 0 then fail("diff: n must be an integer >= 0, got %s", options.describe(n)) end
+  define("diff", { { "x", "tensor" }, { "n", "size", 1 }, { "dim", "int", -1 },
+    { "prepend", "tensor", optional = true }, { "append", "tensor", optional = true } }, function(a)
+    local x, n, dim, prepend, append = a.x, a.n, a.dim, a.prepend, a.append
     if x:dim() == 0 then fail("diff: a 0-d tensor has no neighbours") end
     if n > 0 and (prepend or append) then
       local parts = {}
-      if prepend then parts[1] = check("diff", prepend, 2) end
+      parts[1] = prepend
       parts[#parts + 1] = x
-      if append then parts[#parts + 1] = check("diff", append, 3) end
+      parts[#parts + 1] = append
       for i, p in ipairs(parts) do
         if p:dim() == 0 then
           local shape = x:shape()
@@ -68,21 +62,13 @@ return function(T, core)
 
   -- cdist(x1[…,P,M], x2[…,R,M], {p=2, compute_mode=}): distances of all rows, […,P,R]. With many rows Euclidean
   -- distances come from a matrix product ("use_mm_for_euclid_dist_if_necessary", the default: above 25 rows).
-  --- T.cdist(x1 […, P, M], x2 […, R, M], {p=2, compute_mode=}) → […, P, R]
-  -- Distances of all pairs of rows.
+  --- T.cdist(x1 […, P, M], x2 […, R, M], p=2, {compute_mode=}) → […, P, R]
+  -- Distances of all pairs of rows, in the norm p.
   --   print(T.cdist(T.zeros(1, 2), T.tensor { { 3.0, 4 } }):item())  --> 5.0
-  define("cdist", function(x1, x2, opts)
-    check("cdist", x1, 1)
-    check("cdist", x2, 2)
-    local o = options.check("cdist", opts, { "p", "compute_mode" })
-    local p, mode = o.p or 2.0, o.compute_mode or "use_mm_for_euclid_dist_if_necessary"
-    if type(p) ~= "number" or p ~= p or p < 0 then
-      fail("cdist: p must be a number >= 0, got %s", options.describe(p))
-    end
-    local modes = { "use_mm_for_euclid_dist_if_necessary", "use_mm_for_euclid_dist", "donot_use_mm_for_euclid_dist" }
-    if not (mode == modes[1] or mode == modes[2] or mode == modes[3]) then
-      fail("cdist: %s", options.unknown("compute_mode", mode, modes))
-    end
+  local modes = { "use_mm_for_euclid_dist_if_necessary", "use_mm_for_euclid_dist", "donot_use_mm_for_euclid_dist" }
+  define("cdist", { { "x1", "tensor" }, { "x2", "tensor" }, { "p", "nonnegative_or_inf", 2.0 },
+    { "compute_mode", modes, modes[1] } }, function(a)
+    local x1, x2, p, mode = a.x1, a.x2, a.p, a.compute_mode
     if x1:dim() < 2 or x2:dim() < 2 then
       fail("cdist: needs at least two dimensions, got %s and %s", x1:describe(), x2:describe())
     end

@@ -157,11 +157,12 @@ return function(T, core)
   --   print(T.tensor { 1, 2, 3, 4 }:quantile(0.5):item())  --> 2.5
   local function quantile(who, a, skip)
     local x, q = floating(who, a.x), a.q
+    local within = type(q) == "number" and q >= 0 and q <= 1 -- needs no values, also in a traced function
     if type(q) == "number" then q = T.tensor({ q }, { dtype = x:dtype(), device = x:device() })
     elseif core.is_tensor(q) and q:dim() <= 1 then q = q:reshape(-1)
     else fail("%s: q must be a number or a vector, got %s", who, describe(a.q)) end
     q = q:to(x:dtype())
-    if not T.logical_and(q:ge(0), q:le(1)):all():item() then
+    if not within and not T.logical_and(q:ge(0), q:le(1)):all():item() then
       fail("%s: q must be a number from 0 to 1, got %s", who, type(a.q) == "number" and tostring(a.q) or q:brief())
     end
     local sorted, _, count, d = ordered(x, a.dim)

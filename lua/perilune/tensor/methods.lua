@@ -58,6 +58,17 @@ return function(T, core)
     return median(x, dim, ...)
   end)
 
+  -- x:repeat_interleave(repeats, dim?): so often each, a number; or as often as the counts of a tensor say
+  local repeat_interleave = op.repeat_interleave
+  define("repeat_interleave", function(x, repeats, ...)
+    if type(repeats) == "table" and is_tensor(repeats.repeats) then
+      local o = options.check("repeat_interleave", repeats, { "repeats", "dim" })
+      return op.repeat_each(x, o.repeats, { dim = o.dim })
+    end
+    if is_tensor(repeats) then return op.repeat_each(x, repeats, ...) end
+    return repeat_interleave(x, repeats, ...)
+  end)
+
   -- ---- copies -----------------------------------------------------------------------------------------------------
 
   -- y, but never x's memory. Only what is named a view is one: T.view, reshape, permute, narrow, select, split,
