@@ -14,10 +14,13 @@
 /* Globals, because a signal handler gets no argument. */
 static lua_State *volatile running;
 static volatile sig_atomic_t presses_left;
+static volatile sig_atomic_t pressed; /* during the last call */
 static void (*interrupt_kernels)(bool on);
 static RunningCoroutine *coroutine; /* NULL: nobody tracks coroutines */
 
 void *guard_slot(void) { return (void *)&interrupt_kernels; }
+
+int guard_interrupted(void) { return pressed; }
 
 static void tell_kernels(bool on) {
   if (interrupt_kernels) interrupt_kernels(on);
@@ -36,6 +39,7 @@ static void interrupt_hook(lua_State *L, lua_Debug *ar) {
 
 /* The next instruction of the script raises; kernels stop at their next poll. */
 static void on_interrupt(int sig) {
+  pressed = 1;
   if (--presses_left <= 0) signal(sig, SIG_DFL);
   tell_kernels(true);
   lua_State *at = running;
@@ -73,6 +77,7 @@ int guard_call(lua_State *L, int nargs, int nresults, int handler, int presses, 
     coroutine->at = NULL;
   }
   presses_left = presses;
+  pressed = 0;
   sigaction(SIGINT, &action, &before);
   int status = lua_pcall(L, nargs, nresults, handler);
   sigaction(SIGINT, &before, NULL);

@@ -13,6 +13,9 @@ void *guard_slot(void);
  * unanswered, ends the process. flags: of sigaction, 0 or SA_RESTART. Restores what SIGINT did before. */
 int guard_call(lua_State *L, int nargs, int nresults, int handler, int presses, int flags);
 
+/* Did Ctrl-C come during the last guard_call? */
+int guard_interrupted(void);
+
 /* The message on top, a string, with a hint behind it where Lua names a fault and perilune knows what is meant. */
 void guard_hint(lua_State *L);
 

@@ -20,7 +20,7 @@
 #include "bindings/command/guard.h"
 #include "bindings/command/lua_alloc.h"
 
-enum { EXIT_OK = 0, EXIT_SCRIPT = 1, EXIT_USAGE = 2 };
+enum { EXIT_OK = 0, EXIT_SCRIPT = 1, EXIT_USAGE = 2, EXIT_INTERRUPTED = 130 };
 
 /* ---- running chunks ------------------------------------------------------------------------- */
 
@@ -34,14 +34,17 @@ static bool call(lua_State *L, int nargs, int nresults) {
   return status == LUA_OK;
 }
 
-/* Writes the message on top of the stack and pops it. Of several processes it says which one speaks. */
-static void complain(lua_State *L) {
+/* Writes the message on top of the stack and pops it. Of several processes it says which one speaks. → the exit status:
+ * that of a process which SIGINT ended where Ctrl-C did it. */
+static int complain(lua_State *L) {
   const char *message = lua_tostring(L, -1), *rank = getenv("RANK"), *of = getenv("WORLD_SIZE");
   bool several = rank && *rank && of && atoi(of) > 1;
   fflush(stdout);
   fprintf(stderr, "perilune: %s%.10s%s%s\n", several ? "rank " : "", several ? rank : "", several ? ": " : "",
           message ? message : "error without a message");
+  int status = message && guard_interrupted() && strstr(message, "interrupted") ? EXIT_INTERRUPTED : EXIT_SCRIPT;
   lua_pop(L, 1);
+  return status;
 }
 
 static int push_args(lua_State *L) {
@@ -58,8 +61,7 @@ static int push_args(lua_State *L) {
 static int run_chunk(lua_State *L, int load_status) {
   if (load_status == LUA_ERRSYNTAX) guard_hint(L);
   if (load_status != LUA_OK || !call(L, push_args(L), 0)) {
-    complain(L);
-    return EXIT_SCRIPT;
+    return complain(L);
   }
   return EXIT_OK;
 }
@@ -78,7 +80,7 @@ static int repl(lua_State *L) {
   lua_pushcfunction(L, guard_traceback);
   lua_getglobal(L, "require");
   lua_pushliteral(L, "perilune.repl");
-  if (lua_pcall(L, 1, 1, 1) != LUA_OK || lua_pcall(L, 0, 1, 1) != LUA_OK) return complain(L), EXIT_SCRIPT;
+  if (lua_pcall(L, 1, 1, 1) != LUA_OK || lua_pcall(L, 0, 1, 1) != LUA_OK) return complain(L);
   return pop_status(L);
 }
 
@@ -86,9 +88,9 @@ static int repl(lua_State *L) {
 static int command(lua_State *L, const char *name) {
   lua_getglobal(L, "require");
   lua_pushliteral(L, "perilune.command");
-  if (!call(L, 1, 1)) return complain(L), EXIT_SCRIPT;
+  if (!call(L, 1, 1)) return complain(L);
   lua_pushstring(L, name);
-  if (!call(L, 1 + push_args(L), 1)) return complain(L), EXIT_SCRIPT;
+  if (!call(L, 1 + push_args(L), 1)) return complain(L);
   return pop_status(L);
 }
 
@@ -264,7 +266,7 @@ int main(int argc, char **argv) {
   lua_pushlightuserdata(L, argv);
   int status = EXIT_SCRIPT;
   if (lua_pcall(L, 2, 1, 0) == LUA_OK) status = (int)lua_tointeger(L, -1);
-  else complain(L);
+  else status = complain(L);
   lua_close(L);
   lua_arena_clear(&arena);
   return finish(status);

@@ -2,6 +2,7 @@
  * perilune.terminal: terminals, signals, time and files for the REPL. Only perilune's own Lua files use it. */
 #include "bindings/terminal/terminal.h"
 
+#include <poll.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <sys/ioctl.h>
@@ -9,6 +10,13 @@
 #include <unistd.h>
 
 #include "bindings/command/guard.h"
+
+/* terminal.pending() → whether more input is there already, as behind each line of a text that is pasted */
+static int pending(lua_State *L) {
+  struct pollfd in = {.fd = STDIN_FILENO, .events = POLLIN};
+  lua_pushboolean(L, poll(&in, 1, 0) > 0);
+  return 1;
+}
 
 int luaopen_perilune_terminal(lua_State *L) __attribute__((visibility("default")));
 
@@ -64,6 +72,7 @@ int luaopen_perilune_terminal(lua_State *L) {
   static const luaL_Reg functions[] = {{"is_terminal", is_terminal},
                                        {"width", width},
                                        {"now", now},
+                                       {"pending", pending},
                                        {"guard", guard},
                                        {"quiet_pipes", quiet_pipes},
                                        {"die", die},

@@ -167,3 +167,15 @@ show(coroutine.close(coroutine.create(print)))
     assert.equal(lua, ours)
   end)
 end)
+
+it("a script that Ctrl-C ends has the exit status of one that SIGINT ended", function()
+  local missing = term.missing("perilune", "timeout")
+  if missing then return pending(missing) end
+  local function status(code)
+    return select(2, term.shell(("timeout --foreground --preserve-status -s INT 1 %s -e %s"):format(
+      term.quote(term.command), term.quote(code))))
+  end
+  assert.equal(130, status "while true do end")
+  assert.equal(1, status "pcall(function() while true do end end) error 'another'")
+  assert.equal(0, status "pcall(function() while true do end end)")
+end)

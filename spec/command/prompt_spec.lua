@@ -153,7 +153,8 @@ end)
 describe("values", function()
   it("are shown as one would type them", function()
     for _, case in ipairs {
-      { { 1, 2, { a = "b" } }, '{ 1, 2, { a = "b" } }' }, { {}, "{}" }, { "te\txt", "te\txt" },
+      { { 1, 2, { a = "b" } }, '{ 1, 2, { a = "b" } }' }, { {}, "{}" },
+      { "te\txt", [["te\txt"]] }, { "a\nb", "a\nb" },
       { { "a\nb\"" }, '{ "a\\nb\\"" }' },
       { { ["not a name"] = 1, ["end"] = 2 }, '{ ["end"] = 2, ["not a name"] = 1 }' },
       { { [2.5] = true }, "{ [2.5] = true }" },

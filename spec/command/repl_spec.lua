@@ -59,10 +59,33 @@ describe("the prompt", function()
     end
   end)
 
+  it("ends an input that goes on with a blank line, but not one that is pasted", function()
+    local got = term.play({ { "expect", "[1]> " }, { "send", "x = 1 +\n" }, { "expect", ">> " }, { "send", "\n" },
+      { "expect", "unexpected symbol near <eof>" }, { "expect", "[2]> " },
+      { "send", "function f(v)\n\n  return v\n\nend\nf(7)\n" }, { "expect", "\n7\r" }, { "expect", "[4]> " },
+      { "send", "error 'here'\n" }, { "expect", "input 4, line 1" }, { "send", "\4" } }, env())
+    assert.is_nil(got.missing, got.screen)
+  end)
+
+  it("T.fit returns what it has when Ctrl-C stops it", function()
+    local got = term.play({ { "expect", "[1]> " },
+      { "send", "net = nn.Linear(2, 2); opt = optim.SGD(net:parameters(), { lr = 0.1 })\n" }, { "expect", "[2]> " },
+      { "send", "train = { { T.ones(2, 2), T.ones(2):long() } }; slow = function() for i = 1, 1e6 do end end\n" },
+      { "expect", "[3]> " },
+      { "send", "h = T.fit(net, { train = train, optimizer = opt, epochs = 1e9, quiet = true, callbacks = slow })\n" },
+      { "running" }, { "pause", 600 }, { "send", "\3" }, { "expect", "interrupted in epoch " }, { "expect", "[4]> " },
+      { "send", "#h > 0 and h[#h].loss < h[1].loss\n" }, { "expect", "\ntrue\r" }, { "expect", "[5]> " },
+      { "send", "T.fit(net, { train = train, optimizer = opt, step = function() return oops.x end })\n" },
+      { "expect", "attempt to index a nil value (global 'oops')" }, { "expect", "input 5, line 1" },
+      { "expect", "[6]> " }, { "send", "while true do end\n" }, { "running" }, { "pause", 200 }, { "send", "\3" },
+      { "expect", "^C\r\nerror: interrupted!" }, { "expect", "[7]> " }, { "send", "\4" } }, env())
+    assert.is_nil(got.missing, got.screen)
+  end)
+
   it("starts and completes quickly", function()
     local starts, completions = {}, {}
     for i = 1, 5 do
-      local got = term.play({ { "expect", "[1]> " }, { "send", "T.soft\t" }, { "expect", "softmax" },
+      local got = term.play({ { "expect", "]> " }, { "send", "T.soft\t" }, { "expect", "softmax" },
         { "send", "\3" }, { "expect", "^C" }, { "expect", "]> " }, { "send", "\4" } },
         env())
       assert.is_nil(got.missing, got.screen)
@@ -78,11 +101,11 @@ describe("the prompt", function()
 
   it("edits lines, and goes through the history, inputs of several lines too", function()
     local got = term.play({
-      { "expect", "[1]> " }, { "send", "12 + 3\n" }, { "expect", "15" }, { "expect", "[2]> " },
-      { "send", "\27[A\1" }, { "send", "100 + \n" }, { "expect", "115" }, { "expect", "[3]> " },
-      { "send", "do\nprint('two', 'lines')\nend\n" }, { "expect", "two\tlines\r\n" }, { "expect", "[3]> " },
-      { "send", "\27[A" }, { "pause", 50 }, { "send", "\n" }, { "expect", "two\tlines\r\n" }, { "expect", "[3]> " },
-      { "send", "abc\23" }, { "send", "'ä' .. 'ö'\127\127ü'\n" }, { "expect", "äü" }, { "expect", "[4]> " },
+      { "expect", "]> " }, { "send", "12 + 3\n" }, { "expect", "15" }, { "expect", "]> " },
+      { "send", "\27[A\1" }, { "send", "100 + \n" }, { "expect", "115" }, { "expect", "]> " },
+      { "send", "do\nprint('two', 'lines')\nend\n" }, { "expect", "two\tlines\r\n" }, { "expect", "]> " },
+      { "send", "\27[A" }, { "pause", 50 }, { "send", "\n" }, { "expect", "two\tlines\r\n" }, { "expect", "]> " },
+      { "send", "abc\23" }, { "send", "'ä' .. 'ö'\127\127ü'\n" }, { "expect", "äü" }, { "expect", "]> " },
       { "send", "\4" },
     }, env())
     assert.is_nil(got.missing, got.screen)
@@ -90,10 +113,10 @@ describe("the prompt", function()
   end)
 
   it("keeps the history of two sessions that run at once", function()
-    local steps = { { "expect", "[1]> " } }
+    local steps = { { "expect", "]> " } }
     for i = 1, 30 do
       steps[#steps + 1] = { "send", ("mine = %d\n"):format(i) }
-      steps[#steps + 1] = { "expect", "[1]> " }
+      steps[#steps + 1] = { "expect", "]> " }
     end
     steps[#steps + 1] = { "send", "\4" }
     local path = os.tmpname()
@@ -112,23 +135,23 @@ describe("the prompt", function()
       assert.truthy(history:find(("\nmine = %d\n"):format(i), 1, true), "mine = " .. i)
       assert.truthy(history:find(("\nother = %d\n"):format(i), 1, true), "other = " .. i)
     end
-    got = term.play({ { "expect", "[1]> " }, { "send", "\18mine = 17" }, { "pause", 100 }, { "send", "\n" },
-      { "expect", "[1]> " }, { "send", "mine .. '!'\n" }, { "expect", "17!" }, { "send", "\4" } }, env())
+    got = term.play({ { "expect", "]> " }, { "send", "\18mine = 17" }, { "pause", 100 }, { "send", "\n" },
+      { "expect", "]> " }, { "send", "mine .. '!'\n" }, { "expect", "17!" }, { "send", "\4" } }, env())
     assert.is_nil(got.missing, got.screen)
   end)
 
   it("stops what runs on Ctrl-C, clears a line, and keeps what is there", function()
     local got = term.play({
-      { "expect", "[1]> " }, { "send", "kept = T.ones(3)\n" }, { "expect", "[1]> " },
+      { "expect", "]> " }, { "send", "kept = T.ones(3)\n" }, { "expect", "]> " },
       { "send", "while true do end\n" }, { "running" }, { "pause", 100 }, { "send", "\3" }, { "expect", "interrupted" },
-      { "expect", "[1]> " },
-      { "send", "x = T.ones(8000, 8000)\n" }, { "expect", "[1]> " },
+      { "expect", "]> " },
+      { "send", "x = T.ones(8000, 8000)\n" }, { "expect", "]> " },
       { "send", "x:matmul(x)\n" }, { "running" }, { "pause", 200 }, { "send", "\3" }, { "expect", "interrupted" },
-      { "expect", "[1]> " },
+      { "expect", "]> " },
       { "send", "io.read()\n" }, { "running" }, { "pause", 100 }, { "send", "\3" }, { "expect", "interrupted" },
-      { "expect", "[1]> " },
-      { "send", "half a line" }, { "pause", 100 }, { "send", "\3" }, { "expect", "^C" }, { "expect", "[1]> " },
-      { "send", "if true then\n" }, { "expect", ">> " }, { "send", "\3" }, { "expect", "^C" }, { "expect", "[1]> " },
+      { "expect", "]> " },
+      { "send", "half a line" }, { "pause", 100 }, { "send", "\3" }, { "expect", "^C" }, { "expect", "]> " },
+      { "send", "if true then\n" }, { "expect", ">> " }, { "send", "\3" }, { "expect", "^C" }, { "expect", "]> " },
       { "send", "kept:sum():item()\n" }, { "expect", "3.0" }, { "send", "\4" },
     }, env())
     assert.is_nil(got.missing, got.screen)
@@ -142,7 +165,7 @@ describe("the prompt", function()
     local function typed(keys, result)
       return { { "send", keys }, { "pause", 60 }, { "send", "\n" }, { "expect", result }, { "expect", "]> " } }
     end
-    local steps = { { "expect", "[1]> " } }
+    local steps = { { "expect", "]> " } }
     for _, part in ipairs {
       typed("h = setmetatable({alpha = 42}, {__index = function() error 'it ran' end})", "" ),
       typed("h.al\t + 1", "43"),
@@ -168,10 +191,10 @@ describe("the prompt", function()
   end)
 
   it("reads plain lines where libedit is missing", function()
-    local got = term.play({ { "expect", "[1]> " }, { "send", "1 + 1\n" }, { "expect", "2" }, { "expect", "[2]> " },
-      { "send", "half a line" }, { "pause", 100 }, { "send", "\3" }, { "expect", "[2]> " },
+    local got = term.play({ { "expect", "]> " }, { "send", "1 + 1\n" }, { "expect", "2" }, { "expect", "]> " },
+      { "send", "half a line" }, { "pause", 100 }, { "send", "\3" }, { "expect", "]> " },
       { "send", "if true then\n" },
-      { "expect", ">> " }, { "send", "return 'inside' end\n" }, { "expect", "inside\r" }, { "expect", "]> " },
+      { "expect", ">> " }, { "send", "return 'inside' end\n" }, { "expect", '"inside"\r' }, { "expect", "]> " },
       { "send", "\4" } }, env(), term.quote(term.command) ..
       " -e 'require \"perilune.terminal\".editor = nil return require \"perilune.repl\" ()'", true)
     assert.is_nil(got.missing, got.screen)
@@ -182,16 +205,16 @@ describe("the prompt", function()
     local script = home .. "/editor"
     term.write(script, "#!/bin/sh\ngrep -q '1 + 2' \"$1\" && echo '6 * 7' > \"$1\"\n")
     assert(os.execute("chmod +x " .. term.quote(script)))
-    local got = term.play({ { "expect", "[1]> " }, { "send", "1 + 2\n" }, { "expect", "3\r" }, { "expect", "[2]> " },
-      { "send", ":edit\n" }, { "expect", "42\r" }, { "expect", "[3]> " }, { "send", ":edit /nowhere/x.lua\n" },
-      { "expect", "error: " }, { "expect", "[3]> " }, { "send", ":quit\n" } }, env("VISUAL= EDITOR=" .. script))
+    local got = term.play({ { "expect", "]> " }, { "send", "1 + 2\n" }, { "expect", "3\r" }, { "expect", "]> " },
+      { "send", ":edit\n" }, { "expect", "42\r" }, { "expect", "]> " }, { "send", ":edit /nowhere/x.lua\n" },
+      { "expect", "error: " }, { "expect", "]> " }, { "send", ":quit\n" } }, env("VISUAL= EDITOR=" .. script))
     assert.is_nil(got.missing, got.screen)
     assert.equal(0, got.status)
   end)
 
   it("follows the terminal's width and colours only where wanted", function()
     local function shown(settings)
-      return term.play({ { "expect", "[1]>" }, { "size", 40 }, { "send", "T.arange(30)\n" }, { "expect", "i64[30]" },
+      return term.play({ { "expect", "]>" }, { "size", 40 }, { "send", "T.arange(30)\n" }, { "expect", "i64[30]" },
         { "expect", "]>" }, { "send", "{1, 'a'}\n" }, { "expect", '"a"' }, { "expect", "]>" }, { "send", "\4" } },
         "XDG_STATE_HOME=" .. home .. " " .. settings)
     end
@@ -202,7 +225,7 @@ describe("the prompt", function()
     end
     assert.is_nil(plain.raw:find "\27%[3%dm")
     assert.truthy(shown("NO_COLOR=").raw:find "\27%[32m")
-    local drawn = term.play({ { "expect", "[1]>" }, { "send", "T.plot { 1, 4, 9 }\n" }, { "expect", "]>" },
+    local drawn = term.play({ { "expect", "]>" }, { "send", "T.plot { 1, 4, 9 }\n" }, { "expect", "]>" },
       { "send", "setmetatable({}, { __tostring = function() return '\\27[31mred' end })\n" }, { "expect", "]>" },
       { "send", "?nn.Conv2d\n" }, { "expect", "]>" }, { "send", "\4" } }, "NO_COLOR= XDG_STATE_HOME=" .. home)
     assert.truthy(drawn.raw:find("\27%[[%d;]+m⠉"), drawn.raw) -- a picture of ours has colours
@@ -215,15 +238,15 @@ describe("the prompt", function()
   it("says what is wrong with its history file, and goes on", function()
     local dir = home .. "/perilune"
     assert(os.execute("mkdir " .. dir .. " && mkdir " .. dir .. "/history"))
-    local got = term.play({ { "expect", "lines are not kept" }, { "expect", "[1]> " }, { "send", "1 + 1\n" },
+    local got = term.play({ { "expect", "lines are not kept" }, { "expect", "]> " }, { "send", "1 + 1\n" },
       { "expect", "2" }, { "send", "\4" } }, env())
     assert.is_nil(got.missing, got.screen)
     assert(os.execute("rmdir " .. dir .. "/history"))
     term.write(dir .. "/history", ("\0\255 \\n x\n"):rep(1000) .. ("a"):rep(100000))
-    got = term.play({ { "expect", "[1]> " }, { "send", "1 + 1\n" }, { "expect", "2" }, { "send", "\4" } }, env())
+    got = term.play({ { "expect", "]> " }, { "send", "1 + 1\n" }, { "expect", "2" }, { "send", "\4" } }, env())
     assert.is_nil(got.missing, got.screen)
     term.write(dir .. "/history", ("line\n"):rep(5000))
-    got = term.play({ { "expect", "[1]> " }, { "send", "last\n" }, { "expect", "[1]> " }, { "send", "\4" } }, env())
+    got = term.play({ { "expect", "]> " }, { "send", "last\n" }, { "expect", "]> " }, { "send", "\4" } }, env())
     assert.is_nil(got.missing, got.screen)
     local _, lines = term.read(dir .. "/history"):gsub("\n", "")
     assert.equal(2001, lines)
@@ -231,13 +254,13 @@ describe("the prompt", function()
 
   it("takes a line of 20,000 characters, and ends when the terminal goes", function()
     local long = "#'" .. ("x"):rep(20000) .. "'"
-    local got = term.play({ { "expect", "[1]> " }, { "send", long .. "\n" }, { "expect", "20000\r" },
+    local got = term.play({ { "expect", "]> " }, { "send", long .. "\n" }, { "expect", "20000\r" },
       { "expect", "]> " }, { "send", "\4" } }, env())
     assert.is_nil(got.missing, got.screen:sub(-200))
     assert.equal(0, got.status)
     for _, signal in ipairs { "TERM", "HUP" } do
-      got = term.play({ { "expect", "[1]> " },
-        { "send", ("os.execute '(sleep 0.3; kill -%s $PPID) &';\n"):format(signal) }, { "expect", "[2]> " },
+      got = term.play({ { "expect", "]> " },
+        { "send", ("os.execute '(sleep 0.3; kill -%s $PPID) &';\n"):format(signal) }, { "expect", "]> " },
       }, env())
       assert.equal(signal == "TERM" and 143 or 129, got.status, got.screen)
     end
@@ -255,7 +278,7 @@ describe("inputs from a pipe", function()
   end
 
   it("are answered plainly, with the lines of the whole in errors and status 1 after one", function()
-    assert.same({ "2\nf32[2,3]\n", 0 }, { piped "1 + 1\nlocal x = T.ones(2, 3)\nx:describe()\n" })
+    assert.same({ '2\n"f32[2,3]"\n', 0 }, { piped "1 + 1\nlocal x = T.ones(2, 3)\nx:describe()\n" })
     local out, status = piped "x = T.ones(2, 3)\nfunction f(a)\n  return a:matmul(a)\nend\nf(x)\nprint 'on'"
     assert.equal(1, status)
     assert.truthy(out:find("stdin, line 3:  return a:matmul(a)", 1, true), out)

@@ -8,7 +8,7 @@ lists its commands. History is in $XDG_STATE_HOME/perilune/history (~/.local/sta
 in ~/.editrc. NO_COLOR turns colours off. From a pipe, the exit status is 1 if any input raised an error.]] },
   { "run", "run FILE [--] ARGS...", "runs a script; FILE - is standard input",
     [[The arguments are in arg[1]... and in `...`. `perilune FILE.lua ARGS...` does the same. The first Ctrl-C raises an
-error in the script, a second one ends the process.]] },
+error in the script (exit status 130), a second one ends the process.]] },
   { "-e", "-e CODE ARGS...", "runs code",
     "The arguments are in arg[1]... and in `...`." },
   { "bench", "bench [OPTIONS]", "measures this machine",
@@ -49,6 +49,6 @@ A process that fails ends all. The exit status is its status. Needs Open MPI's m
 
 pages.exits = [[
 0 all went well; 1 an error in the script (message and traceback on standard error), a difference found, or output
-that could not be written; 2 wrong usage; 130 ended by a second Ctrl-C.]]
+that could not be written; 2 wrong usage; 130 ended by Ctrl-C.]]
 
 return pages

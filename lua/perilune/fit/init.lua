@@ -285,6 +285,27 @@ local function one_epoch(run)
   checkpoint.after_epoch(run)
 end
 
+-- All epochs. At the prompt Ctrl-C ends training as run.stop does, so that the history so far is returned; in a
+-- script it is an error as anywhere, and ends the script.
+local function train(run)
+  local function epochs()
+    while not run.stop and (run.epoch < run.options.epochs or run.batch > 0) do
+      if run.batch == 0 then run.epoch = run.epoch + 1 end
+      one_epoch(run)
+    end
+  end
+  if not T.core.prompt then return epochs() end
+  local ok, failure = xpcall(epochs, T.core.prompt)
+  if ok then return end
+  if not tostring(failure.message):find("interrupted", 1, true) then error(failure, 0) end
+  if run.progress then run.progress:finish() end
+  run.progress = nil
+  run.net:train()
+  print(("\ninterrupted in epoch %d after batch %d; the history has %d epochs"):format(run.epoch, run.batch,
+    #run.history))
+  run.stop = true
+end
+
 local function new_run(net, ...)
   if not (base.is_module(net)) then fail("fit: the network must be a module, got %s", describe(net)) end
   local a = options.read(spec, ...)
@@ -353,10 +374,7 @@ local function fit(net, ...)
   end
   run.optimizer:zero_grad()
   run:call("on_start")
-  while not run.stop and (run.epoch < run.options.epochs or run.batch > 0) do
-    if run.batch == 0 then run.epoch = run.epoch + 1 end
-    one_epoch(run)
-  end
+  train(run)
   run:call("on_end")
   if type(run.stop) == "string" and not silent(run.options) then
     print(("stopped after epoch %d: %s"):format(run.epoch, run.stop))

@@ -9,9 +9,10 @@ local M = {}
 
 M.INTRODUCTION = [[
 An input is an expression, whose value is shown, or statements. It may go on over several lines.
-  _            the value shown last; _1, _2 …: by the number in the prompt (the last 20 are kept)
+  _            the value shown last; _1, _2 …: by the number of the input (the last 20 are kept)
   x;           a semicolon at the end: nothing is shown
-  ?name        what a name is: ?T.softmax, ?nn.Linear, ?x; help(x) does the same for a value
+  ?name        what a name is: ?T.softmax, ?nn.Linear, ?x; help(x) does the same for a value; ?soft* lists names
+  !command     runs a command of the shell
   Tab          completes names, fields, methods, options in a call's table, file names in strings
   Ctrl-C       stops what runs, or clears the line; Ctrl-D ends
   :help        lists the commands: :time :prof :who :mem :doc :edit :quit
@@ -59,11 +60,27 @@ function M.value(v, width, name)
   return #names == 0 and show.brief(v) or show.brief(v) .. ":\n" .. walk.columns(names, width or 80)
 end
 
+-- The public names that a pattern fits, `soft*`, `nn.*pool*`, in columns; then false if there is none.
+function M.matching(pattern, width)
+  local wanted = "^" .. pattern:gsub("^T%.", ""):gsub("[.:]", "%%%0"):gsub("%*", ".*"):lower() .. "$"
+  local list = {}
+  for _, page_ in ipairs(require("perilune.help.reference").pages()) do
+    for _, e in ipairs(page_.entries) do
+      local path = e.name:gsub("^T%.", "")
+      if path:lower():find(wanted) or path:match("[^.]+$"):lower():find(wanted) then list[#list + 1] = path end
+    end
+  end
+  table.sort(list)
+  if #list == 0 then return ("no name fits %s"):format(pattern), false end
+  return walk.columns(list, width or 80)
+end
+
 -- The page for a name as it is typed: "softmax", "T.softmax", "x:sum", "nn.Linear", a variable. Then false if there is
 -- no such name.
 function M.name(name, env, width)
   name = name:match "^%s*(.-)%s*$"
   if name == "" then return M.INTRODUCTION end
+  if name:find "%*" and name:find "^[%w_.:*]+$" then return M.matching(name, width) end
   if not name:find "^[%a_][%w_.:]*$" then return "a name is wanted, such as T.softmax or x", false end
   local found, value = walk.resolve(name, env)
   local last = name:match "[.:]([%a_][%w_]*)$"

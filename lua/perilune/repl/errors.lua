@@ -10,6 +10,7 @@ local MAX_NAMES, MAX_FRAMES = 8, 12
 
 -- A message handler: {message=, frames={{source, line, name, vars}}}.
 function M.capture(message)
+  if type(message) == "table" and rawget(message, "frames") and rawget(message, "message") then return message end
   local report = { message = message, frames = {} }
   for level = 2, 200 do
     local info = debug.getinfo(level, "Slnf")
@@ -122,6 +123,7 @@ function M.syntax(message, text, name, style)
     n = n + 1
     if n == line and source:find "%S" then
       source = #source > 500 and source:sub(1, 500) .. " …" or source
+      out[1] = out[1] .. hints.syntax(rest or message, source)
       out[2] = ("  %s:  %s"):format(show.paint(style, "dim", ("line %d"):format(n)), show.printable(source))
       local token = rest:match "near '(.*)'$"
       local at = token and source:find(token, 1, true)

@@ -20,8 +20,12 @@ local function equip(env)
   end
   if getmetatable(env) == nil then
     local lazy = { nn = true, optim = true }
+    local written = { True = "true", False = "false", None = "nil" }
     setmetatable(env, { __lazy = lazy, __index = function(t, key)
-      if not lazy[key] then return nil end
+      if not lazy[key] then
+        if written[key] then error(("%s is a variable that is nil; Lua writes %s"):format(key, written[key]), 2) end
+        return nil
+      end
       rawset(t, key, T[key])
       return T[key]
     end })
@@ -75,7 +79,7 @@ local function load_history(editor)
 end
 
 -- Not a command or a question.
-local function is_code(text) return not text:find "^%s*[?:]" and not text:find "^%s*[%w_.:]+%s*%?%s*$" end
+local function is_code(text) return not text:find "^%s*[?:!]" and not text:find "^%s*[%w_.:]+%s*%?%s*$" end
 
 local function remember(session, editor, text)
   if is_code(text) and text:find "%S" then session.last = text end -- what :edit opens
@@ -95,6 +99,11 @@ end
 local function run_input(session, text, first)
   if not text:find "%S" then return true end
   if text:find "^%s*:" and not text:find "^%s*::" then return require("perilune.repl.commands").run(session, text) end
+  local shell = text:match "^%s*!(.*)$"
+  if shell then
+    session.out:flush()
+    return (os.execute(shell)) == true
+  end
   local asked = text:match "^%s*%?(.*)$" or text:match "^%s*([%w_.:]+)%s*%?%s*$"
   if asked then
     session:guarded(function()
@@ -106,7 +115,7 @@ local function run_input(session, text, first)
 end
 
 local function prompts(session)
-  local first = ("[%d]> "):format(session.results + 1)
+  local first = ("[%d]> "):format(session.inputs + 1)
   local more = (" "):rep(#first - 3) .. ">> "
   if not session.style.colour then return first, more end
   -- libedit wants a character behind each invisible text
@@ -127,6 +136,8 @@ local function read_input(session, editor)
       return text, why -- the end of input: what is there is judged as it is
     end
     text = text .. "\n" .. line
+    -- a blank line ends an input that is typed; in one that is pasted more follows at once
+    if not line:find "%S" and not terminal.pending() then break end
   end
   session.pending = nil
   if not text and why == "interrupt" then return false end
@@ -198,6 +209,7 @@ end
 
 return function()
   equip(_G)
+  T.core.prompt = require("perilune.repl.errors").capture -- T.fit returns what it has when Ctrl-C stops it here
   local on_terminal = terminal.is_terminal(0) and terminal.is_terminal(1)
   local dumb = os.getenv "TERM" == "dumb"
   local session = Session.new {

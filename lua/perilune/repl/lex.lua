@@ -87,6 +87,8 @@ end
 local OPENS = { ["do"] = 1, ["then"] = 1, ["repeat"] = 1, ["function"] = 1, ["{"] = 1, ["("] = 1, ["["] = 1 }
 local CLOSES = { ["end"] = 1, ["until"] = 1, ["elseif"] = 1, ["else"] = 0, ["}"] = 1, [")"] = 1, ["]"] = 1 }
 
+M.opens, M.closes = OPENS, CLOSES
+
 -- The names that `local` declares outside every block of the text, in order, without those marked <close>.
 function M.top_locals(text)
   local tokens, names, depth = M.code(text), {}, 0

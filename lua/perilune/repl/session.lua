@@ -16,7 +16,7 @@ local SLOW = 0.1 -- seconds from which the time is told
 function Session.new(settings)
   return setmetatable({
     env = settings.env, style = settings.style, out = settings.out, err = settings.err, timed = settings.timed,
-    chunk_name = settings.chunk_name, prefix = settings.prefix or "", inputs = 0, results = 0, sources = {}, names = {},
+    chunk_name = settings.chunk_name, prefix = settings.prefix or "", inputs = 0, kept = {}, sources = {}, names = {},
   }, Session)
 end
 
@@ -24,6 +24,7 @@ end
 
 -- More lines may make it whole; a quoted string goes on only behind a backslash.
 local function incomplete(message, text)
+  if message:find("function arguments expected", 1, true) then return false end -- x:shape
   return message:sub(-5) == "<eof>" and (not message:find("unfinished string", 1, true) or text:sub(-1) == "\\")
 end
 
@@ -42,15 +43,46 @@ local function expression(text, name, env)
   return load("return (...)(" .. bare .. ")", name, "t", env) or function(pack) return pack(plain()) end
 end
 
--- → function, kind ("expression", "statement"), names of locals to keep; or nil, message, whether more lines may help.
--- An expression's function takes one that gets the values, and returns what that returns.
+-- Statements and an expression behind them, `x = x + 1; x`: the function gets what takes the locals and the values.
+local function ending_in_expression(text, name, env)
+  local tokens, depth = lex.code(text), 0
+  local last = tokens[#tokens]
+  if not last or last.open then return nil end
+  local stop = last.text == ";" and last.from - 1 or last.to
+  for i = #tokens, 2, -1 do
+    local t, before = tokens[i], tokens[i - 1]
+    local kind = t.kind == "keyword" or t.kind == "symbol"
+    depth = depth - (kind and lex.opens[t.text] or 0) + (kind and lex.closes[t.text] or 0)
+    local begins = depth == 0 and t.from <= stop and (before.text == ";" or text:sub(before.to + 1, t.from):find "\n")
+    if begins and load("return " .. text:sub(t.from, stop), name, "t", env) then
+      local head = text:sub(1, t.from - 1)
+      local names = lex.top_locals(head)
+      local f = load(head, name, "t", env) and load(("%s return (...)({%s}, %s)"):format(head, table.concat(names,
+        ", "),
+        text:sub(t.from, stop)), name, "t", env)
+      if f then return f, names end
+    end
+  end
+  return nil
+end
+
+-- → function, kind ("expression", "statement", "both"), names of locals to keep; or nil, message, whether more lines
+-- may help. An expression's function takes one that gets the values, and returns what that returns.
 function Session:compile(text, name)
-  text = without_shebang(text)
+  text = without_shebang(text):gsub("^%s*=%f[^=]", " ", 1) -- =x as in Lua 5.1
   local f, expression_fault = expression(text, name, self.env)
   if f then return f, "expression" end
   local fault
   f, fault = load(text, name, "t", self.env)
-  if not f then return nil, fault, incomplete(fault, text) or incomplete(expression_fault, text) end
+  if not f then
+    local both, names = ending_in_expression(text, name, self.env)
+    if both then return both, "both", names end
+    local more = incomplete(fault, text) or incomplete(expression_fault, text)
+    local tokens = lex.code(text)
+    local statement = tokens[1] and tokens[1].kind == "keyword"
+    for _, t in ipairs(tokens) do statement = statement or t.text == "=" end
+    return nil, not statement and fault:find("syntax error near", 1, true) and expression_fault or fault, more
+  end
   local names = lex.top_locals(text)
   if #names > 0 then -- the values of the locals at the end, unless the text returns something itself
     local keeper = load(text .. "\nreturn " .. table.concat(names, ", "), name, "t", self.env)
@@ -66,17 +98,17 @@ end
 
 -- ---- results --------------------------------------------------------------------------------------------------
 
--- The next numbers for the values that are not nil; `_` is the first of them.
+-- The first value that is not nil, as `_` and under the input's number, that of the prompt and of errors.
 function Session:keep(values)
-  local env, first = self.env, true
+  local env = self.env
   for i = 1, values.n do
     local v = values[i]
     if v ~= nil then
-      self.results = self.results + 1
-      rawset(env, "_" .. self.results, v)
-      if self.results > KEPT_RESULTS then rawset(env, "_" .. self.results - KEPT_RESULTS, nil) end
-      if first then rawset(env, "_", v) end
-      first = false
+      rawset(env, "_" .. self.inputs, v)
+      rawset(env, "_", v)
+      self.kept[#self.kept + 1] = self.inputs
+      if #self.kept > KEPT_RESULTS then rawset(env, "_" .. table.remove(self.kept, 1), nil) end
+      return
     end
   end
 end
@@ -109,6 +141,8 @@ function Session:guarded(f, ...)
   if ok then return true, table.move(results, 2, results.n, 1, { n = results.n - 1 }) end
   local report = results[2]
   if type(report) ~= "table" or not report.frames then report = { message = report, frames = {} } end -- out of memory
+  -- the terminal has echoed ^C: what follows begins a line
+  if self.timed and tostring(report.message):find("interrupted", 1, true) then self.out:write "\n" end
   local told, text = pcall(errors.text, report, self, self.style)
   self:complain(told and text or "error: " .. tostring(report.message))
   return false
@@ -134,14 +168,19 @@ function Session:run(text, first)
   end
   self:remember(name, text)
   local start = terminal.now()
-  local ok, values = self:guarded(f, table.pack)
-  if ok and kind == "expression" then values = values[1] end
+  local locals
+  local ok, values = self:guarded(f, kind == "both" and function(list, ...)
+    locals = list
+    return table.pack(...)
+  end or table.pack)
+  if ok and kind ~= "statement" then values = values[1] end
   local took = terminal.now() - start
-  if ok and names then
+  for i, key in ipairs(locals and names or {}) do rawset(self.env, key, locals[i]) end
+  if ok and names and kind == "statement" then
     for i, key in ipairs(names) do rawset(self.env, key, values[i]) end
   elseif ok and values.n > 0 then
     self:keep(values)
-    if kind ~= "expression" or not silenced(text) then
+    if kind == "statement" or not silenced(text) then
       ok = self:guarded(function() self:write(show.values(values, values.n, self.style)) end)
     end
   end

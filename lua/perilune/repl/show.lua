@@ -140,9 +140,45 @@ show = function(v, style, state, at, depth)
   return own_text(v, meta)
 end
 
--- One value at the prompt. Strings stand as they are, as in Lua.
+local SPACES = { "nn", "nn.F", "nn.init", "nn.utils", "optim", "optim.lr_scheduler", "data", "data.transforms",
+  "linalg",
+  "special", "metrics", "distributions", "distributed", "cuda", "core" }
+
+-- perilune's own functions, classes and tables of them in one line: what they are called, and how.
+local function own(v, style)
+  local T = require "perilune"
+  if rawequal(v, T) then
+    return ("T: perilune %s. T. and Tab lists its names; ?T.softmax tells about one"):format(T.version)
+  end
+  local kind = type(v)
+  local class = kind == "table" and (rawget(v, "__perilune_module") ~= nil or type(rawget(v, "settings")) == "table")
+  if kind ~= "function" and not class then
+    for _, path in ipairs(kind == "table" and SPACES or {}) do
+      local space = T
+      for key in path:gmatch "[^.]+" do space = type(space) == "table" and rawget(space, key) or nil end
+      if rawequal(space, v) then
+        local name = (path:find "^nn" or path:find "^optim") and path or "T." .. path
+        return ("%s: %s. and Tab lists its names; ?%s.NAME tells about one"):format(name, name, name)
+      end
+    end
+    return nil
+  end
+  local ok, page = pcall(require("perilune.repl.about").value, v, 1000)
+  local head = ok and page:match "^[^\n]*"
+  if not head or not head:find "[(:]" then return nil end
+  return paint(style, "dim", class and "class " or "function ") .. head
+end
+
+-- One value at the prompt. A string is quoted, unless it is a text of several lines.
 function M.value(v, style)
-  if type(v) == "string" then return style.colour and printable(v) or v end
+  if type(v) == "string" then
+    if not v:find "\n" then return show(v, style, { seen = {} }, 0, 0) end
+    return style.colour and printable(v) or v
+  end
+  if type(v) == "function" or type(v) == "table" then
+    local text = own(v, style)
+    if text then return text end
+  end
   if is_tensor(v) then return tensor(v, style) end
   return show(v, style, { seen = {} }, 0, 0)
 end
