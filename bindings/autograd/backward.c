@@ -146,7 +146,7 @@ static int read_backward(lua_State *L, PlTensor **given, bool *create_graph, boo
       lua_pushnil(L);
       lua_insert(L, 2);
     }
-    lua_getfield(L, 1, "backward_into");
+    lua_getfield(L, 1, "_backward_into");
     lua_insert(L, 1);
     lua_call(L, 3, 0);
     return 1;

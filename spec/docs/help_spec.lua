@@ -73,6 +73,21 @@ describe("T.help", function()
     assert.is_true(#others() >= 95, "only " .. #others() .. " functions found")
   end)
 
+  it("has a page for every method of a tensor", function()
+    local missing, count = {}, 0
+    for name in pairs(T.core.metatable().methods) do
+      if name:sub(1, 1) ~= "_" then
+        count = count + 1
+        local page = T.help_text(name)
+        local says = symbols[name] or ops[name] or ops[name:match "^(.*)_$"]
+        if not says or page:find("^There is no ") or page:find("^no op named") then missing[#missing + 1] = name end
+      end
+    end
+    table.sort(missing)
+    assert.same({}, missing)
+    assert.is_true(count > 400, "only " .. count .. " methods found")
+  end)
+
   it("finds a page by name, with T., and by value", function()
     local page = T.help_text("jvp")
     assert.truthy(page:find("T.jvp(f, x, v) → y, J v", 1, true))

@@ -210,7 +210,7 @@ return function(T, core)
   T.scope = function() return setmetatable({}, Scope) end
 
   -- y:backward(dy, {inputs = {…}}) accumulates only into these; the engine's backward calls this for it.
-  core.metatable().methods.backward_into = function(y, dy, opts)
+  core.metatable().methods._backward_into = function(y, dy, opts)
     opts = options.check("backward", opts, { "gradient", "inputs", "retain_graph", "create_graph" })
     dy = dy or opts.gradient
     local inputs = opts.inputs

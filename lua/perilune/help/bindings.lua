@@ -126,3 +126,135 @@
 --- T.tensor(number or nested list, {dtype=, requires_grad=}) → tensor
 -- Copies the values. Numbers become f32 (T.default_dtype), booleans bool, unless dtype says otherwise.
 --   print(T.tensor { { 1.5, 2 }, { 3, 4 } }:size(1))  --> 2
+
+--- x:backward(dy, {gradient=, inputs=, retain_graph=false, create_graph=false})
+-- Adds the gradients of x to the .grad of the leaves that it was computed from. x is 0-d or has one element, or dy has
+-- its shape and dtype. inputs: only these leaves. What the history saved is freed unless retain_graph is true;
+-- create_graph: the gradients are differentiable, which keeps the history, too. T.grad_of returns gradients instead.
+--   local x = T.tensor({ 1, 2 }):requires_grad_();
+--   (x * x):sum():backward()
+--   print(x.grad)  --> {2., 4.}  -- f32[2] cpu
+
+--- x:cuda(index) → tensor
+-- x in a GPU's memory, the current one's without a number (from 0); x itself if it is there. An error where the build
+-- or the machine has none: T.cuda.is_available() asks.
+--   if T.cuda.is_available() then print(T.ones(1):cuda():device()) end
+
+--- x:describe() → string
+-- Dtype and shape, as messages name a tensor.
+--   print(T.zeros(2, 3):describe())  --> f32[2,3]
+
+--- x:detach_() → x
+-- Cuts x off from its history, in place: no gradient flows through it any more.
+--   print((T.ones(1):requires_grad_() * 2):detach_().requires_grad)  --> false
+
+--- x:device() → string
+-- Where the elements are: "cpu", "cuda:0", ….
+--   print(T.ones(1):device())  --> cpu
+
+--- x:dim(), x:ndimension() → number
+-- How many dimensions x has: #x:shape().
+--   print(T.ones(2, 3):dim())  --> 2
+
+--- x:dtype() → string
+-- "f32", "f64", "f16", "bf16", "i8" … "i64", "u8", "bool".
+--   print(T.arange(3):dtype())  --> i64
+
+--- x:element_size() → number
+-- Bytes of an element.
+--   print(T.ones(3):element_size())  --> 4
+
+--- x:free()
+-- Releases x now instead of when the collector finds it; its memory goes once no view and no history needs it. Every
+-- later use of x is an error. T.scope does it at the end of a block.
+--   local x = T.ones(1000)
+--   x:free()
+--   print(x:is_freed())  --> true
+
+--- x:get(i, …) → number or boolean
+-- One element, by one index for each dimension: from 1, negative ones from the end. Integers stay integers.
+--   print(T.tensor({ { 1, 2 }, { 3, 4 } }):get(2, -1))  --> 4.0
+
+--- x:is_contiguous() → boolean
+-- Do the elements lie in row-major order without gaps?
+--   print(T.ones(2, 3):t():is_contiguous())  --> false
+
+--- x:is_cuda() → boolean
+-- Are the elements in a GPU's memory?
+--   print(T.ones(1):is_cuda())  --> false
+
+--- x:is_freed() → boolean
+-- Was x:free() called?
+--   print(T.ones(1):is_freed())  --> false
+
+--- x:item() → number or boolean
+-- The value of a tensor with one element, of any shape. Integers stay integers.
+--   print(T.tensor({ 1.5, 2 }):sum():item())  --> 3.5
+
+--- x:register_hook(f(g)) → handle
+-- backward calls f with the gradient of x once it is final; a tensor that f returns takes its place. handle:remove()
+-- ends that.
+--   local x = T.ones(2):requires_grad_()
+--   local handle = x:register_hook(function(g) return g * 10 end)
+--   x:sum():backward()
+--   print(x.grad)  --> {10., 10.}  -- f32[2] cpu
+--   handle:remove()
+
+--- x:register_post_accumulate_grad_hook(f(x)) → handle
+-- For a leaf: f runs each time when a backward has added to x.grad, for example to take a step and drop the gradient.
+-- handle:remove() ends that.
+--   local x = T.ones(2):requires_grad_()
+--   x:register_post_accumulate_grad_hook(function(leaf) print(leaf.grad) end)
+--   x:sum():backward()
+--   --> {1., 1.}  -- f32[2] cpu
+
+--- x:requires_grad_(on=true) → x
+-- Makes x, of a floating dtype, a leaf: what is computed from it is recorded, and backward leaves its gradient in
+-- x.grad. x.requires_grad and x.is_leaf say what holds.
+--   print(T.ones(1):requires_grad_().requires_grad)  --> true
+
+--- x:retain_grad() → x
+-- backward leaves the gradient of a computed tensor in its .grad, too.
+--   local x = T.ones(2):requires_grad_()
+--   local h = (x * 2):retain_grad();
+--   (h * 3):sum():backward()
+--   print(h.grad)  --> {3., 3.}  -- f32[2] cpu
+
+--- x:set(i, …, value) → x
+-- Writes one element, by one index for each dimension: from 1, negative ones from the end.
+--   print(T.zeros(2, 2):set(1, 2, 5):tolist()[1][2])  --> 5.0
+
+--- x:shape() → list of numbers
+-- The sizes, one for each dimension; {} for a 0-d tensor.
+--   print(table.concat(T.ones(2, 3):shape(), "x"))  --> 2x3
+
+--- x:shares_storage(y) → boolean
+-- Are x and y in the same memory, as views of one tensor are?
+--   local x = T.ones(2, 3)
+--   print(x:shares_storage(x:t()), x:shares_storage(x:clone()))  --> true	false
+
+--- x:size() → list of numbers, x:size(dim) → number
+-- The shape, or how long one dimension is: from 1, negative ones from the end.
+--   print(T.ones(2, 3):size(-1))  --> 3
+
+--- x:storage_offset() → number
+-- How many elements of its memory lie before the first of x.
+--   print(T.ones(2, 3)[2]:storage_offset())  --> 3
+
+--- x:stride() → list of numbers, x:stride(dim) → number
+-- How many elements it is in memory to the next index, for each dimension or for one.
+--   print(T.ones(2, 3):stride(1))  --> 3
+
+--- x:to_string() → string
+-- The elements as bytes: little-endian, row-major. T.from_string is the inverse.
+--   print(#T.ones(2, 3):to_string())  --> 24
+
+--- x:tolist(), x:totable() → nested list or number
+-- The values as Lua tables, one level for each dimension; a number for a 0-d tensor.
+--   print(T.tensor({ { 1, 2 }, { 3, 4 } }):tolist()[2][1])  --> 3.0
+
+--- x:version() → number
+-- How often the memory of x was written in place: what backward compares to notice that a saved value is gone.
+--   local x = T.ones(1)
+--   x:add_(1)
+--   print(x:version())  --> 1

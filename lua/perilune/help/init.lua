@@ -72,7 +72,9 @@ return function(T, core)
     end
     if entry then return written_page(entry) end
     local op = what ~= nil and (by_function[what] or by_name[what])
-    if not op and type(what) == "string" and rawget(T, what) then op = by_name[what:match("^(.*)_$")] end
+    if not op and type(what) == "string" and (rawget(T, what) or core.metatable().methods[what]) then
+      op = by_name[what:match("^(.*)_$")]
+    end
     if op then return page(op) end
     if type(what) == "function" and of_functional(what) then return page(of_functional(what)) end
     if what == nil then

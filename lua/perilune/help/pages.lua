@@ -82,6 +82,16 @@ local function complete(path, entry)
   end
 end
 
+-- Methods that an entry names second, "x:dim(), x:ndimension() → …", and that have none: list of {name, first name}.
+local function both(all)
+  local list = {}
+  for path, entry in pairs(all) do
+    local first, second = entry.signature:match "^x:([%w_]+)%(%), x:([%w_]+)%(%)"
+    if first == path and not all[second] then list[#list + 1] = { second, first } end
+  end
+  return list
+end
+
 local entries
 
 --- All entries: path → {signature, text, example, shapes, arguments, file, same}; same: of what it is another name.
@@ -99,6 +109,17 @@ function M.all()
         example = ("print(T.%s == T.%s)  --> true"):format(name, from) }
     end
   end
+  local methods = core.metatable().methods
+  local function other_name(name, from)
+    all[name] = { signature = ("x:%s(…), as x:%s"):format(name, from), arguments = {}, file = "tensor/aliases.lua",
+      text = ("Another name of x:%s."):format(from), same = from,
+      example = ("print(T.ones(1).%s == T.ones(1).%s)  --> true"):format(name, from) }
+  end
+  for name, from in pairs(options.aliases) do -- the forms in place
+    name, from = name .. "_", from .. "_"
+    if methods[name] and methods[name] == methods[from] and not all[name] then other_name(name, from) end
+  end
+  for _, entry in ipairs(both(all)) do other_name(entry[1], entry[2]) end
   entries = all
   return all
 end
