@@ -11,4 +11,5 @@ for _, file in ipairs { "elementwise", "reduce", "network", "shape", "create", "
     R[name] = row
   end
 end
+for name, more in pairs(require "spec.ops.cases.gradients") do assert(R[name], name).gradients = more end
 return R

@@ -14,9 +14,13 @@ describe("the gradient of", function()
     if row and info.differentiable and not info.flags.seeded and not row.skip_grad then
       it(info.name, function()
         local f = support.func(info.name)
-        for i, args in ipairs(support.arguments(info.name)) do
+        for i, args in ipairs(support.arguments(info.name, not brief)) do
           local g, flat = support.spread(f, args)
-          for _, kind in ipairs { "plain", "transposed", "expand" } do
+          if args.more and not args.defined then
+            local ok, why = gradcheck.along(T, g, flat, args.which or row.which)
+            assert.is_true(ok, string.format("variant %d: %s", i, tostring(why)))
+          end
+          for _, kind in ipairs(args.more and {} or { "plain", "transposed", "expand" }) do
             local first, odd = kind == "plain", row.one_layout or (row.ties or row.regular) and kind == "expand"
             if first and not (brief and i > 1) or not (first or brief or odd) then
               local ok, why = gradcheck.check(T, g, flat, {

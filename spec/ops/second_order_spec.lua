@@ -104,13 +104,13 @@ describe("the gradient of the gradient of", function()
     if row and info.differentiable and not info.flags.seeded and not row.skip_grad then
       it(info.name, function()
         local f = support.func(info.name)
-        for i, args in ipairs(support.arguments(info.name)) do
+        for i, args in ipairs(support.arguments(info.name, true)) do
           local g, flat = support.spread(f, args)
           if ONCE[info.name] then
-            local ok, text = pcall(check, g, flat, flat.n or #flat, row.which)
+            local ok, text = pcall(check, g, flat, flat.n or #flat, args.which or row.which)
             assert.is_true(not ok and tostring(text):find("not twice differentiable", 1, true) ~= nil, tostring(text))
           else
-            local ok, why = check(g, flat, flat.n or #flat, row.which)
+            local ok, why = check(g, flat, flat.n or #flat, args.which or row.which)
             assert.is_true(ok, string.format("variant %d: %s", i, tostring(why)))
             count = count + 1
           end

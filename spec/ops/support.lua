@@ -40,12 +40,17 @@ function M.func(name)
   end
 end
 
--- All argument lists of a row, made from the same seed each time.
-function M.arguments(name)
+-- All argument lists of a row, made from the same seed each time; for its gradient there are more.
+function M.arguments(name, gradients)
   local row = cases[name]
   local g = random.new(11)
   local out = { table.pack(row.args(g)) }
   for _, f in ipairs(row.more or {}) do out[#out + 1] = table.pack(f(g)) end
+  for _, f in ipairs(gradients and row.gradients or {}) do
+    out[#out + 1] = table.pack((type(f) == "table" and f[1] or f)(g))
+    out[#out].more = true
+    if type(f) == "table" then out[#out].which, out[#out].defined = f.which, f.defined end
+  end
   return out
 end
 

@@ -119,4 +119,44 @@ function M.check(T, f, args, o)
   return true
 end
 
+-- The same along one random direction for each input: two evaluations of f, however many elements there are.
+function M.along(T, f, args, which)
+  local n = args.n or #args
+  local g, list, xs, tracked = random.new(7), {}, {}, table.move(args, 1, n, 1, {})
+  for i = 1, n do
+    if type(args[i]) == "userdata" and is_floating(args[i]) and (not which or which[i]) then
+      local k = #list + 1
+      list[k], xs[k] = i, args[i]:detach():clone():requires_grad_()
+      tracked[i] = xs[k]
+    end
+  end
+  local ys, ws, used, dys = outputs(f, tracked, n), {}, {}, {}
+  for k, y in ipairs(ys) do
+    ws[k] = g:list(y:numel(), 0.5, 1.5)
+    if y.requires_grad then
+      used[#used + 1], dys[#dys + 1] = y, random.tensor(T, ws[k], y:shape(), y:dtype())
+    end
+  end
+  if #used == 0 then return false, "no result is tracked" end
+  for k, y in ipairs(ys) do
+    if not y.requires_grad then for q = 1, #ws[k] do ws[k][q] = 0.0 end end
+  end
+  local grads = T.grad_of(used, xs, { grad_outputs = dys, allow_unused = true })
+  for k, i in ipairs(list) do
+    local d = random.tensor(T, g:list(xs[k]:numel(), -1, 1), xs[k]:shape(), "f64")
+    local slope = grads[k] and (grads[k] * d):sum():item() or 0.0
+    local function moved(h)
+      local now = table.move(args, 1, n, 1, {})
+      now[i] = args[i]:detach() + d * h
+      return weighted(outputs(f, now, n), ws)
+    end
+    local quotient = (moved(STEP) - moved(-STEP)) / (2 * STEP)
+    local near = math.abs(slope - quotient) <= 1e-5 * math.max(1, math.abs(quotient)) -- false for NaN
+    if not near then
+      return false, string.format("input %d: slope %.9g, difference quotient %.9g", i, slope, quotient)
+    end
+  end
+  return true
+end
+
 return M

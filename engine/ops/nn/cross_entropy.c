@@ -216,6 +216,13 @@ static PlStatus prob_infer(PlInfer *c) {
   return PL_OK;
 }
 
+/* Input i in the result's dtype, by an op that takes gradients back: products of two dtypes would give the gradient of the
+ * gradient the wider one. */
+static PlVal in_dtype(PlMaker *g, int i) {
+  const PlDtype d = (PlDtype)g->outd[0].dtype;
+  return g->in[i]->dtype == d ? g->x[i] : pl_g_cast(g, g->x[i], d);
+}
+
 /* With p = log_softmax x and u = (1-e) t + e/C:  dp = -w u dy, dt = -(1-e) w p dy, dw = -sum u p dy. */
 static PlStatus cross_entropy_prob_grad(PlMaker *g) {
   const PlArray *x = g->in[0];
@@ -230,13 +237,14 @@ static PlStatus cross_entropy_prob_grad(PlMaker *g) {
             : reduction == 1 ? g_divn(g, g->dy[0], (double)(rows ? rows : 1))
                              : g->dy[0];
   s = g_neg(g, s);
-  PlVal p = g_with_int(g, &pl_op_log_softmax, 1, &g->x[0], dim), t = g->x[1], plain = s;
+  PlVal p = g_with_int(g, &pl_op_log_softmax, 1, &g->x[0], dim), t = in_dtype(g, 1), plain = s;
   PlVal u = e > 0 ? g_addn(g, g_muln(g, t, 1 - e), e / (double)(C ? C : 1)) : t;
   if (g->in[2]) {
+    const PlVal w = in_dtype(g, 2);
     PlAttrs a;
     pl_attrs_init(&pl_op_reshape, &a);
     pl_g_fail(g, pl_attrs_list(&a, 0, x->ndim, shape));
-    s = g_mul(g, s, pl_g_op(g, &pl_op_reshape, 1, &g->x[2], &a, NULL));
+    s = g_mul(g, s, pl_g_op(g, &pl_op_reshape, 1, &w, &a, NULL));
     if (g->want[2]) {
       uint32_t others = ((1u << x->ndim) - 1) & ~(1u << dim);
       PlVal v = g_reduce(g, &pl_op_sum, g_mul(g, g_mul(g, u, p), plain), x->ndim, others);
