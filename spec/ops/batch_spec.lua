@@ -41,7 +41,7 @@ local function results(...)
   local got = table.pack(...)
   if type(got[1]) == "table" then got = got[1] end
   local list = {}
-  for _, y in ipairs(got) do if type(y) == "userdata" then list[#list + 1] = y end end
+  for i = 1, got.n or #got do if type(got[i]) == "userdata" then list[#list + 1] = got[i] end end
   return list
 end
 

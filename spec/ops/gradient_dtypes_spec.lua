@@ -20,10 +20,11 @@ local function gradients(f, flat, at, state)
   end
   local got = table.pack(pcall(f, table.unpack(args, 1, #flat)))
   if not got[1] then return nil, got[2] end
-  table.remove(got, 1)
+  got = table.move(got, 2, got.n, 1, { n = got.n - 1 })
   if type(got[1]) == "table" then got = got[1] end
   local ys, ws = {}, {}
-  for _, y in ipairs(got) do
+  for i = 1, got.n or #got do
+    local y = got[i]
     if type(y) == "userdata" and gradcheck.is_floating(y) and y.requires_grad then
       local n = #ys + 1
       state.w[n] = state.w[n] or random.tensor(T, state.g:list(y:numel(), 0.5, 1.5), y:shape(), "f64")

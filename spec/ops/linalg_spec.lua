@@ -204,6 +204,29 @@ describe("gradients", function()
     end)
   end
 
+  it("of svd's full matrices are those of the reduced ones", function()
+    for _, shape in ipairs { { 4, 2 }, { 2, 4 }, { 3, 3 } } do
+      local x = rand(shape)
+      local function gradient(full)
+        local leaf = x:clone():requires_grad_()
+        local u, s, vh = T.linalg.svd(leaf, { full_matrices = full })
+        local k = s:numel()
+        local a, b = u:narrow(2, 1, k), vh:narrow(1, 1, k)
+        return T.grad_of((a:matmul(b) * 0.7 + (a * s):matmul(b):sin()):sum() + s:pow(3):sum(), { leaf })[1]
+      end
+      assert.is_true(T.allclose(gradient(true), gradient(false), { rtol = 1e-9, atol = 1e-9 }))
+    end
+  end)
+
+  it("of a norm with p < 1 are 0 where an element is", function()
+    local x = T.tensor({ 0, 3, -4 }, { dtype = "f64" }):requires_grad_()
+    x:norm(0.5):backward()
+    local root = 3 ^ 0.5 + 4 ^ 0.5 -- d(sum |x|^p)^(1/p) = sum^(1/p - 1) |x|^(p - 1) sign x
+    assert.equal(0, x.grad:select(1, 1):item())
+    assert.near(root / 3 ^ 0.5, x.grad:select(1, 2):item(), 1e-12)
+    assert.near(-root / 4 ^ 0.5, x.grad:select(1, 3):item(), 1e-12)
+  end)
+
   it("of det where the matrix is singular are its cofactors", function()
     local x = T.tensor({ { 1.0, 2.0 }, { 2.0, 4.0 } }, { dtype = "f64" }):requires_grad_()
     same(T.grad_of({ L.det(x) }, { x })[1], T.tensor({ { 4.0, -2.0 }, { -2.0, 1.0 } }, { dtype = "f64" }))

@@ -21,7 +21,8 @@ local function outputs(f, args, n)
   local got = table.pack(f(table.unpack(args, 1, n)))
   if type(got[1]) == "table" then got = got[1] end
   local ys = {}
-  for _, y in ipairs(got) do
+  for i = 1, got.n or #got do -- nil where an option says so
+    local y = got[i]
     if type(y) == "userdata" and is_floating(y) then ys[#ys + 1] = y end
   end
   return ys

@@ -315,7 +315,7 @@ PlStatus pl_grad_lu(PlMaker *g) {
   PlVal LU = exact(g, g->y[0]), P = exact(g, g->y[2]), G = exact(g, g->dy[0]);
   PlVal LU1 = part(g, part(g, LU, -1, 0, k), -2, 0, k), G1 = part(g, part(g, G, -1, 0, k), -2, 0, k);
   PlVal gl = tril(g, G1, -1), below = g_add(g, gl, mm_tn(g, tril(g, LU1, -1), gl));
-  PlVal above = mm_nt(g, triu(g, G1, 0), triu(g, LU1, 0));
+  PlVal above = mm_nt(g, G1, triu(g, LU1, 0)); /* what is below G1's diagonal stays below it: the triu of `inner` drops it */
   PlVal LT = tr(g, LU1), rest = PL_NONE;
   if (n > k) {
     PlVal gu = part(g, G, -1, k, n - k);

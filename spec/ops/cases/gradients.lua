@@ -33,7 +33,7 @@ local function at(values, options)
   return function() return T.tensor(values, { dtype = "f64" }), options end
 end
 
--- ---- one input ------------------------------------------------------------
+-- ---- one input
 
 add("abs", list(-2, -0.7, 0.4, 3))
 add("sign", list(-2, -0.7, 0.4, 3))
@@ -50,7 +50,7 @@ add("nan_to_num", list(-2, 0.5, 3))
 add("clamp", at({ -2, -0.2, 0.3, 2 }, { max = 0.5 }), at({ -2, -0.2, 0.3, 2 }, { min = -1, max = 1 }))
 add("round", at({ 1.234, -1.377, 0.12 }, { decimals = 1 }))
 
--- ---- activations ------------------------------------------------------------
+-- ---- activations
 
 local WIDE = { -7.1, -3.3, -2.2, -1.2, -0.6, -0.2, 0.3, 0.7, 1.4, 2.3, 3.4, 6.6 }
 for _, name in ipairs { "relu", "relu6", "leaky_relu", "elu", "celu", "selu", "silu", "mish", "softplus",
@@ -70,7 +70,7 @@ add("elu", at(WIDE, { alpha = 1.7 }))
 add("celu", at(WIDE, { alpha = 1.7 }))
 add("prelu_core", function() return T.tensor(WIDE, { dtype = "f64" }), T.tensor({ 0.3 }, { dtype = "f64" }) end)
 
--- ---- two and three inputs ------------------------------------------------------------
+-- ---- two and three inputs
 
 add("add_scaled", function(g) return rand(g, { 3, 4 }), rand(g, { 4 }), { alpha = 3 } end,
   function(g) return rand(g, { 3, 4 }), rand(g, { 4 }), { alpha = -1.25 } end)
@@ -107,7 +107,6 @@ add("clamp_tensor", function(g) return distinct(g, { 3, 4 }), T.full({ 4 }, -0.3
     { dtype = "f64" }) end)
 
 -- ---- reductions and scans
--- --------------------------------------------------------------------------------------------------
 
 for _, name in ipairs { "sum", "mean", "nansum", "logsumexp", "amax", "amin", "var", "std", "norm" } do
   add(name, function(g) return distinct(g, { 2, 3, 4 }), { dim = { 1, 3 } } end,
@@ -124,6 +123,9 @@ for _, p in ipairs { 1, 0, 3, 1.5, 0.7, math.huge, -math.huge, -1 } do
     function(g) return distinct(g, { 2, 3, 2 }), { p = p, dim = { 1, 3 }, keepdim = true } end,
       function(g) return distinct(g, { 5 }), { p = p } end)
 end
+add("prod", function(g) return distinct(g, { 2, 3, 4 }), { dim = { 1, 3 } } end,
+  function(g) return distinct(g, { 2, 3, 2 }), { dim = { 1, 2, 3 } } end,
+  function(g) return distinct(g, { 2, 3, 4 }), { dim = { -1, 2 }, keepdim = true } end)
 add("prod", at({ 0.7, -1.3, 2.1 }), function(g) return rand(g, { 2, 3, 4 }), { dim = 2, keepdim = true } end,
   function(g) return rand(g, { 2, 3, 4 }), { dim = -1 } end, at({ 0.7, 0, 2.1, -1.1 }), at({ 0.7, 0, 2.1, 0 }))
 for _, name in ipairs { "max_dim", "min_dim" } do
@@ -150,8 +152,23 @@ for _, name in ipairs { "softmax", "log_softmax" } do
     function(g) return rand(g, { 5 }, -3, 3) end)
 end
 
+-- ---- masks, indices, vectors in a matrix's place
+
+add("masked_fill", function(g) return rand(g, { 3, 4 }), bools(g, { 4 }), rand(g, {}) end,
+  function(g) return rand(g, { 4 }), bools(g, { 3, 1 }), rand(g, {}) end)
+add("masked_select", function(g) return rand(g, { 4 }), bools(g, { 3, 1 }) end,
+  function(g) return rand(g, { 2, 1, 4 }), bools(g, { 3, 1 }) end, function(g) return rand(g, {}), bools(g, { 5 }) end)
+add("index_add", function(g) return rand(g, {}), whole { 1 }, rand(g, { 1 }), { dim = 1, alpha = 0.7 } end)
+add("trace", function(g) return rand(g, { 2, 4 }) end, function(g) return rand(g, { 4, 2 }) end)
+add("linear", function(g) return rand(g, { 2, 3, 4 }), rand(g, { 4 }) end,
+  function(g) return rand(g, { 4 }), rand(g, { 4 }), rand(g, {}) end,
+  function(g) return rand(g, { 4 }), rand(g, { 3, 4 }), rand(g, { 3 }) end)
+
+add("linalg.qr", function(g) return rand(g, { 1, 3 }) end, function(g) return rand(g, { 4, 3 }), { mode = "r" } end,
+  function(g) return rand(g, { 2, 3 }), { mode = "r" } end,
+  function(g) return rand(g, { 2, 3 }), { mode = "complete" } end)
+
 -- ---- norms, losses, networks
--- --------------------------------------------------------------------------------------------------
 
 add("layer_norm", function(g) return rand(g, { 2, 3, 4 }), rand(g, { 3, 4 }), rand(g, { 3, 4 }),
   { normalized_shape = { 3, 4 }, eps = 0.3 } end,
@@ -222,7 +239,6 @@ end, function(g)
 end)
 
 -- ---- products, convolutions, pooling
--- ----------------------------------------------------------------------------------------------
 
 for name, shapes in pairs { addmm = { { 3, 2 }, { 3, 4 }, { 4, 2 } }, addmv = { { 3 }, { 3, 4 }, { 4 } },
   addr = { { 3, 2 }, { 3 }, { 2 } },
@@ -283,7 +299,7 @@ for d = 1, 3 do
   end)
 end
 
--- ---- shapes ------------------------------------------------------------
+-- ---- shapes
 
 add("flatten", function(g) return rand(g, { 2, 3, 4, 5 }), { start_dim = 2, end_dim = 3 } end,
   function(g) return rand(g, { 2, 3 }) end)
@@ -335,7 +351,7 @@ for _, mode in ipairs { "constant", "reflect", "replicate", "circular" } do
 end
 add("pad", function(g) return rand(g, { 4, 5 }), { pad = { -1, 2, 1, -2 }, value = 3 } end)
 
--- ---- indexing ------------------------------------------------------------
+-- ---- indexing
 
 add("gather", function(g) return rand(g, { 3, 4, 2 }), { dim = 2, index = ints(g, { 2, 3, 2 }, 1, 4) } end,
   function(g) return rand(g, { 3, 4 }), { dim = 1, index = ints(g, { 2, 3 }, 0, 2), index_base = 0 } end)
