@@ -84,20 +84,12 @@ local FOUND = {
   { "shape_of", {}, {} },
 }
 
-local function input(text)
-  if text == "-" then return false end
-  local dtype, sizes = text:match("^(%w+)%[(.*)%]$")
-  local shape = {}
-  for n in sizes:gmatch "%d+" do shape[#shape + 1] = math.tointeger(n) end
-  return { dtype = dtype, shape = shape }
-end
-
 describe("hostile calls", function()
   it("that once reached a kernel are errors", function()
     local taken = {}
     for i, call in ipairs(FOUND) do
       local inputs = {}
-      for k, text in ipairs(call[2]) do inputs[k] = input(text) end
+      for k, text in ipairs(call[2]) do inputs[k] = hostile.input(text) end
       local ok, err = hostile.apply(call[1], inputs, call[3])
       if ok then taken[#taken + 1] = ("%d: %s was taken"):format(i, call[1]) end
       if not ok and not tostring(err):find((call[1]:gsub("_bwd2?$", "")), 1, true) then

@@ -3,12 +3,14 @@
 -- From each call of an op's row follow some hundred others, each with one thing changed: a tensor's size, rank or
 -- dtype, a missing input, a number in an option. An outcome is the dtypes and shapes of the results, or that it is an
 -- error; the words of errors belong to other specs. So a limit that moved by one, a check that went and a size that
--- changed all fail here.
+-- changed all fail here. Ops that only gradients and saved graphs name are asked in a graph, from calls that stood in
+-- gradients when the fixture was written.
 --   PERILUNE_SHAPE_RULES=print  prints all outcomes, for a diff of before and after
 --   PERILUNE_SHAPE_RULES=write  writes the fixture: after a change that is meant, or for a new op
 
 local T = require "perilune"
 local support = require "spec.ops.support"
+local hostile = require "spec.support.hostile"
 local root = os.getenv "PERILUNE_ROOT" or "."
 local path = root .. "/spec/fixtures/shape_rules.lua"
 local mode = os.getenv "PERILUNE_SHAPE_RULES"
@@ -179,13 +181,143 @@ local function outcomes(info)
   return count .. " " .. table.concat(parts, " ")
 end
 
--- Ops whose outcome depends on what is outside: files, devices.
-local outside = { to_device = true }
-local names = {}
+-- ---- ops inside of gradients
+
+local function text_of(inputs)
+  local out = {}
+  for i, x in ipairs(inputs) do out[i] = x and x.dtype .. "[" .. table.concat(x.shape, ",") .. "]" or "-" end
+  return table.concat(out, " ")
+end
+
+local function inputs_of(text)
+  local list = {}
+  for word in text:gmatch "%S+" do list[#list + 1] = hostile.input(word) end
+  return list
+end
+
+-- Applies f to all that follow from one call: its inputs and attributes, one thing changed.
+local function inner_calls(info, inputs, attrs, f)
+  f(inputs, attrs)
+  local function input(i, x)
+    local c = table.move(inputs, 1, #inputs, 1, {})
+    c[i] = x
+    f(c, attrs)
+  end
+  for i, x in ipairs(inputs) do
+    if x then
+      local shape, n = x.shape, #x.shape
+      local function with(k, size)
+        local s = table.move(shape, 1, n, 1, {})
+        s[k] = size
+        return s
+      end
+      local shapes = { {}, { 5 }, { 3, 3 }, with(n + 1, 1), with(n + 1, 3), { 1, table.unpack(shape) } }
+      for k = 1, n do
+        for _, size in ipairs { shape[k] + 1, shape[k] - 1, 0, 1, 2 * shape[k] } do
+          if size >= 0 then shapes[#shapes + 1] = with(k, size) end
+        end
+        local less = table.move(shape, 1, n, 1, {})
+        table.remove(less, k)
+        shapes[#shapes + 1] = less
+        if k < n then
+          local turned = with(k, shape[k + 1])
+          turned[k + 1] = shape[k]
+          shapes[#shapes + 1] = turned
+        end
+      end
+      for _, s in ipairs(shapes) do input(i, { dtype = x.dtype, shape = s }) end
+      for _, dtype in ipairs { "f64", "f32", "f16", "i64", "i32", "u8", "bool" } do
+        input(i, { dtype = dtype, shape = shape })
+      end
+      input(i, false)
+    else
+      input(i, inputs[1])
+    end
+  end
+  f({ table.unpack(inputs, 1, #inputs - 1) }, attrs)
+  f({ inputs[1], table.unpack(inputs) }, attrs)
+  for _, attr in ipairs(info.attrs) do
+    local v = attrs[attr.name]
+    local list = { false }
+    local function add(x) list[#list + 1] = x end
+    if v ~= nil then values(v, add) end
+    for _, x in ipairs(VALUES[attr.type] or {}) do add(x) end
+    for _, x in ipairs(list) do
+      local o = {}
+      for k, y in pairs(attrs) do o[k] = y end
+      if x == false and type(v) ~= "boolean" then x = nil end
+      o[attr.name] = x
+      f(inputs, o)
+    end
+  end
+end
+
+local function inner_outcomes(info, text, attrs)
+  local lines = {}
+  inner_calls(info, inputs_of(text), attrs, function(inputs, a)
+    local graph, list = T.graph(), {}
+    for i, x in ipairs(inputs) do
+      list[i] = x and graph:input("x" .. i, x.shape, { dtype = x.dtype })
+    end
+    local ok, got = pcall(T.core.graph_apply, graph.ir, info.name, list, a, 0, "node", 0)
+    if ok then for k, t in ipairs(got) do got[k] = t and described(t) or "-" end end
+    local outcome = ok and table.concat(got, " ") or "error"
+    lines[#lines + 1] = outcome
+    if mode == "print" then print(("%s(%s) %s -> %s"):format(info.name, text_of(inputs), hostile.text(a), outcome)) end
+  end)
+  return #lines .. " " .. hash(table.concat(lines, "\n"))
+end
+
+-- Calls that differ in which inputs there are, their ranks, the dims and choices in attributes: six of an op at most.
+local function real_calls()
+  local all = {}
+  for op, calls in pairs(hostile.real_calls(1000, true)) do
+    local seen = {}
+    all[op] = {}
+    for _, c in ipairs(calls) do
+      local key, names = {}, {}
+      for i, x in ipairs(c.inputs) do key[i] = x and #x.shape or "-" end
+      for k in pairs(c.attrs) do names[#names + 1] = k end
+      table.sort(names)
+      for _, k in ipairs(names) do
+        local v = c.attrs[k]
+        if math.type(v) ~= "float" then key[#key + 1] = type(v) == "table" and #v or tostring(v) end
+      end
+      local sparse = hostile.text(c.inputs):find "0,0" -- nothing but empty tensors says little
+      key = table.concat(key, " ")
+      if not seen[key] and not sparse and #all[op] < 6 then
+        seen[key] = true
+        table.insert(all[op], c)
+      end
+    end
+  end
+  return all
+end
+
+local function literal(v)
+  if type(v) == "string" then return ("%q"):format(v) end
+  if type(v) ~= "table" then return math.type(v) == "float" and ("%q"):format(v) or tostring(v) end
+  local parts, names = {}, {}
+  for _, x in ipairs(v) do parts[#parts + 1] = literal(x) end
+  for k in pairs(v) do if type(k) == "string" then names[#names + 1] = k end end
+  table.sort(names)
+  for _, k in ipairs(names) do parts[#parts + 1] = k .. "=" .. literal(v[k]) end
+  return "{" .. table.concat(parts, ",") .. "}"
+end
+
+-- ---- what was answered
+
+-- Ops whose outcome depends on what is outside (files, devices, a device's libraries), and those that no graph holds
+-- because their rule reads sizes from a tensor.
+local outside = { to_device = true, recurrent = true, expand_to = true, reshape_to = true, zeros_of = true }
+local names, inner = {}, {}
 for _, info in ipairs(support.public()) do
   if support.cases[info.name] and not outside[info.name] then names[#names + 1] = info end
 end
-table.sort(names, function(a, b) return a.name < b.name end)
+for _, info in ipairs(T.core.ops()) do
+  if info.flags.internal and not outside[info.name] then inner[#inner + 1] = info end
+end
+for _, list in ipairs { names, inner } do table.sort(list, function(a, b) return a.name < b.name end) end
 
 if mode == "write" then
   local f = assert(io.open(path, "w"))
@@ -193,24 +325,46 @@ if mode == "write" then
   f:write "-- What the shape rule of each op answered: calls, and a hash for each of its row's variants. Written by\n"
   f:write "-- PERILUNE_SHAPE_RULES=write busted spec/ops/shape_rules_spec.lua\nreturn {\n"
   for _, info in ipairs(names) do f:write(("  [%q] = %q,\n"):format(info.name, outcomes(info))) end
-  f:write "}\n"
+  f:write "  -- ops inside of gradients: inputs, attributes, what was answered\n  inside = {\n"
+  local calls = real_calls()
+  for _, info in ipairs(inner) do
+    f:write(("    [%q] = {\n"):format(info.name))
+    for _, c in ipairs(calls[info.name] or {}) do
+      local text = text_of(c.inputs)
+      f:write(("      { %q, %s, %q },\n"):format(text, literal(c.attrs), inner_outcomes(info, text, c.attrs)))
+    end
+    f:write "    },\n"
+  end
+  f:write "  },\n}\n"
   f:close()
 end
 
 describe("the shape rule of", function()
   local known = dofile(path)
+  local meant = " have changed: PERILUNE_SHAPE_RULES=print shows them all; where the change is meant, "
+    .. "PERILUNE_SHAPE_RULES=write"
   for _, info in ipairs(names) do
     it(info.name .. " answers as it did", function()
-      if not known[info.name] and info.class == "pointwise" then return end -- has the rule of all
+      if not known[info.name] and info.class == "pointwise" then return end -- a new op with the rule of all pointwise ops
       assert.equal(known[info.name], outcomes(info), "the shapes, dtypes or refusals of " .. info.name
-        .. " have changed, or its row in spec/ops/cases has: PERILUNE_SHAPE_RULES=print shows them all; "
-        .. "where the change is meant, PERILUNE_SHAPE_RULES=write")
+        .. ", or its row in spec/ops/cases," .. meant)
+    end)
+  end
+  for _, info in ipairs(inner) do
+    it(info.name .. " answers as it did", function()
+      if not known.inside[info.name] and info.class == "pointwise" then return end
+      for _, call in ipairs(assert(known.inside[info.name], info.name .. " is new: PERILUNE_SHAPE_RULES=write")) do
+        assert.equal(call[3], inner_outcomes(info, call[1], call[2]), "the shapes, dtypes or refusals of " .. info.name
+          .. meant)
+      end
     end)
   end
 
   it("is known for no op that is gone", function()
     local there = {}
     for _, info in ipairs(names) do there[info.name] = true end
-    for name in pairs(known) do assert.is_true(there[name], name) end
+    for _, info in ipairs(inner) do there[info.name] = true end
+    for name in pairs(known) do assert.is_true(name == "inside" or there[name], name) end
+    for name in pairs(known.inside) do assert.is_true(there[name], name) end
   end)
 end)

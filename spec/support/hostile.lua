@@ -119,27 +119,62 @@ local function nodes_of(name, args, into)
   end
 end
 
-local templates, by_op
-local MOST = 12 -- of one op
+-- Ops that no graph of the rows names, or only there where shapes are open: {inputs, attributes}.
+local WRITTEN = {
+  dim_pick = { { "f64[3,4]", "i64[3]" }, { base = 0, dim = 1, shape = { 3 } } },
+  gather_wrapping = { { "f64[3,4]", "i64[2,4]" }, { dim = 1, index_base = 1 } },
+  masked_select_bwd = { { "f64[5]", "bool[3,4]" }, { shape = { 3, 4 } } },
+  recurrent_bwd = { { "f64[4,2,5]", "f64[6]", "f64[30]", "f64[4,2,3]", "u8[9]", "f64[4,2,3]", "f64[6]", "i64[2]" },
+    { mode = "relu", hidden = 3 } },
+  repeat_each_bwd = { { "f64[5,4]", "i64[2]" }, { dim = 0, shape = { 2, 4 } } },
+  shape_of = { { "f64[3,4]" }, {} },
+  slices_bwd = { { "f64[2,3]", "f64[2,1]" }, { dim = 1 } },
+  stop_grad = { { "f64[3,4]" }, {} },
+  strided_put = { { "f64[4,5]", "f64[2,3]" }, { size = { 2, 3 }, stride = { 5, 1 }, offset = 1 } },
+  to_layout = { { "f64[2,3,4,5]" }, { memory_format = "channels_last" } },
+}
 
-local function collect_templates()
-  templates, by_op = {}, {}
-  local seen = {}
+--- "f32[2,3]" → {dtype=, shape=}, "-" → false
+function M.input(text)
+  local dtype, sizes = text:match "^(%w+)%[(.*)%]$"
+  local shape = {}
+  for n in (sizes or ""):gmatch "%d+" do shape[#shape + 1] = math.tointeger(n) end
+  return dtype and { dtype = dtype, shape = shape } or false
+end
+
+--- The calls of ops in the graphs of all rows: {op → up to `most` of {op=, attrs=, inputs=}}; with `gradients` also of
+--- the rows for gradients.
+function M.real_calls(most, gradients)
+  local by_op, seen = {}, {}
   local function into(op, t)
     local key = { op }
     for _, x in ipairs(t.inputs) do key[#key + 1] = x and x.dtype .. table.concat(x.shape, ",") or "-" end
     for k, v in pairs(t.attrs) do key[#key + 1] = k .. (type(v) == "table" and table.concat(v, ",") or tostring(v)) end
     key = table.concat(key, " ")
     by_op[op] = by_op[op] or {}
-    if seen[key] or #by_op[op] >= MOST then return end
+    if seen[key] or #by_op[op] >= most then return end
     seen[key] = true
     table.insert(by_op[op], t)
   end
   for _, info in ipairs(support.public()) do
     if cases[info.name] then
-      for _, args in ipairs(support.arguments(info.name)) do pcall(nodes_of, info.name, args, into) end
+      for _, args in ipairs(support.arguments(info.name, gradients)) do pcall(nodes_of, info.name, args, into) end
     end
   end
+  for op, call in pairs(WRITTEN) do
+    local inputs = {}
+    for i, text in ipairs(call[1]) do inputs[i] = M.input(text) end
+    by_op[op] = by_op[op] or {}
+    table.insert(by_op[op], { op = op, attrs = call[2], inputs = inputs })
+  end
+  return by_op
+end
+
+local templates
+
+local function collect_templates()
+  local by_op = M.real_calls(12)
+  templates = {}
   for _, info in ipairs(core.ops()) do templates[#templates + 1] = { info = info, calls = by_op[info.name] or {} } end
   return templates
 end
