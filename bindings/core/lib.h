@@ -188,6 +188,7 @@ void l_csv_register(lua_State *L);
 void l_image_register(lua_State *L);
 void l_tokenizer_register(lua_State *L);
 void l_t7_register(lua_State *L);
+void l_pt_register(lua_State *L);
 void l_rebind_register(lua_State *L);
 void l_modes_register(lua_State *L);
 void l_trainer_register(lua_State *L);

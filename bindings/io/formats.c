@@ -83,6 +83,16 @@ static int load_bytes(lua_State *L) {
   return s == PL_OK ? 1 : l_io_failure(L, s);
 }
 
+/* file_head(path) -> its first bytes, at most 512 */
+static int file_head(lua_State *L) {
+  char head[512];
+  size_t n = 0;
+  PlStatus s = pl_bytes_head(l_check_path(L, 1, "load"), head, sizeof head, &n);
+  if (s != PL_OK) return l_io_failure(L, s);
+  lua_pushlstring(L, head, n);
+  return 1;
+}
+
 /* write_file(path, bytes) -> true; what was there stays where that fails */
 static int write_file(lua_State *L) {
   const char *path = l_check_path(L, 1, "write_file");
@@ -157,10 +167,16 @@ static int list_folder(lua_State *L) {
 }
 
 void l_files_register(lua_State *L) {
-  static const luaL_Reg regs[] = {{"load_npy", load_npy},         {"write_file", write_file},
-                                  {"save_npy", save_npy},         {"load_npz", load_npz},
-                                  {"load_bytes", load_bytes},     {"load_image", load_image},
-                                  {"decode_image", decode_image}, {"save_image", save_image},
-                                  {"list_folder", list_folder},   {NULL, NULL}};
+  static const luaL_Reg regs[] = {{"load_npy", load_npy},
+                                  {"write_file", write_file},
+                                  {"save_npy", save_npy},
+                                  {"load_npz", load_npz},
+                                  {"file_head", file_head},
+                                  {"load_bytes", load_bytes},
+                                  {"load_image", load_image},
+                                  {"decode_image", decode_image},
+                                  {"save_image", save_image},
+                                  {"list_folder", list_folder},
+                                  {NULL, NULL}};
   luaL_setfuncs(L, regs, 0);
 }

@@ -41,20 +41,21 @@ static int reader_metadata(lua_State *L) {
   return 1;
 }
 
-/* reader:describe(i) → dtype, shape */
+/* reader:describe(i) → dtype (the format's own name where perilune has none), shape, the format's name of the dtype */
 static int reader_describe(lua_State *L) {
   PlSafetensors *f = check(L);
   int64_t i = check_entry(L, f), shape[PL_MAX_DIM];
   PlDtype dtype;
   int ndim;
   pl_safetensors_describe(f, i, &dtype, &ndim, shape);
-  lua_pushstring(L, pl_dtype_name(dtype));
+  lua_pushstring(L, dtype == PL_NDTYPE ? pl_safetensors_stored(f, i) : pl_dtype_name(dtype));
   lua_createtable(L, ndim, 0);
   for (int d = 0; d < ndim; d++) {
     lua_pushinteger(L, shape[d]);
     lua_rawseti(L, -2, d + 1);
   }
-  return 2;
+  lua_pushstring(L, pl_safetensors_stored(f, i));
+  return 3;
 }
 
 /* reader:read(i) → tensor; or nil, message, code, errno */

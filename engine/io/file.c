@@ -236,32 +236,6 @@ PlStatus pl_file_temp_commit(PlFileTemp *f) {
   return s;
 }
 
-/* Front to back none is overwritten unread. */
-PlStatus pl_file_widen(const char *path, void *data, int64_t n, size_t wire) {
-  const size_t wide = wire == 2 ? 4 : 8;
-  char *to = data;
-  const char *from = to + (size_t)n * (wide - wire);
-  for (int64_t i = 0; i < n; i++, from += wire, to += wide) {
-    uint16_t h;
-    uint32_t w;
-    uint64_t d;
-    if (wire == 2) {
-      memcpy(&h, from, 2);
-      w = h;
-      memcpy(to, &w, 4);
-    } else if (wire == 4) {
-      memcpy(&w, from, 4);
-      d = w;
-      memcpy(to, &d, 8);
-    } else {
-      memcpy(&d, from, 8);
-      if (d > INT64_MAX) return pl_file_bad(path, "the unsigned value %llu does not fit into i64", (unsigned long long)d);
-      memcpy(to, &d, 8);
-    }
-  }
-  return PL_OK;
-}
-
 void pl_file_swap(void *data, int64_t n, size_t size) {
   unsigned char *p = data;
   if (size < 2) return;
@@ -280,6 +254,16 @@ static PlStatus write_through(const char *path, const void *data, size_t n) {
   if (fd < 0) return pl_file_fail("open", path, errno);
   PlStatus st = pl_file_write(fd, path, data, n);
   if (close(fd) != 0 && st == PL_OK && errno != EINTR) st = pl_file_fail("close", path, errno);
+  return st;
+}
+
+PlStatus pl_bytes_head(const char *path, void *to, size_t n, size_t *got) {
+  int fd;
+  int64_t size;
+  PL_TRY(pl_file_open(path, &fd, &size));
+  *got = size < (int64_t)n ? (size_t)size : n;
+  PlStatus st = pl_file_read_at(fd, path, to, *got, 0);
+  close(fd);
   return st;
 }
 

@@ -37,9 +37,6 @@ PlStatus pl_file_temp_commit(PlFileTemp *f);
 /* Removes the temporary file and releases f. Keeps the message of the failure that led here. */
 void pl_file_temp_abort(PlFileTemp *f);
 
-/* n unsigned elements of `wire` bytes at the end of data, which has room for n of the next wider signed dtype (i64 for 8
- * bytes), become such. FORMAT where one of 8 bytes does not fit. */
-PlStatus pl_file_widen(const char *path, void *data, int64_t n, size_t wire);
 /* Reverses the bytes of n elements of `size` bytes each. */
 void pl_file_swap(void *data, int64_t n, size_t size);
 #define PL_BIG_ENDIAN (__BYTE_ORDER__ == __ORDER_BIG_ENDIAN__)

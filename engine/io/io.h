@@ -21,15 +21,17 @@ typedef struct PlSafetensors PlSafetensors; /* an opened file with a checked hea
 
 /* Opens `path` and checks its whole header: lengths, JSON, names (no duplicates), dtypes,
  * shapes, offsets (in order, without holes or overlap, ending at the end of the file).
- * Errors: IO, FORMAT, UNSUPPORTED (a dtype that perilune does not have), OOM. */
+ * Errors: IO, FORMAT, UNSUPPORTED (a dtype that nobody knows), OOM. */
 PlStatus pl_safetensors_open(PlSafetensors **out, const char *path);
 void pl_safetensors_release(PlSafetensors *s);
 int64_t pl_safetensors_count(const PlSafetensors *s);
 /* Name of tensor i (0-based, in file order), borrowed, not NUL-terminated. */
 const char *pl_safetensors_name(const PlSafetensors *s, int64_t i, size_t *len);
-/* What tensor i is; shape has room for PL_MAX_DIM. */
+/* What tensor i becomes (dtype PL_NDTYPE: nothing that perilune has); shape has room for PL_MAX_DIM. */
 void pl_safetensors_describe(const PlSafetensors *s, int64_t i, PlDtype *dtype, int *ndim, int64_t *shape);
-/* Reads tensor i. Errors: IO, FORMAT (a bool that is neither 0 nor 1), OOM. */
+/* The format's name of its dtype: "F8_E4M3". */
+const char *pl_safetensors_stored(const PlSafetensors *s, int64_t i);
+/* Reads tensor i. Errors: IO, FORMAT (a bool that is neither 0 nor 1), UNSUPPORTED, OOM. */
 PlStatus pl_safetensors_read(PlSafetensors *s, int64_t i, PlTensor **out);
 /* The next pair of `__metadata__`, borrowed; false at the end. Each pair is given out
  * once. */
@@ -73,7 +75,7 @@ PlStatus pl_npy_load(PlTensor **out, const char *path, int64_t max_bytes);
 /* Writes npy, version 1, little-endian, C order, as safely as pl_safetensors_save. Errors: ARG (bf16), IO, OOM. */
 PlStatus pl_npy_save(const char *path, PlTensor *t);
 
-typedef struct PlNpz PlNpz; /* an opened zip archive of npy files, its directory checked */
+typedef struct PlZip PlNpz; /* an opened zip archive of npy files, its directory checked */
 
 /* At most max_bytes (< 0: 4 GiB) for all members together. */
 PlStatus pl_npz_open(PlNpz **out, const char *path, int64_t max_bytes);
@@ -88,6 +90,8 @@ PlStatus pl_npz_read(PlNpz *z, int64_t i, PlTensor **out);
 
 /* A whole file as u8 [n]; max_bytes < 0: 4 GiB. */
 PlStatus pl_bytes_load(PlTensor **out, const char *path, int64_t max_bytes);
+/* The first n bytes of a file, or all it has; *got says how many. */
+PlStatus pl_bytes_head(const char *path, void *to, size_t n, size_t *got);
 /* Replaces a file by n bytes, or keeps it as it was; what is no regular file (a terminal, a pipe) is written to. */
 PlStatus pl_bytes_save(const char *path, const void *data, size_t n);
 /* The entries of a folder in no order, in memory from malloc (NULL if there are none): for each one letter ('d' folder,

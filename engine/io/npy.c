@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/io/wire.h"
 #include "engine/tensor/tensor.h"
 #include "kernels/kernel.h"
 
@@ -17,8 +18,7 @@ typedef struct Header {
   char descr[8];
   bool fortran, swap;
   PlDtype dtype;
-  size_t wire; /* bytes of an element in the file */
-  bool widen;  /* u16 is read as i32, u32 and u64 as i64 */
+  const PlWire *wire; /* of an element in the file */
   int ndim, seen;
   int64_t shape[PL_MAX_DIM];
 } Header;
@@ -99,18 +99,15 @@ static PlStatus entry(Cursor *c, Header *h) {
 
 static PlStatus dtype_of(const Cursor *c, Header *h) {
   static const struct {
-    const char *name;
-    PlDtype dtype;
-    uint8_t wire;
-  } known[] = {{"b1", PL_BOOL, 1}, {"i1", PL_I8, 1},  {"i2", PL_I16, 2}, {"i4", PL_I32, 4}, {"i8", PL_I64, 8}, {"u1", PL_U8, 1},
-               {"u2", PL_I32, 2},  {"u4", PL_I64, 4}, {"u8", PL_I64, 8}, {"f2", PL_F16, 2}, {"f4", PL_F32, 4}, {"f8", PL_F64, 8}};
+    const char *name, *wire;
+  } known[] = {{"b1", "BOOL"}, {"i1", "I8"},  {"i2", "I16"}, {"i4", "I32"}, {"i8", "I64"}, {"u1", "U8"},
+               {"u2", "U16"},  {"u4", "U32"}, {"u8", "U64"}, {"f2", "F16"}, {"f4", "F32"}, {"f8", "F64"}};
   const char *d = h->descr;
   char order = *d == '<' || *d == '>' || *d == '|' || *d == '=' ? *d++ : '=';
   for (size_t i = 0; i < sizeof known / sizeof *known; i++)
     if (strcmp(d, known[i].name) == 0) {
-      h->dtype = known[i].dtype;
-      h->wire = known[i].wire;
-      h->widen = d[0] == 'u' && h->wire > 1;
+      h->wire = pl_wire_find(known[i].wire, strlen(known[i].wire));
+      h->dtype = (PlDtype)h->wire->dtype;
       h->swap = order == (PL_BIG_ENDIAN ? '<' : '>');
       return PL_OK;
     }
@@ -148,21 +145,13 @@ static PlStatus read_header(PlStream *s, Header *h) {
   return st;
 }
 
-static PlStatus check_bools(const PlStream *s, const unsigned char *p, int64_t n) {
-  for (int64_t i = 0; i < n; i++)
-    if (p[i] > 1) return pl_file_bad(s->path, "a bool is neither 0 nor 1");
-  return PL_OK;
-}
-
 static PlStatus read_data(PlStream *s, const Header *h, PlTensor *t, int64_t bytes) {
-  int64_t n = pl_tensor_numel(t);
+  const int64_t n = pl_tensor_numel(t);
+  const size_t wire = (size_t)n * (h->wire->bits / 8);
   char *data = pl_tensor_data(t);
-  size_t wire = (size_t)n * h->wire;
   PL_TRY(pl_stream_take(s, data + ((size_t)bytes - wire), wire));
   PL_TRY(pl_stream_expect_end(s));
-  if (h->swap) pl_file_swap(data + ((size_t)bytes - wire), n, h->wire);
-  if (h->widen) PL_TRY(pl_file_widen(s->path, data, n, h->wire));
-  return h->dtype == PL_BOOL ? check_bools(s, pl_tensor_data(t), n) : PL_OK;
+  return pl_wire_convert(h->wire, s->path, h->swap, data, n);
 }
 
 PlStatus pl_npy_read(PlStream *s, PlTensor **out, int64_t max_bytes) {
@@ -172,7 +161,7 @@ PlStatus pl_npy_read(PlStream *s, PlTensor **out, int64_t max_bytes) {
   int64_t bytes, numel = 1, dims[PL_MAX_DIM], strides[PL_MAX_DIM];
   for (int d = 0; d < h.ndim; d++) dims[d] = h.fortran ? h.shape[h.ndim - 1 - d] : h.shape[d];
   PL_TRY(pl_file_shape(s->path, h.dtype, h.ndim, dims, &bytes));
-  PL_TRY(pl_stream_check_size(s, bytes / (int64_t)pl_dtype_size(h.dtype) * (int64_t)h.wire, max_bytes));
+  PL_TRY(pl_stream_check_size(s, bytes / (int64_t)pl_dtype_size(h.dtype) * (h.wire->bits / 8), max_bytes));
   PlTensor *t, *view = NULL;
   PL_TRY(pl_file_code(pl_tensor_empty(&t, h.dtype, h.ndim, dims)));
   PlStatus st = read_data(s, &h, t, bytes);

@@ -26,7 +26,7 @@ static const char *archive(const char *b, size_t n) {
   const size_t name = n < 30 ? 0 : len < n - 30 ? len : n - 30;
   if (name >= 4 && memcmp(b + 30 + name - 4, ".npy", 4) == 0) return "an npz archive; T.load_npz reads it";
   if (names(b + 30, name, ".pkl") || names(b + 30, name, "/version") || names(b + 30, name, "/byteorder"))
-    return "a PyTorch file, which is pickled code; save it there with safetensors.torch.save_file";
+    return "a PyTorch file; T.load and T.load_pt read it";
   return "a zip archive";
 }
 
@@ -41,8 +41,7 @@ static const char *other_kind(const char *b, size_t n) {
   } kinds[] = {
       MAGIC("\x93NUMPY", "an npy file; T.load_npy reads it"),
       MAGIC("GGUF", "a GGUF file, which perilune does not read"),
-      MAGIC("\x80\x02\x8a\x0a\x6c\xfc\x9c\x46",
-            "an old PyTorch file, which is pickled code; save it there with safetensors.torch.save_file"),
+      MAGIC("\x80\x02\x8a\x0a\x6c\xfc\x9c\x46", "an old PyTorch file; T.load and T.load_pt read it"),
       MAGIC("\x89HDF\r\n", "an HDF5 file, which perilune does not read"),
       MAGIC("\x89PNG\r\n", "a PNG image; T.load_image reads it"),
       MAGIC("\x1f\x8b", "compressed by gzip; unpack it first"),
@@ -130,7 +129,7 @@ const char *pl_safetensors_name(const PlSafetensors *s, int64_t i, size_t *len) 
 
 void pl_safetensors_describe(const PlSafetensors *s, int64_t i, PlDtype *dtype, int *ndim, int64_t *shape) {
   const PlEntry *e = &s->header.entry[i];
-  *dtype = (PlDtype)e->dtype;
+  *dtype = (PlDtype)e->wire->dtype;
   *ndim = e->ndim;
   pl_header_shape(&s->header, e, shape);
 }
@@ -139,25 +138,22 @@ bool pl_safetensors_next_meta(PlSafetensors *s, const char **key, size_t *nkey, 
   return pl_header_next_meta(&s->header, key, nkey, value, nvalue);
 }
 
+const char *pl_safetensors_stored(const PlSafetensors *s, int64_t i) { return s->header.entry[i].wire->name; }
+
+static PlStatus check_dtype(const PlSafetensors *s, const PlEntry *e) {
+  if (e->wire->dtype != PL_NDTYPE) return PL_OK;
+  return pl_file_code(pl_fail(PL_ERR_UNSUPPORTED, "%s: tensor \"%.*s\" has dtype %s, which perilune does not have", s->path,
+                              (int)(e->name_len < 80 ? e->name_len : 80), e->name, e->wire->name));
+}
+
 PlStatus pl_safetensors_read(PlSafetensors *s, int64_t i, PlTensor **out) {
   const PlEntry *e = &s->header.entry[i];
-  PlDtype dtype = (PlDtype)e->dtype;
   int64_t shape[PL_MAX_DIM];
   PlTensor *t;
+  PL_TRY(check_dtype(s, e));
   pl_header_shape(&s->header, e, shape);
-  PL_TRY(pl_file_code(pl_tensor_empty(&t, dtype, e->ndim, shape)));
-  const size_t n = (size_t)(e->end - e->begin);
-  const int64_t numel = pl_tensor_numel(t);
-  char *wire = (char *)pl_tensor_data(t) + ((size_t)numel * pl_dtype_size(dtype) - n);
-  PlStatus st = pl_file_read_at(s->fd, s->path, wire, n, s->data_at + e->begin);
-  if (st == PL_OK && dtype == PL_BOOL) {
-    const unsigned char *b = pl_tensor_data(t);
-    unsigned char any = 0;
-    for (size_t k = 0; k < n; k++) any |= b[k];
-    if (any > 1) st = pl_file_bad(s->path, "a BOOL tensor holds a byte that is neither 0 nor 1");
-  }
-  if (PL_BIG_ENDIAN && st == PL_OK) pl_file_swap(wire, numel, e->wire);
-  if (e->widen && st == PL_OK) st = pl_file_widen(s->path, pl_tensor_data(t), numel, e->wire);
+  PL_TRY(pl_file_code(pl_tensor_empty(&t, (PlDtype)e->wire->dtype, e->ndim, shape)));
+  PlStatus st = pl_wire_read(e->wire, s->fd, s->path, s->data_at + e->begin, PL_BIG_ENDIAN, t, 0, pl_tensor_numel(t));
   if (st != PL_OK) {
     pl_tensor_release(t);
     return st;

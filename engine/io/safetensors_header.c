@@ -166,30 +166,13 @@ static PlStatus take_size(Cursor *c, int64_t *v) {
   return PL_OK;
 }
 
-static const char *const dtype_text[PL_NDTYPE] = {
-    [PL_F32] = "F32", [PL_F64] = "F64", [PL_F16] = "F16", [PL_BF16] = "BF16", [PL_I8] = "I8",
-    [PL_I16] = "I16", [PL_I32] = "I32", [PL_I64] = "I64", [PL_U8] = "U8",     [PL_BOOL] = "BOOL"};
-
-const char *pl_safetensors_dtype(PlDtype d) { return dtype_text[d]; }
-
 static PlStatus take_dtype(Cursor *c, PlEntry *e) {
   const char *s;
   size_t n;
   PL_TRY(take_string(c, true, &s, &n));
-  for (int d = 0; d < PL_NDTYPE; d++)
-    if (is_text(s, n, dtype_text[d])) {
-      e->dtype = (uint8_t)d;
-      e->wire = (uint8_t)pl_dtype_size((PlDtype)d);
-      return PL_OK;
-    }
-  for (int k = 0; k < 3; k++)
-    if (is_text(s, n, ((const char *const[]){"U16", "U32", "U64"})[k])) {
-      e->dtype = k == 0 ? PL_I32 : PL_I64;
-      e->wire = (uint8_t)(2 << k);
-      e->widen = true;
-      return PL_OK;
-    }
-  return pl_file_code(pl_fail(PL_ERR_UNSUPPORTED, "%s: tensor \"%.*s\" has dtype %.*s, which perilune does not have", c->path,
+  e->wire = pl_wire_find(s, n);
+  if (e->wire) return PL_OK;
+  return pl_file_code(pl_fail(PL_ERR_UNSUPPORTED, "%s: tensor \"%.*s\" has dtype %.*s, which perilune does not know", c->path,
                               (int)(e->name_len < 80 ? e->name_len : 80), e->name, (int)(n < 20 ? n : 20), s));
 }
 
@@ -236,8 +219,11 @@ static PlStatus take_entry(Cursor *c, PlEntry *e) {
   PL_TRY(expect(c, '}'));
   if (seen != (DTYPE | SHAPE | OFFSETS)) return bad(c, "a tensor needs dtype, shape and data_offsets");
   /* the same rule as for any tensor: also sizes beside a 0 must multiply to something */
-  if (pl_file_shape(c->path, (PlDtype)e->dtype, e->ndim, shape, &bytes) != PL_OK) return bad(c, "a shape overflows");
-  bytes = bytes / (int64_t)pl_dtype_size((PlDtype)e->dtype) * e->wire;
+  const PlDtype dtype = e->wire->dtype == PL_NDTYPE ? PL_F64 : (PlDtype)e->wire->dtype;
+  if (pl_file_shape(c->path, dtype, e->ndim, shape, &bytes) != PL_OK) return bad(c, "a shape overflows");
+  const int64_t numel = bytes / (int64_t)pl_dtype_size(dtype), bits = e->wire->bits;
+  if (bits % 8 && numel % 8) return bad(c, "elements of less than a byte that do not fill the last one");
+  bytes = bits % 8 ? numel / 8 * bits : numel * (bits / 8);
   if (e->begin > e->end || e->end - e->begin != bytes) return bad(c, "data_offsets do not fit the dtype and shape");
   return PL_OK;
 }

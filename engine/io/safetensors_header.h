@@ -5,15 +5,14 @@
 #ifndef PL_ENGINE_IO_SAFETENSORS_HEADER_H
 #define PL_ENGINE_IO_SAFETENSORS_HEADER_H
 
-#include "engine/io/file.h"
+#include "engine/io/wire.h"
 
 typedef struct PlEntry {
   const char *name; /* decoded, inside the header's own memory */
   uint32_t name_len, shape_at;
   int64_t begin, end; /* bytes from the end of the header */
-  uint8_t dtype, ndim;
-  uint8_t wire; /* bytes of an element in the file */
-  bool widen;   /* unsigned there, in a wider signed dtype here */
+  const PlWire *wire;
+  uint8_t ndim;
 } PlEntry;
 
 typedef struct PlHeader {
@@ -32,7 +31,5 @@ void pl_header_free(PlHeader *h);
 bool pl_utf8_valid(const char *s, size_t n);
 /* Bytes of the well-formed character at s, 0 for a malformed one. n > 0. */
 size_t pl_utf8_char(const char *s, size_t n);
-/* The format's name of a dtype ("F32"), NULL for none. */
-const char *pl_safetensors_dtype(PlDtype d);
 
 #endif

@@ -82,7 +82,7 @@ static int64_t nbytes(const PlTensor *t) { return pl_tensor_numel(t) * (int64_t)
 static void put_item(Text *t, const Item *it, int64_t at) {
   put_string(t, it->name);
   put_text(t, ":{\"dtype\":\"");
-  put_text(t, pl_safetensors_dtype(pl_tensor_dtype(it->t)));
+  put_text(t, pl_wire_of(pl_tensor_dtype(it->t))->name);
   put_text(t, "\",\"shape\":[");
   for (int i = 0; i < pl_tensor_ndim(it->t); i++) {
     if (i) put(t, ",", 1);

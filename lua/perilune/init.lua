@@ -66,6 +66,7 @@ local lazy = {
   load_idx = { "perilune.io", "load_idx" },
   load_npy = { "perilune.io.formats", "load_npy" }, save_npy = { "perilune.io.formats", "save_npy" },
   load_npz = { "perilune.io.formats", "load_npz" }, load_t7 = { "perilune.io.t7", "load_t7" },
+  load_pt = { "perilune.io.pt", "load_pt" },
   load_image = { "perilune.io.formats", "load_image" }, save_image = { "perilune.io.formats", "save_image" },
   graph = { "perilune.graph", "graph" }, save_graph = { "perilune.graph.file", "save" },
   load_graph = { "perilune.graph.file", "load" },

@@ -48,6 +48,7 @@ local questions = {
   ["where are common subexpressions of a graph merged"] = { "engine/graph/passes/cse.c", "PlStatus pl_pass_cse%(" },
   -- files and text
   ["where is a safetensors header parsed"] = { "engine/io/safetensors_header.c", "PlStatus pl_header_parse%(" },
+  ["where is an opcode of a pickle decoded"] = { "engine/io/pickle.c", "PlStatus pl_pickle_next%(" },
   ["where is a PNG picture read"] = { "engine/io/png_read.c", "PlStatus pl_image_png_decode%(" },
   ["where is a tokenizer trained by byte pairs"] = { "engine/text/bpe_train.c", "PlStatus pl_trainer_run%(" },
   -- Lua

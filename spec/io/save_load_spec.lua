@@ -224,7 +224,12 @@ describe("load", function()
     refuses(header('"shape":[' .. ("1,"):rep(16) .. '2],"data_offsets":[0,8]'), "too many dimensions")
     refuses(header '"shape":[3],"data_offsets":[0,8]', "do not fit")
     refuses(header '"shape":[2],"data_offsets":[8,0]', "do not fit")
-    refuses(file('{"a":{"dtype":"F8_E4M3","shape":[1],"data_offsets":[0,1]}}', "x"), "F8_E4M3", "unsupported")
+    refuses(file('{"a":{"dtype":"F9","shape":[1],"data_offsets":[0,1]}}', "x"), '"a" has dtype F9', "unsupported")
+    refuses(file('{"a":{"dtype":"C64","shape":[1],"data_offsets":[0,8]}}', ("x"):rep(8)),
+      '"a" has dtype C64', "unsupported")
+    refuses(file('{"a":{"dtype":"F4","shape":[16],"data_offsets":[0,8]}}', ("x"):rep(8)),
+      '"a" has dtype F4', "unsupported")
+    refuses(file('{"a":{"dtype":"F4","shape":[2],"data_offsets":[0,1]}}', "x"), "do not fill the last one")
     refuses(file('{"\\ud800":{}}'), "surrogate")
     refuses(file('{"\\x":{}}'), "unknown escape")
     refuses(file('{"\1":{}}'), "control character")
@@ -249,15 +254,55 @@ describe("load", function()
     refuses(file('{"c":{"dtype":"U32","shape":[4611686018427387904],"data_offsets":[0,8]}}', ("\0"):rep(8)), "overflow")
   end)
 
+  -- Every code of each format, by the formats' own definitions, written out in plain Lua.
+  it("reads floats of 8 bits exactly, into f16, and powers of two into f32", function()
+    local function value(b, m_bits, bias, fnuz, ieee)
+      local m, e = b & (1 << m_bits) - 1, (b & 0x7f) >> m_bits
+      local sign, top = b >= 128 and -1 or 1, 0x7f >> m_bits
+      if fnuz and b == 0x80 then return 0 / 0 end
+      if ieee and e == top then return m == 0 and sign * math.huge or 0 / 0 end
+      if not fnuz and not ieee and (b & 0x7f) == 0x7f then return 0 / 0 end
+      if e == 0 then return sign * m * 2.0 ^ (1 - bias - m_bits) end
+      return sign * (1 + m / (1 << m_bits)) * 2.0 ^ (e - bias)
+    end
+    local kinds = {
+      F8_E4M3 = function(b) return value(b, 3, 7) end,
+      F8_E5M2 = function(b) return value(b, 2, 15, false, true) end,
+      F8_E4M3FNUZ = function(b) return value(b, 3, 8, true) end,
+      F8_E5M2FNUZ = function(b) return value(b, 2, 16, true) end,
+      F8_E8M0 = function(b) return b == 255 and 0 / 0 or 2.0 ^ (b - 127) end,
+    }
+    local all = {}
+    for b = 0, 255 do all[b + 1] = string.char(b) end
+    for kind, f in pairs(kinds) do
+      write(file(('{"a":{"dtype":"%s","shape":[2,128],"data_offsets":[0,256]}}'):format(kind), table.concat(all)))
+      local t = assert(T.load(path)).a
+      assert.equal(kind == "F8_E8M0" and "f32" or "f16", t:dtype())
+      local got = t:reshape(256):to("f64"):totable()
+      for b = 0, 255 do
+        local want = f(b)
+        if want ~= want then
+          assert.is_true(got[b + 1] ~= got[b + 1], ("%s %d"):format(kind, b))
+        else
+          assert.equal(want, got[b + 1], ("%s %d"):format(kind, b))
+        end
+      end
+    end
+    -- what others make of them: the largest values, the smallest, one
+    write(file('{"a":{"dtype":"F8_E4M3","shape":[4],"data_offsets":[0,4]}}', "\x7e\x38\x01\xfe"))
+    assert.same({ 448.0, 1.0, 2.0 ^ -9, -448.0 }, assert(T.load(path)).a:totable())
+    write(file('{"a":{"dtype":"F8_E5M2","shape":[4],"data_offsets":[0,4]}}', "\x7b\x3c\x01\xfc"))
+    assert.same({ 57344.0, 1.0, 2.0 ^ -16, -math.huge }, assert(T.load(path)).a:totable())
+  end)
+
   it("names files of other kinds", function()
     local function member(name)
       return "PK\3\4" .. ("\0"):rep(22) .. string.pack("<I2I2", #name, 0) .. name .. "rest"
     end
     for bytes, text in pairs {
-      [member "x.npy"] = "an npz archive; T.load_npz", [member "archive/data.pkl"] = "a PyTorch file",
-      [member "net/byteorder"] = "a PyTorch file", [member "readme"] = "a zip archive",
+      [member "x.npy"] = "an npz archive; T.load_npz", [member "readme"] = "a zip archive",
       ["PK\3\4"] = "a zip archive", ["PK\3\4" .. ("\xff"):rep(40)] = "a zip archive",
-      ["\x80\2\x8a\nl\xfc\x9cF\xf9 j\xa8P"] = "an old PyTorch file", ["\x80\4\x95\20\0\0\0\0\0\0\0}"] = "a pickle",
+      ["\x80\4\x95\20\0\0\0\0\0\0\0}"] = "a pickle",
       ["GGUF\3\0\0\0\5\0\0\0\0\0\0\0"] = "a GGUF file", ["\x89HDF\r\n\x1a\n\0\0"] = "an HDF5 file",
       ["\x1f\x8b\8\0\0\0\0\0\0\3"] = "gzip", ["version https://git-lfs.github.com/spec/v1\n"] = "Git LFS pointer",
     } do

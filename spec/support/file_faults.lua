@@ -58,7 +58,8 @@ for _, format in ipairs(FORMATS) do
     versions[k] = bytes(path)
   end
   if not write and not bytes(path) then
-    local from = assert(bytes((os.getenv "PERILUNE_ROOT" or ".") .. "/spec/fixtures/" .. file:gsub("^x.csv$", "")) or
+    local fixtures = (os.getenv "PERILUNE_ROOT" or ".") .. "/spec/fixtures/" .. (format.from or "")
+    local from = assert(bytes(fixtures .. file:gsub("^x.csv$", "")) or
       "a,b\n1,2\n3,4\n")
     local f = assert(io.open(path, "wb"))
     f:write(from)

@@ -6,6 +6,7 @@
 local T = require "perilune"
 local mutate = require "spec.support.mutate"
 local numpy = require "spec.support.numpy_writer"
+local pt = require "spec.support.pt_writer"
 local t7 = require "spec.support.t7_writer"
 local graphs = require "spec.support.graph_texts"
 local events = require "perilune.command.events"
@@ -307,6 +308,42 @@ do
     string.pack("<i4i4i4", 3, 1, 0x7fffffff), string.pack("<i4i4", 2, 0x7fffffff),
     t7.bytes_of(false, { function(w) w.tensor("Float", { 1 << 40 }, { 1 }, 1, { 1 }) end }),
   } }
+end
+
+-- ---- PyTorch's files --------------------------------------------------------------------------------------
+
+do
+  local function load(p)
+    local v, message, code = T.load_pt(p, { none = 0 })
+    return v == false or v, message, code -- a damaged file may hold false
+  end
+  local real = { fixture "pt/zip.pt", fixture "pt/before_zip.pt", fixture "pt/protocol4.pt" }
+  local floats = string.pack("<ffff", 1, 2, 3, 4)
+  local function storage(kind, key, n, more) return pt.storage(kind, key, n, more) end
+  local small = pt.dict(pt.text "a", pt.tensor(storage("Float", "0", 4), 0, { 2, 2 }, { 2, 1 }, true), pt.text "b",
+    pt.list(pt.tensor(storage("Float", "0", 4), 1, { 3 }, { 1 }), pt.int(5), "N", pt.text "x"))
+  local by_hand, old = pt.zip(small, { ["0"] = floats }), pt.old(small, { { "0", 4, floats } })
+  local kept = {
+    pt.zip(pt.tensor(storage("Float", "0", 4), 0, { 1 << 30 }, { 1 }), { ["0"] = floats }),
+    pt.zip(pt.tensor(storage("Float", "0", 0x7fffffff), 0, { 4 }, { 1 }), { ["0"] = floats }),
+    pt.old(pt.tensor(storage("Float", "0", 0x7fffffff), 0, { 4 }, { 1 }), { { "0", 0x7fffffff, floats } }),
+    pt.zip(("]"):rep(5000) .. ("a"):rep(4999)), pt.zip "X\xff\xff\xff\x7f",
+    pt.zip "\x8e\xff\xff\xff\xff\xff\xff\xff\x7f",
+  }
+  reader { name = "pt", good = { by_hand, old }, load = load, kept = kept }
+  reader { name = "pt of torch.save", good = real, load = load, slow = true }
+  -- only the pickle is damaged: what reaches the machine
+  local pickles = { small }
+  for _, s in ipairs(real) do
+    local from = s:find("data.pkl", 1, true)
+    if from and s:sub(1, 2) == "PK" then
+      local n = string.unpack("<I4", s, from - 30 + 22)
+      if n > 0 then pickles[#pickles + 1] = s:sub(from + 8 + string.unpack("<I2", s, from - 12)) end
+    end
+  end
+  reader { name = "pickles", good = { small }, load = load, damage = function(seed)
+    return pt.zip(mutate.damage(small, seed, pickles), { ["0"] = floats })
+  end, wrap = function(pickle) return pt.zip(pickle, { ["0"] = floats }) end }
 end
 
 -- ---- graphs -----------------------------------------------------------------------------------------------

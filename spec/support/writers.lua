@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: MIT
 -- What writes and reads files, for lanes that let it fail or end it: function(size) → list of { name, file,
 -- function(path, k) that writes version 1 or 2, function(path) → whether it is one of them whole, or nil, message,
--- code }.
+-- code, from= folder of the fixture, if another program wrote it }.
 
 local T = require "perilune"
 local nn, optim, data = T.nn, T.optim, T.data
@@ -68,6 +68,14 @@ return function(size)
       local t, why, code = T.load_npz(p)
       return t and true, why, code
     end },
+    { "pt", "zip.pt", nil, function(p)
+      local t, why, code = T.load(p)
+      return t and t.base:sum():item() == 276, why, code
+    end, from = "pt/" },
+    { "pt, the old format", "before_zip.pt", nil, function(p)
+      local t, why, code = T.load(p)
+      return t and t.base:sum():item() == 276, why, code
+    end, from = "pt/" },
     { "tokenizer", "gpt2.json", nil, function(p)
       local t, why, code = data.tokenizer(p)
       return t and #t:encode("the king"):totable() > 0, why, code

@@ -2,25 +2,21 @@
 -- Opens a file of tensors of any known kind, told by its first bytes, for `perilune peek` and `perilune diff`.
 local T = require "perilune"
 local core = require "perilune.core"
+local recognize = require "perilune.io.recognize"
 
-local M = {}
-
-local IDX_TYPES = { [0x08] = true, [0x09] = true, [0x0B] = true, [0x0C] = true, [0x0D] = true, [0x0E] = true }
+local M, openers = {}, {}
 
 -- The kind of file that begins with these bytes; nil for an unknown one.
 local function kind_of(head, path)
-  if head:sub(1, 6) == "\x93NUMPY" then return "npy" end
-  if head:sub(1, 4) == "PK\3\4" or head:sub(1, 4) == "PK\5\6" then return "npz" end
-  if head:sub(1, 8) == "\x89PNG\r\n\26\n" or head:sub(1, 3) == "\xFF\xD8\xFF" then return "image" end
-  if head:sub(1, 2) == "\x1F\x8B" then return "idx" end -- gzipped
-  if #head >= 4 and head:sub(1, 2) == "\0\0" and IDX_TYPES[head:byte(3)] then return "idx" end
-  if #head >= 9 and head:sub(9, 9) == "{" then return "safetensors" end
+  local kind = recognize.kind_of(head)
+  if kind == "gzip" then return "idx" end
+  if kind and openers[kind] then return kind end
   if path:find("tfevents", 1, true) or (#head >= 12 and ("<I8"):unpack(head) < 1 << 20
     and core.crc32c and require("perilune.command.events").is_record(head)) then return "events" end
   return nil
 end
 
-local KNOWN = "safetensors, npy, npz, IDX (also gzipped), PNG, JPEG and TensorBoard event files are known"
+local KNOWN = "safetensors, PyTorch, npy, npz, IDX (also gzipped), PNG, JPEG and TensorBoard event files are known"
 
 -- One tensor that is read at once, under a name.
 local function single(kind, name, t, more)
@@ -28,8 +24,6 @@ local function single(kind, name, t, more)
   return { kind = kind, names = { name }, meta = {},
     describe = function() return t:dtype(), t:shape() end, read = function() return t end }
 end
-
-local openers = {}
 
 function openers.safetensors(path)
   local file, message, code = core.open_safetensors(path)
@@ -52,6 +46,33 @@ function openers.npz(path)
   return { kind = "npz", names = names, meta = {},
     describe = function(name) return list[name]:dtype(), list[name]:shape() end,
     read = function(name) return list[name] end }
+end
+
+-- The tensors of a nested value, by their paths; what is no tensor goes to `meta` as text.
+local function flatten(v, at, names, tensors, meta, depth)
+  if core.is_tensor(v) then
+    if not tensors[at] then
+      names[#names + 1] = at
+      tensors[at] = v
+    end
+  elseif type(v) == "table" and depth < 100 then
+    for key, x in pairs(v) do
+      flatten(x, at == "" and tostring(key) or at .. "." .. tostring(key), names, tensors, meta, depth + 1)
+    end
+  else
+    meta[at] = tostring(v)
+  end
+end
+
+function openers.pt(path)
+  local v, message, code = T.load_pt(path, { unsupported = "skip" })
+  if v == nil then return nil, message, code end
+  local names, tensors, meta = {}, {}, {}
+  flatten(v, "", names, tensors, meta, 1)
+  if core.is_tensor(v) then names, tensors = { "tensor" }, { tensor = v } end
+  return { kind = "PyTorch", names = names, meta = meta,
+    describe = function(name) return tensors[name]:dtype(), tensors[name]:shape() end,
+    read = function(name) return tensors[name]:detach() end }
 end
 
 function openers.idx(path)

@@ -7,6 +7,7 @@
 local core = require "perilune.core"
 local options = require "perilune.options"
 local base = require "perilune.nn.module"
+local recognize = require "perilune.io.recognize"
 
 local fail, describe = options.fail, options.describe
 local io_ = {}
@@ -200,22 +201,8 @@ function io_.save(path, t, opts)
   return core.save_safetensors(path, state.names, state.tensors, meta)
 end
 
--- Reads a safetensors file: the table that was saved, or name → tensor for a file from elsewhere; pairs()
--- of a flat one goes in file order. Tensors are on the CPU, wherever they were when they were saved.
--- @tparam string path
--- @tparam[opt] table opts `map_location=`: the device on which they shall be
--- @treturn table; or nil, message, code ("io", "format", "unsupported") for a missing or malformed file
--- @treturn table the metadata, key → text
---- T.load(path, {map_location=}) → tables of tensors, or nil and a message
--- Reads a safetensors file. Its tensors are on the CPU, or on the device map_location.
---   local path = os.tmpname()
---   assert(T.save(path, { w = T.ones(2) }))
---   print(T.load(path).w)  --> {1., 1.}  -- f32[2] cpu
---   os.remove(path)
-function io_.load(path, opts)
-  if type(path) ~= "string" then fail("load: the path must be a string, got %s", describe(path)) end
-  local where = options.check("load", opts, { "map_location" }).map_location
-  if where ~= nil then core.device.with(where, function() end) end -- is there such a one?
+local function load_safetensors(path, opts)
+  local where = opts.map_location
   local tensors, names, meta, errno = core.load_safetensors(path)
   if not tensors then return nil, names, meta, errno end
   if where then
@@ -233,6 +220,41 @@ function io_.load(path, opts)
     return nil, path .. ": the plain data in the header is malformed", "format"
   end
   return t, meta
+end
+
+-- Kind of file → function(path, opts) and the options that it takes. What is no kind of these is given to the reader of
+-- safetensors, whose message says what it is.
+local loaders = {
+  safetensors = { load_safetensors, { map_location = true } },
+  pt = { function(path, opts) return require("perilune.io.pt").load_pt(path, opts) end,
+    { map_location = true, none = true, unsupported = true } },
+}
+
+-- Reads a file of tensors, whose kind its first bytes tell: the table that was saved, or name → tensor for a file from
+-- elsewhere; pairs() of a flat one goes in file order. Tensors are on the CPU, wherever they were when they were saved.
+-- @tparam string path
+-- @tparam[opt] table opts `map_location=`: the device on which they shall be; for PyTorch's files those of load_pt
+-- @treturn table; or nil, message, code ("io", "format", "unsupported") for a missing or malformed file
+-- @treturn table the metadata of safetensors, key → text
+--- T.load(path, {map_location=, none=, unsupported=}) → tables of tensors, or nil and a message
+-- Reads safetensors, or what torch.save wrote (.pt, .pth, .bin; none= and unsupported= as in T.load_pt), by what the
+-- file
+-- is, not by its name. Its tensors are on the CPU, or on the device map_location.
+--   local path = os.tmpname()
+--   assert(T.save(path, { w = T.ones(2) }))
+--   print(T.load(path).w)  --> {1., 1.}  -- f32[2] cpu
+--   os.remove(path)
+function io_.load(path, opts)
+  if type(path) ~= "string" then fail("load: the path must be a string, got %s", describe(path)) end
+  opts = options.check("load", opts, { "map_location", "none", "unsupported" })
+  if opts.map_location ~= nil then core.device.with(opts.map_location, function() end) end -- is there such a one?
+  local kind, message, code, errno = recognize.kind(path)
+  if not kind then return nil, message, code, errno end
+  local row = loaders[kind] or loaders.safetensors
+  for key in pairs(opts) do
+    if not row[2][key] then fail("load: %s= is not for such a file (%s)", key, kind) end
+  end
+  return row[1](path, opts)
 end
 
 -- Reads an IDX file, gzipped or not, into a tensor of its dtype; `max_bytes` bounds the memory (4 GiB).

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: MIT
+ * Zip archives, read: what npz and PyTorch's files are. Members are stored or deflated. Only the central directory is believed,
+ * and only as far as the file's size allows; members may not overlap, so that all of them together are no more than the
+ * file. */
+#ifndef PL_ENGINE_IO_ZIP_H
+#define PL_ENGINE_IO_ZIP_H
+
+#include "engine/io/file.h"
+
+enum { PL_ZIP_STORED = 0, PL_ZIP_DEFLATED = 8 };
+
+typedef struct PlZipMember {
+  const char *name; /* inside the directory's memory, not NUL-terminated */
+  size_t len;
+  int method;
+  uint32_t crc;
+  int64_t packed, size, at; /* bytes in the file, unpacked; the local header's place */
+} PlZipMember;
+
+typedef struct PlZip {
+  char *path;
+  int fd;
+  int64_t size, max_bytes;
+  unsigned char *dir; /* the central directory, scratch */
+  int64_t dir_at, dir_size;
+  PlZipMember *member; /* scratch, in the order of their bytes */
+  int64_t n;
+} PlZip;
+
+/* Opens an archive and checks its directory; FORMAT if its members are more than max_bytes. Errors: IO, FORMAT, OOM, UNSUPPORTED
+ * (encrypted, other methods). */
+PlStatus pl_zip_open(PlZip **out, const char *path, int64_t max_bytes);
+void pl_zip_release(PlZip *z);
+/* Where a member's bytes begin; `packed` of them are there. */
+PlStatus pl_zip_place(const PlZip *z, const PlZipMember *m, int64_t *at);
+
+#endif
