@@ -7,12 +7,12 @@
 #include "engine/io/io.h"
 
 /* X(name): what Lua calls it. */
-#define PL_PICKLE_OPS(X)                                                                                                               \
-  X(stop)                                                                                                                              \
-  X(mark)                                                                                                                              \
-  X(pop) X(pop_mark) X(dup) X(none) X(yes) X(no) X(integer) X(number) X(text) X(big) X(empty_list) X(empty_dict) X(empty_tuple)        \
-      X(empty_set) X(tuple) X(tuple_of) X(list) X(dict) X(append) X(appends) X(setitem) X(setitems) X(additems) X(frozenset) X(global) \
-          X(stack_global) X(reduce) X(newobj) X(build) X(get) X(put) X(memoize) X(persid)
+/* clang-format off */
+#define PL_PICKLE_OPS(X) \
+  X(stop) X(mark) X(pop) X(pop_mark) X(dup) X(none) X(yes) X(no) X(integer) X(number) X(text) X(big) X(empty_list) X(empty_dict) \
+  X(empty_tuple) X(empty_set) X(tuple) X(tuple_of) X(list) X(dict) X(append) X(appends) X(setitem) X(setitems) X(additems) \
+  X(frozenset) X(global) X(stack_global) X(reduce) X(newobj) X(build) X(get) X(put) X(memoize) X(persid)
+/* clang-format on */
 
 typedef enum PlPickleKind {
 #define PL_PICKLE_KIND(name) PL_PICKLE_##name,
