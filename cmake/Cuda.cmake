@@ -34,6 +34,7 @@ else()
     find_path(PL_CUDA_INCLUDE cuda_runtime_api.h HINTS "${PL_CUDA_ROOT}/include" "${PL_CUDA_ROOT}/targets/x86_64-linux/include")
     find_library(PL_CUDART NAMES cudart_static HINTS "${PL_CUDA_ROOT}" PATH_SUFFIXES lib64 lib targets/x86_64-linux/lib)
     # A wheel has headers in include/ and, below lib/, only libcudnn.so.9, which is opened at run time anyway.
+    find_program(PL_CUOBJDUMP cuobjdump HINTS "${PL_CUDA_ROOT}/bin") # for tests alone: what the machine code says
     find_path(PL_CUDNN_INCLUDE cudnn.h HINTS "${PL_CUDNN_ROOT}" "$ENV{CUDNN_ROOT}" "${PL_CUDA_ROOT}" PATH_SUFFIXES include)
     if(NOT PL_CUDA_INCLUDE OR NOT PL_CUDART)
       set(cuda_why "nvcc ${nvcc_release} is there, but no cuda_runtime_api.h or libcudart_static.a")

@@ -34,6 +34,7 @@ PlStatus plc_failed(cudaError_t e, const char *what, const char *file, int line)
     cudaError_t plc_try_ = (expr);                                                                    \
     if (PL_UNLIKELY(plc_try_ != cudaSuccess)) return plc_failed(plc_try_, #expr, __FILE__, __LINE__); \
   } while (0)
+void plc_warn(const char *text); /* one line for the user */
 /* PL_ERR_STATE once the context is dead. */
 PlStatus plc_alive(void);
 
@@ -53,6 +54,8 @@ PlStatus plc_scratch(size_t bytes, void **out);
 void plc_scratch_free(void *p);
 /* Copies n bytes of host memory to the device in stream order; src may be reused at once. */
 PlStatus plc_upload(void *dst, const void *src, size_t n);
+enum { PLC_FEW_BYTES = 256 };
+PlStatus plc_upload_few(void *dst, const void *src, size_t n); /* n <= PLC_FEW_BYTES, as arguments of a launch */
 /* Copies n bytes to the host and waits. */
 PlStatus plc_download(void *dst, const void *src, size_t n);
 

@@ -158,6 +158,57 @@ static void attention(PlcDnnTarget t) {
   }
 }
 
+/* Slices cover everything, never grow, and end at one head. */
+static void slices(void) {
+  for (int64_t B = 1; B < 9; B++)
+    for (int64_t H = 1; H < 9; H++)
+      for (int64_t fit = 0; fit < 70; fit += 3) {
+        PlcSdpaKey k;
+        int64_t nb, nh, before = B * H + 1;
+        sdpa_key(&k, true, true, false, PL_BF16, 64, 64, 64);
+        k.B = B, k.H = H, k.workspace = fit * 2 * 64 * 64;
+        int step = 0;
+        for (; plc_sdpa_slice(&k, step, &nb, &nh); step++) {
+          CHECK(nb >= 1 && nh >= 1 && nb <= B && nh <= H && (nb == 1 || nh == H), "%lld %lld", (long long)nb, (long long)nh);
+          CHECK(step == 0 || fit < 1 || nb * nh <= fit || nb * nh == 1, "%lld of %lld", (long long)(nb * nh), (long long)fit);
+          CHECK(nb * nh <= before, "%lld after %lld", (long long)(nb * nh), (long long)before);
+          before = nb * nh;
+        }
+        CHECK(before == 1 && step < 10, "%lldx%lld ends at %lld after %d", (long long)B, (long long)H, (long long)before, step);
+      }
+}
+
+/* Shapes whose deterministic gradient wants more workspace than there is: cut into slices, each has a plan. */
+static void long_attention(PlcDnnTarget t) {
+  static const int64_t shapes[][4] = {{64, 12, 1024, 64}, {1, 64, 8192, 128}, {8, 32, 4096, 128}, {32, 12, 1024, 64}, {1, 8, 32768, 128}};
+  for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) { /* causal: without, the workspace is the same, and planning takes long */
+    const bool causal = true;
+    const int64_t B = shapes[i][0], H = shapes[i][1], L = shapes[i][2], E = shapes[i][3];
+    PlcSdpaKey whole;
+    sdpa_key(&whole, true, true, causal, PL_BF16, L, L, E);
+    whole.B = B, whole.H = H;
+    int64_t *const strides[] = {whole.q, whole.k, whole.v, whole.o, whole.dy, whole.dq, whole.dk, whole.dv};
+    for (int k = 0; k < 8; k++) strides[k][0] = H * L * E;
+    if (2 * L * L > whole.workspace) whole.workspace = 2 * L * L + (2 * L * L >> 4);
+    int step = 0;
+    int64_t nb, nh;
+    bool found = false;
+    while (!found && plc_sdpa_slice(&whole, step, &nb, &nh)) {
+      PlcSdpaKey part = whole;
+      PlcPlan *plan = NULL;
+      part.B = nb, part.H = nh;
+      found = plc_sdpa_plan(&part, t, &plan) == PL_OK;
+      if (found)
+        printf("attention gradient %lldx%lldx%lldx%lld causal: try %d, %lld batches of %lld heads, workspace %zu MiB\n", (long long)B,
+               (long long)H, (long long)L, (long long)E, step, (long long)nb, (long long)nh, plc_plan_workspace(plan) >> 20);
+      plc_plan_release(plan);
+      step++;
+    }
+    CHECK(found && step <= 3, "%lldx%lldx%lldx%lld: %d tries: %s", (long long)B, (long long)H, (long long)L, (long long)E, step,
+          pl_message());
+  }
+}
+
 /* ---- recurrent nets: what can be described without a device ------------------------------------------------------------- */
 
 static PlStatus describe_net(const PlcDnnApi *api, const PlkRecurrent *key, const int64_t *lengths) {
@@ -296,6 +347,8 @@ int main(void) {
   ctc(api);
   convolutions(t);
   attention(t);
+  long_attention(t);
+  slices();
   refusals(t);
   cache(t);
   (void)api->cudnnBackendDestroyDescriptor(t.device);

@@ -30,7 +30,8 @@ template <typename A> PLC_DEV A mask_value(const PlcMask &m, int64_t at) {
 PLC_DEV double kept(const PlcScores &r, int64_t row, int64_t j) {
   uint32_t word[4];
   plk_philox(r.state[0], r.state[1], r.state[2] + (uint64_t)row * (uint64_t)((r.S + 3) / 4) + (uint64_t)(j / 4), word);
-  return word[j % 4] < r.cut ? 0.0 : r.keep;
+  const uint32_t low = j % 2 ? word[1] : word[0], high = j % 2 ? word[3] : word[2]; /* an index would put them into local memory */
+  return (j % 4 < 2 ? low : high) < r.cut ? 0.0 : r.keep;
 }
 
 PLC_DEV int64_t seen(const PlcScores &r, int64_t i) { return r.causal && i + 1 < r.S ? i + 1 : r.S; }

@@ -1,8 +1,23 @@
 /* SPDX-License-Identifier: MIT
- * Tensors out of attributes: zeros, ones, full, eye, lines, and the index of a diagonal. Values as in kernels/cpu/create/create.c. */
+ * Tensors out of attributes: zeros, ones, full, eye, lines, and the index of a diagonal; a few bytes of the host. Values as in
+ * kernels/cpu/create/create.c. */
 #include "kernels/cuda/any_dtype.h"
 extern "C" {
 #include "kernels/create.h"
+}
+
+struct FewBytes {
+  uint8_t b[PLC_FEW_BYTES];
+};
+__global__ void write_few(uint8_t *dst, FewBytes v, int n) {
+  for (int i = (int)threadIdx.x; i < n; i += (int)blockDim.x) dst[i] = v.b[i];
+}
+extern "C" PlStatus plc_upload_few(void *dst, const void *src, size_t n) {
+  FewBytes v;
+  memset(&v, 0, sizeof v);
+  memcpy(v.b, src, n);
+  PLC_LAUNCH(write_few, 1, 32, 0, (uint8_t *)dst, v, (int)n);
+  return PL_OK;
 }
 
 __global__ void fill_any(plc_layout<1> l, void *y, int dtype, bool whole, double f, int64_t i) {

@@ -51,7 +51,7 @@ bool plc_ew_params(EwArgs *a, const PlkCall *call) {
 template <typename E> struct EwCopy {
   typedef E T;
   typedef E R;
-  static const int N = 16 / (int)sizeof(E);
+  static const int N = 16 / (int)sizeof(E), IN = 1, BUSY = 4;
   static __device__ __forceinline__ void run(const EwArgs &, const E *a, const E *, const E *, E *r) {
     for (int k = 0; k < N; k++) r[k] = a[k];
   }

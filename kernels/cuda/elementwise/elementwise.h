@@ -29,21 +29,33 @@ template <typename T> struct ew_is_float { static const bool value = false; };
 template <> struct ew_is_float<float> { static const bool value = true; };
 template <> struct ew_is_float<double> { static const bool value = true; };
 
-/* Items e … e+N-1 of operand k, in arithmetic. The tail of a flat array repeats its last item. */
-template <typename T, int N, typename M> PLC_DEV void ew_load(const EwArgs &a, int k, int64_t at, int64_t step, int valid, M *v) {
-  if (k > a.nin) return;
-  if ((a.number >> k) & 1) {
-    M x = ew_is_float<M>::value ? (M)a.f[k] : (M)a.i[k];
-    for (int j = 0; j < N; j++) v[j] = x;
-    return;
-  }
+/* 16 bytes of an operand as words: taken apart only behind the last load, so that the loads of all operands are under way
+ * together (halves in a register each would be taken apart where they arrive). */
+struct alignas(16) ew_words {
+  uint32_t w[4];
+};
+
+/* Items of operand k as they are in memory. The tail of a flat array repeats its last item. */
+template <typename T, int N> PLC_DEV void ew_fetch(const EwArgs &a, int k, int64_t at, int64_t step, int valid, ew_words *raw) {
+  static_assert(sizeof(T) * N == sizeof *raw, "a pack is 16 bytes");
+  if (k > a.nin || ((a.number >> k) & 1)) return;
   const T *p = (const T *)a.at[k];
   if (((a.vec >> k) & 1) && step == 1 && valid == N) {
-    plc_pack<T, N> pack = *(const plc_pack<T, N> *)(p + at);
-    for (int j = 0; j < N; j++) v[j] = plc_type<T>::load(pack.v[j]);
+    *raw = *(const ew_words *)(p + at);
     return;
   }
-  for (int j = 0; j < N; j++) v[j] = plc_type<T>::load(p[at + (j < valid ? j : valid - 1) * step]);
+  plc_pack<T, N> items;
+  PLC_UNROLL for (int j = 0; j < N; j++) items.v[j] = p[at + (j < valid ? j : valid - 1) * step];
+  memcpy(raw, &items, sizeof *raw);
+}
+/* The same in arithmetic. */
+template <typename T, int N, typename M> PLC_DEV void ew_widen(const EwArgs &a, int k, const ew_words &raw, M *v) {
+  if (k > a.nin) return;
+  plc_pack<T, N> items;
+  memcpy(&items, &raw, sizeof raw);
+  const bool number = (a.number >> k) & 1;
+  const M x = ew_is_float<M>::value ? (M)a.f[k] : (M)a.i[k];
+  PLC_UNROLL for (int j = 0; j < N; j++) v[j] = number ? x : plc_type<T>::load(items.v[j]);
 }
 template <typename R, int N, typename M> PLC_DEV void ew_store(const EwArgs &a, int64_t at, int64_t step, int valid, const M *v) {
   R *p = (R *)a.at[0];
@@ -57,33 +69,39 @@ template <typename R, int N, typename M> PLC_DEV void ew_store(const EwArgs &a, 
     if (j < valid) p[at + j * step] = plc_type<R>::store(v[j]);
 }
 
-/* Op: struct with element type T, result type R, and run(args, a, b, c, r) on N values each. */
-template <typename Op> __global__ void ew_flat(EwArgs a, int64_t n) {
+/* Op: struct with element type T, result type R, at most IN operands, blocks that a multiprocessor holds at least (BUSY: four
+ * of them have 32 KiB of operands under way, which keeps the memory of an H200 busy), and run(args, a, b, c, r) on N values each. */
+template <typename Op> __global__ void __launch_bounds__(PLC_BLOCK, Op::BUSY) ew_flat(EwArgs a, int64_t n) {
   typedef typename plc_type<typename Op::T>::math M;
   typedef typename plc_type<typename Op::R>::math MR;
   const int N = Op::N;
   for (PLC_EACH(i, (n + N - 1) / N)) {
     int64_t e = i * N;
     int valid = n - e < N ? (int)(n - e) : N;
-    M x[3][N];
+    ew_words raw[Op::IN];
+    M x[3][N]; /* those that no op has are never read */
     MR r[N];
-    for (int k = 1; k <= EW_IN; k++) ew_load<typename Op::T, N>(a, k, (a.one >> k) & 1 ? 0 : e, (a.one >> k) & 1 ? 0 : 1, valid, x[k - 1]);
+    PLC_UNROLL for (int k = 1; k <= Op::IN; k++)
+        ew_fetch<typename Op::T, N>(a, k, (a.one >> k) & 1 ? 0 : e, (a.one >> k) & 1 ? 0 : 1, valid, &raw[k - 1]);
+    PLC_UNROLL for (int k = 1; k <= Op::IN; k++) ew_widen<typename Op::T, N>(a, k, raw[k - 1], x[k - 1]);
     Op::run(a, x[0], x[1], x[2], r);
     ew_store<typename Op::R, N>(a, e, 1, valid, r);
   }
 }
 
-template <typename Op> __global__ void ew_strided(EwArgs a, plc_layout<EW_OPERANDS> l) {
+template <typename Op> __global__ void __launch_bounds__(PLC_BLOCK, 2) ew_strided(EwArgs a, plc_layout<EW_OPERANDS> l) {
   typedef typename plc_type<typename Op::T>::math M;
   typedef typename plc_type<typename Op::R>::math MR;
   const int N = Op::N;
   for (PLC_EACH(i, a.packed ? l.numel / N : l.numel)) {
     int64_t at[EW_OPERANDS];
     plc_offsets<EW_OPERANDS>(l, a.packed ? i * N : i, at);
-    M x[3][N];
+    ew_words raw[Op::IN];
+    M x[3][N]; /* those that no op has are never read */
     MR r[N];
     int valid = a.packed ? N : 1;
-    for (int k = 1; k <= EW_IN; k++) ew_load<typename Op::T, N>(a, k, at[k], l.stride[k][0], valid, x[k - 1]);
+    PLC_UNROLL for (int k = 1; k <= Op::IN; k++) ew_fetch<typename Op::T, N>(a, k, at[k], l.stride[k][0], valid, &raw[k - 1]);
+    PLC_UNROLL for (int k = 1; k <= Op::IN; k++) ew_widen<typename Op::T, N>(a, k, raw[k - 1], x[k - 1]);
     Op::run(a, x[0], x[1], x[2], r);
     ew_store<typename Op::R, N>(a, at[0], l.stride[0][0], valid, r);
   }

@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: MIT
- * Elementwise ops of one floating dtype: arithmetic, everything else, and tests, a kernel each. */
+ * Elementwise ops of one floating dtype: arithmetic, functions, slow functions, and tests, a kernel each. */
 #ifndef PL_KERNELS_CUDA_ELEMENTWISE_ELEMENTWISE_FLOAT_H
 #define PL_KERNELS_CUDA_ELEMENTWISE_ELEMENTWISE_FLOAT_H
 
 #include "kernels/cuda/elementwise/elementwise.h"
 #include "kernels/cuda/elementwise/elementwise_math.h"
 
-template <typename E, bool LIGHT> struct EwFloat {
+template <typename E, int KIND> struct EwFloat {
   typedef E T;
   typedef E R;
-  static const int N = 16 / (int)sizeof(E);
+  static const int N = 16 / (int)sizeof(E), IN = KIND == EW_TERNARY ? 3 : 2, BUSY = KIND < EW_TERNARY ? 4 : 2;
   template <typename M> static __device__ __forceinline__ void run(const EwArgs &g, const M *a, const M *b, const M *c, M *r) {
-    ew_same<N, LIGHT>(g.code, a, b, c, r, g.p);
+    ew_same<N, KIND>(g.code, a, b, c, r, g.p);
   }
 };
 template <typename E> struct EwTest {
   typedef E T;
   typedef uint8_t R;
-  static const int N = 16 / (int)sizeof(E);
+  static const int N = 16 / (int)sizeof(E), IN = 2, BUSY = 4;
   template <typename M> static __device__ __forceinline__ void run(const EwArgs &g, const M *a, const M *b, const M *, uint8_t *r) {
     ew_test<N>(g.code, a, b, r);
   }
@@ -25,7 +25,12 @@ template <typename E> struct EwTest {
 
 template <typename E> static PlStatus ew_floating(const PlkCall *call) {
   if (plc_ew_tests(call->code)) return ew_launch<EwTest<E>>(call);
-  return call->code < PLK_EW_BITWISE_AND ? ew_launch<EwFloat<E, true>>(call) : ew_launch<EwFloat<E, false>>(call);
+  switch (ew_kind(call->code)) {
+  case EW_ARITHMETIC: return ew_launch<EwFloat<E, EW_ARITHMETIC>>(call);
+  case EW_TERNARY: return ew_launch<EwFloat<E, EW_TERNARY>>(call);
+  case EW_FUNCTION: return ew_launch<EwFloat<E, EW_FUNCTION>>(call);
+  default: return ew_launch<EwFloat<E, EW_SLOW_OP>>(call);
+  }
 }
 
 #endif

@@ -152,7 +152,7 @@ PLC_DEV int bool_op(int code, int x, int y, int z) {
 template <typename E> struct EwInt {
   typedef E T;
   typedef E R;
-  static const int N = 16 / (int)sizeof(E);
+  static const int N = 16 / (int)sizeof(E), IN = EW_IN, BUSY = 2;
   static __device__ __forceinline__ void run(const EwArgs &g, const E *a, const E *b, const E *c, E *r) {
     for (int k = 0; k < N; k++) r[k] = int_op<E>(g, a[k], g.nin > 1 ? b[k] : (E)0, g.nin > 2 ? c[k] : (E)0);
   }
@@ -160,7 +160,7 @@ template <typename E> struct EwInt {
 struct EwBool {
   typedef plc_bool T;
   typedef plc_bool R;
-  static const int N = 16;
+  static const int N = 16, IN = EW_IN, BUSY = 2;
   static __device__ __forceinline__ void run(const EwArgs &g, const int *a, const int *b, const int *c, int *r) {
     for (int k = 0; k < N; k++) r[k] = bool_op(g.code, a[k], g.nin > 1 ? b[k] : 0, g.nin > 2 ? c[k] : 0);
   }
@@ -168,7 +168,7 @@ struct EwBool {
 template <typename E> struct EwIntTest {
   typedef E T;
   typedef uint8_t R;
-  static const int N = 16 / (int)sizeof(E);
+  static const int N = 16 / (int)sizeof(E), IN = EW_IN, BUSY = 2;
   template <typename M> static __device__ __forceinline__ void run(const EwArgs &g, const M *a, const M *b, const M *, uint8_t *r) {
     for (int k = 0; k < N; k++) r[k] = int_test<M>(g.code, a[k], g.nin > 1 ? b[k] : (M)0);
   }

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * Attention that cuDNN takes: f16 and bf16 without mask and dropout, head sizes in multiples of 8. Its statistics are
  * log Σ exp; ours are the largest score and the sum above it, of which (log Σ exp, 1) is one form. */
+#include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "kernels/cuda/gemm/operand.h"
@@ -38,6 +40,8 @@ static bool fits(PlcSdpaKey *k, const PlArray *q, const PlArray *kk, const PlArr
   k->S = kk->shape[kk->ndim - 2], k->D = v->shape[v->ndim - 1];
   k->deterministic = plc_deterministic();
   k->workspace = PLC_DNN_WORKSPACE;
+  const int64_t head = 2 * k->L * k->S; /* long rows: what one head takes on Hopper, up to four times as much */
+  if (k->deterministic && head > k->workspace && head <= 4 * PLC_DNN_WORKSPACE) k->workspace = head + (head >> 4);
   if (q->numel == 0 || kk->numel == 0 || v->numel == 0 || k->E % 8 || k->D % 8) return false;
   return strides_of(q, &k->B, &k->H, k->q) && strides_of(kk, &B, &H, k->k) && strides_of(v, &B, &H, k->v);
 }
@@ -46,6 +50,20 @@ static bool fits(PlcSdpaKey *k, const PlArray *q, const PlArray *kk, const PlArr
 typedef struct Numbers {
   float scale, masked, one;
 } Numbers;
+
+/* The unfused kernels take several times as long, so it is said; once, since the reason is the same each time. */
+static void say_unfused(const PlcSdpaKey *k) {
+  static atomic_bool said;
+  char text[320];
+  if (!plc_cudnn() || !plc_dnn_version() || atomic_exchange(&said, true)) return;
+  (void)snprintf(text, sizeof text,
+                 "attention: cuDNN %s has no fused plan%s for the %s of q [%lld,%lld,%lld,%lld], k [%lld,%lld,%lld,%lld], %s; it is "
+                 "computed unfused, which is slower%s",
+                 plc_dnn_version(), k->deterministic ? " that repeats its bits" : "", k->backward ? "gradient" : "result", (long long)k->B,
+                 (long long)k->H, (long long)k->L, (long long)k->E, (long long)k->B, (long long)k->H, (long long)k->S, (long long)k->E,
+                 pl_dtype_name((PlDtype)k->dtype), k->deterministic ? " (T.deterministic(false) allows other plans)" : "");
+  plc_warn(text);
+}
 
 static PlStatus forward_into(const PlkCall *call, const PlArray *y, void *stats, bool *done) {
   PlcSdpaKey k;
@@ -57,7 +75,9 @@ static PlStatus forward_into(const PlkCall *call, const PlArray *y, void *stats,
   const int64_t uid[] = {PLC_UID_Q, PLC_UID_K, PLC_UID_V, PLC_UID_O, PLC_UID_STATS, PLC_UID_SCALE, PLC_UID_MASKED};
   void *const at[] = {call->in[0]->data, call->in[1]->data, call->in[2]->data, y->data, stats, (void *)&num.scale, (void *)&num.masked};
   k.align = plc_dnn_align(4, at);
-  return plc_dnn_run(&k, sizeof k, plc_sdpa_plan, k.causal ? 7 : 6, uid, at, done);
+  PL_TRY(plc_dnn_run(&k, sizeof k, plc_sdpa_plan, k.causal ? 7 : 6, uid, at, done));
+  if (!*done) say_unfused(&k);
+  return PL_OK;
 }
 
 /* in q, k, v, mask; out y, sums, state */
@@ -106,6 +126,45 @@ static PlStatus output_again(const PlkCall *call, const PlArray *dy, Room *r, Pl
   return forward_into(&again, y, r->stats, done);
 }
 
+/* What backward reads and writes, whole. */
+typedef struct Whole {
+  void *q, *k, *v, *o, *dy, *out[3];
+} Whole;
+
+/* Batches b0 … b0+nb-1, heads h0 … h0+nh-1 (all of them where nb > 1): the same strides, from another element on. */
+static PlStatus slice(const PlcSdpaKey *whole, const Whole *w, const Room *r, const Numbers *num, const int64_t b0, const int64_t nb,
+                      const int64_t h0, const int64_t nh, bool *done) {
+  PlcSdpaKey k = *whole;
+  const int64_t item = (int64_t)pl_dtype_size((PlDtype)k.dtype), row = (b0 * k.H + h0) * k.L;
+  int64_t uid[14];
+  void *at[14];
+  int n = 0;
+  k.B = nb, k.H = nh;
+#define ADD(u, p)        (uid[n] = (u), at[n++] = (void *)(p))
+#define PART(u, p, step) ADD(u, (char *)(p) + (b0 * (step)[0] + h0 * (step)[1]) * item)
+  PART(PLC_UID_Q, w->q, k.q), PART(PLC_UID_K, w->k, k.k), PART(PLC_UID_V, w->v, k.v), PART(PLC_UID_O, w->o, k.o);
+  PART(PLC_UID_DY, w->dy, k.dy), PART(PLC_UID_DQ, w->out[0], k.dq), PART(PLC_UID_DK, w->out[1], k.dk), PART(PLC_UID_DV, w->out[2], k.dv);
+  k.align = plc_dnn_align(n, at);
+  ADD(PLC_UID_STATS, (float *)r->stats + row), ADD(PLC_UID_SUM, (float *)r->sum + row);
+  ADD(PLC_UID_SCALE, &num->scale), ADD(PLC_UID_ONE, &num->one);
+  if (k.causal) ADD(PLC_UID_MASKED, &num->masked);
+  if (!k.deterministic) ADD(PLC_UID_ACC, (float *)r->acc + row * k.E);
+#undef PART
+#undef ADD
+  return plc_dnn_run(&k, sizeof k, plc_sdpa_plan, n, uid, at, done);
+}
+
+/* All slices of one size; *done false: there is no plan for the first, and nothing has run. */
+static PlStatus slices(const PlcSdpaKey *k, const Whole *w, const Room *r, const Numbers *num, int64_t nb, int64_t nh, bool *done) {
+  for (int64_t b = 0; b < k->B; b += nb)
+    for (int64_t h = 0; h < k->H; h += nh) {
+      const int64_t batches = k->B - b < nb ? k->B - b : nb, heads = k->H - h < nh ? k->H - h : nh;
+      PL_TRY(slice(k, w, r, num, b, batches, h, heads, done));
+      if (!*done) return PL_OK; /* of the last, smaller one: all is computed again without cuDNN */
+    }
+  return PL_OK;
+}
+
 static PlStatus backward(const PlkCall *call, PlcSdpaKey *k, Room *r, bool *done) {
   const PlArray *dy = call->in[0], *given = call->nin > 7 ? call->in[7] : NULL;
   PlArray y;
@@ -121,28 +180,20 @@ static PlStatus backward(const PlkCall *call, PlcSdpaKey *k, Room *r, bool *done
   }
   PL_TRY(plc_attention_join(call->in[4], r->stats));
   PL_TRY(plc_scratch(rows * sizeof(float), &r->sum));
-  PL_TRY(plc_scratch(rows * (size_t)k->E * sizeof(float), &r->acc));
-  void *out[3];
+  if (!k->deterministic) PL_TRY(plc_scratch(rows * (size_t)k->E * sizeof(float), &r->acc));
+  Whole w = {.q = call->in[1]->data, .k = call->in[2]->data, .v = call->in[3]->data, .o = y.data, .dy = dy->data};
   for (int i = 0; i < 3; i++) {
     const PlArray *like = call->in[1 + i];
     const int64_t L = like->shape[like->ndim - 2], C = like->shape[like->ndim - 1];
     if (!call->out[i]) PL_TRY(plc_scratch((size_t)like->numel * item, &r->unwanted[i]));
-    out[i] = call->out[i] ? call->out[i]->data : r->unwanted[i];
+    w.out[i] = call->out[i] ? call->out[i]->data : r->unwanted[i];
     out_strides[i][0] = k->H * L * C, out_strides[i][1] = L * C, out_strides[i][2] = C, out_strides[i][3] = 1;
   }
   const Numbers num = {.scale = (float)pl_attr_f(call->attrs, 0), .masked = -0x1.fffffep127f, .one = 1};
-  int64_t uid[14];
-  void *at[14];
-  int n = 0;
-#define ADD(u, p) (uid[n] = (u), at[n++] = (void *)(p))
-  ADD(PLC_UID_Q, call->in[1]->data), ADD(PLC_UID_K, call->in[2]->data), ADD(PLC_UID_V, call->in[3]->data);
-  ADD(PLC_UID_O, y.data), ADD(PLC_UID_DY, dy->data), ADD(PLC_UID_DQ, out[0]), ADD(PLC_UID_DK, out[1]), ADD(PLC_UID_DV, out[2]);
-  k->align = plc_dnn_align(n, at);
-  ADD(PLC_UID_STATS, r->stats), ADD(PLC_UID_SUM, r->sum), ADD(PLC_UID_SCALE, &num.scale), ADD(PLC_UID_ONE, &num.one);
-  if (k->causal) ADD(PLC_UID_MASKED, &num.masked);
-  if (!k->deterministic) ADD(PLC_UID_ACC, r->acc);
-#undef ADD
-  return plc_dnn_run(k, sizeof *k, plc_sdpa_plan, n, uid, at, done);
+  int64_t nb, nh;
+  for (int step = 0; !*done && plc_sdpa_slice(k, step, &nb, &nh); step++) PL_TRY(slices(k, &w, r, &num, nb, nh, done));
+  if (!*done) say_unfused(k);
+  return PL_OK;
 }
 
 /* in dy, q, k, v, sums, mask, state, y; out dq, dk, dv */
@@ -151,7 +202,7 @@ static PlStatus attention_bwd(const PlkCall *call, bool *done) {
   int64_t B, H;
   *done = false;
   if ((call->nin > 5 && call->in[5]) || (call->nin > 6 && call->in[6])) return PL_OK;
-  if (!fits(&k, call->in[1], call->in[2], call->in[3]) || !strides_of(call->in[0], &B, &H, k.dy)) return PL_OK;
+  if (!plc_cudnn() || !fits(&k, call->in[1], call->in[2], call->in[3]) || !strides_of(call->in[0], &B, &H, k.dy)) return PL_OK;
   k.backward = 1;
   k.causal = pl_attr_i(call->attrs, 1) != 0;
   Room r = {.stats = NULL};

@@ -55,4 +55,9 @@ enum {
 };
 PlStatus plc_sdpa_plan(const void *key, PlcDnnTarget target, PlcPlan **out);
 
+/* How much of the batch one plan takes, the step-th try: *B batches with all heads, or *H heads of one batch. Step 0 is all
+ * of it. On Hopper the deterministic backward plan keeps 2 L S bytes a head, so step 1 is what fits into k->workspace then;
+ * each further step is half of that. False: there is nothing smaller to try. */
+bool plc_sdpa_slice(const PlcSdpaKey *k, int step, int64_t *B, int64_t *H);
+
 #endif

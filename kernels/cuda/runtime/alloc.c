@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT
  * Memory of each GPU, a pool for each. Sizes are rounded to 512 bytes (above 1 MiB to 2 MiB); a freed block waits in a list of its size and stream
  * and is handed out again in that stream's order without a word to the driver. Below is one CUDA memory pool that keeps
- * what it has; it splits and joins blocks itself. Out of memory: every cached block is freed, once, and the request is
- * tried again. Any stream may have used a block: where scripts have made streams, a freed one first waits, in a list of its own,
+ * what it has; it splits and joins blocks itself. Where a GPU has no pools (some virtual ones), blocks come from the driver
+ * one by one. What idles is bounded: where a size has no block and too much waits in other sizes, the longest idle ones
+ * go back to the pool, which makes others of them. Out of memory: every cached block is freed, once, and the request is tried again. Any stream may have used a block: where scripts have made streams, a freed one first waits, in a list of its own,
  * until what was queued on the others by then is done. Memory of uploads belongs to
  * the copy stream (copies.c) and waits like that in any case. */
 #include "kernels/cuda/runtime/runtime.h"
@@ -12,7 +13,8 @@
 #include <string.h>
 
 typedef struct Block {
-  struct Block *next; /* in its list or in the table of live ones */
+  struct Block *next;          /* in its list or in the table of live ones */
+  struct Block *longer, *less; /* while it idles: neighbours by how long */
   void *p;
   size_t bytes;
   cudaStream_t stream;
@@ -31,13 +33,14 @@ enum { LIVE = 4096, CACHED = 512 }; /* slots; powers of two */
 
 typedef struct PlcPool {
   pthread_mutex_t lock;
-  cudaMemPool_t pool;
-  Block *live[LIVE];     /* by address */
-  Block *cached[CACHED]; /* by size and stream */
-  Block *spare;          /* headers without memory */
-  Block *busy, **last;   /* freed, but other streams may use them: the first freed first; where the next one goes */
-  int64_t cached_bytes;
-  cudaStream_t side; /* where memory is made while the usual stream is captured */
+  cudaMemPool_t pool;         /* NULL: this GPU has none */
+  Block *live[LIVE];          /* by address */
+  Block *cached[CACHED];      /* by size and stream */
+  Block *spare;               /* headers without memory */
+  Block *busy, **last;        /* freed, but other streams may use them: the first freed first; where the next one goes */
+  Block *longest, *shortest;  /* of those in `cached` */
+  int64_t cached_bytes, most; /* most: that tensors ever held at once */
+  cudaStream_t side;          /* where memory is made while the usual stream is captured */
   PlDeviceMemory m;
 } PlcPool;
 
@@ -48,6 +51,9 @@ PlStatus plc_pool_open(PlcGpu *g) {
   g->pool = al; /* a second try finds it */
   pthread_mutex_init(&al->lock, NULL);
   al->m.limit = -1;
+  int has = 0;
+  PLC_TRY(cudaDeviceGetAttribute(&has, cudaDevAttrMemoryPoolsSupported, g->index));
+  if (!has) return PL_OK;
   memset(&props, 0, sizeof props);
   props.allocType = cudaMemAllocationTypePinned;
   props.location.type = cudaMemLocationTypeDevice;
@@ -60,6 +66,15 @@ PlStatus plc_pool_open(PlcGpu *g) {
 
 PlStatus plc_pool_share(PlcGpu *g, int with) {
   struct cudaMemAccessDesc access;
+  if (!g->pool->pool) {
+    const int now = plc_here()->index;
+    PLC_TRY(cudaSetDevice(with));
+    const cudaError_t e = cudaDeviceEnablePeerAccess(g->index, 0);
+    PLC_TRY(cudaSetDevice(now));
+    if (e == cudaErrorPeerAccessAlreadyEnabled) (void)cudaGetLastError();
+    else PLC_TRY(e);
+    return PL_OK;
+  }
   memset(&access, 0, sizeof access);
   access.location.type = cudaMemLocationTypeDevice;
   access.location.id = with;
@@ -82,14 +97,19 @@ static unsigned cached_slot(size_t bytes, cudaStream_t s) {
   return (unsigned)((bytes / 512 + ((uint64_t)(uintptr_t)s >> 4) * 31) * UINT64_C(0x9E3779B97F4A7C15) >> 55) & (CACHED - 1);
 }
 
+/* b, which *at points to, idles no more. */
+static Block *unlist(PlcPool *al, Block **at) {
+  Block *b = *at;
+  *at = b->next;
+  *(b->longer ? &b->longer->less : &al->longest) = b->less;
+  *(b->less ? &b->less->longer : &al->shortest) = b->longer;
+  al->cached_bytes -= (int64_t)b->bytes;
+  return b;
+}
+
 static Block *take_cached(PlcPool *al, size_t bytes, cudaStream_t s) {
-  for (Block **at = &al->cached[cached_slot(bytes, s)]; *at; at = &(*at)->next) {
-    Block *b = *at;
-    if (b->bytes != bytes || b->stream != s) continue;
-    *at = b->next;
-    al->cached_bytes -= (int64_t)bytes;
-    return b;
-  }
+  for (Block **at = &al->cached[cached_slot(bytes, s)]; *at; at = &(*at)->next)
+    if ((*at)->bytes == bytes && (*at)->stream == s) return unlist(al, at);
   return NULL;
 }
 
@@ -97,6 +117,10 @@ static void put_cached(PlcPool *al, Block *b) {
   Block **list = &al->cached[cached_slot(b->bytes, b->stream)];
   b->next = *list;
   *list = b;
+  b->longer = al->shortest;
+  b->less = NULL;
+  *(al->shortest ? &al->shortest->less : &al->longest) = b;
+  al->shortest = b;
   al->cached_bytes += (int64_t)b->bytes;
 }
 
@@ -118,7 +142,15 @@ bool plc_after_done(PlcAfter **list, bool wait) {
 }
 
 void plc_after_note(PlcAfter **list, cudaStream_t s) {
-  PlcAfter *a = malloc(sizeof *a);
+  PlcAfter *a = *list;
+  while (a && a->stream != s) a = a->next;
+  if (a) { /* moved on: what was noted before comes first on its stream */
+    if (cudaEventRecord(a->event, s) == cudaSuccess) return;
+    (void)cudaGetLastError();
+    (void)cudaStreamSynchronize(s);
+    return;
+  }
+  a = malloc(sizeof *a);
   if (!a) {
     (void)cudaStreamSynchronize(s);
     return;
@@ -129,6 +161,7 @@ void plc_after_note(PlcAfter **list, cudaStream_t s) {
     free(a);
     return;
   }
+  a->stream = s;
   a->next = *list;
   *list = a;
 }
@@ -160,7 +193,7 @@ void plc_memory_moves(PlcGpu *g, cudaStream_t from, cudaStream_t to) {
         at = &b->next;
         continue;
       }
-      *at = b->next;
+      (void)unlist(al, at);
       b->next = moved;
       moved = b;
     }
@@ -172,7 +205,6 @@ void plc_memory_moves(PlcGpu *g, cudaStream_t from, cudaStream_t to) {
   while (moved) {
     Block *b = moved;
     moved = b->next;
-    al->cached_bytes -= (int64_t)b->bytes;
     b->stream = to;
     put_cached(al, b);
   }
@@ -180,6 +212,30 @@ void plc_memory_moves(PlcGpu *g, cudaStream_t from, cudaStream_t to) {
 }
 
 /* ---- making ---------------------------------------------------------------------------------------------------- */
+
+/* Back to the pool, in the order of its stream. Without a pool the driver waits for whoever may use it. */
+static void give_back(const PlcPool *al, const Block *b) {
+  if (al->pool) (void)cudaFreeAsync(b->p, b->stream);
+  else {
+    (void)cudaStreamSynchronize(b->stream);
+    (void)cudaFree(b->p);
+  }
+}
+
+/* Held: what tensors have and what idles. More than a quarter above the most that tensors ever had at once is kept for
+ * sizes that come back seldom. */
+static void bound_idle(PlcPool *al, size_t wanted) {
+  if (!al->pool && atomic_load(&plc_here()->captures) > 0) return; /* cudaFree waits for the device */
+  const int64_t most = al->most + al->most / 4 + ((int64_t)256 << 20);
+  while (al->longest && al->m.live + al->cached_bytes + (int64_t)wanted > most) {
+    Block **at = &al->cached[cached_slot(al->longest->bytes, al->longest->stream)];
+    while (*at != al->longest) at = &(*at)->next;
+    Block *b = unlist(al, at);
+    give_back(al, b);
+    b->next = al->spare;
+    al->spare = b;
+  }
+}
 
 /* Every cached block back to the pool, every unused page of the pool back to the driver. The device as a whole is not
  * waited for: some thread may be capturing. */
@@ -190,7 +246,7 @@ static void flush(PlcPool *al) {
     while (al->cached[i]) {
       Block *b = al->cached[i];
       al->cached[i] = b->next;
-      (void)cudaFreeAsync(b->p, b->stream);
+      give_back(al, b);
       if (!gone) last = b;
       b->next = gone;
       gone = b;
@@ -202,13 +258,14 @@ static void flush(PlcPool *al) {
     al->spare = gone;
   }
   al->cached_bytes = 0;
-  (void)cudaMemPoolTrimTo(al->pool, 0);
+  al->longest = al->shortest = NULL;
+  if (al->pool) (void)cudaMemPoolTrimTo(al->pool, 0);
   (void)cudaGetLastError();
 }
 
 static cudaError_t take_new(PlcPool *al, Block *b, size_t bytes, cudaStream_t s) {
   if (al->m.limit >= 0 && al->m.live + (int64_t)bytes > al->m.limit) return cudaErrorMemoryAllocation;
-  cudaError_t e = cudaMallocFromPoolAsync(&b->p, bytes, al->pool, s);
+  cudaError_t e = al->pool ? cudaMallocFromPoolAsync(&b->p, bytes, al->pool, s) : cudaMalloc(&b->p, bytes);
   if (e == cudaErrorMemoryAllocation) (void)cudaGetLastError();
   return e;
 }
@@ -229,6 +286,7 @@ static PlStatus out_of_memory(const PlcPool *al, size_t bytes) {
 
 /* New memory in *b, if need be after giving back what waits. */
 static PlStatus make(PlcPool *al, Block *b, cudaStream_t s) {
+  bound_idle(al, b->bytes);
   cudaError_t e = take_new(al, b, b->bytes, s);
   if (e == cudaErrorMemoryAllocation) {
     al->m.retries++;
@@ -236,7 +294,7 @@ static PlStatus make(PlcPool *al, Block *b, cudaStream_t s) {
     e = take_new(al, b, b->bytes, s);
   }
   if (e == cudaErrorMemoryAllocation) return out_of_memory(al, b->bytes);
-  return e == cudaSuccess ? PL_OK : plc_failed(e, "cudaMallocFromPoolAsync", __FILE__, __LINE__);
+  return e == cudaSuccess ? PL_OK : plc_failed(e, "getting device memory", __FILE__, __LINE__);
 }
 
 /* Made on a stream of its own: the current one is being captured. */
@@ -246,7 +304,8 @@ static PlStatus make_aside(PlcPool *al, Block *b) {
   PL_TRY(make(al, b, al->side));
   e = cudaStreamSynchronize(al->side);
   if (e == cudaSuccess) return PL_OK;
-  (void)cudaFreeAsync(b->p, al->side);
+  if (al->pool) (void)cudaFreeAsync(b->p, al->side);
+  else (void)cudaFree(b->p);
   return plc_failed(e, "memory for a captured graph", __FILE__, __LINE__);
 }
 
@@ -299,6 +358,7 @@ PlStatus plc_alloc_on(cudaStream_t s, size_t n, void **out) {
     al->m.blocks++;
     al->m.allocations++;
     if (al->m.live > al->m.peak) al->m.peak = al->m.live;
+    if (al->m.live > al->most) al->most = al->m.live;
     *out = b->p;
   }
   pthread_mutex_unlock(&al->lock);
@@ -390,7 +450,7 @@ void plc_memory(int gpu, PlDeviceMemory *out) {
   pthread_mutex_lock(&al->lock);
   *out = al->m;
   uint64_t reserved = 0;
-  if (cudaMemPoolGetAttribute(al->pool, cudaMemPoolAttrReservedMemCurrent, &reserved) != cudaSuccess)
+  if (!al->pool || cudaMemPoolGetAttribute(al->pool, cudaMemPoolAttrReservedMemCurrent, &reserved) != cudaSuccess)
     reserved = (uint64_t)(al->m.live + al->cached_bytes);
   out->reserved = (int64_t)reserved;
   pthread_mutex_unlock(&al->lock);

@@ -7,24 +7,51 @@
 
 /* ---- host and GPU ---------------------------------------------------------------------------------------------------- */
 
+static bool in_use(const PlcGpu *g, size_t from, size_t to) {
+  for (int i = 0; i < g->npieces; i++) {
+    const PlcPiece *p = &g->piece[(g->oldest + i) % PLC_PIECES];
+    if (p->from < to && from < p->to) return true;
+  }
+  return false;
+}
+
+/* Room for n <= PLC_PIECE bytes of the ring: what copies still read there has been read when this returns. */
+static PlStatus take_piece(PlcGpu *g, size_t n, PlcPiece **out) {
+  const size_t from = g->ring_at + n > PLC_RING ? 0 : g->ring_at, to = from + (n + 255) / 256 * 256;
+  while (g->npieces == PLC_PIECES || in_use(g, from, to)) {
+    PLC_TRY(cudaEventSynchronize(g->piece[g->oldest].read));
+    g->oldest = (g->oldest + 1) % PLC_PIECES;
+    g->npieces--;
+  }
+  PlcPiece *p = &g->piece[(g->oldest + g->npieces) % PLC_PIECES];
+  if (!p->read) PLC_TRY(cudaEventCreateWithFlags(&p->read, cudaEventDisableTiming));
+  p->from = from, p->to = to;
+  g->ring_at = to;
+  *out = p;
+  return PL_OK;
+}
+
 /* Through the pinned ring: the caller's memory is free again when this returns, the copy itself is queued. */
 static PlStatus upload_staged(PlcGpu *g, void *dst, const char *src, size_t n) {
-  for (size_t at = 0; at < n; at += PLC_STAGE_HALF) {
-    size_t k = n - at < PLC_STAGE_HALF ? n - at : PLC_STAGE_HALF;
-    int h = g->half;
-    g->half = 1 - h;
-    PLC_TRY(cudaEventSynchronize(g->staged[h])); /* what this half held last has left it */
-    memcpy(g->stage + (size_t)h * PLC_STAGE_HALF, src + at, k);
-    PLC_TRY(cudaMemcpyAsync((char *)dst + at, g->stage + (size_t)h * PLC_STAGE_HALF, k, cudaMemcpyHostToDevice, plc_stream()));
-    PLC_TRY(cudaEventRecord(g->staged[h], plc_stream()));
+  for (size_t at = 0; at < n; at += PLC_PIECE) {
+    const size_t k = n - at < PLC_PIECE ? n - at : PLC_PIECE;
+    PlcPiece *p = NULL;
+    PL_TRY(take_piece(g, k, &p));
+    memcpy(g->ring + p->from, src + at, k);
+    PLC_TRY(cudaMemcpyAsync((char *)dst + at, g->ring + p->from, k, cudaMemcpyHostToDevice, plc_stream()));
+    PLC_TRY(cudaEventRecord(p->read, plc_stream()));
+    g->npieces++;
   }
   return PL_OK;
 }
 
+/* A few bytes travel in the arguments of a launch: numbers take no part of the ring and wait for no copy engine, and captured
+ * work needs no memory of the host for them. */
 PlStatus plc_upload(void *dst, const void *src, size_t n) {
   PlcGpu *g = plc_here();
   PL_TRY(plc_alive());
   if (n == 0) return PL_OK;
+  if (n <= PLC_FEW_BYTES) return plc_upload_few(dst, src, n);
   if (PL_UNLIKELY(plc_capturing && plc_capturing())) return plc_capture_upload(dst, src, n);
   pthread_mutex_lock(&g->lock);
   PlStatus s = upload_staged(g, dst, src, n);

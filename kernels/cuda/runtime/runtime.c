@@ -38,13 +38,17 @@ const char *pl_dtype_name(PlDtype d) {
   return (unsigned)d < PL_NDTYPE ? name[d] : "?";
 }
 
+void plc_warn(const char *text) { plc_host->warn(text); }
+
 PlStatus plk_poll(void) { return plc_host->poll(); }
 
 /* After these nothing on the device can be used again before the process ends. */
 static bool fatal(cudaError_t e) {
   return e == cudaErrorIllegalAddress || e == cudaErrorLaunchFailure || e == cudaErrorMisalignedAddress ||
          e == cudaErrorIllegalInstruction || e == cudaErrorInvalidAddressSpace || e == cudaErrorInvalidPc ||
-         e == cudaErrorHardwareStackError || e == cudaErrorAssert || e == cudaErrorECCUncorrectable || e == cudaErrorLaunchTimeout;
+         e == cudaErrorHardwareStackError || e == cudaErrorAssert || e == cudaErrorECCUncorrectable || e == cudaErrorLaunchTimeout ||
+         e == cudaErrorUnknown || e == cudaErrorContextIsDestroyed || e == cudaErrorDeviceUninitialized ||
+         e == cudaErrorNvlinkUncorrectable || e == cudaErrorMpsClientTerminated || e == cudaErrorExternalDevice;
 }
 
 PlStatus plc_failed(cudaError_t e, const char *what, const char *file, int line) {
@@ -112,16 +116,15 @@ PlStatus plc_open(int *count) {
 
 /* The current device is g. */
 static PlStatus make(PlcGpu *g) {
-  void *flag = NULL, *flag_device = NULL, *stage = NULL;
+  void *flag = NULL, *flag_device = NULL, *ring = NULL;
   PLC_TRY(cudaStreamCreateWithFlags(&g->compute, cudaStreamNonBlocking));
   PLC_TRY(cudaHostAlloc(&flag, sizeof *g->flag, cudaHostAllocMapped));
   PLC_TRY(cudaHostGetDevicePointer(&flag_device, flag, 0));
-  PLC_TRY(cudaHostAlloc(&stage, 2 * PLC_STAGE_HALF, cudaHostAllocDefault));
+  PLC_TRY(cudaHostAlloc(&ring, PLC_RING, cudaHostAllocDefault));
   memset(flag, 0, sizeof *g->flag);
   g->flag = flag;
   g->flag_device = flag_device;
-  g->stage = stage;
-  for (int i = 0; i < 2; i++) PLC_TRY(cudaEventCreateWithFlags(&g->staged[i], cudaEventDisableTiming));
+  g->ring = ring;
   PLC_TRY(cudaEventCreateWithFlags(&g->met, cudaEventDisableTiming));
   PLC_TRY(cudaEventCreateWithFlags(&g->arrived, cudaEventDisableTiming));
   pthread_mutex_init(&g->lock, NULL);

@@ -9,7 +9,12 @@
 
 #include "kernels/cuda/cuda.h"
 
-enum { PLC_STAGE_HALF = 4 << 20 };
+/* Uploads go through a ring of pinned memory in pieces; a piece is taken again when the copy that reads it is done. */
+enum { PLC_RING = 8 << 20, PLC_PIECE = 2 << 20, PLC_PIECES = 64 };
+typedef struct PlcPiece {
+  size_t from, to;  /* bytes of the ring */
+  cudaEvent_t read; /* NULL until it is first used */
+} PlcPiece;
 
 /* What scripts hold. */
 typedef struct PlcStream {
@@ -30,11 +35,12 @@ typedef struct PlcGpu {
   cudaStream_t compute, copy;  /* copy: of uploads beside the work; NULL while there was none */
   PlcFlag *flag, *flag_device; /* one piece of pinned memory, host and device address */
   char why_dead[256];
-  pthread_mutex_t lock; /* of the staging buffer */
-  char *stage;          /* pinned; two halves, used in turn */
-  cudaEvent_t staged[2];
-  int half;
-  PlcStream *streams; /* those that scripts made */
+  pthread_mutex_t lock; /* of the ring */
+  char *ring;           /* pinned */
+  size_t ring_at;       /* where the next piece begins */
+  PlcPiece piece[PLC_PIECES];
+  int oldest, npieces; /* those that copies may still read: a queue in `piece` */
+  PlcStream *streams;  /* those that scripts made */
   atomic_int nstreams;
   pthread_mutex_t stream_lock; /* of them */
   atomic_int captures;         /* that run now, in any thread */
@@ -98,6 +104,7 @@ void plc_owner_end(PlcOwner *o); /* its GPU is the current one */
 /* What has to happen before memory is handed out again. */
 typedef struct PlcAfter {
   struct PlcAfter *next;
+  cudaStream_t stream; /* one event a stream: the last thing noted comes behind all before it */
   cudaEvent_t event;
 } PlcAfter;
 void plc_after_note(PlcAfter **list, cudaStream_t s); /* what s, of the current GPU, holds now; waits if it cannot be noted */

@@ -159,8 +159,10 @@ PlStatus plc_synchronize(int gpu) {
   PL_TRY(plc_use(gpu));
   PL_TRY(plc_alive());
   cudaError_t e = cudaSuccess;
-  if (atomic_load(&plc_here()->captures) > 0) plc_each_stream(plc_here(), wait_for, &e);
-  else e = cudaDeviceSynchronize();
+  if (atomic_load(&plc_here()->captures) > 0) {
+    plc_each_stream(plc_here(), wait_for, &e);
+    if (plc_here()->copy) wait_for(plc_here()->copy, &e);
+  } else e = cudaDeviceSynchronize();
   if (e != cudaSuccess) return plc_failed(e, "waiting for the device", __FILE__, __LINE__);
   return plc_flag_check();
 }

@@ -90,7 +90,7 @@ void prepare(Fiber *f) {
     f->stack = (char *)p;
 #if defined(__x86_64__)
     void **sp = (void **)(void *)(f->stack + STACK - 64);
-    *--sp = NULL;            // entry's return address, never used; keeps the stack aligned as after a call
+    *--sp = NULL; // entry's return address, never used; keeps the stack aligned as after a call
     *--sp = (void *)entry;
     for (int i = 0; i < 6; i++) *--sp = NULL;
     f->sp = sp;
@@ -264,7 +264,7 @@ cudaError_t plce_run(dim3 grid, dim3 block, size_t shared, void (*body)(void *),
     return cudaErrorInvalidValue;
   }
   const int device = plce_current();
-  if (plce_dead[device]) return cudaErrorIllegalAddress;
+  if (plce_dead[device]) return plce_fault();
   long long fault = -1;
   const bool twice = plce_twice();
   pthread_mutex_lock(&plce_lock);

@@ -12,6 +12,7 @@ enum { PLCE_POISON = 0xA5, PLCE_DEVICES = 4 };
 extern pthread_mutex_t plce_lock;
 extern bool plce_dead[PLCE_DEVICES];                /* a fault happened: noticed at the next wait */
 bool plce_word(const char *word, long long *value); /* is it in PERILUNE_EMULATE? value: what follows its = */
+cudaError_t plce_fault(void);                       // what a dead device answers
 cudaError_t plce_state(int device);
 cudaError_t plce_said(cudaError_t e); /* becomes the last error */
 

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Kernels with the mistakes that guard.cpp finds, for spec/cuda/guard_spec.lua, which calls them by package.loadlib: each
-// function takes a Lua state and gives no results.
+// function takes a Lua state and gives no results. plce_plant_counts prints what the emulation has counted.
 #include "kernels/cuda/device.h"
+
+#include <stdio.h>
 
 __global__ void fill(float *x, int n, int shift) {
   const int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
@@ -70,10 +72,10 @@ static PlStatus into_slack(void) {
   return PL_OK;
 }
 
-#define PLANT(name, ...)                                                             \
+#define PLANT(name, ...)                                                            \
   extern "C" __attribute__((visibility("default"))) int plce_plant_##name(void *) { \
-    (void)(__VA_ARGS__);                                                             \
-    return 0;                                                                        \
+    (void)(__VA_ARGS__);                                                            \
+    return 0;                                                                       \
   }
 PLANT(fine, with_blocks('f'))
 PLANT(write_behind, with_blocks('w'))
@@ -85,3 +87,10 @@ PLANT(last_wins, with_blocks('l'))
 PLANT(no_barrier, with_blocks('b'))
 PLANT(not_aligned, with_blocks('p'))
 PLANT(shared_behind, with_blocks('m'))
+
+extern "C" int plce_events, plce_event_waits;
+static int counts(void) {
+  printf("events %d, waits for events %d\n", plce_events, plce_event_waits);
+  return fflush(stdout);
+}
+PLANT(counts, counts())

@@ -2,6 +2,7 @@
 // Devices on the CPU, for tests: the CUDA runtime's functions but for memory (memory.cpp), streams, events and graphs
 // (streams.cpp). PERILUNE_EMULATE, words separated by commas, plays a bad day:
 //   no-driver, old-driver, no-device, memory=BYTES (of each device), pinned=BYTES (the most at once), fault=N (the N-th launch is an illegal access),
+//   fault-as=CODE (as which cudaError that shows; else 700), no-pools (the GPU has no memory pools),
 //   slow (work is done when somebody has asked three times whether something is),
 //   open (memory stays accessible to everybody: what takes long takes less),
 //   guard, twice (kernels are watched: guard.cpp), reverse (blocks and threads run in the opposite order),
@@ -49,7 +50,12 @@ void plce_touch(void) {
   }
   plce_memory_start(current);
 }
-cudaError_t plce_state(int device) { return plce_dead[device] ? cudaErrorIllegalAddress : cudaSuccess; }
+cudaError_t plce_fault(void) {
+  long long as = cudaErrorIllegalAddress;
+  (void)plce_word("fault-as", &as);
+  return (cudaError_t)as;
+}
+cudaError_t plce_state(int device) { return plce_dead[device] ? plce_fault() : cudaSuccess; }
 
 struct plce_pool {
   int device;
@@ -68,6 +74,8 @@ const char *cudaGetErrorName(cudaError_t e) {
   case cudaErrorInvalidDevice: return "cudaErrorInvalidDevice";
   case cudaErrorInvalidResourceHandle: return "cudaErrorInvalidResourceHandle";
   case cudaErrorIllegalAddress: return "cudaErrorIllegalAddress";
+  case cudaErrorUnknown: return "cudaErrorUnknown";
+  case cudaErrorContextIsDestroyed: return "cudaErrorContextIsDestroyed";
   case cudaErrorStreamCaptureUnsupported: return "cudaErrorStreamCaptureUnsupported";
   default: return "cudaError";
   }
@@ -112,7 +120,10 @@ cudaError_t cudaSetDevice(int device) {
 cudaError_t cudaDeviceGetAttribute(int *v, cudaDeviceAttr attr, int device) {
   long long old = -1;
   const bool is_old = plce_word("old-device", &old) && old == device;
-  *v = attr == cudaDevAttrMultiProcessorCount ? 2 : attr == cudaDevAttrComputeCapabilityMajor ? (is_old ? 7 : 9) : 0;
+  *v = attr == cudaDevAttrMemoryPoolsSupported     ? !plce_word("no-pools", NULL)
+       : attr == cudaDevAttrMultiProcessorCount    ? 2
+       : attr == cudaDevAttrComputeCapabilityMajor ? (is_old ? 7 : 9)
+                                                   : 0;
   return cudaSuccess;
 }
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int) {
@@ -131,12 +142,38 @@ cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer) {
   return cudaSuccess;
 }
 
-// ---- pools
+// ---- memory: without pools, and from them
+
+cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned) {
+  static bool enabled[PLCE_DEVICES][PLCE_DEVICES];
+  int can = 0;
+  (void)cudaDeviceCanAccessPeer(&can, current, peer);
+  if (!can) return plce_said(cudaErrorInvalidDevice);
+  if (enabled[current][peer]) return plce_said(cudaErrorPeerAccessAlreadyEnabled);
+  enabled[current][peer] = true;
+  return cudaSuccess;
+}
+cudaError_t cudaMalloc(void **out, size_t n) {
+  plce_touch();
+  if (plce_dead[current]) return plce_fault();
+  pthread_mutex_lock(&plce_lock);
+  cudaError_t e = plce_take(current, out, (n + 511) & ~(size_t)511);
+  pthread_mutex_unlock(&plce_lock);
+  return last = e;
+}
+cudaError_t cudaFree(void *p) { // waits for the device, which ends captures
+  const cudaError_t e = cudaDeviceSynchronize();
+  pthread_mutex_lock(&plce_lock);
+  plce_give(p);
+  pthread_mutex_unlock(&plce_lock);
+  return e;
+}
 
 cudaError_t cudaMemPoolCreate(cudaMemPool_t *out, const struct cudaMemPoolProps *props) {
   plce_touch();
   *out = (cudaMemPool_t)calloc(1, sizeof **out);
   (*out)->device = props->location.id;
+  if (plce_word("no-pools", NULL)) return plce_said(cudaErrorInvalidValue);
   return props->location.id == current ? cudaSuccess : cudaErrorInvalidDevice;
 }
 cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr, void *) { return cudaSuccess; }
@@ -158,7 +195,7 @@ cudaError_t cudaMemPoolTrimTo(cudaMemPool_t, size_t) { return cudaSuccess; }
 cudaError_t cudaMallocFromPoolAsync(void **out, size_t n, cudaMemPool_t pool, cudaStream_t s) {
   if (plce_is_captured(s)) return plce_ends(s), cudaErrorStreamCaptureUnsupported;
   if (plce_stream_device(s) != pool->device) return cudaErrorInvalidResourceHandle;
-  if (plce_dead[pool->device]) return cudaErrorIllegalAddress;
+  if (plce_dead[pool->device]) return plce_fault();
   pthread_mutex_lock(&plce_lock);
   cudaError_t e = plce_take(pool->device, out, (n + 511) & ~(size_t)511);
   pthread_mutex_unlock(&plce_lock);
@@ -184,7 +221,7 @@ struct Copy { // or, from NULL, a fill
 };
 static cudaError_t copy_now(void *p) {
   const Copy *c = (const Copy *)p;
-  if (plce_dead[c->device]) return cudaErrorIllegalAddress;
+  if (plce_dead[c->device]) return plce_fault();
   pthread_mutex_lock(&plce_lock);
   plce_enter(c->device);
   if (c->other >= 0) plce_enter(c->other);

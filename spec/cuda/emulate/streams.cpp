@@ -26,8 +26,8 @@ struct plce_stream {
   int asked;
   Noted *first, **last; // what it is late with
   long long marks, done;
-  plce_stream *next;    // of those that capture
-  plce_stream *also;    // of all
+  plce_stream *next; // of those that capture
+  plce_stream *also; // of all
 };
 struct plce_event {
   double at;
@@ -99,8 +99,7 @@ static void one(plce_stream *s) {
     const int was = plce_work_of(s->device);
     (void)n->run(n->work);
     (void)plce_work_of(was);
-  } else
-    s->done = n->mark;
+  } else s->done = n->mark;
   free(n->work);
   free(n);
 }
@@ -213,7 +212,7 @@ static cudaError_t launch(void *p) {
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s) {
   if (plce_is_captured(s)) return plce_ends(s);
-  if (plce_dead[s->device]) return cudaErrorIllegalAddress;
+  if (plce_dead[s->device]) return plce_fault();
   if (!plce_notes(s)) return launch(&exec);
   cudaGraphExec_t *kept = (cudaGraphExec_t *)malloc(sizeof exec);
   *kept = exec;
@@ -269,12 +268,15 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned) {
   }
   return plce_state(s->device);
 }
+int plce_events, plce_event_waits; // that exist; by the host, since the start: plant.cpp tells them
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned) {
+  __atomic_add_fetch(&plce_events, 1, __ATOMIC_RELAXED);
   *out = (cudaEvent_t)calloc(1, sizeof **out);
   (*out)->device = plce_current();
   return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t e) {
+  __atomic_sub_fetch(&plce_events, 1, __ATOMIC_RELAXED);
   free(e);
   return cudaSuccess;
 }
@@ -298,6 +300,7 @@ static void wait_for(cudaEvent_t e) {
   pthread_mutex_unlock(&queue);
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t e) {
+  __atomic_add_fetch(&plce_event_waits, 1, __ATOMIC_RELAXED);
   if (e->captured) return plce_ends(NULL);
   wait_for(e);
   return plce_state(e->device);
