@@ -13,6 +13,9 @@ if(CMAKE_BUILD_TYPE STREQUAL "Release")
   list(APPEND isa_options -O3)
 endif()
 
+# Long sums of products, in one order whatever the loop: multiply and add are one instruction where the level has it.
+set_source_files_properties("${PROJECT_SOURCE_DIR}/kernels/cpu/isa/matvec.c" PROPERTIES COMPILE_OPTIONS -ffp-contract=fast)
+
 function(pl_isa_level name)
   if(isa_src)
     add_library(perilune_isa_${name} OBJECT ${isa_src})

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * matmul, linear, addmm: from strided arrays to the tiles of gemm.c. An operand with unit
  * stride in either of its last two dims is used in place; any other, and f16/bf16, is
- * first copied dense. */
+ * first copied dense, but for halves that a matrix-vector product reads as they are. */
 #include "kernels/cpu/gemm/gemm.h"
 #include "kernels/cpu/gemm/matmul_int.h"
 #include "kernels/cpu/gemm/matvec.h"
@@ -95,23 +95,45 @@ static bool in_bf16(const PlkGemm *g, PlDtype d) {
   return g->alpha == 1 && g->beta == 0 && plk_gemm_bf16(g->M, g->N, g->K);
 }
 
-/* y = op(a) op(b) with g's alpha, beta, bias and relu; a, b and y of one float dtype.
- * `init`, if given, fills y (in the compute dtype) before it is read through beta. */
-static PlStatus product(PlkGemm *g, const PlArray *a, const PlArray *b, PlArray *y, const PlArray *init) {
-  const PlDtype d = (PlDtype)y->dtype;
-  const bool narrow_in = in_bf16(g, d);
-  const PlDtype to = narrow_in ? PL_BF16 : computes_in(d);
+/* Where the matrix is read once and no operand needs a copy: whatever the dtype, it is read as it is. */
+static bool as_matvec(const PlkGemm *g, const PlArray *a, const PlArray *b, PlDtype d) {
   Operand oa, ob;
-  void *wide = NULL;
+  if (a->numel == 0 || !fits_as_is(a, &oa) || !fits_as_is(b, &ob)) return false;
+  PlkGemm t = *g;
+  t.dtype = d;
+  t.ta = oa.trans, t.lda = oa.ld;
+  t.ldc = g->N;
+  for (int i = 0; i < g->nbatch; i++) {
+    t.batch[i] = a->shape[i];
+    t.astep[i] = a->shape[i] == 1 ? 0 : a->strides[i];
+    t.bstep[i] = b->shape[i] == 1 ? 0 : b->strides[i];
+  }
+  collapse(&t);
+  return plk_matvec_fits(&t);
+}
+
+/* y = op(a) op(b) with g's alpha, beta and relu, and bias unless NULL; a, b, bias and y of one float dtype.
+ * `init`, if given, fills y (in the compute dtype) before it is read through beta. */
+static PlStatus product(PlkGemm *g, const PlArray *a, const PlArray *b, const PlArray *bias, PlArray *y, const PlArray *init) {
+  const PlDtype d = (PlDtype)y->dtype;
+  const bool matvec = !init && as_matvec(g, a, b, d), narrow_in = !matvec && in_bf16(g, d);
+  const PlDtype to = matvec ? d : narrow_in ? PL_BF16 : computes_in(d);
+  Operand oa, ob;
+  void *wide = NULL, *wide_bias = NULL;
   PL_TRY(operand(a, to, &oa));
   PlStatus s = operand(b, to, &ob);
   if (s != PL_OK) {
     plk_scratch_free(oa.scratch);
     return s;
   }
-  if (d != to && !narrow_in) s = plk_scratch((size_t)plk_max64(y->numel, 1) * pl_dtype_size(to), &wide);
+  if (d != to && !narrow_in) {
+    s = plk_scratch((size_t)plk_max64(y->numel, 1) * pl_dtype_size(to), &wide);
+    if (s == PL_OK && bias) s = plk_scratch((size_t)plk_max64(g->N, 1) * pl_dtype_size(to), &wide_bias);
+    if (s == PL_OK && bias) s = narrow(wide_bias, to, bias->data, d, g->N);
+  }
   if (s == PL_OK) {
     g->dtype = to;
+    g->bias = wide_bias ? wide_bias : bias ? bias->data : NULL;
     g->c_f32 = g->bias_f32 = narrow_in && d == PL_F32;
     g->A = oa.data, g->ta = oa.trans, g->lda = oa.ld;
     g->B = ob.data, g->lda = oa.ld, g->tb = g->tb != ob.trans, g->ldb = ob.ld;
@@ -131,6 +153,7 @@ static PlStatus product(PlkGemm *g, const PlArray *a, const PlArray *b, PlArray 
     if (s == PL_OK) s = !init && plk_matvec_fits(g) ? plk_matvec_run(g) : plk_gemm_run(g);
     if (s == PL_OK && wide) s = narrow(y->data, d, wide, to, y->numel);
   }
+  plk_scratch_free(wide_bias);
   plk_scratch_free(wide);
   plk_scratch_free(ob.scratch);
   plk_scratch_free(oa.scratch);
@@ -234,7 +257,7 @@ PlStatus plk_cpu_matmul(const PlkCall *call) {
   if (!pl_is_float((PlDtype)y->dtype)) return int_product(a, b, false, y);
   PlkGemm g = {.alpha = 1, .beta = 0, .nbatch = a->ndim - 2};
   g.M = a->shape[a->ndim - 2], g.K = a->shape[a->ndim - 1], g.N = b->shape[b->ndim - 1];
-  return product(&g, a, b, y, NULL);
+  return product(&g, a, b, NULL, y, NULL);
 }
 
 PlStatus plk_cpu_linear(const PlkCall *call) {
@@ -249,19 +272,7 @@ PlStatus plk_cpu_linear(const PlkCall *call) {
   PlkGemm g = {.alpha = 1, .beta = 0, .tb = true};
   g.M = x->shape[0], g.K = x->shape[1], g.N = w->shape[0];
   g.relu = call->attrs && pl_attr_has(call->attrs, 0) && pl_attr_i(call->attrs, 0) == 1;
-  void *wide = NULL;
-  if (bias && computes_in((PlDtype)bias->dtype) != (PlDtype)bias->dtype && !in_bf16(&g, (PlDtype)y->dtype)) {
-    PL_TRY(plk_scratch((size_t)plk_max64(g.N, 1) * sizeof(float), &wide));
-    PlStatus s = narrow(wide, PL_F32, bias->data, (PlDtype)bias->dtype, g.N);
-    if (s != PL_OK) {
-      plk_scratch_free(wide);
-      return s;
-    }
-  }
-  g.bias = wide ? wide : bias ? bias->data : NULL;
-  PlStatus s = product(&g, x, w, y, NULL);
-  plk_scratch_free(wide);
-  return s;
+  return product(&g, x, w, bias, y, NULL);
 }
 
 static double scalar(const PlAttrs *a, int k) {
@@ -286,5 +297,5 @@ PlStatus plk_cpu_addmm(const PlkCall *call) {
   }
   PlkGemm g = {.alpha = scalar(call->attrs, 1), .beta = scalar(call->attrs, 0)};
   g.M = a->shape[0], g.K = a->shape[1], g.N = b->shape[1];
-  return product(&g, a, b, y, g.beta == 0 ? NULL : c);
+  return product(&g, a, b, NULL, y, g.beta == 0 ? NULL : c);
 }

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: MIT
- * Conversions between dtypes for strided windows, fills, and reading single numbers. Integers and bools go
- * through int64, everything else through double, in blocks that stay in the first-level cache. */
+ * Conversions between dtypes for strided windows, fills, and reading single numbers. Floats among themselves are an
+ * elementwise cast; otherwise integers and bools go through int64, everything else through double, in blocks that stay in
+ * the first-level cache. */
 #include <math.h>
 #include <string.h>
 
 #include "kernels/convert.h"
 #include "kernels/cpu/shape/strided_copy.h"
+#include "kernels/elementwise.h"
 
-enum { BLOCK = 512 };
+enum { BLOCK = 512, FEW = 32 /* elements that are not worth an elementwise call */ };
 
 #define LOAD(T, EXPR)                 \
   {                                   \
@@ -145,6 +147,24 @@ static PlStatus cast_body(void *ctx, int64_t begin, int64_t end) {
   return PL_OK;
 }
 
+static PlStatus cast_floats(const Cast *c) {
+  const PlkNd *w = &c->w;
+  int64_t numel = 1, strides[PLK_ND];
+  plk_nd_strides(w->n, w->shape, strides);
+  bool dense[2] = {true, true};
+  for (int d = 0; d < w->n; d++) {
+    numel *= w->shape[d];
+    dense[0] = dense[0] && w->dst[d] == strides[d], dense[1] = dense[1] && w->src[d] == strides[d];
+  }
+  PlArray y = {.data = c->dst, .numel = numel, .shape = w->shape, .strides = w->dst, .dtype = (uint8_t)c->to, .ndim = (uint8_t)w->n};
+  PlArray x = {.data = (void *)(uintptr_t)c->src, .numel = numel, .shape = w->shape, .strides = w->src, .dtype = (uint8_t)c->from};
+  x.ndim = y.ndim;
+  y.contiguous = dense[0], x.contiguous = dense[1];
+  const PlkCall call = {
+      .name = "cast", .code = PLK_EW_CAST, .nin = 1, .nout = 1, .in = (const PlArray *const[]){&x}, .out = (PlArray *const[]){&y}};
+  return plk_cpu_elementwise(&call);
+}
+
 PlStatus plk_nd_cast(void *dst, PlDtype to, const void *src, PlDtype from, const PlkNd *walk) {
   if (to == from) return plk_nd_copy(dst, src, walk, pl_dtype_size(to));
   Cast c = {.dst = dst, .src = src, .to = to, .from = from};
@@ -163,6 +183,8 @@ PlStatus plk_nd_cast(void *dst, PlDtype to, const void *src, PlDtype from, const
     }
   }
   if (w->n == 0) plk_nd_dim(w, 1, 1, 1);
+  const bool floats = pl_is_float(from) && pl_is_float(to) && w->n <= PL_MAX_DIM;
+  if (floats && (w->n > 1 || w->shape[0] > FEW)) return cast_floats(&c);
   if (w->n == 1) return plk_parallel(w->shape[0], PLK_GRAIN, cast_body, &c);
   for (int d = 0; d + 1 < w->n; d++) rows *= w->shape[d];
   return plk_parallel(rows, plk_max64(1, PLK_GRAIN / w->shape[w->n - 1]), cast_body, &c);
