@@ -109,4 +109,6 @@ G(MISH_BWD, , dy * F(mish_slope)(x))
 G(SOFTSIGN_BWD, , dy / ((K(1) + F(vm_abs)(x)) * (K(1) + F(vm_abs)(x))) + (x - x))
 G(LOGSIGMOID_BWD, , dy * F(vm_logistic)(-x))
 G(THRESHOLD_BWD, PARAM(0, 0), x <= p0 ? K(0) : dy)
-G(CLAMP_BWD, PARAM(0, -INFINITY) PARAM(1, INFINITY), ((x > p0) & (x < p1)) ? dy : K(0))
+/* an infinite bound is none: dy passes an infinite x */
+G(CLAMP_BWD, PARAM(0, -INFINITY) PARAM(1, INFINITY),
+  (((x > p0) | ((p0 == -INFINITY) & (x < 0))) & ((x < p1) | ((p1 == INFINITY) & (x > 0)))) ? dy : K(0))

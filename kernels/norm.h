@@ -5,6 +5,10 @@
 
 #include "kernels/kernel.h"
 
+/* RMS norm's eps where none is given, as PyTorch states it: the spacing at 1 of the type that is computed in, f32 for f16 and
+ * bf16. Their own spacing (0.0078 of bf16) would swamp mean squares that such models have. */
+static inline double plk_norm_default_eps(int dtype) { return dtype == PL_F64 ? 0x1p-52 : 0x1p-23; }
+
 /* kcode 0: layer norm (mean and variance), 1: RMS norm. Attributes normalized_shape, eps.
  * layer_norm: x, weight?, bias? -> y, mean, rstd; rms_norm: x, weight? -> y, rstd. */
 PlStatus plk_cpu_layer_norm(const PlkCall *call);

@@ -259,6 +259,24 @@ static PlStatus make_holder(void) {
   return PL_OK;
 }
 
+/* Takes g: the .grad of t, which the ambient key does not track. */
+static PlStatus hold_grad(PlTensor *t, PlTensor *g) {
+  PlNode *n;
+  PlStatus s = make_holder();
+  if (s == PL_OK) s = pl_node_new(&n, pl_state.holder, PL_NODE_LEAF, 0, 1, 0);
+  if (s != PL_OK) {
+    pl_tensor_release(g);
+    return s;
+  }
+  n->name = "grad";
+  n->u.target = t;
+  s = pl_entry_set(t, n, 0);
+  if (s == PL_OK) s = pl_leaf_take_grad(n, g);
+  else pl_tensor_release(g);
+  pl_node_release(n);
+  return s;
+}
+
 PlStatus pl_requires_grad(PlTensor *t, bool on) {
   PlKey *k = pl_key_ambient();
   PlNode *n;
@@ -268,8 +286,11 @@ PlStatus pl_requires_grad(PlTensor *t, bool on) {
   if (!on) {
     if (tracked && n->kind != PL_NODE_LEAF)
       PL_FAIL(PL_ERR_STATE, "requires_grad_(false): %s was computed by %s; use x:detach()", pl_desc_text(&t->a), n->name);
-    if (tracked) pl_entry_remove(t, k);
-    return PL_OK;
+    if (!tracked) return PL_OK;
+    PlTensor *grad = n->grad; /* stays, as in PyTorch: an optimizer's step or further gradients may come later */
+    n->grad = NULL;
+    pl_entry_remove(t, k);
+    return grad ? hold_grad(t, grad) : PL_OK;
   }
   PL_TRY(check_float("requires_grad_", t));
   if (tracked) return PL_OK;
@@ -306,15 +327,7 @@ PlStatus pl_grad_add(PlTensor *t, PlTensor *g) {
   PlNode *n = leaf_of(t);
   if (!pl_shape_equal(&g->a, &t->a) || g->a.dtype != t->a.dtype)
     PL_FAIL(PL_ERR_SHAPE, "grad: %s cannot be the gradient of %s", pl_desc_text(&g->a), pl_desc_text(&t->a));
-  if (n) return pl_leaf_take_grad(n, pl_retain(g));
-  PL_TRY(make_holder());
-  PL_TRY(pl_node_new(&n, pl_state.holder, PL_NODE_LEAF, 0, 1, 0));
-  n->name = "grad";
-  n->u.target = t;
-  PlStatus s = pl_entry_set(t, n, 0);
-  if (s == PL_OK) s = pl_leaf_take_grad(n, pl_retain(g));
-  pl_node_release(n);
-  return s;
+  return n ? pl_leaf_take_grad(n, pl_retain(g)) : hold_grad(t, pl_retain(g));
 }
 
 PlTensor *pl_grad(const PlTensor *t) {

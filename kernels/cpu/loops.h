@@ -45,7 +45,7 @@ typedef struct PlkMapLoop {
 } PlkMapLoop;
 
 typedef struct PlkMapLoops {
-  PlkMapLoop square, sqdiff, abs, prod;             /* sums of x^2, (x - c)^2, |x|; the product */
+  PlkMapLoop square, diff, sqdiff, abs, prod;       /* sums of x^2, x - c, (x - c)^2, |x|; the product */
   PlkMapLoop exp;                                   /* sums of exp(x - c): columns alone */
   int64_t (*count_u8)(const uint8_t *x, int64_t n); /* that are not 0 */
   int64_t (*count_f32)(const float *x, int64_t n);

@@ -483,3 +483,27 @@ describe("x:detach_()", function()
     assert.is_nil(w.grad)
   end)
 end)
+
+describe("requires_grad_(false)", function()
+  it("keeps .grad, for a step or further gradients after it", function()
+    local w, x = T.ones(2):requires_grad_(), T.tensor { 3, 4 }
+    local opt = T.optim.SGD({ w }, { lr = 1 })
+    local function grad() return w.grad and w.grad:totable() end
+    (w * x):sum():backward()
+    w:requires_grad_(false) -- while another network is trained through this one
+    assert.is_false(w.requires_grad)
+    assert.same({ 3, 4 }, grad())
+    assert.is_false((w * x).requires_grad)
+    w:requires_grad_(true)
+    assert.same({ 3, 4 }, grad());
+    (w * x):sum():backward()
+    assert.same({ 6, 8 }, grad())
+    w:requires_grad_(false)
+    opt:step()
+    assert.same({ -5, -7 }, w:totable())
+    opt:zero_grad()
+    assert.is_nil(grad())
+    w:requires_grad_(true)
+    assert.is_nil(grad())
+  end)
+end)

@@ -126,4 +126,82 @@ describe("at their edges", function()
       assert.is_true(both:select(2, 2):equal(y:select(2, 1)))
     end
   end)
+
+  it("clamp without one bound passes infinities on that side", function()
+    for _, dtype in ipairs { "f32", "f64" } do
+      for _, row in ipairs {
+        { { min = -0.5 }, { 0, 0, 1, 1, 0 } }, { { max = 0.5 }, { 1, 1, 0, 0, 0 } },
+        { { min = -0.5, max = 0.5 }, { 0, 0, 0, 0, 0 } },
+      } do
+        local x = T.tensor({ -INF, -2, 2, INF, NAN }, { dtype = dtype }):requires_grad_()
+        x:clamp(row[1]):sum():backward()
+        same(row[2], x.grad:totable(), "clamp's gradient")
+      end
+    end
+  end)
+
+  it("elu, celu and selu have no second derivative at 0", function()
+    for _, name in ipairs { "elu", "celu", "selu" } do
+      local x = T.tensor({ 0, -0.0, -1, 1, NAN }, { dtype = "f64" }):requires_grad_()
+      local g = T.grad_of(T[name](x):sum(), x, { create_graph = true })
+      local h = T.grad_of(g:sum(), x):totable()
+      assert(h[1] == 0 and h[2] == 0 and h[3] > 0.3 and h[4] == 0 and h[5] == 0, name)
+    end
+  end)
+
+  it("the variance of equal elements is 0, and so is the gradient of their deviation", function()
+    T.manual_seed(3)
+    for _, dtype in ipairs { "f64", "f32", "f16", "bf16" } do
+      for _, n in ipairs { 3, 7, 33, 1000 } do
+        local v = T.rand(40, { dtype = dtype }) * 100
+        for dim, x in ipairs { v:view(1, 40):expand(n, 40), v:view(40, 1):expand(40, n) } do
+          x = x:contiguous():requires_grad_()
+          local y = x:std(dim)
+          assert.equal(0, y:ne(0):sum():item(), dtype)
+          y:sum():backward()
+          assert.equal(0, x.grad:ne(0):sum():item(), dtype)
+          assert.equal(0, x:var(dim):ne(0):sum():item(), dtype)
+        end
+      end
+    end
+    local far = T.tensor({ 1e300, -INF, 1 }, { dtype = "f64" })
+    assert.equal(INF, T.tensor({ 1e300, -1e300 }, { dtype = "f64" }):var():item())
+    assert.is_true(far:var():isnan():item())
+  end)
+
+  it("a correction above the count of elements leaves var's gradient finite, as in PyTorch", function()
+    local x = T.tensor({ 1, 2, 6 }, { dtype = "f64" }):requires_grad_()
+    local y = x:var { correction = 4 }
+    assert.equal(INF, y:item())
+    same({ 4, 2, -6 }, T.grad_of(y, x):totable(), "var's gradient") -- 2 (x - mean) / (3 - 4)
+    same({ 0, 0, 0 }, T.grad_of(x:std { correction = 4 }, x):totable(), "std's gradient")
+  end)
+
+  it("equal medians of all elements share the gradient", function()
+    local x = T.tensor({ 2, 1, 2, 2, 5 }):requires_grad_()
+    x:median():backward()
+    same({ 1 / 3, 0, 1 / 3, 1 / 3, 0 }, x.grad:totable(), "median's gradient")
+    local z = T.tensor({ NAN, 1, NAN, 3 }):requires_grad_()
+    z:median():backward()
+    same({ 0.5, 0, 0.5, 0 }, z.grad:totable(), "median's gradient at NaN")
+    local k = T.tensor({ { 1, 1 }, { 1, 0 } }):requires_grad_()
+    k:median { keepdim = true }:sum():backward()
+    same({ 1 / 3, 1 / 3, 1 / 3, 0 }, k.grad:flatten():totable(), "median's gradient, keepdim")
+  end)
+
+  it("rms_norm of half precision adds the epsilon of f32", function()
+    for _, dtype in ipairs { "f16", "bf16" } do
+      local x = T.tensor({ 1e-3, 2e-3 }, { dtype = dtype })
+      local a, b = table.unpack(x:double():totable())
+      local root = math.sqrt((a * a + b * b) / 2 + 2.0 ^ -23)
+      for _, y in ipairs { (T.rms_norm(x, { normalized_shape = { 2 } })), T.nn.RMSNorm(2):to(dtype)(x) } do
+        assert.equal(dtype, y:dtype())
+        assert(math.abs(y[1]:item() - a / root) < 0.005 and math.abs(y[2]:item() - b / root) < 0.005, dtype)
+      end
+    end
+  end)
+
+  it("bools are close where they are equal", function()
+    assert.same({ true, false }, T.tensor({ true, true }):isclose(T.tensor { true, false }):totable())
+  end)
 end)

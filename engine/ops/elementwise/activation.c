@@ -138,10 +138,10 @@ ACTIVATION(softplus, SOFTPLUS, pl_infer_broadcast, x[0], softplus_second, PARAM2
            "log(1 + e^(beta x)) / beta", "A smooth relu, log(1 + e^(beta x)) / beta; x itself where beta x > threshold.",
            "print(T.tensor { -1, 0, 1 }:softplus())  --> {0.3133, 0.6931, 1.3133}  -- f32[3] cpu")
 
-/* a e^(x/b)/b where x ≤ 0 */
+/* a e^(x/b)/b where x < 0; the slope jumps at 0, and PyTorch takes 0 there */
 static PlVal exp_tail(PlMaker *g, PlVal x, double scale, double b) {
-  PlVal positive = pl_g2(g, &pl_op_gt, x, zero(g));
-  return g_where(g, positive, zero(g), g_muln(g, F1(exp, b == 1 ? x : g_divn(g, x, b)), scale));
+  PlVal negative = pl_g2(g, &pl_op_lt, x, zero(g));
+  return g_where(g, negative, g_muln(g, F1(exp, b == 1 ? x : g_divn(g, x, b)), scale), zero(g));
 }
 static PlVal elu_second(PlMaker *g, PlVal x) { return exp_tail(g, x, number(g, 0), 1); }
 static PlVal celu_second(PlMaker *g, PlVal x) { return exp_tail(g, x, 1 / number(g, 0), number(g, 0)); }

@@ -123,8 +123,8 @@ PL_OP(layer_norm,
       .infer = layer_infer, .grad = layer_norm_grad, .tangent = layer_norm_tangent, .fused = {1 + PLK_FUSED_LAYER_NORM},
       PL_KERNEL(layer_norm));
 PL_OP(rms_norm,
-      .doc = "x over the root of its mean square in the last dims (normalized_shape), times weight (optional). eps: the "
-             "dtype's epsilon unless given. Further output: 1/root.",
+      .doc = "x over the root of its mean square in the last dims (normalized_shape), times weight (optional). eps: "
+             "unless given, the epsilon of f64 for f64, else that of f32. Further output: 1/root.",
       .example = "print((T.rms_norm(T.tensor { { 3, 4 } }, { normalized_shape = { 2 } })))  --> {{0.8485, 1.1314}}  -- f32[1,2] cpu",
       .formula = "h = x/sqrt(mean(x^2) + eps);  y = h w;  dx = (g - h mean(g h))/sqrt(mean(x^2) + eps), g = w dy", .nin = 2, .nopt = 1,
       .nout = 2, .nvisible = 1, .nattr = 2, .args = {"x", "weight"}, .attrs = {A_INTS_REQ("normalized_shape"), A_FLOAT_OPT("eps")},

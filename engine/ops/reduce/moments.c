@@ -82,7 +82,7 @@ static PlStatus var_grad(PlMaker *g) {
     PlVal zero = pl_g2(g, &pl_op_eq, g->y[0], pl_g_num(g, 0));
     dy = zero_where(g, zero, g_div(g, dy, g->y[0]));
   }
-  dy = n > 0 ? g_muln(g, dy, (std ? 1 : 2) / n) : g_mul(g, dy, pl_g_num(g, (double)INFINITY));
+  dy = g_mul(g, dy, pl_g_num(g, n == 0 ? (double)INFINITY : (std ? 1 : 2) / n)); /* below 0 as it is, unlike y: as PyTorch */
   g->dx[0] = g_mul(g, wide(g, dy, mask, 2), d);
   return g->status;
 }

@@ -198,17 +198,23 @@ static PlStatus median_infer(PlInfer *c) {
   dims_desc(&c->out[1], PL_I64, x, ~0u, pl_attr_i(c->attrs, 1) != 0);
   return PL_OK;
 }
+/* Along a dim the element at the index takes it; of all elements those that are equal share, NaNs where y is NaN. */
 static PlStatus median_grad(PlMaker *g) {
-  if (g->in[0]->numel > 0 || pl_attr_has(g->attrs, 0)) return give(g, 0, 2);
-  g->dx[0] = pl_g_expand_like(g, g->dy[0], 0);
+  if (pl_attr_has(g->attrs, 0)) return give(g, 0, 2);
+  if (g->in[0]->numel == 0) {
+    g->dx[0] = pl_g_expand_like(g, g->dy[0], 0);
+    return g->status;
+  }
+  PlVal hit = pl_g2(g, &pl_op_logical_or, pl_g2(g, &pl_op_eq, g->x[0], g->y[0]), pl_g1(g, &pl_op_isnan, g->x[0]));
+  g->dx[0] = g_mul(g, hit, g_div(g, g->dy[0], pl_g1(g, &pl_op_sum, hit)));
   return g->status;
 }
 
 PL_OP(median,
       .doc = "The median along dim, or of all elements, and its place: values, indices. The lower one of two; "
-             "NaN if there is one.",
+             "NaN if there is one. Without dim equal elements share the gradient.",
       .example = "print(T.tensor { 3, 1, 2 }:median())  --> 2.  -- f32[] cpu\n"
                  "print(T.tensor { { 3, 1, 2 } }:median(2))  --> {2.}  -- f32[1] cpu\t{3}  -- i64[1] cpu",
-      .formula = "dx = dy at the indices, else 0", .nin = 1, .nout = 2, .nattr = 3, .args = {"x"},
+      .formula = "dx = dy at the indices, else 0; without dim dy [x = y] / count(x = y)", .nin = 1, .nout = 2, .nattr = 3, .args = {"x"},
       .attrs = {A_DIM_OPT("dim"), A_BOOL("keepdim", 0), A_BASE}, .cls = PL_REDUCTION, .batch = pl_batch_dims, .flags = PL_F_CONTIGUOUS,
       .kcode = PLK_O_MEDIAN, .infer = median_infer, .grad = median_grad, PL_KERNEL(sort));

@@ -60,6 +60,7 @@ PLK_LANE PlkV_f64 magnitude(PlkV_f64 v) { return (PlkV_f64)((PlkM_f64)v & INT64_
   MAPPED(float, f32, name, START, J, VMAP, MAP) \
   MAPPED(double, f64, name, START, J, VMAP, MAP)
 BOTH(square, 0, +, v *v, v1 *v1)
+BOTH(diff, 0, +, v - c, v1 - c1)
 BOTH(sqdiff, 0, +, (v - c) * (v - c), (v1 - c1) * (v1 - c1))
 BOTH(abs, 0, +, magnitude(v), vm_abs_f64(v1))
 BOTH(prod, 1, *, v, v1)
@@ -120,6 +121,7 @@ static void sum_col_i64(const int64_t *x, int64_t ld, int64_t rows, int64_t cols
 extern const PlkMapLoops PLK_ISA_NAME(plk_map_table);
 const PlkMapLoops PLK_ISA_NAME(plk_map_table) = {
     .square = PAIR(square),
+    .diff = PAIR(diff),
     .sqdiff = PAIR(sqdiff),
     .abs = PAIR(abs),
     .prod = PAIR(prod),

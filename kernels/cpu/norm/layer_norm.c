@@ -54,10 +54,8 @@ static int64_t row_length(const PlkCall *c) {
 
 static bool copies(const PlArray *a, PlkComp comp) { return a && !plk_comp_direct(a->dtype, comp); }
 
-/* When eps is none: the spacing of floats at 1 in x's dtype, as RMS norm's default says. */
 static double eps_of(const PlkCall *c, int dtype) {
-  if (pl_attr_has(c->attrs, 1)) return pl_attr_f(c->attrs, 1);
-  return dtype == PL_F64 ? 0x1p-52 : dtype == PL_F32 ? 0x1p-23 : dtype == PL_F16 ? 0x1p-10 : 0x1p-7;
+  return pl_attr_has(c->attrs, 1) ? pl_attr_f(c->attrs, 1) : plk_norm_default_eps(dtype);
 }
 
 PlStatus plk_cpu_layer_norm(const PlkCall *c) {

@@ -4,6 +4,7 @@
 #include "kernels/reduce.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "kernels/cpu/reduce/reduce_run.h"
 #include "kernels/cpu/rows.h"
@@ -96,13 +97,22 @@ PlStatus plk_cpu_norm(const PlkCall *c) {
   return plk_reduce_run(&job);
 }
 
-/* sum (x - mean)^2 / max(0, n - correction), the mean first, both in double. */
+/* sum (x - mean)^2 / max(0, n - correction) in double. The mean is that of x - c, plus c: c = 0 where doubles hold sums of x
+ * exactly, else the mean as it comes. So elements that are all equal have a variance of 0, and not rounding errors whose root
+ * a standardized column would be divided by. */
 PlStatus plk_cpu_var(const PlkCall *c) {
-  uint32_t mask = dims_mask(c, 0);
-  void *mean;
-  PL_TRY(plk_scratch((size_t)(c->out[0]->numel ? c->out[0]->numel : 1) * sizeof(double), &mean));
-  PlkReduceJob job = {.x = c->in[0], .mask = mask, .comp = plk_comp(c->in[0]->dtype), .post = PLK_POST_MEAN, .to = mean};
-  PlStatus s = plk_reduce_run(&job);
+  const size_t outs = (size_t)(c->out[0]->numel ? c->out[0]->numel : 1);
+  const uint32_t mask = dims_mask(c, 0);
+  void *room;
+  PL_TRY(plk_scratch(2 * outs * sizeof(double), &room));
+  double *about = room, *mean = about + outs;
+  PlkReduceJob job = {.x = c->in[0], .mask = mask, .comp = PLK_CF64, .post = PLK_POST_MEAN, .to = about};
+  PlStatus s = PL_OK;
+  if (c->in[0]->dtype == PL_F64) s = plk_reduce_run(&job);
+  else memset(about, 0, outs * sizeof(double));
+  job.pre = PLK_PRE_DIFF, job.aux = about, job.to = mean;
+  if (s == PL_OK) s = plk_reduce_run(&job);
+  for (int64_t i = 0; s == PL_OK && i < c->out[0]->numel; i++) mean[i] = isfinite(about[i]) ? about[i] + mean[i] : about[i];
   job = (PlkReduceJob){.x = c->in[0],
                        .mask = mask,
                        .comp = PLK_CF64,
@@ -112,7 +122,7 @@ PlStatus plk_cpu_var(const PlkCall *c) {
                        .p = pl_attr_f(c->attrs, 1),
                        .out = c->out[0]};
   if (s == PL_OK) s = plk_reduce_run(&job);
-  plk_scratch_free(mean);
+  plk_scratch_free(room);
   return s;
 }
 

@@ -356,6 +356,7 @@ static How how(const PlkReduceJob *j, int dtype, bool rows, const PlkMapLoop **m
   }
   *map = j->core == PLK_CORE_PROD && j->pre == PLK_PRE_NONE ? &l->prod
          : sum && j->pre == PLK_PRE_SQUARE                  ? &l->square
+         : sum && j->pre == PLK_PRE_DIFF                    ? &l->diff
          : sum && j->pre == PLK_PRE_SQDIFF                  ? &l->sqdiff
          : sum && j->pre == PLK_PRE_ABS                     ? &l->abs
          : sum && j->pre == PLK_PRE_EXPDIFF && !rows        ? &l->exp

@@ -6,7 +6,7 @@
 #include "kernels/cpu/rows.h"
 
 typedef enum PlkCore { PLK_CORE_SUM, PLK_CORE_PROD, PLK_CORE_MAX, PLK_CORE_MIN } PlkCore;
-/* EXPDIFF and SQDIFF take aux[output element]. */
+/* EXPDIFF, SQDIFF and DIFF take aux[output element]. */
 typedef enum PlkPre {
   PLK_PRE_NONE,
   PLK_PRE_NONZERO,
@@ -14,6 +14,7 @@ typedef enum PlkPre {
   PLK_PRE_ABS,
   PLK_PRE_SQUARE,
   PLK_PRE_POW,
+  PLK_PRE_DIFF,
   PLK_PRE_SQDIFF,
   PLK_PRE_EXPDIFF
 } PlkPre;

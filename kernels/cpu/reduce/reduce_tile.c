@@ -24,6 +24,9 @@ static void pre_f64(const PlkReduceJob *j, double *v, int64_t n, const double *a
   case PLK_PRE_POW:
     for (int64_t i = 0; i < n; i++) v[i] = pow(fabs(v[i]), j->p);
     break;
+  case PLK_PRE_DIFF:
+    for (int64_t i = 0; i < n; i++) v[i] -= aux[i * step];
+    break;
   case PLK_PRE_SQDIFF:
     for (int64_t i = 0; i < n; i++) {
       double d = v[i] - aux[i * step];

@@ -6,6 +6,7 @@
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/libs/fused_source.h"
 #include "kernels/elementwise.h"
+#include "kernels/norm.h"
 
 _Static_assert(sizeof(PlcFusedArgs) <= 4096, "what a launch can carry");
 
@@ -22,7 +23,7 @@ static void divide_by(PlcFusedArgs *a, int64_t cols) {
 static double along(const PlkFusedMember *m, const PlAttrs *from) {
   if (from && pl_attr_has(from, 1)) return pl_attr_f(from, 1);
   if (m->code == PLK_FUSED_VAR || m->code == PLK_FUSED_STD) return 1;
-  return m->dtype == PL_F64 ? 0x1p-52 : m->dtype == PL_F32 ? 0x1p-23 : m->dtype == PL_F16 ? 0x1p-10 : 0x1p-7; /* as layer_norm.cu */
+  return plk_norm_default_eps(m->dtype);
 }
 
 static void parameters(PlcFusedArgs *a, const PlkFused *g, const PlAttrs *const *attrs) {

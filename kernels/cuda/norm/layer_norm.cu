@@ -125,8 +125,7 @@ static int64_t row_length(const PlkCall *c) {
   return n;
 }
 static double eps_of(const PlkCall *c, int dtype) {
-  if (pl_attr_has(c->attrs, 1)) return pl_attr_f(c->attrs, 1);
-  return dtype == PL_F64 ? 0x1p-52 : dtype == PL_F32 ? 0x1p-23 : dtype == PL_F16 ? 0x1p-10 : 0x1p-7;
+  return pl_attr_has(c->attrs, 1) ? pl_attr_f(c->attrs, 1) : plk_norm_default_eps(dtype);
 }
 static unsigned row_blocks(int64_t rows) { return (unsigned)(rows < 1 << 20 ? rows : 1 << 20); }
 
