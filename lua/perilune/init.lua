@@ -60,7 +60,7 @@ core.seal() -- all metamethods are in place
 -- All other parts load at first use: `require "perilune"` stays quick. First the modules,
 local lazy = {
   distributions = "perilune.distributions", distributed = "perilune.distributed",
-  nn = "perilune.nn", optim = "perilune.optim", data = "perilune.data", bar = "perilune.tools.bar",
+  models = "perilune.models", nn = "perilune.nn", optim = "perilune.optim", data = "perilune.data", bar = "perilune.tools.bar",
   save = { "perilune.io", "save" }, load = { "perilune.io", "load" },
   GradScaler = "perilune.autograd.grad_scaler", Generator = "perilune.tensor.generator",
   load_idx = { "perilune.io", "load_idx" },

@@ -83,6 +83,7 @@ local symbol_pages = {
   { "graph", "Graphs and T.jit", "^graph/", "^jit/" },
   { "data", "Data", "^data/" },
   { "files", "Files", "^io/" },
+  { "models", "T.models", "^models/" },
   { "distributed", "T.distributed", "^distributed/", "^nn/parallel" },
   { "distributions", "T.distributions", "^distributions/" },
   { "nn-functional", "nn.F", "^nn/functional/" },

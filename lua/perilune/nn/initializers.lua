@@ -6,6 +6,8 @@ local T = require "perilune"
 local core = require "perilune.core"
 local options = require "perilune.options"
 
+local state = require "perilune.nn.init_state"
+
 local fail = options.fail
 local too_many = require("perilune.surface").too_many
 local init = {}
@@ -43,6 +45,7 @@ local function read(who, t, names, defaults, ...)
 end
 
 local function quietly(t, f, ...)
+  if state.off then return t end
   local _ <close> = T.no_grad()
   f(t, ...)
   return t

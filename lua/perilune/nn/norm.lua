@@ -51,27 +51,38 @@ function LayerNorm:extra_repr()
 end
 
 --- nn.RMSNorm(…) → module
--- x / √(mean x² + eps) over the last dimensions, then weight (Zhang & Sennrich 2019).
+-- x / √(mean x² + eps) over the last dimensions, then weight (Zhang & Sennrich 2019); times 1 + weight, which then
+-- starts as zeros, with unit_offset.
 -- Shapes: [*, normalized_shape] → the same
 --   print(nn.RMSNorm(2)(T.tensor { 3, 4 }):detach())  --> {0.8485, 1.1314}  -- f32[2] cpu
 local RMSNorm = class "RMSNorm"
 local rms_spec = options.spec("nn.RMSNorm", {
   { "normalized_shape", "ints" }, { "eps", "nonnegative", optional = true },
-  { "elementwise_affine", "bool", true }, { "dtype", "string", optional = true } }, { list_first = true })
+  { "elementwise_affine", "bool", true }, { "dtype", "string", optional = true },
+  { "unit_offset", "bool", false } }, { list_first = true })
 
 function RMSNorm:init(...)
   local a = read(rms_spec, ...)
   self.normalized_shape = shape_list("nn.RMSNorm", a.normalized_shape)
   self.eps, self.elementwise_affine = a.eps, a.elementwise_affine
   self._opts = { normalized_shape = self.normalized_shape, eps = a.eps }
-  if a.elementwise_affine then self.weight = Parameter(T.ones(self.normalized_shape, { dtype = a.dtype })) end
+  self.unit_offset = a.unit_offset
+  if a.elementwise_affine then
+    local start = a.unit_offset and T.zeros or T.ones
+    self.weight = Parameter(start(self.normalized_shape, { dtype = a.dtype }))
+  elseif a.unit_offset then
+    fail "nn.RMSNorm: unit_offset is of the weight, and elementwise_affine=false has none"
+  end
 end
 
-function RMSNorm:forward(x) return (rms_norm(x, self.weight, self._opts)) end
+function RMSNorm:forward(x)
+  local weight = self.weight
+  return (rms_norm(x, self.unit_offset and weight + 1 or weight, self._opts))
+end
 
 function RMSNorm:extra_repr()
-  return ("%s, eps=%s, elementwise_affine=%s"):format(text(self.normalized_shape), self.eps or "nil",
-    tostring(self.elementwise_affine))
+  return ("%s, eps=%s, elementwise_affine=%s%s"):format(text(self.normalized_shape), self.eps or "nil",
+    tostring(self.elementwise_affine), self.unit_offset and ", unit_offset=true" or "")
 end
 
 -- ---- over batch and space ------------------------------------------------------------------------------

@@ -1,0 +1,99 @@
+-- SPDX-License-Identifier: MIT
+--- What all models share: their class, what they return, losses, and how they are called. @module perilune.models.base
+local F = require "perilune.nn.functional"
+local T = require "perilune"
+local module = require "perilune.nn.module"
+local options = require "perilune.options"
+
+local fail, describe = options.fail, options.describe
+local base = {}
+
+--- The class of all models. net.config are the settings, in transformers' names; net:generate where text can be made.
+local Pretrained = module.class "Pretrained"
+base.Pretrained = Pretrained
+
+local output = { __name = "ModelOutput" }
+function output.__tostring(t)
+  local names = {}
+  for name in pairs(t) do names[#names + 1] = name end
+  table.sort(names)
+  return ("ModelOutput(%s)"):format(table.concat(names, ", "))
+end
+--- A table of results that hooks and the like leave whole.
+function base.output(t) return setmetatable(t, output) end
+
+--- What a model returns: its main result, and, where the call has a table of options, all results by name.
+function base.results(main, out, opts)
+  if opts == nil then return main end
+  return main, base.output(out)
+end
+
+--- ids, integers [B, L] (or [L], as a batch of one), checked against a table of n rows.
+function base.ids(who, ids, n, name)
+  if not T.is_tensor(ids) or ids:is_floating_point() or ids:dim() < 1 or ids:dim() > 2 then
+    fail("%s: %s must be integers [B, L], got %s", who, name or "ids", describe(ids))
+  end
+  if ids:dim() == 1 then ids = ids:unsqueeze(1) end
+  if not T.core.jit_tracing() and ids:numel() > 0 then
+    local low, high = ids:min():item(), ids:max():item()
+    if low < 0 or high >= n then
+      fail("%s: %s must be from 0 to %d, the %d of the table; got %d", who, name or "ids", n - 1, n,
+        low < 0 and low or high)
+    end
+  end
+  return ids
+end
+
+--- The mask [B, S] of an option, 0 where nothing is; nil where nothing is hidden.
+function base.padding(who, mask, b, s)
+  if mask == nil then return nil end
+  if not T.is_tensor(mask) or mask:dim() ~= 2 or mask:size(1) ~= b or mask:size(2) ~= s then
+    fail("%s: attention_mask must be [%d, %d], 1 where a token is, got %s", who, b, s, describe(mask))
+  end
+  if not T.core.jit_tracing() and mask:ne(0):all():item() then return nil end
+  return mask
+end
+
+--- The mean of -log p over all labels but -100; logits [..., C], labels [...], classes from 0.
+function base.cross_entropy(who, logits, labels)
+  local n, want = logits:size(-1), logits:shape()
+  want[#want] = nil
+  local fits = T.is_tensor(labels) and not labels:is_floating_point() and labels:dim() == #want
+  for d = 1, fits and #want or 0 do fits = fits and labels:size(d) == want[d] end
+  if not fits then
+    fail("%s: labels must be integers [%s], got %s", who, table.concat(want, ", "), describe(labels))
+  end
+  return F.cross_entropy(logits:reshape(-1, n):float(), labels:reshape(-1):long(), { index_base = 0,
+    ignore_index = -100 })
+end
+
+--- The loss of sequence classification by the config's problem_type: cross entropy, one number, or several yes and no.
+function base.classification_loss(who, logits, labels, c)
+  local kind = c.problem_type or c.num_labels == 1 and "regression"
+    or labels:is_floating_point() and "multi_label_classification" or "single_label_classification"
+  if kind == "regression" then
+    return F.mse_loss(logits:squeeze(-1):float(), labels:reshape(logits:squeeze(-1):shape()):float())
+  elseif kind == "multi_label_classification" then
+    return F.binary_cross_entropy_with_logits(logits:float(), labels:float())
+  end
+  return base.cross_entropy(who, logits, labels)
+end
+
+--- Makes a parameter of one module that of another, too.
+function base.tie(to, from) to.weight = from.weight end
+
+--- Draws all weights as transformers does: normal with a deviation for matrices, 0 for biases; norms stay.
+function base.initialize(net, std)
+  if require("perilune.nn.init_state").off then return net end
+  local _ <close> = T.no_grad()
+  for name, p in net:named_parameters() do
+    if p:dim() >= 2 then p:normal_(0, std)
+    elseif name:find "bias$" then p:fill_(0) end
+  end
+  return net
+end
+
+--- New tokens after a prompt: see perilune.models.generate.
+function Pretrained:generate(ids, opts) return require("perilune.models.generate").run(self, ids, opts) end
+
+return base

@@ -1,0 +1,282 @@
+-- SPDX-License-Identifier: MIT
+--- The decoder that Llama and its relatives are: an embedding, layers of self-attention and feed-forward with norms
+-- before them, a last norm, and heads on top. What differs is a table d of settings; see `Decoder:init`.
+-- @module perilune.models.decoder
+local T = require "perilune"
+local base = require "perilune.models.base"
+local attention = require "perilune.nn.grouped_attention"
+local module = require "perilune.nn.module"
+local options = require "perilune.options"
+
+local Dropout = require("perilune.nn.dropout").Dropout
+local Embedding = require("perilune.nn.embedding").Embedding
+local KVCache = require("perilune.nn.cache").KVCache
+local Linear = require("perilune.nn.linear").Linear
+local ModuleList = require("perilune.nn.container").ModuleList
+local Rotary = require("perilune.nn.rotary").RotaryEmbedding
+local fail, describe = options.fail, options.describe
+
+local M = {}
+
+-- ---- parts -------------------------------------------------------------------------------------------------
+
+-- Two layers with an activation between them, under the names that files have for them.
+local MLP = module.class "MLP"
+function MLP:init(width, hidden, act, up, down, make)
+  make = make or Linear
+  self[up], self[down] = make(width, hidden), make(hidden, width)
+  rawset(self, "_act", act)
+  rawset(self, "_up", up)
+  rawset(self, "_down", down)
+end
+function MLP:forward(x) return self[self._down](self._act(self[self._up](x))) end
+M.MLP = MLP
+
+-- ---- one layer ---------------------------------------------------------------------------------------------
+
+-- Norm and attention, norm and feed-forward, each added to x; `post`: a norm after both as well; `parallel`: both
+-- read x, or one norm of it where the second has no name.
+local Layer = module.class "DecoderLayer"
+
+function Layer:init(d, i)
+  local n = d.names
+  self[n.attention] = d.attention(i)
+  self[n.mlp] = d.mlp(i)
+  self[n.attention_norm] = d.norm(d.width)
+  if n.mlp_norm then self[n.mlp_norm] = d.norm(d.width) end
+  if n.attention_post then self[n.attention_post], self[n.mlp_post] = d.norm(d.width), d.norm(d.width) end
+  rawset(self, "_n", n)
+  self.parallel, self.drop = d.parallel or false, d.dropout or 0
+end
+
+function Layer:forward(x, how)
+  local n, p = self._n, self.training and self.drop or 0
+  local function dropped(y) return p > 0 and T.dropout(y, p) or y end
+  local seen = self[n.attention_norm](x)
+  local y = self[n.attention](seen, how)
+  if n.attention_post then y = self[n.attention_post](y) end
+  y = dropped(y)
+  if self.parallel then
+    return x + y + dropped((self[n.mlp](n.mlp_norm and self[n.mlp_norm](x) or seen)))
+  end
+  x = x + y
+  local z = (self[n.mlp](self[n.mlp_norm](x)))
+  if n.mlp_post then z = self[n.mlp_post](z) end
+  return x + dropped(z)
+end
+
+-- ---- the stack ---------------------------------------------------------------------------------------------
+
+local Decoder = module.class "Decoder"
+
+--- d: names of the children; vocab, width, layers; norm(width), attention(i), mlp(i) make the parts of layer i (from
+-- 1); windows: how far each layer sees, or false; ropes: settings of rotary embeddings, rope_of(i): which of them
+-- layer i has; places: rows of a learned table of places; scale: of embeddings; padding: the id whose row gets no
+-- gradient; dropout, embed_dropout, parallel.
+function Decoder:init(d)
+  local n = d.names
+  self[n.embed] = Embedding(d.vocab, d.width, { index_base = 0, padding_idx = d.padding })
+  if d.places then self[n.places] = Embedding(d.places, d.width, { index_base = 0 }) end
+  local list = {}
+  for i = 1, d.layers do list[i] = Layer(d, i) end
+  self[n.layers] = ModuleList(list)
+  self[n.norm] = d.norm(d.width)
+  for i, s in ipairs(d.ropes or {}) do self["rotary" .. i] = Rotary(s) end
+  self.drop = Dropout(d.embed_dropout or 0)
+  rawset(self, "_d", { names = n, vocab = d.vocab, windows = d.windows or {}, rope_of = d.rope_of, ropes = #(d.ropes
+    or {}),
+    scale = d.scale, places = d.places, who = d.who })
+end
+
+-- Places of the new tokens, i64 [B or 1, L], from 0: those of the real tokens so far.
+local function positions(who, o, b, l, past, padding, device)
+  local given = o.position_ids
+  if given ~= nil then
+    if not T.is_tensor(given) or given:is_floating_point() or given:dim() ~= 2 or given:size(2) ~= l
+      or given:size(1) ~= 1 and given:size(1) ~= b then
+      fail("%s: position_ids must be integers [%d, %d], got %s", who, b, l, describe(given))
+    end
+    return given
+  end
+  if padding then
+    local at = padding:ne(0):long():cumsum(2) - 1
+    return at:clamp { min = 0 }:narrow(2, past + 1, l)
+  end
+  return T.arange(past, past + l - 1, { device = device }):unsqueeze(1)
+end
+
+local call = { "attention_mask", "position_ids", "labels", "cache", "hidden_states", "inputs_embeds", "last" }
+
+--- (ids, {attention_mask=, position_ids=, cache=, hidden_states=, inputs_embeds=}) → [B, L, width]; with options,
+-- further results by name.
+function Decoder:forward(tokens, opts)
+  local o, d = options.check(self._d.who, opts, call), self._d
+  local n, x = d.names, o.inputs_embeds
+  if x == nil then
+    tokens = base.ids(d.who, tokens, d.vocab)
+    x = self[n.embed](tokens)
+  end
+  local b, l, device = x:size(1), x:size(2), x:device()
+  local past = o.cache and #o.cache or 0
+  local padding = base.padding(d.who, o.attention_mask, b, past + l)
+  local at = positions(d.who, o, b, l, past, padding, device)
+  if d.scale then x = x * d.scale end
+  if d.places then
+    if past + l > d.places and at:max():item() >= d.places then
+      fail("%s: %d places, and the text reaches place %d", d.who, d.places, at:max():item() + 1)
+    end
+    x = x + self[n.places](at)
+  end
+  x = self.drop(x)
+  local turns, masks, hidden = {}, {}, o.hidden_states and { x } or nil
+  for i = 1, d.ropes do turns[i] = table.pack(self["rotary" .. i](at)) end
+  for i, layer in ipairs(self[n.layers]) do
+    local window = d.windows[i] or false
+    if masks[window] == nil then
+      local plain = l > 1 and past == 0 and not padding and not (window and window < l)
+      masks[window] = { plain = plain, mask = not plain and attention.mask { length = l, past = past,
+        window = window or nil, padding = padding, device = device } or nil }
+    end
+    local m, r = masks[window], d.ropes > 0 and (d.rope_of and d.rope_of(i) or 1)
+    x = layer(x, { mask = m.mask, is_causal = m.plain, rope = r and self["rotary" .. r] or nil,
+      cos = r and turns[r][1] or nil, sin = r and turns[r][2] or nil, cache = o.cache, layer = i, window = window
+        or nil })
+    if hidden then hidden[i + 1] = x end
+  end
+  x = self[n.norm](x)
+  if hidden then hidden[#hidden] = x end
+  return base.results(x, { last_hidden_state = x, hidden_states = hidden, cache = o.cache }, opts)
+end
+M.Decoder = Decoder
+
+-- ---- heads -------------------------------------------------------------------------------------------------
+
+-- Logits of the next token. d.names.root, d.names.head; d.tied, d.head_bias, d.cap: logits are cap · tanh(logits /
+-- cap).
+local Causal = module.class("CausalLM", base.Pretrained)
+function Causal:init(d)
+  self[d.names.root] = Decoder(d)
+  self[d.names.head] = Linear(d.width, d.vocab, { bias = d.head_bias or false })
+  if d.tied then base.tie(self[d.names.head], self[d.names.root][d.names.embed]) end
+  rawset(self, "_d", d)
+end
+
+--- (ids, opts) → logits [B, L, vocab], output with loss where labels are given (they are shifted by one),
+-- hidden_states. last: the logits of so many last places alone.
+function Causal:forward(tokens, opts)
+  local o, d = opts or {}, self._d
+  local x, out = self[d.names.root](tokens, o)
+  if o.last then x = x:narrow(2, x:size(2) - o.last + 1, o.last) end
+  local logits = self[d.names.head](x)
+  if d.cap then logits = (logits / d.cap):tanh() * d.cap end
+  if o.labels ~= nil then
+    local l = logits:size(2)
+    if not T.is_tensor(o.labels) or o.labels:dim() ~= 2 or o.labels:size(2) ~= l then
+      fail("%s: labels must be integers %s, as ids, got %s", d.who, describe(tokens), describe(o.labels))
+    end
+    out.loss = base.cross_entropy(d.who, logits:narrow(2, 1, l - 1), o.labels:narrow(2, 2, l - 1))
+  end
+  out.logits, out.last_hidden_state = logits, nil
+  return base.results(logits, out, opts)
+end
+
+-- What making text needs of a decoder: its cache and the places of padding. first: the ids that come first.
+local State = {}
+State.__index = State
+
+--- Rows of ids of one length → logits [B, V] of what comes next; all: of the last `all` places, [B, all, V].
+function State:advance(rows, all)
+  local ids = T.tensor(rows, { dtype = "i64", device = self.device })
+  local mask = self.mask
+  if mask and #self.cache > 0 then
+    mask = T.cat({ mask, T.ones({ ids:size(1), ids:size(2) }, { dtype = "i64", device = self.device }) }, 2)
+    self.mask = mask
+  end
+  local logits = self.net(ids, { cache = self.cache, attention_mask = mask, last = all or 1 })
+  return all and logits or logits:squeeze(2)
+end
+function State:reorder(rows)
+  local at = T.tensor(rows, { dtype = "i64", device = self.device })
+  self.cache:reorder(at)
+  if self.mask then self.mask = self.mask:index_select(1, at) end
+end
+function State:crop(n) self.cache:crop(n) end
+function State:length() return #self.cache end
+
+-- Begins with prompts of several lengths: padded on the left. A cache that is given keeps what it has of the prompt.
+function Causal:begin(rows, o)
+  local most = 0
+  for _, row in ipairs(rows) do most = math.max(most, #row) end
+  local first, mask, padded = {}, {}, false
+  for r, row in ipairs(rows) do
+    first[r], mask[r] = {}, {}
+    for i = 1, most - #row do first[r][i], mask[r][i], padded = o.pad or 0, 0, true end
+    for _, id in ipairs(row) do table.insert(first[r], id) table.insert(mask[r], 1) end
+  end
+  local device = self[self._d.names.root][self._d.names.embed].weight:device()
+  local cache = o.cache
+  if cache then
+    if #rows > 1 then fail("generate: cache goes with one prompt") end
+    local old, n = cache.ids or {}, 0
+    while n < #rows[1] - 1 and n < #cache and old[n + 1] == rows[1][n + 1] do n = n + 1 end
+    cache:crop(n)
+    first = { { table.unpack(rows[1], n + 1) } }
+    cache.ids = { table.unpack(rows[1]) }
+  end
+  return setmetatable({ net = self, cache = cache or KVCache(), device = device, first = first,
+    mask = padded and T.tensor(mask, { dtype = "i64", device = device }) or nil }, State)
+end
+
+-- Logits of classes, read at the last token that is no padding.
+local Sequence = module.class("SequenceClassifier", base.Pretrained)
+function Sequence:init(d)
+  self[d.names.root] = Decoder(d)
+  self.score = Linear(d.width, d.num_labels, { bias = false })
+  rawset(self, "_d", d)
+end
+function Sequence:forward(tokens, opts)
+  local o, d = opts or {}, self._d
+  local x, out = self[d.names.root](tokens, o)
+  local logits, b, l = self.score(x), x:size(1), x:size(2)
+  local last = T.full({ b }, l, { dtype = "i64" })
+  if d.pad and T.is_tensor(tokens) then
+    local at = base.ids(d.who, tokens, d.vocab):ne(d.pad):long() * T.arange(l):unsqueeze(1)
+    last = (at:max(2)):clamp { min = 1 }
+  elseif b > 1 then
+    fail("%s: a batch needs pad_token_id in the config, to know where each text ends", d.who)
+  end
+  logits = logits:gather(2, last:reshape(b, 1, 1):expand(b, 1, logits:size(3))):squeeze(2)
+  if o.labels ~= nil then out.loss = base.classification_loss(d.who, logits, o.labels, self.config) end
+  out.logits, out.last_hidden_state = logits, nil
+  return base.results(logits, out, opts)
+end
+
+-- A model without a head is the stack alone, its parameters without a prefix.
+local heads = { ForCausalLM = Causal, ForSequenceClassification = Sequence, Model = Decoder }
+
+--- The three classes of a family: Name, "Llama", gives LlamaModel, LlamaForCausalLM, LlamaForSequenceClassification.
+-- settings(c, who) → d.
+function M.family(a)
+  a.classes = {}
+  for suffix, Head in pairs(heads) do
+    local name = (suffix == "ForCausalLM" and a.causal_name) or a.name .. suffix
+    local C = module.class(name, Head)
+    a.classes[name] = function(c)
+      local d = a.settings(c, name)
+      d.who, d.pad, d.num_labels = name, c.pad_token_id, c.num_labels
+      return base.initialize(C(d), c.initializer_range)
+    end
+  end
+  a.default = a.causal_name or a.name .. "ForCausalLM"
+  return a
+end
+
+--- The names of the children in Llama's files.
+function M.names(more)
+  local n = { root = "model", embed = "embed_tokens", layers = "layers", norm = "norm", head = "lm_head",
+    attention = "self_attn", mlp = "mlp", attention_norm = "input_layernorm", mlp_norm = "post_attention_layernorm" }
+  for key, v in pairs(more or {}) do n[key] = v or nil end
+  return n
+end
+
+return M

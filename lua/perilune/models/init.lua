@@ -1,0 +1,253 @@
+-- SPDX-License-Identifier: MIT
+--- T.models: networks that people have, read from the folders of transformers and written as such, or made from
+-- options.
+-- Ids of tokens, classes and places are the files' own and count from 0, as do the numbers in names of parameters
+-- (net:state_dict{index_base = 0}); dimensions and everything else count from 1. @module perilune.models
+local config = require "perilune.models.config"
+local json = require "perilune.io.json"
+local options = require "perilune.options"
+local weights = require "perilune.models.weights"
+
+local fail, describe = options.fail, options.describe
+local models = {}
+
+-- Files of architectures: name in T.models → file; model_type → file.
+local files = { Llama = "llama", Mistral = "mistral", Qwen2 = "qwen2", Qwen3 = "qwen3", Gemma = "gemma",
+  Gemma2 = "gemma2",
+  Gemma3 = "gemma3", Phi3 = "phi3", Phi = "phi", GPTNeoX = "gpt_neox", Mixtral = "mixtral", Qwen3Moe = "qwen3_moe",
+  Olmoe = "olmoe", GPT2 = "gpt2" }
+local types = { gemma3_text = "gemma3" }
+for _, file in pairs(files) do types[file] = types[file] or file end
+
+local function sorted(t)
+  local names = {}
+  for name in pairs(t) do names[#names + 1] = name end
+  table.sort(names)
+  return names
+end
+
+local function architecture(file) return require("perilune.models." .. file) end
+
+-- pcall for what refuses: f(…), or nil, message, code.
+local function guarded(f, ...)
+  local done = table.pack(pcall(f, ...))
+  if done[1] then return table.unpack(done, 2, done.n) end
+  local why = done[2]
+  if type(why) == "table" and why.message then return nil, why.message, why.code end
+  error(why, 0)
+end
+
+-- What nn's constructors refuse is what the config is refused for.
+local function built(a, class, c)
+  local ok, net = pcall(a.classes[class], c)
+  if ok then return net end
+  if type(net) == "table" then error(net, 0) end
+  config.fault("%s: %s", class, (tostring(net):gsub("^[^\n]-:%d+: ", "")))
+end
+
+local function finish(net, a, class, c, given, generation)
+  rawset(net, "config", c)
+  rawset(net, "_model", { architecture = a, class = class, given = given })
+  rawset(net, "generation_config", generation or {})
+  return net
+end
+
+-- ---- from options ------------------------------------------------------------------------------------------
+
+local function make(name, file, given)
+  given = given == nil and {} or given
+  if type(given) ~= "table" or getmetatable(given) ~= nil then
+    fail("models.%s: a table of settings is wanted, got %s", name, describe(given))
+  end
+  local a, settings, class = architecture(file), {}, given.architecture
+  for key, v in pairs(given) do if key ~= "architecture" then settings[key] = v end end
+  class = class or a.default
+  if not a.classes[class] then
+    fail("models.%s: %s", name, options.unknown("architecture", class, sorted(a.classes)))
+  end
+  local net, why = guarded(function()
+    local c = config.read("models." .. name, config.fields(config.common, a.fields), settings, true)
+    if a.check then a.check(class, settings, c) end
+    return finish(built(a, class, c), a, class, c, nil, { eos_token_id = c.eos_token_id, pad_token_id = c.pad_token_id,
+      bos_token_id = c.bos_token_id })
+  end)
+  if not net then fail("%s", why) end
+  return net
+end
+
+-- ---- from folders ------------------------------------------------------------------------------------------
+
+local function read_json(path, optional)
+  local v, why, code = json.read(path)
+  if v == nil then
+    if optional and code == "io" then return nil end
+    error({ message = why, code = code }, 0)
+  end
+  if type(v) ~= "table" or json.is_array(v) then error({ message = path .. ": an object is wanted", code = "format" },
+    0) end
+  return v
+end
+
+local function class_of(path, given, a, wanted)
+  local list = given.architectures
+  local class = wanted or type(list) == "table" and list[1] or a.default
+  if not a.classes[class] then
+    config.fault("%s: %s", path, options.unknown("architecture", tostring(class), sorted(a.classes)))
+  end
+  return class
+end
+
+local function load(dir, o)
+  local path = dir .. "/config.json"
+  local given = read_json(path)
+  local kind = given.model_type
+  local file = types[kind]
+  if not file then config.fault("%s: %s", path, options.unknown("model_type", tostring(kind), sorted(types))) end
+  if given.quantization_config and given.quantization_config ~= json.null then
+    config.fault("%s: quantization_config: quantized weights in safetensors are not supported", path)
+  end
+  local a = architecture(file)
+  for old, new in pairs(a.alias or {}) do if given[new] == nil then given[new] = given[old] end end
+  local class = class_of(path, given, a, o.architecture)
+  if o.num_labels then
+    local more = {}
+    for key, v in pairs(given) do more[key] = v end
+    more.num_labels, more.id2label, more.label2id = o.num_labels, nil, nil
+    given = more
+  end
+  local c = config.read(path, config.fields(config.common, a.fields), given)
+  if a.check then a.check(path, given, c) end
+  local generation = read_json(dir .. "/generation_config.json", true) or {}
+  for _, name in ipairs { "eos_token_id", "pad_token_id", "bos_token_id", "decoder_start_token_id" } do
+    if generation[name] == nil then generation[name] = c[name] end
+  end
+  for key, v in pairs(generation) do if v == json.null then generation[key] = nil end end
+  local tensors, from = weights.read(dir)
+  local state = require "perilune.nn.init_state"
+  local stays = o.architecture ~= nil -- a new head is drawn
+  state.off = not stays
+  local ok, net = pcall(built, a, class, c)
+  state.off = false
+  if not ok then error(net, 0) end
+  local dtype = o.dtype or "f32"
+  if dtype == "file" then dtype = nil end
+  local heads = a.head_names or { "^lm_head", "^score", "^classifier", "^cls%.", "^qa_outputs", "^pre_classifier",
+    "^vocab_", "^pooler", "%.pooler" }
+  local function fresh(name)
+    for _, pattern in ipairs(heads) do if name:find(pattern) then return true end end
+    return false
+  end
+  local new = weights.fill(net, dir, tensors, from, a, dtype, stays and fresh or nil)
+  if o.device then net:to(o.device) end
+  return finish(net:eval(), a, class, c, given, generation), new
+end
+
+--- T.models.load(dir, {architecture=, num_labels=, dtype="f32", device=}) → module, list of new parameters; or nil and
+--   a message
+-- The network of a folder as transformers writes them: config.json, generation_config.json, model.safetensors or its
+-- shards. It is in evaluation mode and trains like any other: net:train(), net:parameters(). architecture,
+-- "BertModel" or "BertForSequenceClassification", takes another class of the same family; parameters of a head that
+-- the files lack are then drawn, and named in the second result. dtype: "f32", "bf16", "f16", "f64", or "file", as
+-- stored. Ids count from 0. What is wrong with a folder is told in one message that names the file and the tensor;
+-- nothing is half loaded.
+--   local dir = os.tmpname()
+--   os.remove(dir)
+--   print((T.models.load(dir)))  --> nil
+function models.load(dir, opts)
+  if type(dir) ~= "string" then fail("models.load: the folder must be a string, got %s", describe(dir)) end
+  local o = options.check("models.load", opts, { "architecture", "num_labels", "dtype", "device" })
+  if o.dtype ~= nil and o.dtype ~= "file" and not ({ f32 = true, bf16 = true, f16 = true, f64 = true })[o.dtype] then
+    fail("models.load: %s", options.unknown("dtype", tostring(o.dtype), { "f32", "bf16", "f16", "f64", "file" }))
+  end
+  if o.num_labels ~= nil then options.kind("models.load", "num_labels", "count", o.num_labels) end
+  return guarded(load, (dir:gsub("(.)/+$", "%1")), o)
+end
+
+-- ---- to folders --------------------------------------------------------------------------------------------
+
+local dtype_names = { f32 = "float32", f64 = "float64", f16 = "float16", bf16 = "bfloat16" }
+
+-- config.json of a network: what was read, or the settings that it was made from.
+local function to_json(net, dtype)
+  local m, out = net._model, {}
+  if m.given then
+    for key, v in pairs(m.given) do out[key] = v end
+  else
+    for _, field in ipairs(config.fields(config.common, m.architecture.fields)) do
+      local v = net.config[field[1]]
+      if v == nil and field[3] ~= nil then v = json.null end
+      if type(v) == "table" and #v > 0 then v = json.array { table.unpack(v) } end
+      out[field[1]] = v
+    end
+    out.num_labels = nil
+    if net.config.num_labels ~= 2 or net.config.id2label then
+      out.id2label, out.label2id = {}, {}
+      for i = 0, net.config.num_labels - 1 do
+        local label = net.config.id2label and net.config.id2label[tostring(i)] or "LABEL_" .. i
+        out.id2label[tostring(i)], out.label2id[label] = label, i
+      end
+    end
+    out.model_type = m.architecture.model_type
+  end
+  out.architectures = json.array { m.class }
+  out.torch_dtype, out.dtype = dtype_names[dtype], nil
+  return out
+end
+
+--- T.models.save(net, dir, {dtype=}) → true; or nil and a message
+-- Writes a network of T.models into a folder that is there, as transformers reads it: config.json,
+-- generation_config.json, model.safetensors under the names of its files. dtype: of the weights there; without it
+-- that of the parameters.
+--   local net = T.models.Llama { vocab_size = 8, hidden_size = 4, intermediate_size = 8, num_hidden_layers = 1,
+--     num_attention_heads = 2 }
+--   print((T.models.save(net, "/nowhere")))  --> nil
+function models.save(net, dir, opts)
+  local o = options.check("models.save", opts, { "dtype" })
+  local m = type(net) == "table" and rawget(net, "_model")
+  if not m then fail("models.save: a network of T.models is wanted, got %s", describe(net)) end
+  if type(dir) ~= "string" then fail("models.save: the folder must be a string, got %s", describe(dir)) end
+  if o.dtype ~= nil and not dtype_names[o.dtype] then
+    fail("models.save: %s", options.unknown("dtype", tostring(o.dtype), sorted(dtype_names)))
+  end
+  local T = require "perilune"
+  local tensors = weights.to_save(net, m.architecture, o.dtype)
+  local _, first = next(tensors)
+  local ok, why, code = T.save(dir .. "/model.safetensors", tensors, { metadata = { format = "pt" } })
+  if not ok then return nil, why, code end
+  local texts = { ["config.json"] = to_json(net, o.dtype or first:dtype()) }
+  if next(net.generation_config) ~= nil then texts["generation_config.json"] = net.generation_config end
+  for name, v in pairs(texts) do
+    ok, why, code = weights.write_text(dir .. "/" .. name, json.encode(v) .. "\n")
+    if not ok then return nil, why, code end
+  end
+  return true
+end
+
+--- T.models.generate(net, ids, opts) → ids, or a list of them
+-- The same as net:generate(ids, opts): new tokens after a prompt, i64 [n] for ids [L] or a list of numbers, a list of
+-- such for ids [B, L] (padded: attention_mask) or a list of prompts of any lengths. The best token each time, or a
+-- drawn one where one of temperature, top_k, top_p, min_p, typical_p, epsilon_cutoff, eta_cutoff or do_sample is
+-- given (seed or generator). Options: max_new_tokens=64, min_new_tokens, stop (an id, a list of ids, or of lists of
+-- them; by default the eos_token_id of generation_config.json; false: none), on_token(id, row) (false ends that
+-- text), repetition_penalty, no_repeat_ngram_size, bad_words, suppress, num_beams, length_penalty=1, early_stopping,
+-- scores=true (second result: the logits that each token was chosen by), cache (a nn.KVCache; what it has of the
+-- prompt is not read again), assistant (a small net that guesses draft=5 tokens at a time; the result stays that of
+-- the large one), inputs (what an encoder reads).
+--   local net = T.models.Llama { vocab_size = 8, hidden_size = 8, intermediate_size = 8, num_hidden_layers = 1,
+--     num_attention_heads = 2 }
+--   print(T.models.generate(net, { 1, 2, 3 }, { max_new_tokens = 4, stop = false }):numel())  --> 4
+function models.generate(net, ids, opts)
+  if type(net) ~= "table" or not rawget(net, "_model") then
+    fail("models.generate: a network of T.models is wanted, got %s", describe(net))
+  end
+  return net:generate(ids, opts)
+end
+
+for name, file in pairs(files) do
+  models[name] = function(settings) return make(name, file, settings) end
+end
+models.process = require("perilune.models.processors").process
+
+require("perilune.surface").seal(models, nil, "models.")
+
+return models

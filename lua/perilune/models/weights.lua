@@ -1,0 +1,269 @@
+-- SPDX-License-Identifier: MIT
+--- Weights of a folder: which files hold them, under which names, and how they become parameters. Everything is checked
+-- before anything is made. @module perilune.models.weights
+local T = require "perilune"
+local json = require "perilune.io.json"
+local module = require "perilune.nn.module"
+local options = require "perilune.options"
+
+local weights = {}
+
+local function fault(code, fmt, ...) error({ message = fmt:format(...), code = code }, 0) end
+
+local function exists(path)
+  local f = io.open(path, "rb")
+  if f then f:close() end
+  return f ~= nil
+end
+
+-- ---- files -------------------------------------------------------------------------------------------------
+
+local function load_file(path)
+  local t, why, code = T.load(path)
+  if not t then fault(code or "io", "%s", tostring(why):find(path, 1, true) and why
+    or path .. ": " .. tostring(why)) end
+  for name, v in pairs(t) do
+    if type(v) ~= "userdata" then fault("format", "%s: '%s' is %s, not a tensor", path, tostring(name),
+      options.describe(v)) end
+  end
+  return t
+end
+
+-- The shards that an index names, as one table; from: name → file.
+local function sharded(dir, index)
+  local list, why, code = json.read(index)
+  if not list then fault(code, "%s", why) end
+  local map = type(list) == "table" and list.weight_map
+  if type(map) ~= "table" then fault("format", "%s: no weight_map", index) end
+  local files, names = {}, {}
+  for name, file in pairs(map) do
+    if type(name) ~= "string" or type(file) ~= "string" or file == "" or file:find "[/\\]" or file:find "^%.%.?$" then
+      fault("format", "%s: '%s' is said to be in %s; a file of the same folder is wanted", index, tostring(name),
+        options.describe(file))
+    end
+    if not files[file] then names[#names + 1] = file end
+    files[file] = files[file] or {}
+    table.insert(files[file], name)
+  end
+  table.sort(names)
+  local out, from = {}, {}
+  for _, file in ipairs(names) do
+    local path = dir .. "/" .. file
+    if not exists(path) then fault("io", "%s: the shard %s is missing", index, file) end
+    local t = load_file(path)
+    for _, name in ipairs(files[file]) do
+      if t[name] == nil then fault("format", "%s: tensor '%s' is missing, which %s says is here", path, name, index) end
+    end
+    for name, v in pairs(t) do out[name], from[name] = v, path end
+  end
+  return out, from
+end
+
+--- All tensors of a folder by name, and the file of each.
+function weights.read(dir)
+  local function whole(path)
+    local t, from = load_file(path), {}
+    for name in pairs(t) do from[name] = path end
+    return t, from
+  end
+  for _, name in ipairs { "model.safetensors", "pytorch_model.bin" } do
+    local path = dir .. "/" .. name
+    if exists(path) then return whole(path) end
+    if exists(path .. ".index.json") then return sharded(dir, path .. ".index.json") end
+  end
+  fault("io", "%s: no weights: model.safetensors, model.safetensors.index.json or pytorch_model.bin is wanted", dir)
+end
+
+-- ---- names -------------------------------------------------------------------------------------------------
+
+-- name by the first of the rules {pattern, replacement} that fits.
+local function renamed(name, rules)
+  for _, rule in ipairs(rules or {}) do
+    local new, n = name:gsub(rule[1], rule[2])
+    if n > 0 then name = new end
+  end
+  return name
+end
+
+-- The parts of one tensor that is kept in several: {"(.*)experts%.gate_up_proj$", f(prefix, number of parts, i) →
+-- names}. A stack is {pattern, parts(prefix, e) → list of names that are joined along dim 1, e from 0}, along a new
+-- first dim.
+local function stacked(name, stacks)
+  for _, s in ipairs(stacks or {}) do
+    local prefix = name:match(s[1])
+    if prefix then return s[2], prefix end
+  end
+end
+
+local function dims(t) return "[" .. table.concat(t:shape(), ", ") .. "]" end
+
+local function same(a, b)
+  if #a ~= #b then return false end
+  for i, n in ipairs(a) do if n ~= b[i] then return false end end
+  return true
+end
+
+-- Several of a list in words.
+local function some(list)
+  table.sort(list)
+  local n = #list
+  local text = table.concat(list, ", ", 1, math.min(n, 5))
+  return n > 5 and ("%s and %d more"):format(text, n - 5) or text
+end
+
+-- Names in files, each as the network has it: old names, and the prefix of the model below a head put on or taken off.
+local function by_own_name(tensors, from, own, a)
+  local out, files = {}, {}
+  local prefix = a.prefix and a.prefix .. "."
+  for name, t in pairs(tensors) do
+    local new = renamed(name, a.old)
+    if prefix and own[new] == nil then
+      if own[prefix .. new] ~= nil then new = prefix .. new
+      elseif new:sub(1, #prefix) == prefix and own[new:sub(#prefix + 1)] ~= nil then new = new:sub(#prefix + 1) end
+    end
+    local skip = false
+    for _, pattern in ipairs(a.ignore or {}) do skip = skip or name:find(pattern) ~= nil end
+    if not skip or own[new] ~= nil then out[new], files[new] = t, from[name] end
+  end
+  return out, files
+end
+
+-- Makes one tensor of those that it is kept in.
+local function joined(parts, prefix, have, shape)
+  local rows, missing = {}, {}
+  for e = 0, shape[1] - 1 do
+    local piece = {}
+    for _, name in ipairs(parts(prefix, e)) do
+      if have[name] then piece[#piece + 1] = have[name] else missing[#missing + 1] = name end
+    end
+    if #missing == 0 then rows[e + 1] = #piece > 1 and T.cat(piece, 1) or piece[1] end
+  end
+  if #missing > 0 then return nil, missing end
+  for e, t in ipairs(rows) do
+    if not same(t:shape(), { table.unpack(shape, 2) }) then
+      return nil, nil, ("%s is %s, expected %s"):format(table.concat(parts(prefix, e - 1), " with "), dims(t),
+        "[" .. table.concat(shape, ", ", 2) .. "]")
+    end
+  end
+  return T.stack(rows, 1)
+end
+
+--- Puts the tensors of `dir` in place of the parameters and buffers of net, whose names they have by the rules of the
+-- architecture a: old (renames), ignore (patterns), stacks, prefix. dtype: of floating parameters; nil: as in the file.
+-- fresh: parameters that are not there may stay as they are. → their names.
+function weights.fill(net, dir, tensors, from, a, dtype, fresh)
+  local list, own = module.collect(net, "state", 0), {}
+  for _, item in ipairs(list) do own[item[1]] = item end
+  local stack_names = {}
+  for name, item in pairs(own) do
+    local parts, prefix = stacked(name, a.stacks)
+    if parts then stack_names[name] = { parts, prefix, item[2]:shape() } end
+  end
+  for _, s in pairs(stack_names) do -- so that their prefixes are put on
+    for e = 0, s[3][1] - 1 do for _, name in ipairs(s[1](s[2], e)) do if own[name] == nil then
+      own[name] = false end end end
+  end
+  local have, files = by_own_name(tensors, from, own, a)
+  local found, missing, wrong, used = {}, {}, {}, {}
+  for _, item in ipairs(list) do
+    local name, value = item[1], item[2]
+    local s, t, why = stack_names[name], have[name], nil
+    used[name] = true
+    if s and not t then
+      local gone
+      t, gone, why = joined(s[1], s[2], have, s[3])
+      for e = 0, s[3][1] - 1 do for _, part in ipairs(s[1](s[2], e)) do used[part] = true end end
+      for _, part in ipairs(gone or {}) do missing[#missing + 1] = part end
+    elseif t and not same(t:shape(), value:shape()) then
+      why = ("tensor '%s' is %s, expected %s"):format(name, dims(t), dims(value))
+      t = nil
+    elseif t and t:is_floating_point() ~= value:is_floating_point() then
+      why = ("tensor '%s' is %s, expected %s"):format(name, t:dtype(), value:dtype())
+      t = nil
+    end
+    if why then wrong[#wrong + 1] = (files[name] or dir) .. ": " .. why end
+    if t then found[value] = found[value] or t
+    elseif not why and not s and not item[1]:find "num_batches_tracked$" then missing[#missing + 1] = name end
+  end
+  local new = {}
+  for i = #missing, 1, -1 do
+    local item = own[missing[i]]
+    if item and found[item[2]] then table.remove(missing, i) -- tied to one that is there
+    elseif item and fresh and fresh(missing[i]) then new[#new + 1] = table.remove(missing, i) end
+  end
+  local extra = {}
+  for name in pairs(have) do if not used[name] and not own[name] then extra[#extra + 1] = name end end
+  if #wrong > 0 then fault("format", "%s", table.concat(wrong, "; ", 1, math.min(#wrong, 3))) end
+  if #missing > 0 then
+    fault("format", "%s: %d tensor%s missing: %s%s", dir, #missing, #missing == 1 and " is" or "s are", some(missing),
+      #extra > 0 and (" (there, but not of this model: %s)"):format(some(extra)) or "")
+  end
+  if #extra > 0 and not fresh then
+    fault("format", "%s: %d tensor%s not of this model: %s", dir, #extra, #extra == 1 and " is" or "s are", some(extra))
+  end
+  local made = {}
+  for _, item in ipairs(list) do
+    local value, m, key = item[2], item[3], item[4]
+    local t = found[value]
+    if t then
+      if not made[value] then
+        if t:is_floating_point() and dtype then t = t:to(dtype) end
+        made[value] = module.is_parameter[value] and module.Parameter(t, { requires_grad = value.requires_grad }) or t
+      end
+      m[key] = made[value]
+    end
+  end
+  table.sort(new)
+  return new
+end
+
+-- ---- writing -----------------------------------------------------------------------------------------------
+
+--- name → tensor as transformers writes them: tied ones once, stacks apart, under the names in files.
+function weights.to_save(net, a, dtype)
+  local out, seen = {}, {}
+  local _ <close> = T.no_grad()
+  for _, item in ipairs(module.collect(net, "state", 0)) do
+    local name, value = item[1], item[2]
+    if not seen[value] then
+      seen[value] = true
+      local t = value:detach()
+      if t:is_floating_point() and dtype then t = t:to(dtype) end
+      local parts, prefix = stacked(name, a.stacks)
+      if parts then
+        for e = 1, t:size(1) do
+          local names = parts(prefix, e - 1)
+          local each = t:select(1, e)
+          local n = each:size(1) // #names
+          for i, part in ipairs(names) do
+            out[renamed(part, a.new)] = each:narrow(1, (i - 1) * n + 1, n):contiguous()
+          end
+        end
+      else
+        out[renamed(name, a.new)] = t:contiguous()
+      end
+    end
+  end
+  return out
+end
+
+--- Writes text into a file: whole or not at all.
+function weights.write_text(path, text)
+  local part = path .. ".part"
+  local f, why = io.open(part, "wb")
+  if not f then return nil, why, "io" end
+  local ok, problem = f:write(text)
+  local closed, reason = f:close()
+  if not ok or not closed then
+    os.remove(part)
+    return nil, ("%s: %s"):format(path, problem and tostring(problem) or reason), "io"
+  end
+  local done, message = os.rename(part, path)
+  if not done then
+    os.remove(part)
+    return nil, message, "io"
+  end
+  return true
+end
+
+return weights

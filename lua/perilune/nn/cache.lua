@@ -1,0 +1,103 @@
+-- SPDX-License-Identifier: MIT
+--- What a decoder keeps of the places it has read: keys and values of every layer. @module perilune.nn.cache
+local T = require "perilune"
+local options = require "perilune.options"
+
+local fail, describe = options.fail, options.describe
+
+--- nn.KVCache{block=256} → cache
+-- Keys and values of the layers of a decoder, kept from call to call: memory for the places to come is there already
+-- and grows by blocks. cache:update(layer, k, v) puts k, v [B, H, n, D] behind what the layer has and returns all of
+-- it, views; #cache is the number of places; cache:crop(n) forgets those behind the first n, cache:reorder(rows)
+-- makes row i what row rows[i] was, cache:reset() forgets all. Nothing is recorded for gradients.
+--   local cache = nn.KVCache()
+--   local k, v = cache:update(1, T.ones(1, 2, 3, 4), T.ones(1, 2, 3, 4))
+--   k, v = cache:update(1, T.ones(1, 2, 1, 4), T.ones(1, 2, 1, 4))
+--   print(#cache, table.concat(k:shape(), " "))  --> 4	1 2 4 4
+local Cache = { __name = "KVCache" }
+Cache.__index = Cache
+local spec = options.spec("nn.KVCache", { { "block", "count", 256 } })
+
+local function new(...)
+  local a = options.read(spec, ...)
+  return setmetatable({ block = a.block, layers = {} }, Cache)
+end
+
+-- Room for `need` places, what is there copied over.
+local function grow(self, buffer, like, used, need)
+  local capacity = (need + self.block - 1) // self.block * self.block
+  local shape = like:shape()
+  shape[3] = capacity
+  local out = T.zeros(shape, { dtype = like:dtype(), device = like:device() })
+  if used > 0 then out:narrow(3, 1, used):copy_(buffer:narrow(3, 1, used)) end
+  return out
+end
+
+--- Behind what layer number `layer` has come k, v [B, H, n, D]; → all its keys and values.
+function Cache:update(layer, k, v)
+  if not (T.is_tensor(k) and T.is_tensor(v)) or k:dim() ~= 4 or v:dim() ~= 4 or k:size(3) ~= v:size(3) then
+    fail("KVCache:update: keys and values [B, H, n, D] of the same n are wanted, got %s and %s", describe(k),
+      describe(v))
+  end
+  local at = self.layers[layer]
+  if not at then
+    at = { n = 0 }
+    self.layers[layer] = at
+  end
+  if at.k and (at.k:size(1) ~= k:size(1) or at.k:size(2) ~= k:size(2) or at.k:size(4) ~= k:size(4)) then
+    fail("KVCache:update: layer %s has keys of %s, got %s", tostring(layer), describe(at.k), describe(k))
+  end
+  local used, n = at.n, k:size(3)
+  local _ <close> = T.no_grad()
+  if not at.k or used + n > at.k:size(3) then
+    at.k, at.v = grow(self, at.k, k, used, used + n), grow(self, at.v, v, used, used + n)
+  end
+  if n > 0 then
+    at.k:narrow(3, used + 1, n):copy_(k)
+    at.v:narrow(3, used + 1, n):copy_(v)
+  end
+  at.n = used + n
+  return at.k:narrow(3, 1, at.n), at.v:narrow(3, 1, at.n)
+end
+
+--- What layer number `layer` has: keys, values; nil before its first update.
+function Cache:get(layer)
+  local at = self.layers[layer]
+  if at then return at.k:narrow(3, 1, at.n), at.v:narrow(3, 1, at.n) end
+end
+
+--- The number of places, of layer number `layer` or of the one that has most.
+function Cache:length(layer)
+  if layer then return self.layers[layer] and self.layers[layer].n or 0 end
+  local most = 0
+  for key, at in pairs(self.layers) do if type(key) == "number" then most = math.max(most, at.n) end end
+  return most
+end
+Cache.__len = function(self) return self:length() end
+
+--- Forgets the places behind the first n.
+function Cache:crop(n)
+  for key, at in pairs(self.layers) do
+    if type(key) == "number" then at.n = math.min(at.n, n) end
+  end
+  return self
+end
+
+--- Row i becomes what row rows[i] was; rows i64 from 1.
+function Cache:reorder(rows)
+  local _ <close> = T.no_grad()
+  for _, at in pairs(self.layers) do
+    if at.k then at.k, at.v = at.k:index_select(1, rows), at.v:index_select(1, rows) end
+  end
+  return self
+end
+
+--- Forgets everything.
+function Cache:reset()
+  self.layers = {}
+  return self
+end
+
+function Cache:__tostring() return ("KVCache(%d places)"):format(self:length()) end
+
+return { KVCache = new }

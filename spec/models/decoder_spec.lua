@@ -1,0 +1,425 @@
+-- SPDX-License-Identifier: MIT
+-- Decoders made from options: the cache changes nothing, padding neither, what was written is read again, generating
+-- text does what its options say, and bad folders are refused whole.
+
+local T = require "perilune"
+local json = require "perilune.io.json"
+local near = require "spec.support.near"
+local function fails(f, part) return near.fails(part, f) end
+
+local tiny = { vocab_size = 32, hidden_size = 16, intermediate_size = 24, num_hidden_layers = 2,
+  num_attention_heads = 4,
+  pad_token_id = 0, initializer_range = 0.3 }
+local function with(more)
+  local o = {}
+  for key, v in pairs(tiny) do o[key] = v end
+  for key, v in pairs(more or {}) do o[key] = v end
+  return o
+end
+
+local kinds = {
+  Llama = { num_key_value_heads = 2 },
+  Mistral = { num_key_value_heads = 2, sliding_window = 4 },
+  Qwen2 = { num_key_value_heads = 2, use_sliding_window = true, sliding_window = 3, max_window_layers = 1 },
+  Qwen3 = { num_key_value_heads = 2, head_dim = 8 },
+  Gemma = { num_key_value_heads = 1, head_dim = 8 },
+  Gemma2 = { num_key_value_heads = 2, head_dim = 8, query_pre_attn_scalar = 8, sliding_window = 4 },
+  Gemma3 = { num_key_value_heads = 1, head_dim = 8, query_pre_attn_scalar = 8, sliding_window = 4,
+    sliding_window_pattern = 2 },
+  Phi3 = {}, Phi = {}, GPTNeoX = { num_attention_heads = 2 },
+  Mixtral = { num_key_value_heads = 2, num_local_experts = 3 },
+  Qwen3Moe = { num_key_value_heads = 2, num_experts = 4, num_experts_per_tok = 2, moe_intermediate_size = 8,
+    decoder_sparse_step = 2 },
+  Olmoe = { num_experts = 4, num_experts_per_tok = 2, clip_qkv = 1.5 },
+}
+local names = { "GPT2" }
+for name in pairs(kinds) do names[#names + 1] = name end
+table.sort(names)
+
+local function made(name, more)
+  T.manual_seed(5)
+  if name == "GPT2" then
+    return T.models.GPT2 { vocab_size = 32, n_embd = 16, n_layer = 2, n_head = 4, n_positions = 64, bos_token_id = 1,
+      eos_token_id = 2, initializer_range = 0.3, resid_pdrop = 0, embd_pdrop = 0, attn_pdrop = 0 }
+  end
+  local o = with(kinds[name])
+  for key, v in pairs(more or {}) do o[key] = v end
+  return T.models[name](o)
+end
+
+local function ids(list) return T.tensor(list, { dtype = "i64" }) end
+local function same(a, b, tol)
+  assert.same(a:shape(), b:shape())
+  local d = (a:detach() - b:detach()):abs():max():item()
+  assert.is_true(d <= (tol or 2e-4), "differs by " .. d)
+end
+
+local function folder(f)
+  local dir = os.tmpname()
+  os.remove(dir)
+  assert(os.execute('mkdir "' .. dir .. '"'))
+  local ok, why = pcall(f, dir)
+  os.execute('rm -r "' .. dir .. '"')
+  if not ok then error(why, 0) end
+end
+
+local function write(path, text)
+  local f = assert(io.open(path, "wb"))
+  f:write(text)
+  f:close()
+end
+
+local text = { 3, 9, 27, 14, 5, 30, 8, 21, 4, 11 }
+
+describe("a decoder of T.models", function()
+  for _, name in ipairs(names) do
+    it(name .. ": token by token with a cache is the same as all at once", function()
+      local net = made(name):eval()
+      T.no_grad(function()
+        local whole, cache, at = net(ids { text }), T.nn.KVCache { block = 4 }, 0
+        for _, n in ipairs { 4, 1, 1, 3, 1 } do
+          local part = net(ids { { table.unpack(text, at + 1, at + n) } }, { cache = cache })
+          same(part, whole:narrow(2, at + 1, n))
+          at = at + n
+        end
+      end)
+    end)
+
+    it(name .. ": padding on either side changes nothing for what is real", function()
+      local net = made(name):eval()
+      T.no_grad(function()
+        local short = { table.unpack(text, 1, 6) }
+        local alone = net(ids { short })
+        local batch = { { table.unpack(text) }, { 0, 0, 0, 0, table.unpack(short) }, { table.unpack(short) } }
+        for _ = 1, 4 do table.insert(batch[3], 0) end
+        local mask = ids { { 1, 1, 1, 1, 1, 1, 1, 1, 1, 1 }, { 0, 0, 0, 0, 1, 1, 1, 1, 1, 1 },
+          { 1, 1, 1, 1, 1, 1, 0, 0, 0, 0 } }
+        local y = net(ids(batch), { attention_mask = mask })
+        same(y:narrow(1, 1, 1), net(ids { text }))
+        same(y:narrow(1, 2, 1):narrow(2, 5, 6), alone)
+        same(y:narrow(1, 3, 1):narrow(2, 1, 6), alone)
+        -- and so for text made from prompts of several lengths
+        local o = { max_new_tokens = 6, stop = false }
+        local both = net:generate({ text, short }, o)
+        assert.same(net:generate(text, o):totable(), both[1]:totable())
+        assert.same(net:generate(short, o):totable(), both[2]:totable())
+      end)
+    end)
+
+    it(name .. ": is read again as it was written, and trains", function()
+      local net = made(name)
+      folder(function(dir)
+        assert(T.models.save(net, dir))
+        local again = assert(T.models.load(dir))
+        assert.is_true(net:eval()(ids { text }):equal(again(ids { text })))
+        local before = again:parameters()[1]:clone()
+        local opt = T.optim.AdamW(again:train():parameters(), { lr = 0.01 })
+        local function loss() return select(2, again(ids { text }, { labels = ids { text } })).loss end
+        local first = loss()
+        first:backward()
+        opt:step()
+        assert.is_true(loss():item() < first:item())
+        assert.is_false(before:equal(again:parameters()[1]))
+      end)
+    end)
+  end
+
+  it("has the other heads of its family", function()
+    local net = made("Llama", { architecture = "LlamaForSequenceClassification", num_labels = 3 }):eval()
+    local y = net(ids { { 5, 6, 7, 0 } })
+    assert.same({ 1, 3 }, y:shape())
+    same(y, net(ids { { 5, 6, 7 } })) -- padding does not count
+    folder(function(dir)
+      local lm = made("Llama"):eval()
+      assert(T.models.save(lm, dir))
+      local bare = assert(T.models.load(dir, { architecture = "LlamaModel" }))
+      same(bare(ids { text }), (select(2, lm(ids { text }, { hidden_states = true })).hidden_states[3]))
+      local classes, new = assert(T.models.load(dir, { architecture = "LlamaForSequenceClassification",
+        num_labels = 4 }))
+      assert.same({ "score.weight" }, new)
+      assert.same({ 1, 4 }, classes(ids { text }):shape())
+      assert(T.models.save(bare, dir)) -- without a prefix: the head's own names come back
+      local names_of = T.load(dir .. "/model.safetensors")
+      assert.is_truthy(names_of["layers.0.self_attn.q_proj.weight"])
+      local head, drawn = assert(T.models.load(dir, { architecture = "LlamaForCausalLM" }))
+      assert.same({ "lm_head.weight" }, drawn)
+      assert.same({ 1, 10, 32 }, head(ids { text }):shape())
+    end)
+  end)
+
+  it("shows its hidden states and takes embeddings in place of ids", function()
+    local net = made("Llama"):eval()
+    local y, out = net(ids { text }, { hidden_states = true })
+    assert.equal(3, #out.hidden_states)
+    same(net.lm_head(out.hidden_states[3]), y)
+    same(net(nil, { inputs_embeds = out.hidden_states[1] }), y)
+    assert.equal("ModelOutput(hidden_states, logits)", tostring(out))
+  end)
+
+  it("can be jitted", function()
+    local net = made("Llama"):eval()
+    local f = T.jit(function(x) return (net(x)) end)
+    T.no_grad(function() same(f(ids { text }), (net(ids { text }))) end)
+  end)
+
+  it("says what is wrong with a call", function()
+    local net = made("Llama")
+    fails(function() net(ids { { 3, 32 } }) end, "ids must be from 0 to 31, the 32 of the table; got 32")
+    fails(function() net(T.ones(1, 2)) end, "ids must be integers [B, L]")
+    fails(function() net(ids { text }, { attention_mask = ids { { 1, 1 } } }) end, "attention_mask must be [1, 10]")
+    fails(function() net(ids { text }, { position_ids = ids { { 1, 1 } } }) end,
+      "position_ids must be integers [1, 10]")
+    fails(function() net(ids { text }, { labels = ids { { 1, 1 } } }) end, "labels must be integers")
+    fails(function() net(ids { text }, { mask = 1 }) end, "unknown option 'mask'")
+    fails(function() T.models.Llama { hidden_sise = 4 } end, "did you mean 'hidden_size'")
+    fails(function() T.models.Llama(with { hidden_act = "gelo" }) end, "did you mean 'gelu'")
+    fails(function() T.models.Llama(with { num_attention_heads = 3, head_dim = 7, num_key_value_heads = 2 }) end,
+      "must be a multiple of num_kv_heads 2")
+    fails(function() T.models.Llama(with { architecture = "LlamaForPoems" }) end, "unknown architecture")
+    fails(function() made "GPT2"(ids { T.arange(0, 99):remainder(32):totable() }) end, "64 places")
+  end)
+end)
+
+describe("net:generate", function()
+  local net
+  before_each(function() net = made("Llama"):eval() end)
+  after_each(function() net = nil end)
+
+  it("stops where it is told", function()
+    local all = net:generate(text, { max_new_tokens = 12, stop = false }):totable()
+    assert.equal(12, #all)
+    local first = 1
+    while all[first] ~= all[4] do first = first + 1 end
+    assert.same({ table.unpack(all, 1, first) }, net:generate(text, { max_new_tokens = 12, stop = all[4] }):totable())
+    local two = net:generate(text, { max_new_tokens = 12, stop = { { all[3], all[4] } } }):totable()
+    assert.same(all[#two - 1], all[3])
+    assert.same(all[#two], all[4])
+    net.generation_config.eos_token_id = all[1]
+    assert.same({ all[1] }, net:generate(text, { max_new_tokens = 12 }):totable())
+    local later = net:generate(text, { max_new_tokens = 12, min_new_tokens = 3 }):totable()
+    assert.is_true(#later >= 3)
+  end)
+
+  it("tells each token as it comes, and may be stopped by who listens", function()
+    local seen = {}
+    local got = net:generate(text, { max_new_tokens = 9, stop = false, on_token = function(id)
+      seen[#seen + 1] = id
+      return #seen < 5
+    end })
+    assert.equal(5, #seen)
+    assert.same(seen, got:totable())
+  end)
+
+  it("draws the same with the same seed, and only what is left", function()
+    local o = { max_new_tokens = 20, stop = false, temperature = 1.5, seed = 3 }
+    local a, state = net:generate(text, o):totable(), T.get_rng_state()
+    assert.same(a, net:generate(text, o):totable())
+    assert.equal(state, T.get_rng_state())
+    o.seed = 4
+    assert.not_same(a, net:generate(text, o):totable())
+    local greedy = net:generate(text, { max_new_tokens = 20, stop = false }):totable()
+    assert.same(greedy, net:generate(text, { max_new_tokens = 20, stop = false, top_k = 1, seed = 1 }):totable())
+    assert.same(greedy, net:generate(text, { max_new_tokens = 20, stop = false, top_p = 1e-9, seed = 1 }):totable())
+  end)
+
+  it("draws by the shares", function()
+    local count, logits = { 0, 0 }, T.no_grad(net, ids { text }, { last = 1 }):view(1, -1)
+    local _, two = logits:topk(2, -1, { index_base = 0 })
+    two = two:totable()[1]
+    local share = T.models.process(logits, nil, { top_k = 2 }):softmax(-1):max():item()
+    for seed = 1, 400 do
+      local id = net:generate(text, { max_new_tokens = 1, stop = false, top_k = 2, seed = seed }):item()
+      local which = id == two[1] and 1 or 2
+      assert.is_true(id == two[which])
+      count[which] = count[which] + 1
+    end
+    assert.is_true(math.abs(count[1] / 400 - share) < 0.1, count[1] / 400 .. " of " .. share)
+  end)
+
+  it("gives with an assistant what it gives without", function()
+    local o = { max_new_tokens = 15, stop = false }
+    local want = net:generate(text, o):totable()
+    T.manual_seed(9)
+    local other = T.models.Llama(with { num_hidden_layers = 1 }):eval()
+    for _, small in ipairs { net, other } do
+      for _, draft in ipairs { 1, 4 } do
+        assert.same(want, net:generate(text, { max_new_tokens = 15, stop = false, assistant = small,
+          draft = draft }):totable())
+      end
+    end
+  end)
+
+  it("reads only what a cache does not have", function()
+    local cache, o = T.nn.KVCache(), { max_new_tokens = 5, stop = false }
+    local want = net:generate(text, o):totable()
+    o.cache = cache
+    assert.same(want, net:generate(text, o):totable())
+    assert.equal(#text + 4, #cache)
+    local longer = { table.unpack(text) }
+    for _, id in ipairs(want) do longer[#longer + 1] = id end
+    longer[#longer + 1] = 7
+    local read = 0
+    local hook = net.model.embed_tokens:register_forward_hook(function(_, args) read = read + args[1]:numel() end)
+    local got = net:generate(longer, o):totable()
+    hook:remove()
+    assert.equal(2 + 4, read)
+    assert.same(net:generate(longer, { max_new_tokens = 5, stop = false }):totable(), got)
+    longer[3] = 1 -- another text from the third token on
+    assert.same(net:generate(longer, { max_new_tokens = 5, stop = false }):totable(), net:generate(longer, o):totable())
+  end)
+
+  it("finds texts at least as likely with beams", function()
+    local function score(list)
+      local all = { table.unpack(text) }
+      for _, id in ipairs(list) do all[#all + 1] = id end
+      local lp, sum = T.no_grad(net, ids { all }):log_softmax(-1):totable()[1], 0
+      for i, id in ipairs(list) do sum = sum + lp[#text + i - 1][id + 1] end
+      return sum
+    end
+    local o = { max_new_tokens = 3, stop = false }
+    local greedy = net:generate(text, o):totable()
+    o.num_beams = 32 * 32 -- all of them
+    local best = net:generate(text, o):totable()
+    assert.is_true(score(best) >= score(greedy) - 1e-5)
+    local exhaustive = -math.huge
+    for a = 0, 31 do
+      local b = net:generate({ table.unpack(text) }, { max_new_tokens = 1, stop = false }):item()
+      exhaustive = math.max(exhaustive, score { a, b, b })
+    end
+    assert.is_true(score(best) >= exhaustive - 1e-5)
+    local batch = net:generate({ text, { 4, 5 } }, { max_new_tokens = 3, stop = false, num_beams = 3 })
+    assert.same(net:generate({ 4, 5 }, { max_new_tokens = 3, stop = false, num_beams = 3 }):totable(),
+      batch[2]:totable())
+  end)
+
+  it("says what is wrong with a call, and leaves the mode as it was", function()
+    net:train()
+    fails(function() net:generate(text, { temperatur = 1 }) end, "did you mean 'temperature'")
+    fails(function() net:generate(text, { temperature = 0 }) end, "temperature must be")
+    fails(function() net:generate({}) end, "prompt 1 is empty")
+    fails(function() net:generate { 3, 99 } end, "ids must be from 0 to 31")
+    fails(function() net:generate({ text, text }, { cache = T.nn.KVCache() }) end, "one prompt")
+    fails(function() net:generate(text, { num_beams = 2, temperature = 2 }) end, "beams")
+    fails(function() net:generate(text, { stop = { {} } }) end, "empty list in stop")
+    net:generate(text, { max_new_tokens = 1 })
+    assert.is_true(net.training and net.model.training)
+    fails(function() T.models.generate(3) end, "a network of T.models is wanted")
+  end)
+end)
+
+describe("T.models.load", function()
+  -- A folder that is fine, after something was done to it; → the message.
+  local function refused(change)
+    local message
+    folder(function(dir)
+      assert(T.models.save(made "Llama", dir))
+      change(dir)
+      local net, why, code = T.models.load(dir)
+      assert.is_nil(net)
+      assert.is_string(code)
+      message = why
+    end)
+    return message
+  end
+  local function settings(dir, f)
+    local c = assert(json.read(dir .. "/config.json"))
+    f(c)
+    write(dir .. "/config.json", json.encode(c))
+  end
+  local function tensors(dir, f)
+    local t, list = assert(T.load(dir .. "/model.safetensors")), {}
+    for key, v in pairs(t) do list[key] = v:clone() end
+    f(list)
+    assert(T.save(dir .. "/model.safetensors", list))
+  end
+  local function has(message, ...)
+    for _, part in ipairs { ... } do assert.is_truthy(message:find(part, 1, true), message) end
+  end
+
+  it("names file, tensor, what it expected and what it found", function()
+    has(refused(function(d) tensors(d, function(t) t["model.norm.weight"] = nil end) end),
+      "1 tensor is missing: model.norm.weight")
+    has(refused(function(d) tensors(d, function(t) t["model.norm.weight"] = T.ones(3) end) end),
+      "model.safetensors: tensor 'model.norm.weight' is [3], expected [16]")
+    has(refused(function(d) tensors(d, function(t) t.odd = T.ones(3) end) end), "1 tensor is not of this model: odd")
+    has(refused(function(d) tensors(d, function(t) t["model.norm.weight"] = T.ones(16, { dtype = "i64" }) end) end),
+      "tensor 'model.norm.weight' is i64, expected f32")
+    has(refused(function(d) os.remove(d .. "/model.safetensors") end), "no weights: model.safetensors")
+    has(refused(function(d) os.remove(d .. "/config.json") end), "config.json")
+    has(refused(function(d) write(d .. "/config.json", "{\n\"a\": 1,\n}") end), "config.json: no JSON: line 3")
+    has(refused(function(d) write(d .. "/config.json", "[]") end), "an object is wanted")
+    has(refused(function(d) write(d .. "/model.safetensors", "short") end), "model.safetensors")
+  end)
+
+  it("refuses configs that it cannot follow", function()
+    local function config(f) return refused(function(d) settings(d, f) end) end
+    has(config(function(c) c.model_type = "lama" end), "config.json: unknown model_type 'lama'", "did you mean 'llama'")
+    has(config(function(c) c.architectures = { "LlamaForTables" } end), "unknown architecture 'LlamaForTables'")
+    has(config(function(c) c.hidden_size = "wide" end), "hidden_size must be a positive integer")
+    has(config(function(c) c.intermediate_size = 20 end), "tensor", "is [24, 16], expected [20, 16]")
+    has(config(function(c) c.hidden_act = "swoosh" end), "unknown activation 'swoosh'")
+    has(config(function(c) c.rope_scaling = { rope_type = "spiral" } end), "kind", "spiral")
+    has(config(function(c) c.rope_scaling = { rope_type = "llama3", factor = 2.0 } end), "needs low_freq_factor")
+    has(config(function(c) c.quantization_config = { bits = 4 } end), "quantization_config")
+  end)
+
+  it("reads shards, and says which is missing or lacks what the index names", function()
+    local function shards(d)
+      local t, map = assert(T.load(d .. "/model.safetensors")), {}
+      local parts = { {}, {} }
+      for key, v in pairs(t) do
+        local i = key:find "layers%.1" and 2 or 1
+        parts[i][key], map[key] = v:clone(), ("model-%d.safetensors"):format(i)
+      end
+      for i = 1, 2 do assert(T.save(("%s/model-%d.safetensors"):format(d, i), parts[i])) end
+      os.remove(d .. "/model.safetensors")
+      write(d .. "/model.safetensors.index.json", json.encode { weight_map = map })
+    end
+    folder(function(d)
+      local net = made "Llama":eval()
+      assert(T.models.save(net, d))
+      shards(d)
+      assert.is_true(net(ids { text }):equal((assert(T.models.load(d))(ids { text }))))
+    end)
+    has(refused(function(d)
+      shards(d)
+      os.remove(d .. "/model-2.safetensors")
+    end), "the shard model-2.safetensors is missing")
+    has(refused(function(d)
+      shards(d)
+      assert(T.save(d .. "/model-2.safetensors", { x = T.ones(1) }))
+    end), "model-2.safetensors: tensor", "is missing, which")
+    has(refused(function(d)
+      shards(d)
+      write(d .. "/model.safetensors.index.json", '{"weight_map": {"a": "../other.safetensors"}}')
+    end), "a file of the same folder is wanted")
+  end)
+
+  it("reads configs of both styles alike", function()
+    folder(function(d)
+      local net = made("Llama", { rope_theta = 500.0, rope_scaling = { rope_type = "linear", factor = 2.0 } }):eval()
+      assert(T.models.save(net, d))
+      local old = assert(T.models.load(d))
+      settings(d, function(c)
+        c.rope_parameters = { rope_type = "linear", factor = 2.0, rope_theta = 500.0 }
+        c.rope_theta, c.rope_scaling = nil, nil
+      end)
+      local new = assert(T.models.load(d))
+      local want = net(ids { text })
+      assert.is_true(want:equal((old(ids { text }))) and want:equal((new(ids { text }))))
+    end)
+  end)
+
+  it("takes dtypes, and wrong calls are errors", function()
+    folder(function(d)
+      assert(T.models.save(made "Llama", d, { dtype = "bf16" }))
+      assert.equal("bf16", T.load(d .. "/model.safetensors")["model.norm.weight"]:dtype())
+      assert.equal("f32", T.models.load(d):parameters()[1]:dtype())
+      assert.equal("bf16", T.models.load(d, { dtype = "file" }):parameters()[1]:dtype())
+      assert.equal("f64", T.models.load(d, { dtype = "f64" }):parameters()[1]:dtype())
+    end)
+    fails(function() T.models.load(3) end, "the folder must be a string")
+    fails(function() T.models.load("x", { dtype = "f8" }) end, "unknown dtype 'f8'")
+    fails(function() T.models.save(T.nn.Linear(2, 2), "x") end, "a network of T.models is wanted")
+  end)
+end)

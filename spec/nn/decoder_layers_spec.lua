@@ -1,0 +1,239 @@
+-- SPDX-License-Identifier: MIT
+-- Layers of decoders against their formulas spelled out: rotary places, grouped queries, gated feed-forward, mixtures
+-- of experts, the cache.
+
+local T = require "perilune"
+local near = require "spec.support.near"
+local attention = require "perilune.nn.grouped_attention"
+local nn = T.nn
+local function fails(f, part) return near.fails(part, f) end
+
+local function same(a, b, tol)
+  assert.same(a:shape(), b:shape())
+  local d = (a:detach():double() - b:detach():double()):abs():max():item()
+  assert.is_true(d <= (tol or 1e-5), "differs by " .. d)
+end
+
+describe("nn.RotaryEmbedding", function()
+  it("turns each pair by its place times its frequency", function()
+    local rope = nn.RotaryEmbedding(4, { base = 100 })
+    local x = T.randn(1, 2, 3, 6)
+    local cos, sin = rope(T.tensor({ { 0, 1, 5 } }, { dtype = "i64" }))
+    local y, list = rope:rotate(x, cos, sin):totable(), x:totable()
+    for h = 1, 2 do
+      for l, place in ipairs { 0, 1, 5 } do
+        for i = 1, 2 do
+          local a = place / 100 ^ ((i - 1) / 2)
+          local p, q = list[1][h][l][i], list[1][h][l][i + 2]
+          assert.near(p * math.cos(a) - q * math.sin(a), y[1][h][l][i], 1e-5)
+          assert.near(q * math.cos(a) + p * math.sin(a), y[1][h][l][i + 2], 1e-5)
+        end
+        for i = 5, 6 do assert.equal(list[1][h][l][i], y[1][h][l][i]) end
+      end
+    end
+  end)
+
+  it("keeps products of queries and keys the same under a shift, also interleaved", function()
+    for _, interleaved in ipairs { false, true } do
+      local rope = nn.RotaryEmbedding(8, { interleaved = interleaved })
+      local q, k = T.randn(1, 1, 4, 8), T.randn(1, 1, 4, 8)
+      local function scores(shift)
+        local cos, sin = rope(T.arange(shift, shift + 3):unsqueeze(1))
+        return rope:rotate(q, cos, sin):matmul(rope:rotate(k, cos, sin):transpose(3, 4))
+      end
+      same(scores(0), scores(100), 1e-3)
+    end
+  end)
+
+  it("has the rules for longer texts", function()
+    local function frequencies(o) return nn.RotaryEmbedding(o).inv_freq:totable() end
+    local plain = frequencies { 8, base = 10000 }
+    local linear = frequencies { 8, base = 10000, kind = "linear", factor = 4 }
+    for i = 1, 4 do assert.near(plain[i] / 4, linear[i], 1e-7) end
+    -- the shortest wave stays, the longest is divided
+    for _, o in ipairs { { kind = "llama3", low_freq_factor = 1, high_freq_factor = 4 }, { kind = "yarn" } } do
+      o[1], o.factor, o.original_max_positions, o.base = 8, 8, 64, 10000
+      local w = frequencies(o)
+      assert.near(plain[1], w[1], 1e-7)
+      assert.near(plain[4] / 8, w[4], 1e-7)
+    end
+    local long = nn.RotaryEmbedding { 4, kind = "longrope", factor = 4, original_max_positions = 4,
+      short_factor = { 1, 2 }, long_factor = { 3, 5 } }
+    long(T.tensor({ { 0, 3 } }, { dtype = "i64" }))
+    near.near(long.inv_freq, { 1, 0.005 })
+    long(T.tensor({ { 0, 4 } }, { dtype = "i64" }))
+    near.near(long.inv_freq, { 1 / 3, 0.002 })
+    long(T.tensor({ { 0, 1 } }, { dtype = "i64" }))
+    near.near(long.inv_freq, { 1, 0.005 })
+  end)
+
+  it("refuses settings that do not go together", function()
+    fails(function() nn.RotaryEmbedding(3) end, "dim must be even")
+    fails(function() nn.RotaryEmbedding { 4, kind = "yarn" } end, "kind yarn needs factor")
+    fails(function() nn.RotaryEmbedding { 4, kind = "yarm" } end, "did you mean 'yarn'")
+    fails(function()
+      nn.RotaryEmbedding { 4, kind = "longrope", factor = 2, original_max_positions = 4, short_factor = { 1 },
+        long_factor = { 1, 1 } }
+    end, "short_factor must have 2 entries")
+    fails(function() nn.RotaryEmbedding(4)(T.ones(1, 2)) end, "positions must be integers")
+  end)
+end)
+
+describe("nn.GroupedQueryAttention", function()
+  -- All heads spelled out, keys repeated; seen: bools [B, 1, L, S].
+  local function formula(layer, x, seen)
+    local b, l, d = x:size(1), x:size(2), layer.head_dim
+    local function heads(y, n) return y:reshape(b, l, n, d):transpose(2, 3) end
+    local times = layer.num_heads // layer.num_kv_heads
+    local q = heads(layer.q_proj(x), layer.num_heads)
+    local k = heads(layer.k_proj(x), layer.num_kv_heads):repeat_interleave(times, 2)
+    local v = heads(layer.v_proj(x), layer.num_kv_heads):repeat_interleave(times, 2)
+    local s = q:matmul(k:transpose(3, 4)) / math.sqrt(d)
+    if layer.softcap then s = (s / layer.softcap):tanh() * layer.softcap end
+    local p = s:masked_fill(seen:logical_not(), -math.huge):softmax(-1)
+    return layer.o_proj(p:matmul(v):transpose(2, 3):reshape(b, l, -1))
+  end
+
+  it("is attention with repeated keys, with and without a cap on scores", function()
+    for _, cap in ipairs { false, 1.5 } do
+      local layer = nn.GroupedQueryAttention(12, 4, { num_kv_heads = 2, softcap = cap or nil, head_dim = 5 })
+      local x = T.randn(2, 6, 12)
+      local causal = attention.mask { length = 6 }
+      same(layer(x, { is_causal = true }), formula(layer, x, causal))
+      local padding = T.tensor({ { 0, 0, 1, 1, 1, 1 }, { 1, 1, 1, 1, 1, 1 } }, { dtype = "i64" })
+      local mask = attention.mask { length = 6, window = 3, padding = padding }
+      local y = layer(x, { mask = mask })
+      same(y:narrow(2, 3, 4), formula(layer, x, mask):narrow(2, 3, 4)) -- what sees nothing is zero here, NaN there
+      assert.is_true(y:narrow(2, 1, 2):select(1, 1):eq(0):all():item())
+    end
+  end)
+
+  it("says in a mask what is seen", function()
+    assert.is_nil(attention.mask { length = 1, past = 4 })
+    local m = attention.mask { length = 2, past = 2, window = 2 }
+    near.near(m:long(), { 0, 1, 1, 0, 0, 0, 1, 1 })
+    near.near(attention.mask({ length = 2, causal = false, padding = T.tensor({ { 1, 0 } }, {
+      dtype = "i64" }) }):long(),
+      { 1, 0 })
+  end)
+
+  it("gives the same from fused weights", function()
+    local plain = nn.GroupedQueryAttention(8, 2)
+    local x = T.randn(1, 3, 8)
+    local blocks = nn.GroupedQueryAttention(8, 2, { fused = "blocks" })
+    local heads = nn.GroupedQueryAttention(8, 2, { fused = "heads" })
+    local q, k, v = plain.q_proj.weight, plain.k_proj.weight, plain.v_proj.weight
+    T.no_grad(function()
+      blocks.qkv_proj.weight:copy_(T.cat({ q, k, v }, 1))
+      heads.qkv_proj.weight:copy_(T.cat({ q:narrow(1, 1, 4), k:narrow(1, 1, 4), v:narrow(1, 1, 4), q:narrow(1, 5, 4),
+        k:narrow(1, 5, 4), v:narrow(1, 5, 4) }, 1))
+      for _, other in ipairs { blocks, heads } do other.o_proj.weight:copy_(plain.o_proj.weight) end
+    end)
+    local y = plain(x, { is_causal = true })
+    same(y, blocks(x, { is_causal = true }))
+    same(y, heads(x, { is_causal = true }))
+  end)
+
+  it("goes on with a cache where it was", function()
+    local layer = nn.GroupedQueryAttention(8, 4, { num_kv_heads = 2 })
+    local x, cache = T.randn(1, 7, 8), nn.KVCache { block = 2 }
+    for _, window in ipairs { false, 3 } do
+      cache:reset()
+      local whole = layer(x, { mask = attention.mask { length = 7, window = window or nil } })
+      T.no_grad(function()
+        for i, n in ipairs { 3, 1, 1, 2 } do
+          local past = ({ 0, 3, 4, 5 })[i]
+          local part = layer(x:narrow(2, past + 1, n), { cache = cache, window = window or nil,
+            mask = attention.mask { length = n, past = past, window = window or nil } })
+          same(part, whole:narrow(2, past + 1, n))
+        end
+      end)
+      assert.equal(7, #cache)
+    end
+  end)
+
+  it("refuses sizes that do not fit", function()
+    fails(function() nn.GroupedQueryAttention(8, 3) end, "must be a multiple of num_heads 3")
+    fails(function() nn.GroupedQueryAttention(8, 4, { num_kv_heads = 3 }) end, "must be a multiple of num_kv_heads 3")
+    fails(function() nn.GroupedQueryAttention(8, 4, { num_kv_heads = 2, fused = "heads" }) end, "as many key heads")
+    fails(function() nn.GroupedQueryAttention(8, 4)(T.ones(1, 2, 7)) end, "must be [B, L, 8]")
+  end)
+end)
+
+describe("nn.KVCache", function()
+  it("grows by blocks and forgets on demand", function()
+    local cache = nn.KVCache { block = 4 }
+    local k, v = T.randn(2, 1, 9, 3), T.randn(2, 1, 9, 3)
+    local gk, gv
+    for i = 1, 9 do gk, gv = cache:update(1, k:narrow(3, i, 1), v:narrow(3, i, 1)) end
+    assert.is_true(gk:equal(k) and gv:equal(v))
+    assert.equal(12, cache.layers[1].k:size(3))
+    assert.equal(9, #cache)
+    cache:crop(5)
+    assert.is_true(cache:get(1):equal(k:narrow(3, 1, 5)))
+    cache:reorder(T.tensor({ 2, 2 }, { dtype = "i64" }))
+    assert.is_true(cache:get(1):select(1, 1):equal(k:narrow(3, 1, 5):select(1, 2)))
+    assert.equal(0, #cache:reset())
+    fails(function() cache:update(1, T.ones(1, 2), T.ones(1, 2)) end, "keys and values [B, H, n, D]")
+  end)
+end)
+
+describe("feed-forward of decoders", function()
+  it("is gated", function()
+    local mlp = nn.GatedMLP(3, 5, { activation = "gelu_tanh", bias = true })
+    local x = T.randn(2, 3)
+    same(mlp(x), mlp.down_proj(nn.F.gelu(mlp.gate_proj(x), { approximate = "tanh" }) * mlp.up_proj(x)))
+    local fused = nn.GatedMLP(3, 5, { activation = "gelu_tanh", bias = true, fused = true })
+    T.no_grad(function()
+      fused.gate_up_proj.weight:copy_(T.cat({ mlp.gate_proj.weight, mlp.up_proj.weight }, 1))
+      fused.gate_up_proj.bias:copy_(T.cat({ mlp.gate_proj.bias, mlp.up_proj.bias }, 1))
+      fused.down_proj.weight:copy_(mlp.down_proj.weight)
+      fused.down_proj.bias:copy_(mlp.down_proj.bias)
+    end)
+    same(mlp(x), fused(x))
+    fails(function() nn.GatedMLP(3, 5, { activation = "silo" }) end, "did you mean 'silu'")
+  end)
+
+  it("sends each place through the chosen experts alone, and its gradient back", function()
+    for _, normalize in ipairs { true, false } do
+      local moe = nn.MixtureOfExperts(4, 6, { num_experts = 5, top_k = 2, normalize = normalize })
+      local x = T.randn(3, 7, 4):requires_grad_()
+      local w = moe.experts
+      local function dense(input)
+        local rows = input:reshape(-1, 4)
+        local share = nn.F.linear(rows, moe.gate.weight):softmax(-1)
+        local best = share:detach():topk(2, -1):narrow(2, 2, 1)
+        share = share * share:detach():ge(best):float()
+        if normalize then share = share / share:sum(-1, { keepdim = true }) end
+        local y = 0
+        for e = 1, 5 do
+          local all = nn.F.linear(rows, w.gate_up_proj:select(1, e))
+          local z = nn.F.silu(all:narrow(2, 1, 6)) * all:narrow(2, 7, 6)
+          y = y + nn.F.linear(z, w.down_proj:select(1, e)) * share:narrow(2, e, 1)
+        end
+        return y:view(3, 7, 4)
+      end
+      local dy, list = T.randn(3, 7, 4), { x, moe.gate.weight, w.gate_up_proj, w.down_proj }
+      local y, z = moe(x), dense(x)
+      same(y, z)
+      local got = T.grad_of({ y }, list, { grad_outputs = { dy } })
+      local want = T.grad_of({ z }, list, { grad_outputs = { dy } })
+      for i = 1, 4 do same(got[i], want[i]) end
+    end
+    fails(function() nn.MixtureOfExperts(4, 6, { num_experts = 2, top_k = 3 }) end, "must not exceed num_experts 2")
+  end)
+end)
+
+describe("nn.RMSNorm", function()
+  it("multiplies by 1 + weight with unit_offset", function()
+    local a, b = nn.RMSNorm(4, { eps = 1e-6 }), nn.RMSNorm(4, { eps = 1e-6, unit_offset = true })
+    local x = T.randn(2, 4)
+    same(a(x), b(x))
+    T.no_grad(function()
+      a.weight:fill_(1.5)
+      b.weight:fill_(0.5)
+    end)
+    same(a(x), b(x))
+    fails(function() nn.RMSNorm(4, { unit_offset = true, elementwise_affine = false }) end, "has none")
+  end)
+end)
