@@ -23,7 +23,7 @@ local function activation(who, v)
   local f = named[v]
   if f then return f end
   if type(v) == "string" then fail("%s: %s", who, options.unknown("activation", v, known)) end
-  return v
+  return options.kind(who, "activation", "callable", v)
 end
 
 --- nn.GatedMLP(…) → module

@@ -84,7 +84,8 @@ end
 -- keys (q_norm, k_norm), over each head, or over all heads at once with norm_all. softcap: scores s become softcap ·
 -- tanh(s / softcap). Options of the call: mask (bools [B, 1, L, S], true: seen, or numbers that are added),
 -- is_causal, rope (a nn.RotaryEmbedding), cos, sin, cache (a nn.KVCache), layer (its number there), window (keys that
--- a query may see).
+-- a query may see), memory [B, S, memory_dim], of which keys and values are made in place of x; with a cache once.
+-- out=false: no last product.
 -- Shapes: [B, L, embed_dim] → the same
 --   local attend = nn.GroupedQueryAttention(8, 4, { num_kv_heads = 2 })
 --   print(attend.k_proj)  --> Linear(in_features=8, out_features=4, bias=false)
@@ -92,12 +93,13 @@ end
 local Attention = base.class "GroupedQueryAttention"
 local spec = options.spec("nn.GroupedQueryAttention", {
   { "embed_dim", "count" }, { "num_heads", "count" }, { "num_kv_heads", "count", optional = true },
-  { "head_dim", "count", optional = true }, { "bias", "bool", false }, { "out_bias", "bool", optional = true },
+  { "head_dim", "count", optional = true }, { "bias", "bool", false }, { "key_bias", "bool", optional = true },
+  { "out_bias", "bool", optional = true }, { "memory_dim", "count", optional = true },
   { "scale", "number", optional = true }, { "softcap", "positive", optional = true },
   { "dropout", "probability", 0.0 }, { "fused", { "none", "blocks", "heads" }, "none" },
   { "qk_norm", "callable", optional = true }, { "norm_all", "bool", false },
-  { "clip", "positive", optional = true }, { "linear", "callable", optional = true }, { "names", "any",
-    optional = true } })
+  { "clip", "positive", optional = true }, { "out", "bool", true }, { "linear", "callable", optional = true },
+  { "names", "any", optional = true } })
 
 function Attention:init(...)
   local a = options.read(spec, ...)
@@ -128,16 +130,30 @@ function Attention:init(...)
   end
   if a.fused == "none" then
     put("q", "q_proj", linear(a.embed_dim, h * d, a.bias))
-    put("k", "k_proj", linear(a.embed_dim, hk * d, a.bias))
-    put("v", "v_proj", linear(a.embed_dim, hk * d, a.bias))
+    local key_bias, from = a.bias, a.memory_dim or a.embed_dim
+    if a.key_bias ~= nil then key_bias = a.key_bias end
+    put("k", "k_proj", linear(from, hk * d, key_bias))
+    put("v", "v_proj", linear(from, hk * d, a.bias))
   else
     put("qkv", "qkv_proj", linear(a.embed_dim, (h + 2 * hk) * d, a.bias))
   end
-  put("out", "o_proj", linear(h * d, a.embed_dim, out_bias))
+  if a.out then put("out", "o_proj", linear(h * d, a.embed_dim, out_bias)) end
   if a.qk_norm then
     put("q_norm", "q_norm", a.qk_norm(a.norm_all and h * d or d))
     put("k_norm", "k_norm", a.qk_norm(a.norm_all and hk * d or d))
   end
+end
+
+-- Keys and values [B, H, S, D] of what another stack has made, kept in the cache from the first call on.
+local function remembered(self, o)
+  local k, v
+  if o.cache then k, v = o.cache:get(o.layer) end
+  if k then return k, v end
+  local heads = { self.num_kv_heads, self.head_dim }
+  k = self[self._k](o.memory):unflatten(3, heads):transpose(2, 3)
+  v = self[self._v](o.memory):unflatten(3, heads):transpose(2, 3)
+  if o.cache then k, v = o.cache:update(o.layer, k, v) end
+  return k, v
 end
 
 -- Queries, keys, values, each [B, L, heads, D].
@@ -163,13 +179,21 @@ local function projected(self, x)
   return q:unflatten(3, { h, d }), k:unflatten(3, { hk, d }), v:unflatten(3, { hk, d })
 end
 
-local call = { "mask", "is_causal", "rope", "cos", "sin", "cache", "layer", "window" }
+local call = { "mask", "is_causal", "rope", "cos", "sin", "cache", "layer", "window", "memory" }
 
---- (x, {mask=, is_causal=, rope=, cos=, sin=, cache=, layer=, window=})
+--- (x, {mask=, is_causal=, rope=, cos=, sin=, cache=, layer=, window=, memory=})
 function Attention:forward(x, opts)
   local o = options.check("GroupedQueryAttention", opts, call)
   if not T.is_tensor(x) or x:dim() ~= 3 or x:size(3) ~= self.embed_dim then
     fail("GroupedQueryAttention: the input must be [B, L, %d], got %s", self.embed_dim, describe(x))
+  end
+  if o.memory then
+    if self.fused ~= "none" then fail "GroupedQueryAttention: memory goes with projections that are not fused" end
+    local q = self[self._q](x):unflatten(3, { self.num_heads, self.head_dim }):transpose(2, 3)
+    local k, v = remembered(self, o)
+    local y = M.attend(q, k, v, { mask = o.mask, scale = self.scale, softcap = self.softcap,
+      dropout_p = self.training and self.dropout or 0 })
+    return self._out and self[self._out](y) or y
   end
   local q, k, v = projected(self, x)
   if self._q_norm and not self.norm_all then q, k = self[self._q_norm](q), self[self._k_norm](k) end
@@ -187,7 +211,7 @@ function Attention:forward(x, opts)
   end
   local y = M.attend(q, k, v, { mask = mask, is_causal = o.is_causal, scale = self.scale, softcap = self.softcap,
     dropout_p = self.training and self.dropout or 0 })
-  return self[self._out](y)
+  return self._out and self[self._out](y) or y
 end
 
 function Attention:extra_repr()
