@@ -189,6 +189,7 @@ void l_image_register(lua_State *L);
 void l_tokenizer_register(lua_State *L);
 void l_t7_register(lua_State *L);
 void l_pt_register(lua_State *L);
+void l_gguf_register(lua_State *L);
 void l_rebind_register(lua_State *L);
 void l_modes_register(lua_State *L);
 void l_trainer_register(lua_State *L);

@@ -66,6 +66,7 @@ int luaopen_perilune_engine(lua_State *L) {
   l_tokenizer_register(L);
   l_t7_register(L);
   l_pt_register(L);
+  l_gguf_register(L);
   l_trainer_register(L);
   l_rebind_register(L);
   l_saved_register(L);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * core.open_safetensors(path): a safetensors file whose tensors are read one at a time, for `perilune peek` and
- * `perilune diff`, which must not need the memory of a whole checkpoint. */
+ * core.open_safetensors(path): a safetensors file whose tensors are read one at a time, or in parts, for T.open. */
 #include "bindings/core/lib.h"
 #include "engine/io/io.h"
 
@@ -41,36 +40,43 @@ static int reader_metadata(lua_State *L) {
   return 1;
 }
 
-/* reader:describe(i) → dtype (the format's own name where perilune has none), shape, the format's name of the dtype */
+/* reader:describe(i) → dtype (the format's own name where perilune has none), shape, the format's name of the dtype, bytes */
 static int reader_describe(lua_State *L) {
   PlSafetensors *f = check(L);
-  int64_t i = check_entry(L, f), shape[PL_MAX_DIM];
+  int64_t i = check_entry(L, f), shape[PL_MAX_DIM], bytes;
   PlDtype dtype;
   int ndim;
   pl_safetensors_describe(f, i, &dtype, &ndim, shape);
-  lua_pushstring(L, dtype == PL_NDTYPE ? pl_safetensors_stored(f, i) : pl_dtype_name(dtype));
+  const char *stored = pl_safetensors_stored(f, i, &bytes);
+  lua_pushstring(L, dtype == PL_NDTYPE ? stored : pl_dtype_name(dtype));
   lua_createtable(L, ndim, 0);
   for (int d = 0; d < ndim; d++) {
     lua_pushinteger(L, shape[d]);
     lua_rawseti(L, -2, d + 1);
   }
-  lua_pushstring(L, pl_safetensors_stored(f, i));
-  return 3;
+  lua_pushstring(L, stored);
+  lua_pushinteger(L, bytes);
+  return 4;
 }
 
-/* reader:read(i) → tensor; or nil, message, code, errno */
-static int reader_read(lua_State *L) {
+/* reader:part(i, {start}, {count}) → tensor of so many elements from start (0-based) on along each dimension */
+static int reader_part(lua_State *L) {
   PlSafetensors *f = check(L);
-  int64_t i = check_entry(L, f);
+  int64_t i = check_entry(L, f), start[PL_MAX_DIM], count[PL_MAX_DIM], shape[PL_MAX_DIM];
+  PlDtype dtype;
+  int ndim;
+  pl_safetensors_describe(f, i, &dtype, &ndim, shape);
+  if (l_check_shape(L, 3, "slice", start) != ndim || l_check_shape(L, 4, "slice", count) != ndim)
+    return l_error(L, "slice: the tensor has %d dimensions", ndim);
   l_collect(L);
   Box *b = l_new_box(L);
-  PlStatus s = pl_safetensors_read(f, i, &b->t);
+  PlStatus s = pl_safetensors_part(f, i, start, count, &b->t);
   return s == PL_OK ? 1 : l_io_failure(L, s);
 }
 
 static void release(void *p) { pl_safetensors_release(p); }
 static const luaL_Reg methods[] = {
-    {"names", reader_names}, {"metadata", reader_metadata}, {"describe", reader_describe}, {"read", reader_read}, {NULL, NULL}};
+    {"names", reader_names}, {"metadata", reader_metadata}, {"describe", reader_describe}, {"part", reader_part}, {NULL, NULL}};
 static const HandleType reader_type = {"perilune.safetensors.reader", "reader", release, methods, 0};
 
 /* core.open_safetensors(path) → reader; or nil, message, code, errno */

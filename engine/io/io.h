@@ -29,10 +29,12 @@ int64_t pl_safetensors_count(const PlSafetensors *s);
 const char *pl_safetensors_name(const PlSafetensors *s, int64_t i, size_t *len);
 /* What tensor i becomes (dtype PL_NDTYPE: nothing that perilune has); shape has room for PL_MAX_DIM. */
 void pl_safetensors_describe(const PlSafetensors *s, int64_t i, PlDtype *dtype, int *ndim, int64_t *shape);
-/* The format's name of its dtype: "F8_E4M3". */
-const char *pl_safetensors_stored(const PlSafetensors *s, int64_t i);
+/* The format's name of its dtype, "F8_E4M3", and how many bytes it has in the file. */
+const char *pl_safetensors_stored(const PlSafetensors *s, int64_t i, int64_t *bytes);
 /* Reads tensor i. Errors: IO, FORMAT (a bool that is neither 0 nor 1), UNSUPPORTED, OOM. */
 PlStatus pl_safetensors_read(PlSafetensors *s, int64_t i, PlTensor **out);
+/* The same for count[d] elements from start[d] on of each dimension: only these are read. Also ARG (outside the shape). */
+PlStatus pl_safetensors_part(PlSafetensors *s, int64_t i, const int64_t *start, const int64_t *count, PlTensor **out);
 /* The next pair of `__metadata__`, borrowed; false at the end. Each pair is given out
  * once. */
 bool pl_safetensors_next_meta(PlSafetensors *s, const char **key, size_t *nkey, const char **value, size_t *nvalue);

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/io/region.h"
 #include "engine/io/safetensors_header.h"
 #include "kernels/kernel.h"
 
@@ -40,7 +41,7 @@ static const char *other_kind(const char *b, size_t n) {
     const char *what;
   } kinds[] = {
       MAGIC("\x93NUMPY", "an npy file; T.load_npy reads it"),
-      MAGIC("GGUF", "a GGUF file, which perilune does not read"),
+      MAGIC("GGUF", "a GGUF file; T.load and T.load_gguf read it"),
       MAGIC("\x80\x02\x8a\x0a\x6c\xfc\x9c\x46", "an old PyTorch file; T.load and T.load_pt read it"),
       MAGIC("\x89HDF\r\n", "an HDF5 file, which perilune does not read"),
       MAGIC("\x89PNG\r\n", "a PNG image; T.load_image reads it"),
@@ -138,7 +139,10 @@ bool pl_safetensors_next_meta(PlSafetensors *s, const char **key, size_t *nkey, 
   return pl_header_next_meta(&s->header, key, nkey, value, nvalue);
 }
 
-const char *pl_safetensors_stored(const PlSafetensors *s, int64_t i) { return s->header.entry[i].wire->name; }
+const char *pl_safetensors_stored(const PlSafetensors *s, int64_t i, int64_t *bytes) {
+  *bytes = s->header.entry[i].end - s->header.entry[i].begin;
+  return s->header.entry[i].wire->name;
+}
 
 static PlStatus check_dtype(const PlSafetensors *s, const PlEntry *e) {
   if (e->wire->dtype != PL_NDTYPE) return PL_OK;
@@ -146,18 +150,32 @@ static PlStatus check_dtype(const PlSafetensors *s, const PlEntry *e) {
                               (int)(e->name_len < 80 ? e->name_len : 80), e->name, e->wire->name));
 }
 
-PlStatus pl_safetensors_read(PlSafetensors *s, int64_t i, PlTensor **out) {
+PlStatus pl_safetensors_part(PlSafetensors *s, int64_t i, const int64_t *start, const int64_t *count, PlTensor **out) {
   const PlEntry *e = &s->header.entry[i];
-  int64_t shape[PL_MAX_DIM];
+  PlRegion r = {.ndim = e->ndim};
   PlTensor *t;
   PL_TRY(check_dtype(s, e));
-  pl_header_shape(&s->header, e, shape);
-  PL_TRY(pl_file_code(pl_tensor_empty(&t, (PlDtype)e->wire->dtype, e->ndim, shape)));
-  PlStatus st = pl_wire_read(e->wire, s->fd, s->path, s->data_at + e->begin, PL_BIG_ENDIAN, t, 0, pl_tensor_numel(t));
+  pl_header_shape(&s->header, e, r.shape);
+  memcpy(r.start, start, (size_t)r.ndim * sizeof *start);
+  memcpy(r.count, count, (size_t)r.ndim * sizeof *count);
+  PL_TRY(pl_region_check(&r, "slice"));
+  const PlDtype dtype = (PlDtype)e->wire->dtype;
+  const size_t wire = e->wire->bits / 8, wide = pl_dtype_size(dtype);
+  PL_TRY(pl_file_code(pl_tensor_empty(&t, dtype, r.ndim, r.count)));
+  const int64_t n = pl_tensor_numel(t);
+  char *data = pl_tensor_data(t);
+  PlStatus st = pl_region_read(&r, s->fd, s->path, s->data_at + e->begin, wire, data + (size_t)n * (wide - wire));
+  if (st == PL_OK) st = pl_wire_convert(e->wire, s->path, PL_BIG_ENDIAN, data, n);
   if (st != PL_OK) {
     pl_tensor_release(t);
     return st;
   }
   *out = t;
   return PL_OK;
+}
+
+PlStatus pl_safetensors_read(PlSafetensors *s, int64_t i, PlTensor **out) {
+  int64_t start[PL_MAX_DIM] = {0}, shape[PL_MAX_DIM];
+  pl_header_shape(&s->header, &s->header.entry[i], shape);
+  return pl_safetensors_part(s, i, start, shape, out);
 }

@@ -49,6 +49,8 @@ local questions = {
   -- files and text
   ["where is a safetensors header parsed"] = { "engine/io/safetensors_header.c", "PlStatus pl_header_parse%(" },
   ["where is an opcode of a pickle decoded"] = { "engine/io/pickle.c", "PlStatus pl_pickle_next%(" },
+  ["where is the table of ggml's block formats"] = { "kernels/cpu/blocks/formats.c", "plk_block_format%(" },
+  ["where does the writer of GGUF files put a tensor"] = { "engine/io/gguf/gguf_write.c", "PlStatus pl_gguf_save%(" },
   ["where is a PNG picture read"] = { "engine/io/png_read.c", "PlStatus pl_image_png_decode%(" },
   ["where is a tokenizer trained by byte pairs"] = { "engine/text/bpe_train.c", "PlStatus pl_trainer_run%(" },
   -- Lua

@@ -28,6 +28,15 @@ local SCRIPTS = {
     assert(T.save(path, { a = T.ones(50), b = { c = T.zeros(30), d = 3 } }))
     return assert(T.load(path)).a:sum():item()
   end },
+  { "GGUF", function(path)
+    assert(T.save_gguf(path, { a = T.ones(4, 64), b = T.arange(3) }, { metadata = { k = { 1, 2 } }, type = "Q5_1" }))
+    return assert(T.load(path)).a:sum():item()
+  end },
+  { "parts of files", function(path)
+    assert(T.save(path, { a = T.ones(40, 50) }))
+    local f <close> = assert(T.open(path))
+    return f:slice("a", { {}, { 2, 5 } }):sum():item()
+  end },
   { "npz", function() return assert(T.load_npz(fixtures .. "arrays.npz")).zeros:numel() end, T.load_npz, "arrays.npz" },
   { "pt", function() return assert(T.load_pt(fixtures .. "pt/zip.pt")).base:sum():item() end },
   { "pt, the old format", function() return assert(T.load(fixtures .. "pt/before_zip.pt")).base:sum():item() end },

@@ -303,7 +303,7 @@ describe("load", function()
       [member "x.npy"] = "an npz archive; T.load_npz", [member "readme"] = "a zip archive",
       ["PK\3\4"] = "a zip archive", ["PK\3\4" .. ("\xff"):rep(40)] = "a zip archive",
       ["\x80\4\x95\20\0\0\0\0\0\0\0}"] = "a pickle",
-      ["GGUF\3\0\0\0\5\0\0\0\0\0\0\0"] = "a GGUF file", ["\x89HDF\r\n\x1a\n\0\0"] = "an HDF5 file",
+      ["\x89HDF\r\n\x1a\n\0\0"] = "an HDF5 file",
       ["\x1f\x8b\8\0\0\0\0\0\0\3"] = "gzip", ["version https://git-lfs.github.com/spec/v1\n"] = "Git LFS pointer",
     } do
       refuses(bytes, "not a safetensors file but ")

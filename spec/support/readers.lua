@@ -86,6 +86,19 @@ do -- only the header is damaged, and its length is right: what reaches the pars
   local function body(s) return (s:sub(select(2, string.unpack("<s8", s)))) end
   local headers, tails = {}, {}
   for i, s in ipairs { flat, nested, unsigned } do headers[i], tails[i] = string.unpack("<s8", s), body(s) end
+  reader { name = "safetensors, in parts", good = { flat, unsigned, single }, load = function(path)
+    local f, message, code = T.open(path)
+    if not f then return nil, message, code end
+    for _, name in ipairs(f.names) do
+      local key = {}
+      for d, n in ipairs(f:shape(name)) do key[d] = n > 1 and { 2, n } or {} end
+      local t
+      t, message, code = f:slice(name, key)
+      if not t then return nil, message, code end
+    end
+    f:close()
+    return true
+  end }
   reader { name = "safetensors headers", good = headers, load = T.load,
     damage = function(seed, k) return framed(mutate.damage(headers[k], seed, headers), tails[k]) end,
     wrap = function(h)
@@ -308,6 +321,34 @@ do
     string.pack("<i4i4i4", 3, 1, 0x7fffffff), string.pack("<i4i4", 2, 0x7fffffff),
     t7.bytes_of(false, { function(w) w.tensor("Float", { 1 << 40 }, { 1 }, 1, { 1 }) end }),
   } }
+end
+
+-- ---- GGUF -------------------------------------------------------------------------------------------------
+
+do
+  local good = { fixture "gguf/metadata.gguf", fixture "gguf/quantized.gguf", fixture "gguf/blocks.gguf",
+    bytes_of(function(p)
+    return T.save_gguf(p, { a = T.rand(2, 32), b = T.arange(3) }, { metadata = { k = "v", n = 3 }, type = "Q4_0" })
+  end) }
+  local kept = { "GGUF" .. string.pack("<I4I8I8", 3, 1 << 60, 0), "GGUF" .. string.pack("<I4I8I8", 3, 0, 1 << 59),
+    "GGUF" .. string.pack("<I4I8I8s8I4I4I8", 3, 0, 1, "k", 9, 8, 1 << 60),
+    "GGUF" .. string.pack("<I4I8I8s8I4i8I4I8", 3, 1, 0, "w", 1, 1 << 40, 0, 0),
+    "GGUF" .. string.pack("<I4I8I8s8I4i8i8I4I8", 3, 1, 0, "w", 2, 256, 1 << 55, 12, 0) }
+  -- a block may be some 20 times as long as a number
+  reader { name = "GGUF", good = good, load = T.load_gguf, kept = kept, room = 1 << 17 }
+  reader { name = "GGUF, tensor by tensor", good = good, room = 1 << 17, load = function(path)
+    local f, message, code = T.open(path)
+    if not f then return nil, message, code end
+    for _, name in ipairs(f.names) do
+      local shape, key = f:shape(name), {}
+      for d, n in ipairs(shape) do key[d] = n > 1 and { 2, n } or {} end
+      local t
+      t, message, code = f:slice(name, key)
+      if not t then return nil, message, code end
+    end
+    f:close()
+    return true
+  end }
 end
 
 -- ---- PyTorch's files --------------------------------------------------------------------------------------

@@ -38,6 +38,14 @@ return function(size)
         if not t then return nil, why, code end
         return t.n[1] == 1 and t.x:equal(x) or t.n[1] == 2 and t.x:equal(y)
       end },
+    { "GGUF", "x.gguf", function(p, k)
+      return T.save_gguf(p, { x = k == 1 and x or y, z = T.ones(2, 32) * k },
+        { metadata = { k = k }, type = { z = "Q8_0" } })
+    end, function(p)
+      local t, why, code = T.load_gguf(p)
+      if not t then return nil, why, code end
+      return t.x:equal(x) or t.x:equal(y)
+    end },
     { "npy", "x.npy", function(p, k) return T.save_npy(p, k == 1 and x or y) end, function(p)
       local t, why, code = T.load_npy(p)
       if not t then return nil, why, code end

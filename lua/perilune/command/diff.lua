@@ -52,13 +52,20 @@ local function compare_entry(name, a, b, options)
   return n == 0 and (da == db or options.any_dtype == true)
 end
 
+local function same_value(a, b)
+  if type(a) ~= "table" or type(b) ~= "table" then return a == b end
+  if #a ~= #b then return false end
+  for i, v in ipairs(a) do if not same_value(v, b[i]) then return false end end
+  return true
+end
+
 local function compare_meta(a, b)
   local keys, same = {}, true
   for key in pairs(a.meta) do keys[#keys + 1] = key end
   for key in pairs(b.meta) do if a.meta[key] == nil then keys[#keys + 1] = key end end
   table.sort(keys)
   for _, key in ipairs(keys) do
-    if a.meta[key] ~= b.meta[key] then
+    if not same_value(a.meta[key], b.meta[key]) then
       print(("  metadata %s: %s"):format(show.printable(key), a.meta[key] == nil and "only in the second"
         or b.meta[key] == nil and "only in the first" or "differs"))
       same = false

@@ -16,7 +16,8 @@ local function kind_of(head, path)
   return nil
 end
 
-local KNOWN = "safetensors, PyTorch, npy, npz, IDX (also gzipped), PNG, JPEG and TensorBoard event files are known"
+local KNOWN = "safetensors, PyTorch, GGUF, npy, npz, IDX (also gzipped), PNG, JPEG and TensorBoard event files "
+  .. "are known"
 
 -- One tensor that is read at once, under a name.
 local function single(kind, name, t, more)
@@ -25,14 +26,28 @@ local function single(kind, name, t, more)
     describe = function() return t:dtype(), t:shape() end, read = function() return t end }
 end
 
-function openers.safetensors(path)
-  local file, message, code = core.open_safetensors(path)
+-- Files that need not be read to be described: describe(name) → dtype, shape, how the file stores it, bytes.
+local function opened(path)
+  local file, message, code = T.open(path)
   if not file then return nil, message, code end
-  local at, names = {}, file:names()
-  for i, name in ipairs(names) do at[name] = i end
-  return { kind = "safetensors", names = names, meta = file:metadata(),
-    describe = function(name) return file:describe(at[name]) end, read = function(name) return file:read(at[name]) end }
+  return { kind = file.kind, names = file.names, meta = file.metadata, kinds = file.kinds,
+    describe = function(name)
+      local dtype, stored = file:dtype(name)
+      return dtype, file:shape(name), stored, file:bytes(name)
+    end,
+    read = function(name) return file:read(name) end, close = function() file:close() end }
 end
+openers.safetensors, openers.gguf = opened, opened
+
+-- A folder or an index of shards.
+function openers.folder(path)
+  local list, message, code = require("perilune.io.shards").find(path)
+  if not list then return nil, message, code end
+  if list.kind == "safetensors" then return opened(path) end
+  if not list.wanted then return M.open(list.files[1]) end
+  return openers.pt(path)
+end
+openers.json = openers.folder
 
 function openers.npy(path)
   local t, message, code = T.load_npy(path)
@@ -65,7 +80,7 @@ local function flatten(v, at, names, tensors, meta, depth)
 end
 
 function openers.pt(path)
-  local v, message, code = T.load_pt(path, { unsupported = "skip" })
+  local v, message, code = T.load(path, { unsupported = "skip" })
   if v == nil then return nil, message, code end
   local names, tensors, meta = {}, {}, {}
   flatten(v, "", names, tensors, meta, 1)
@@ -91,9 +106,18 @@ function openers.events(path)
   return { kind = "events", path = path, names = {}, meta = {} }
 end
 
--- → {kind=, names=, meta=, describe(name) → dtype, shape, read(name) → tensor or nil, message, code};
--- or nil, message, code
+-- A value of metadata as text: lists with their first elements.
+function M.text(v)
+  if type(v) ~= "table" then return tostring(v) end
+  local some = {}
+  for i = 1, math.min(#v, 8) do some[i] = type(v[i]) == "string" and ("%q"):format(v[i]) or M.text(v[i]) end
+  return ("{%s%s}"):format(table.concat(some, ", "), #v > 8 and (", … %d values"):format(#v) or "")
+end
+
+-- → {kind=, names=, meta=, describe(name) → dtype, shape [, type in the file, bytes there], read(name) → tensor or nil,
+-- message, code}; or nil, message, code
 function M.open(path)
+  if core.list_folder(path) then return openers.folder(path) end
   local f, message = io.open(path, "rb")
   if not f then return nil, message, "io" end
   local head, why = f:read(64)

@@ -17,9 +17,9 @@ error in the script (exit status 130), a second one ends the process.]] },
   { "info", "info", "version, libraries, threads: the block for a bug report",
     "" },
   { "peek", "peek [--header] FILE...", "what is in a file: tensors with statistics, metadata, events",
-    [[Knows safetensors, PyTorch, npy, npz, IDX (also gzipped), PNG, JPEG and TensorBoard event files by their first
-bytes. For each tensor: dtype, shape, range, mean, standard deviation, count of NaN. --header reads no elements of
-safetensors. Exit status 1 if a file cannot be read.]] },
+    [[Knows safetensors, PyTorch, GGUF, npy, npz, IDX (also gzipped), PNG, JPEG and TensorBoard event files by their
+first bytes, and models in shards by their index or folder. For each tensor: dtype, shape, range, mean, standard
+deviation, count of NaN. --header reads no elements of safetensors and GGUF. Exit status 1 if a file cannot be read.]] },
   { "help", "help NAME...", "what a name is: perilune help softmax",
     [[NAME is an op, a function of T, or a path such as nn.Linear. Without a name, lists all.
 Exit status 1 if there is no such name.]] },

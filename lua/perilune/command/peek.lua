@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: MIT
 -- perilune peek FILE: what is in a file of tensors or events, with statistics.
+local files = require "perilune.command.files"
 local show = require "perilune.repl.show"
 
 local MAX_META = 200 -- characters of a metadata value that are shown
@@ -20,11 +21,12 @@ local function print_tensors(file, with_statistics)
   widest = math.min(widest, 60)
   local rows = {}
   for _, name in ipairs(file.names) do
-    local dtype, shape = file.describe(name)
+    local dtype, shape, stored, size = file.describe(name)
     local n = 1
-    for _, size in ipairs(shape) do n = n * size end
-    total, elements = total + n * (SIZES[dtype] or 0), elements + n
-    rows[#rows + 1] = { name, ("%s[%s]"):format(dtype, table.concat(shape, ",")) }
+    for _, k in ipairs(shape) do n = n * k end
+    total, elements = total + (size or n * (SIZES[dtype] or 0)), elements + n
+    if stored and stored:lower() == dtype then stored = nil end
+    rows[#rows + 1] = { name, ("%s[%s]"):format(stored or dtype, table.concat(shape, ",")), stored }
   end
   print(("%s, %d tensor%s, %d elements, %s"):format(file.kind, #rows, #rows == 1 and "" or "s", elements, bytes(total)))
   for _, row in ipairs(rows) do
@@ -32,7 +34,7 @@ local function print_tensors(file, with_statistics)
     if with_statistics then
       local t, message = file.read(row[1])
       if not t then return nil, message end
-      what = t:brief()
+      what = (row[3] and row[3] .. " as " or "") .. t:brief()
     end
     print(("  %s%s  %s"):format(name, (" "):rep(widest - utf8.len(name)), what))
   end
@@ -40,7 +42,7 @@ local function print_tensors(file, with_statistics)
   for key in pairs(file.meta) do keys[#keys + 1] = key end
   table.sort(keys)
   for _, key in ipairs(keys) do
-    local value = file.meta[key]
+    local value = files.text(file.meta[key])
     if #value > MAX_META then value = ("%s … %d bytes"):format(value:sub(1, MAX_META), #value) end
     print(("  metadata %s: %s"):format(show.printable(key), show.printable(value)))
   end
@@ -67,7 +69,7 @@ end
 return function(paths, with_statistics)
   local status = 0
   for _, path in ipairs(paths) do
-    local file, message = require("perilune.command.files").open(path)
+    local file, message = files.open(path)
     local ok
     if #paths > 1 and file then print(path) end
     if file and file.kind == "events" then

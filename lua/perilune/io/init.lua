@@ -222,32 +222,49 @@ local function load_safetensors(path, opts)
   return t, meta
 end
 
+local load_file
+
+-- A folder or an index: all shards, one after another; nothing if one of them fails.
+local function load_shards(path, opts)
+  local shards = require "perilune.io.shards"
+  local list, message, code = shards.find(path)
+  if not list then return nil, message, code end
+  if not list.wanted then return load_file(list.files[1], opts) end
+  local order, all = {}, {}
+  for _, file in ipairs(list.files) do
+    local part, why, kind, errno = load_file(file, opts)
+    if part == nil then return nil, why, kind, errno end
+    if type(part) ~= "table" then return nil, file .. ": a shard that is no table of tensors", "format" end
+    local names = {}
+    for name, t in pairs(part) do
+      if type(name) ~= "string" or not core.is_tensor(t) then
+        return nil, ("%s: a shard with '%s', which is no tensor"):format(file, tostring(name)), "format"
+      end
+      names[#names + 1], order[#order + 1], all[name] = name, name, t
+    end
+    message = shards.check(list, file, names)
+    if message then return nil, message, "format" end
+  end
+  local out = base.ordered_dict(order)
+  for name, t in pairs(all) do rawset(out, name, t) end
+  return out, list.metadata
+end
+
 -- Kind of file → function(path, opts) and the options that it takes. What is no kind of these is given to the reader of
 -- safetensors, whose message says what it is.
 local loaders = {
   safetensors = { load_safetensors, { map_location = true } },
+  gguf = { function(path, opts) return require("perilune.io.gguf").load_gguf(path, opts) end,
+    { map_location = true, dtype = true } },
   pt = { function(path, opts) return require("perilune.io.pt").load_pt(path, opts) end,
     { map_location = true, none = true, unsupported = true } },
 }
+-- which options fit is said by the shards
+loaders.folder = { load_shards, { map_location = true, none = true, unsupported = true, dtype = true } }
+loaders.json = loaders.folder
 
--- Reads a file of tensors, whose kind its first bytes tell: the table that was saved, or name → tensor for a file from
--- elsewhere; pairs() of a flat one goes in file order. Tensors are on the CPU, wherever they were when they were saved.
--- @tparam string path
--- @tparam[opt] table opts `map_location=`: the device on which they shall be; for PyTorch's files those of load_pt
--- @treturn table; or nil, message, code ("io", "format", "unsupported") for a missing or malformed file
--- @treturn table the metadata of safetensors, key → text
---- T.load(path, {map_location=, none=, unsupported=}) → tables of tensors, or nil and a message
--- Reads safetensors, or what torch.save wrote (.pt, .pth, .bin; none= and unsupported= as in T.load_pt), by what the
--- file
--- is, not by its name. Its tensors are on the CPU, or on the device map_location.
---   local path = os.tmpname()
---   assert(T.save(path, { w = T.ones(2) }))
---   print(T.load(path).w)  --> {1., 1.}  -- f32[2] cpu
---   os.remove(path)
-function io_.load(path, opts)
-  if type(path) ~= "string" then fail("load: the path must be a string, got %s", describe(path)) end
-  opts = options.check("load", opts, { "map_location", "none", "unsupported" })
-  if opts.map_location ~= nil then core.device.with(opts.map_location, function() end) end -- is there such a one?
+-- T.load of a path whose options are known to be such.
+function load_file(path, opts)
   local kind, message, code, errno = recognize.kind(path)
   if not kind then return nil, message, code, errno end
   local row = loaders[kind] or loaders.safetensors
@@ -255,6 +272,31 @@ function io_.load(path, opts)
     if not row[2][key] then fail("load: %s= is not for such a file (%s)", key, kind) end
   end
   return row[1](path, opts)
+end
+
+-- Reads a file of tensors, whose kind its first bytes tell: the table that was saved, or name → tensor for a file from
+-- elsewhere; pairs() of a flat one goes in file order. Tensors are on the CPU, wherever they were when they were saved.
+-- @tparam string path
+-- @tparam[opt] table opts `map_location=`: the device on which they shall be; `none=`, `unsupported=` of PyTorch's
+-- files;
+-- `dtype=` of GGUF files
+-- @treturn table; or nil, message, code ("io", "format", "unsupported") for a missing or malformed file
+-- @treturn table the metadata of safetensors and GGUF, key → value
+--- T.load(path, {map_location=, none=, unsupported=, dtype=}) → tables of tensors, or nil and a message
+-- Reads safetensors, what torch.save wrote (.pt, .pth, .bin; none= and unsupported= as in T.load_pt), or GGUF (dtype=
+-- as in
+-- T.load_gguf), by what the file is, not by its name; a model in shards by its index (model.safetensors.index.json),
+-- or by
+-- its folder. Its tensors are on the CPU, or on the device map_location.
+--   local path = os.tmpname()
+--   assert(T.save(path, { w = T.ones(2) }))
+--   print(T.load(path).w)  --> {1., 1.}  -- f32[2] cpu
+--   os.remove(path)
+function io_.load(path, opts)
+  if type(path) ~= "string" then fail("load: the path must be a string, got %s", describe(path)) end
+  opts = options.check("load", opts, { "map_location", "none", "unsupported", "dtype" })
+  if opts.map_location ~= nil then core.device.with(opts.map_location, function() end) end -- is there such a one?
+  return load_file(path, opts)
 end
 
 -- Reads an IDX file, gzipped or not, into a tensor of its dtype; `max_bytes` bounds the memory (4 GiB).
