@@ -14,8 +14,8 @@ local fail, quote, read_command = timing.fail, timing.quote, timing.read_command
 local MODES = { "eager", "tf32", "graph", "compile", "compile+graph" }
 local START = { eager = 20, tf32 = 20, graph = 30, compile = 30, ["compile+graph"] = 30 } -- seconds that must be left
 local LIMIT_S, WARM_CALLS, SAMPLE_S, SAMPLES = 240, 10, 0.02, 5
-local FIELDS = { "workload", "impl", "mode", "device", "median_s", "min_s", "peak_device_mb", "peak_live_mb", "unit",
-  "throughput", "first_s" }
+local FIELDS = { "workload", "impl", "mode", "device", "deterministic", "captured", "median_s", "min_s",
+  "peak_device_mb", "peak_live_mb", "unit", "throughput", "first_s" }
 
 local function parse(args)
   local o, i = { only = {}, modes = {}, device = "cuda" }, 1
@@ -30,7 +30,8 @@ local function parse(args)
     if a == "--only" then list(o.only)
     elseif a == "--modes" then list(o.modes)
     elseif a == "--tiny" or a == "--list" or a == "--values" then o[a:sub(3)] = true
-    elseif a == "--json" or a == "--budget" or a == "--device" or a == "--child" or a == "--logs" then
+    elseif a == "--json" or a == "--budget" or a == "--device" or a == "--child" or a == "--logs" or
+      a == "--deterministic" then
       i = i + 1
       o[a:sub(3)] = args[i] or fail("%s wants a value", a)
     elseif a ~= "--" then fail("unknown option '%s'", a)
@@ -38,6 +39,8 @@ local function parse(args)
     i = i + 1
   end
   o.budget = o.budget and (tonumber(o.budget) or fail("--budget wants seconds"))
+  local d = o.deterministic
+  if d and d ~= "yes" and d ~= "no" then fail("--deterministic is yes or no") end
   if o.device ~= "cuda" and o.device ~= "cpu" then fail("--device is cuda or cpu") end
   return o
 end
@@ -78,6 +81,19 @@ local function measure(call, host, o, device)
   return first, samples
 end
 
+-- "yes", or why some function was not captured; nil where none was compiled.
+local function captured(functions)
+  local said
+  for _, j in ipairs(functions) do
+    local fine, plan, backward = pcall(function() return j:plan() end)
+    for _, p in ipairs(fine and { plan, backward } or {}) do
+      local how = p.device and p.device.capture
+      if how == "captured" then said = said or "yes" elseif how then said = how end
+    end
+  end
+  return said
+end
+
 local function json(row)
   timing.FIELDS = FIELDS
   return timing.json(row)
@@ -107,7 +123,13 @@ local function child(o)
     end
   end
   local jit = mode ~= "eager" and mode ~= "tf32"
-  function tools.compiled(f) return jit and T.jit(f) or f end
+  local compiled = {} -- what is asked later whether it was captured
+  function tools.compiled(f)
+    if not jit then return f end
+    compiled[#compiled + 1] = T.jit(f)
+    return compiled[#compiled]
+  end
+  if o.deterministic == "no" then T.deterministic(false) end
   T.manual_seed(1)
   T.set_float32_matmul_precision(mode == "tf32" and "high" or "highest")
   local device = o.device == "cuda" and T.core.device or nil
@@ -130,6 +152,7 @@ local function child(o)
   local scale = unit:sub(1, 1) == "T" and 1e12 or unit:sub(1, 1) == "G" and 1e9 or 1
   print(json {
     workload = name, impl = "perilune", mode = mode, device = label .. (o.tiny and " (tiny)" or ""),
+    deterministic = o.deterministic or "yes", captured = device and captured(compiled) or nil,
     median_s = median,
     min_s = timing.min(samples), peak_device_mb = peak[1], peak_live_mb = peak[2], unit = unit,
     throughput = unit == "ns/op" and median * 1e9 / work or work / median / scale,
@@ -141,10 +164,11 @@ end
 
 -- A line of results, or nil and why not; "late" when the time was up.
 local function in_child(exe, name, mode, seconds, o)
-  local form = "%sexec timeout %d %s run %s -- --child %s --only %s --device %s%s%s 2>&1"
+  local form = "%sexec timeout %d %s run %s -- --child %s --only %s --device %s%s%s%s 2>&1"
   local cmd = string.format(form, mode == "compile" and "PERILUNE_CUDA_GRAPHS=0 " or "", math.max(1, seconds // 1),
     quote(exe), quote(here .. "gpu.lua"),
-    quote(mode), name, o.device, o.tiny and " --tiny" or "", o.values and " --values" or "")
+    quote(mode), name, o.device, o.tiny and " --tiny" or "", o.values and " --values" or "",
+    o.deterministic and " --deterministic " .. o.deterministic or "")
   local text, code = read_command(cmd)
   local line = text:match("([^\n]+)\n*$") or ""
   if code == 124 then return nil, "late" end
@@ -234,7 +258,7 @@ local function main(args)
       if wanted and runs(w, mode) and not (o.device == "cpu" and mode == "tf32") then
         local rest = (o.budget or math.huge) - (clock() - begin) - 3
         local line, why
-        if rest >= START[mode] then
+        if rest >= (o.tiny and 3 or START[mode]) then
           line, why = (o.values and compare or run_child)(exe, w, mode, math.min(LIMIT_S, rest), o)
         else
           why = "late"

@@ -1,24 +1,28 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 # perilune on a GPU machine: what is there, the specs on the device, compute-sanitizer, the benchmarks next to PyTorch, and
-# one report of it all. Every slice ends within its seconds and writes as it goes, into the same folder; slices can be run one
-# command at a time, in any order, and again.
-#   bench/gpu.sh [--out DIR] [--budget 590] [--build build] [--python python3] [--jobs N] [--device cuda] [--tiny]
-#                [--archive FILE.tar.gz] SLICE[@SECONDS]...
-# Slices: pack  probe  specs[:PART]  moved[:PART]  sanitizer  bench:MODE (eager tf32 graph compile compile+graph)  peers:MODE
-#         both:MODE  report[:DIR,...]  all  first  second  third. PART: K/N, or a word that names of specs contain.
-# A machine that is lent for three commands of ten minutes, bare, with a copy of this repository and of build/gpu-pack:
-#   bench/gpu.sh pack                                    # here, after ./setup build --cuda: everything that may lack there
-#   bench/gpu.sh --archive $OUT/first.tar.gz first       # there; then second, then third
-#   bench/gpu.sh --out report report:first,second,third  # here, with the archives unpacked
-# Dry runs: --device cpu --tiny all; --device emulated --tiny all (the plug-in on the CPU; minutes to hours without --jobs).
+# one report of it all. Every slice and group is a command that ends within its seconds, writes as it goes into the same
+# folder, and closes with a line of counts, also when it is cut short; they can be run in any order, and again.
+#   bench/gpu.sh [--out DIR] [--budget 520] [--build build] [--python python3] [--jobs N] [--device cuda] [--tiny]
+#                [--archive FILE.tar.gz] [--only "WORKLOAD ..."] GROUP or SLICE[@SECONDS]...
+# Groups: smoke      driver, capability, memory pools, libraries, one product, memcheck with our own kernels
+#         values     what small workloads compute, in all modes, beside the CPU's numbers
+#         specs[:K/N]  every spec on the device; counts a file, names of what failed
+#         bandwidth  what is bound by memory, beside PyTorch;  cores  products, convolution and attention likewise
+#         train      training steps: throughput, captured or not, peak memory, deterministic and not, beside PyTorch
+# Slices: pack  probe  moved[:PART]  sanitizer  bench:MODE (eager tf32 graph compile compile+graph)  peers:MODE
+#         both:MODE  report[:DIR,...]  all. PART: K/N, or a word that names of specs contain.
+# A machine that is lent for commands of ten minutes, bare but for a driver, with a copy of build/gpu-pack:
+#   bench/gpu.sh pack                                    # here, after ./setup build --cuda: fails where a part is missing
+#   bench/gpu.sh --out $OUT/report smoke                 # there, in that folder; then values, specs, bandwidth, train
+# Dry runs: --device cpu --tiny all; --device emulated --tiny smoke (the plug-in on the CPU; minutes to hours without --jobs).
 # Exit status: 0 all went well; 1 something failed (which, stands in OUT/checks.jsonl); 2 usage, or no device.
 set -u
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(dirname "$here")
-out=gpu-report budget=590 build='' python=python3 device=cuda jobs='' archive='' tiny=() slices=()
+out=gpu-report budget=520 build='' python=python3 device=cuda jobs='' archive='' tiny=() only=() slices=()
 usage() {
-  sed -n '3,17p' "${BASH_SOURCE[0]}" | sed 's/^# \{0,1\}//' >&2
+  sed -n '3,23p' "${BASH_SOURCE[0]}" | sed 's/^# \{0,1\}//' >&2
   exit 2
 }
 while [ $# -gt 0 ]; do
@@ -27,13 +31,14 @@ while [ $# -gt 0 ]; do
       [ $# -ge 2 ] || usage
       printf -v "${1#--}" '%s' "$2"
       shift ;;
+    --only) # of the workloads those, in one argument
+      [ $# -ge 2 ] || usage
+      read -ra only <<<"$2"
+      shift ;;
     --tiny) tiny=(--tiny) ;;
     -h | --help) usage ;;
     -*) echo "gpu.sh: unknown option $1" >&2; usage ;;
     all) slices+=(probe specs sanitizer both:eager both:graph both:compile both:tf32 both:compile+graph moved report) ;;
-    first) slices+=(probe@40 specs:cuda@110 both:eager@420 report) ;;
-    second) slices+=(probe@30 specs@210 both:graph@180 sanitizer@150 report) ;;
-    third) slices+=(probe@30 both:compile@330 both:tf32@60 both:compile+graph@50 moved@100 report) ;;
     *) slices+=("$1") ;;
   esac
   shift
@@ -42,10 +47,9 @@ done
 case $device in cpu | cuda | emulated) ;; *) echo "gpu.sh: --device cuda, cpu or emulated" >&2; usage ;; esac
 [ -n "$jobs" ] || { jobs=$(nproc 2>/dev/null || echo 2); [ "$jobs" -le 8 ] || jobs=8; }
 
-# ---- the build: as named, else build/, else what `pack` left ------------------------------------------------------------
+# ---- the build: as named, else build/, else the pack that this is ------------------------------------------------------------
 runs() { [ -x "$1/bin/perilune" ] && env ${2:+LD_LIBRARY_PATH="$2"} "$1/bin/perilune" -e 'require "perilune"' >/dev/null 2>&1; }
 libs=''
-pack=$root/build/gpu-pack/perilune.tar.gz
 find_build() {
   if [ -n "$build" ]; then
     runs "$build" && return
@@ -53,18 +57,16 @@ find_build() {
     "$build/bin/perilune" -e 'require "perilune"' >&2
     exit 2
   fi
-  build=$root/build
-  runs "$build" && return
-  if [ -f "$pack" ]; then
-    build=${TMPDIR:-/tmp}/perilune-pack-$(id -u)
-    libs=$build/lib/others
-    mkdir -p "$build" && tar xzf "$pack" -C "$build" || exit 2
+  if [ -f "$root/bin/perilune" ] && [ -d "$root/lib/others" ]; then # this is a pack
+    build=$root libs=$root/lib/others
     runs "$build" "$libs" && return
-    echo "gpu.sh: what $pack holds does not run here:" >&2
+    echo "gpu.sh: the pack $root does not run here:" >&2
     LD_LIBRARY_PATH=$libs "$build/bin/perilune" -e 'require "perilune"' >&2
     exit 2
   fi
-  echo "gpu.sh: no $build/bin/perilune that runs, and no $pack; build first (./setup build), or carry a pack (gpu.sh pack)" >&2
+  build=$root/build
+  runs "$build" && return
+  echo "gpu.sh: no $build/bin/perilune that runs; build first (./setup build), or carry a pack (gpu.sh pack)" >&2
   exit 2
 }
 find_build
@@ -117,6 +119,7 @@ note() { # check, result, seconds
   printf '{"check": "%s", "result": "%s", "seconds": %s}\n' "$1" "$2" "$3" >>"$out/checks.jsonl"
   echo "$1: $2 ($3 s)"
 }
+plain_lines() { tr -d '\042\134' | tr -cd '[:print:]\n'; }
 plain() { tr -d '\042\134' | tr -cd '[:print:]'; }
 check() { # name, log, command…: runs it within the budget and notes how it went
   local name=$1 log=$out/logs/$2 begin code took said
@@ -131,43 +134,11 @@ check() { # name, log, command…: runs it within the budget and notes how it we
     77) note "$name" "skipped: $(tail -1 "$log" | plain)" $took; code=0 ;;
     124 | 137) note "$name" "not done in the budget" $took ;;
     *) note "$name" "failed${said:+: $said}, exit status $code: see logs/$(basename "$log")" $took
-       grep -aE -A4 '^(Failure|Error) →' "$log" | head -12 || tail -5 "$log" ;;
+       grep -aE -A4 '^(Failure|Error) (→|->)' "$log" | head -12 || tail -5 "$log"
+       grep -aE -A1 '^(Failure|Error) (→|->)' "$log" | grep -avE '^(Failure|Error|--)' | plain_lines |
+         while read -r said; do echo "$name: $said" >>"$out/failing.txt"; done ;;
   esac
   return $code
-}
-
-pack() { # what a bare machine may lack, in one archive: the build, its libraries but for the C runtime, busted, PyTorch's side
-  local dir=$root/build/gpu-pack/tree lib name
-  [ ! -f "$build/build.ninja" ] || cmake --build "$build" --target all tests >"$out/logs/build.log" 2>&1 || { tail -5 "$out/logs/build.log"; exit 2; }
-  rm -rf "$root/build/gpu-pack"
-  mkdir -p "$dir/bin" "$dir/lib/others" "$dir/lib/lua/5.4" "$dir/share/lua/5.4" "$dir/spec" "$dir/bench" || exit 2
-  cp "$perilune" "$dir/bin/"
-  cp -rL "$build/lib/perilune" "$dir/lib/"
-  cp -rL "$build/share/perilune" "$dir/share/"
-  for name in cuda_cudnn cuda_fused cuda_emulated.so pty; do [ ! -e "$build/spec/$name" ] || cp "$build/spec/$name" "$dir/spec/"; done
-  strip --strip-debug "$dir"/spec/* "$dir"/lib/perilune/*.so 2>/dev/null
-  # also what engine.so opens by name: BLAS and oneDNN
-  { ldd "$perilune" "$build"/lib/perilune/*.so
-    grep -aohE 'lib(openblas|dnnl)\.so\.[0-9]+' "$build/lib/perilune/engine.so" | sort -u | while read -r lib; do
-      name=$(readelf -d "$build/lib/perilune/engine.so" | sed -n 's/.*runpath: \[\([^]:]*\).*/\1/p')/$lib
-      [ -e "$name" ] || name=$(ldconfig -p | sed -n "s|.*$lib .*=> ||p" | head -1)
-      echo "$lib => $name"
-      ldd "$name"
-    done
-  } | sed -n 's|^[[:space:]]*\([^ ]*\) => \(/[^ ]*\).*|\1 \2|p' | sort -u |
-    grep -vE '^(libc|libm|libdl|libpthread|librt|ld-linux[^ ]*|libstdc\+\+|libgcc_s)\.so' |
-    while read -r lib name; do cp -L "$name" "$dir/lib/others/$lib"; done
-  if [ -n "$busted" ]; then
-    cp "$busted" "$dir/bin/busted"
-    for name in busted luassert say mediator.lua cliargs cliargs.lua pl system term lfs.lua dkjson.lua luassert.lua say.lua; do
-      [ ! -e "/usr/share/lua/5.4/$name" ] || cp -rL "/usr/share/lua/5.4/$name" "$dir/share/lua/5.4/"
-    done
-    for name in /usr/lib/x86_64-linux-gnu/lua/5.4/{lfs.so,system,term}; do [ ! -e "$name" ] || cp -rL "$name" "$dir/lib/lua/5.4/"; done
-  fi
-  [ -z "$peers" ] || cp "$peers" "$(dirname "$peers")/peer_torch.py" "$dir/bench/"
-  tar czf "$root/build/gpu-pack/perilune.tar.gz" -C "$dir" . && rm -rf "$dir"
-  ls -l "$root/build/gpu-pack"
-  [ -f "$build/lib/perilune/perilune_cuda.so" ] || { echo "gpu.sh: this build has no CUDA plug-in (./setup build --cuda)" >&2; bad=1; }
 }
 
 probe() {
@@ -194,17 +165,18 @@ probe() {
     if not there then io.stderr:write(why, "\n") os.exit(2) end
     local i = device.info()
     local a = T.randn(512, 512)
-    local worst = (a:matmul(a) - a:to("cuda"):matmul(a:to("cuda")):to("cpu")):abs():max():item()
+    local exact = a:matmul(a)
+    local off = (exact - a:to("cuda"):matmul(a:to("cuda")):to("cpu")):abs():max():item()
+    local worst = off / exact:abs():max():item() -- factors rounded to TF32 give some 5e-4
     print(string.format([[{"device": "%s", "libraries": "%s", "capability": "%d.%d", "memory_gib": %.1f, "product_error": %.3g}]],
       i.name, i.libraries, i.major, i.minor, i.memory / 2^30, worst))
-    os.exit(worst < 1e-2 and 0 or 1)' >"$out/probe.json" 2>"$out/logs/probe.log"
+    os.exit(worst <= 1e-4 and 0 or 1)' >"$out/probe.json" 2>"$out/logs/probe.log"
   local code=$?
   cat "$out/probe.json"
   if [ $code -ne 0 ]; then
     echo "gpu.sh: no usable device: $(tail -1 "$out/logs/probe.log")" >&2
     note probe "failed: $(tail -1 "$out/logs/probe.log" | plain)" 0
-    save
-    exit 2
+    leave 2
   fi
   note probe ok 0
 }
@@ -218,8 +190,7 @@ need_device() { # slice: without a device nothing of it can go well, so it says 
     if not there then print(why) os.exit(2) end' 2>&1) && { there=yes; return 0; }
   echo "gpu.sh: no usable device: $why" >&2
   note "$1" "failed: $(plain <<<"$why")" 0
-  save
-  exit 2
+  leave 2
 }
 
 one_spec() { # how, file: a spec with tensors on the device
@@ -287,14 +258,25 @@ sanitizer() {
   done
 }
 
-ours() { # mode, seconds
-  "${ours_env[@]}" "$perilune" run "$here/gpu.lua" -- --modes "$1" --device "$device" ${tiny[@]+"${tiny[@]}"} --budget "$2" \
-    --logs "$out/logs" --json "$out/perilune.jsonl"
-  local code=$?
-  [ $code -eq 0 ] || { bad=1; note "bench $1" "exit status $code" 0; }
-  [ $code -ne 2 ] || exit 2
+ours() { # mode, seconds, further options of gpu.lua
+  local before after code
+  touch "$out/perilune.jsonl"
+  before=$(wc -l <"$out/perilune.jsonl")
+  timeout -k 5 $(($2 + 8)) "${ours_env[@]}" "$perilune" run "$here/gpu.lua" -- --modes "$1" --device "$device" \
+    ${tiny[@]+"${tiny[@]}"} --budget "$2" --logs "$out/logs" --json "$out/perilune.jsonl" "${@:3}" 2>"$out/logs/bench-$1.err"
+  code=$?
+  cat "$out/logs/bench-$1.err" >&2
+  after=$(wc -l <"$out/perilune.jsonl")
+  if grep -q '^left out' "$out/logs/bench-$1.err"; then note "bench $1" "$(grep '^left out' "$out/logs/bench-$1.err" | plain)" 0; fi
+  if [ $code -ne 0 ]; then
+    bad=1
+    note "bench $1" "exit status $code, $((after - before)) results" 0
+  elif [ "$after" -gt "$before" ]; then
+    note "bench $1" "ok: $((after - before)) results" 0
+  fi
+  [ $code -ne 2 ] || leave 2
 }
-theirs() { # mode, seconds; PyTorch has more modes than perilune: cudnn goes with eager, compile+cudnn with compile
+theirs() { # mode, seconds, further options; PyTorch has more modes than perilune: cudnn goes with eager, compile+cudnn with compile
   local modes=$1
   case $1 in eager) modes="eager cudnn" ;; compile) modes="compile compile+cudnn" ;; esac
   if [ "$kind" = emulated ] || [ -z "$peers" ] || ! "$python" -c 'import torch' 2>/dev/null; then
@@ -302,33 +284,51 @@ theirs() { # mode, seconds; PyTorch has more modes than perilune: cudnn goes wit
     return
   fi
   # shellcheck disable=SC2086
-  timeout $(($2 + 10)) "$python" "$peers" --modes $modes --device "$device" ${tiny[@]+"${tiny[@]}"} --budget "$2" --json "$out/torch.jsonl" ||
-    { bad=1; note "PyTorch $1" "exit status $?" 0; }
+  timeout -k 5 $(($2 + 8)) "$python" "$peers" --modes $modes --device "$device" ${tiny[@]+"${tiny[@]}"} --budget "$2" \
+    --json "$out/torch.jsonl" "${@:3}" && note "PyTorch $1" ok 0 || { bad=1; note "PyTorch $1" "exit status $?" 0; }
+}
+report() { "${ours_env[@]}" "$perilune" run "$here/gpu_report.lua" -- "$out" ${1:+${1//,/ }} || bad=1; }
+leave() { # from anywhere within a slice
+  bad=$1
+  exit "$1"
 }
 
 save() { # everything so far in one file, for machines that give few files back
   [ -z "$archive" ] || { tar czf "$archive.part" -C "$(dirname "$out")" "$(basename "$out")" && mv "$archive.part" "$archive"; }
 }
-for slice in "${slices[@]}"; do
-  slice_begin=$(date +%s)
-  slice_budget=$budget
-  case $slice in *@*) slice_budget=${slice#*@} slice=${slice%@*} ;; esac
-  echo "== $slice ($slice_budget s)"
-  arg=${slice#*:}
+run_slice() {
+  local arg=${slice#*:}
   [ "$arg" != "$slice" ] || arg=''
   case $slice in
-    pack) pack ;;
+    specs* | moved* | sanitizer | bench:* | both:* | values | bandwidth | train | cores) need_device "$slice" ;;
+  esac
+  case $slice in
+    pack) # shellcheck source=bench/gpu_pack.sh
+      . "$here/gpu_pack.sh"
+      pack ;;
+    smoke) smoke ;;
+    values) values ;;
+    bandwidth | train | cores) timed "$slice" ;;
     probe) probe ;;
-    specs* | moved* | sanitizer | bench:* | both:*) need_device "$slice" ;;&
     specs | specs:*) specs specs "$arg" ;;
     moved | moved:*) [ "$device" = cpu ] || specs moved "$arg" ;;
     sanitizer) sanitizer ;;
     bench:*) ours "$arg" "$slice_budget" ;;
     peers:*) theirs "$arg" "$slice_budget" ;;
     both:*) ours "$arg" $((slice_budget / 2)); save; theirs "$arg" "$(left)" ;;
-    report | report:*) "${ours_env[@]}" "$perilune" run "$here/gpu_report.lua" -- "$out" ${arg:+${arg//,/ }} || bad=1 ;;
-    *) echo "gpu.sh: no slice $slice" >&2; usage ;;
+    report | report:*) report "$arg" ;;
+    *) echo "gpu.sh: no slice $slice" >&2; bad=2 ;;
   esac
+}
+# shellcheck source=bench/gpu_groups.sh
+. "$here/gpu_groups.sh"
+for slice in "${slices[@]}"; do
+  slice_begin=$(date +%s)
+  slice_budget=$budget
+  case $slice in *@*) slice_budget=${slice#*@} slice=${slice%@*} ;; esac
+  echo "== $slice ($slice_budget s)"
+  opened "$slice"
+  guarded run_slice
   save
 done
 exit $bad

@@ -1,10 +1,13 @@
 -- SPDX-License-Identifier: MIT
 -- A little of everything on the device, for compute-sanitizer: small and odd sizes, every kind of kernel once.
---   perilune run bench/gpu_subset.lua -- [cuda]
+--   perilune run bench/gpu_subset.lua -- [cuda [own]]   own: by our own kernels, where cuDNN would compute
 
 local T = require "perilune"
 local nn, F = T.nn, T.nn.F
-local device = ({ ... })[1] or "cuda"
+local args = { ... }
+if args[1] == "--" then table.remove(args, 1) end
+local device, own = args[1] or "cuda", args[2] == "own"
+if own and device == "cuda" then T.cuda.cudnn(false) end
 T.manual_seed(1)
 
 local function on(x) return x:to(device) end
@@ -40,13 +43,13 @@ for _, dtype in ipairs { "f32", "bf16" } do
   check(q.grad)
 end
 
-for _, by in ipairs { true, false } do -- by cuDNN, by our own kernels
+for _, by in ipairs(own and { false } or { true, false }) do -- by cuDNN, by our own kernels
   if device == "cuda" then T.cuda.cudnn(by) end
   local lstm = nn.LSTM(6, 7, { num_layers = 2, bidirectional = true }):to(device)
   lstm(on(T.randn(4, 3, 6))):sum():backward()
   check(lstm:parameters()[1].grad)
 end
-if device == "cuda" then T.cuda.cudnn(true) end
+if device == "cuda" then T.cuda.cudnn(not own) end
 local e = nn.Embedding(11, 5):to(device)
 e(on(T.randint(1, 11, { 9 }))):sum():backward()
 check(e.weight.grad)

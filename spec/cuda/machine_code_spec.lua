@@ -36,7 +36,7 @@ local tool, found = code.tool(), objects()
 
 describe("machine code", function()
   if not tool or #found == 0 then
-    pending(tool and "this build compiled no kernels for a GPU" or "cuobjdump is not there (PERILUNE_CUOBJDUMP names it)")
+    pending(tool and "this build compiled no kernels for a GPU" or "no cuobjdump (PERILUNE_CUOBJDUMP names it)")
     return
   end
 

@@ -32,11 +32,13 @@ function M.resources(tool, object)
   return all
 end
 
---- M.code(tool, object, names) → {mangled name = {instructions=, loads={[bits]=n}, stores={[bits]=n}, spilled=n, text={…}}}
--- Of global memory; spilled counts accesses to local memory. Of the kernels of those mangled names: all take minutes.
+--- M.code(tool, object, names) → {name = {instructions=, loads={[bits]=n}, stores=, spilled=, text=}}
+-- Accesses to global memory by width; spilled counts those to local memory; text is the list of instructions. Of the
+-- kernels of those mangled names: all take minutes.
 function M.code(tool, object, names)
   local all, now = {}, nil
-  for line in lines_of(("%s -sass -fun %s %s"):format(quote(tool), quote(table.concat(names, ",")), quote(object))) do
+  local command = ("%s -sass -fun %s %s"):format(quote(tool), quote(table.concat(names, ",")), quote(object))
+  for line in lines_of(command) do
     local name = line:match "Function : ([%w_$]+)"
     if name then
       now = { instructions = 0, loads = {}, stores = {}, spilled = 0, text = {} }

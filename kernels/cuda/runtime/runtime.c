@@ -186,8 +186,10 @@ PlStatus plc_describe(int gpu, PlDeviceInfo *info) {
   (void)cudaRuntimeGetVersion(&runtime);
   char libraries[160] = "";
   if (plc_libraries_text) plc_libraries_text(libraries, sizeof libraries);
-  snprintf(info->libraries, sizeof info->libraries, "CUDA %d.%d (driver %d.%d)%s%s", runtime / 1000, runtime % 1000 / 10, driver / 1000,
-           driver % 1000 / 10, libraries[0] ? ", " : "", libraries);
+  int pools = 1;
+  (void)cudaDeviceGetAttribute(&pools, cudaDevAttrMemoryPoolsSupported, gpu);
+  snprintf(info->libraries, sizeof info->libraries, "CUDA %d.%d (driver %d.%d)%s%s%s", runtime / 1000, runtime % 1000 / 10, driver / 1000,
+           driver % 1000 / 10, libraries[0] ? ", " : "", libraries, pools ? "" : ", no memory pools");
   return PL_OK;
 }
 
