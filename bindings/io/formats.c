@@ -73,6 +73,31 @@ static int load_npz(lua_State *L) {
   return 2;
 }
 
+/* save_npz(path, {name, …}, {tensor, …}) -> true */
+static int save_npz(lua_State *L) {
+  const char *path = l_check_path(L, 1, "save_npz");
+  luaL_checktype(L, 2, LUA_TTABLE);
+  luaL_checktype(L, 3, LUA_TTABLE);
+  lua_settop(L, 3);
+  const int64_t n = (int64_t)lua_rawlen(L, 2);
+  PlText *names = lua_newuserdatauv(L, (size_t)(n + 1) * sizeof *names, 0);
+  PlTensor **tensors = lua_newuserdatauv(L, (size_t)(n + 1) * sizeof(PlTensor *), 0);
+  lua_newtable(L);
+  const int copies = lua_gettop(L);
+  for (int64_t i = 0; i < n; i++) {
+    lua_rawgeti(L, 2, i + 1);
+    names[i].s = luaL_checklstring(L, -1, &names[i].n);
+    lua_rawgeti(L, 3, i + 1);
+    tensors[i] = l_on_host(L, l_concrete(L, l_check_tensor(L, lua_gettop(L)), "save_npz"));
+    if (lua_gettop(L) > copies + 2) lua_rawseti(L, copies, i + 1); /* a copy from a device lives in a list of our own */
+    lua_settop(L, copies);
+  }
+  PlStatus s = pl_npz_save(path, n, names, tensors);
+  if (s != PL_OK) return l_io_failure(L, s);
+  lua_pushboolean(L, 1);
+  return 1;
+}
+
 /* load_bytes(path [, max_bytes]) -> u8 [n] */
 static int load_bytes(lua_State *L) {
   const char *path = l_check_path(L, 1, "load_bytes");
@@ -167,16 +192,9 @@ static int list_folder(lua_State *L) {
 }
 
 void l_files_register(lua_State *L) {
-  static const luaL_Reg regs[] = {{"load_npy", load_npy},
-                                  {"write_file", write_file},
-                                  {"save_npy", save_npy},
-                                  {"load_npz", load_npz},
-                                  {"file_head", file_head},
-                                  {"load_bytes", load_bytes},
-                                  {"load_image", load_image},
-                                  {"decode_image", decode_image},
-                                  {"save_image", save_image},
-                                  {"list_folder", list_folder},
-                                  {NULL, NULL}};
+  static const luaL_Reg regs[] = {{"load_npy", load_npy},     {"write_file", write_file},   {"save_npy", save_npy},
+                                  {"load_npz", load_npz},     {"save_npz", save_npz},       {"file_head", file_head},
+                                  {"load_bytes", load_bytes}, {"load_image", load_image},   {"decode_image", decode_image},
+                                  {"save_image", save_image}, {"list_folder", list_folder}, {NULL, NULL}};
   luaL_setfuncs(L, regs, 0);
 }

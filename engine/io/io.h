@@ -13,6 +13,11 @@
 
 int pl_io_code(void);
 
+typedef struct PlText { /* bytes with a length */
+  const char *s;
+  size_t n;
+} PlText;
+
 /* ---- safetensors --------------------------------------------------------------------------------------- */
 
 enum { PL_SAFETENSORS_MAX_HEADER = 100000000 }; /* the format's own limit, in bytes */
@@ -38,11 +43,6 @@ PlStatus pl_safetensors_part(PlSafetensors *s, int64_t i, const int64_t *start, 
 /* The next pair of `__metadata__`, borrowed; false at the end. Each pair is given out
  * once. */
 bool pl_safetensors_next_meta(PlSafetensors *s, const char **key, size_t *nkey, const char **value, size_t *nvalue);
-
-typedef struct PlText { /* bytes with a length */
-  const char *s;
-  size_t n;
-} PlText;
 
 /* Bytes for a second file that goes with one. */
 typedef struct PlBeside {
@@ -87,6 +87,8 @@ int64_t pl_npz_count(const PlNpz *z);
 bool pl_npz_is_array(const PlNpz *z, int64_t i); /* else it is some other file in the archive */
 const char *pl_npz_name(const PlNpz *z, int64_t i, size_t *len);
 PlStatus pl_npz_read(PlNpz *z, int64_t i, PlTensor **out);
+/* Writes n arrays, stored, as safely as pl_safetensors_save. Errors: ARG (bf16, names), IO, OOM. */
+PlStatus pl_npz_save(const char *path, int64_t n, const PlText *names, PlTensor *const *tensors);
 
 /* ---- bytes ------------------------------------------------------------------------------------------------------- */
 

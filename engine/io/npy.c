@@ -213,15 +213,23 @@ static size_t make_header(const PlTensor *t, const char *descr, char *text, size
   return whole;
 }
 
-PlStatus pl_npy_save(const char *path, PlTensor *t) {
+PlStatus pl_npy_header(const PlTensor *t, const char *who, char *text, size_t room, size_t *n) {
   static const char *const descr[PL_NDTYPE] = {[PL_F32] = "f4", [PL_F64] = "f8", [PL_F16] = "f2", [PL_I8] = "i1",  [PL_I16] = "i2",
                                                [PL_I32] = "i4", [PL_I64] = "i8", [PL_U8] = "u1",  [PL_BOOL] = "b1"};
   PlDtype dtype = pl_tensor_dtype(t);
   if (!descr[dtype])
-    return pl_file_code(pl_fail(PL_ERR_ARG, "save_npy: NumPy has no dtype %s; convert first: x:to(\"f32\")", pl_dtype_name(dtype)));
-  char text[768], code[8];
+    return pl_file_code(pl_fail(PL_ERR_ARG, "%s: NumPy has no dtype %s; convert first: x:to(\"f32\")", who, pl_dtype_name(dtype)));
+  char code[8];
   snprintf(code, sizeof code, "%c%s", pl_dtype_size(dtype) == 1 ? '|' : PL_BIG_ENDIAN ? '>' : '<', descr[dtype]);
-  size_t n = make_header(t, code, text, sizeof text);
+  *n = make_header(t, code, text, room);
+  return PL_OK;
+}
+
+PlStatus pl_npy_save(const char *path, PlTensor *t) {
+  const PlDtype dtype = pl_tensor_dtype(t);
+  char text[PL_NPY_HEADER];
+  size_t n;
+  PL_TRY(pl_npy_header(t, "save_npy", text, sizeof text, &n));
   PlTensor *c = t;
   if (!t->a.contiguous) PL_TRY(pl_file_code(pl_tensor_copy(&c, t)));
   PlFileTemp f;

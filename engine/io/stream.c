@@ -76,7 +76,8 @@ static PlStatus inflate_some(PlStream *s, void *buf, size_t n, size_t *got) {
   return PL_OK;
 }
 
-static uint32_t checksum(uint32_t crc, const unsigned char *p, size_t n) {
+uint32_t pl_stream_crc(uint32_t crc, const void *bytes, size_t n) {
+  const unsigned char *p = bytes;
   for (; n > 0; n -= n < (1u << 30) ? n : (1u << 30)) {
     size_t k = n < (1u << 30) ? n : (1u << 30);
     crc = (uint32_t)crc32(crc, p, (uInt)k);
@@ -87,7 +88,7 @@ static uint32_t checksum(uint32_t crc, const unsigned char *p, size_t n) {
 #endif
 
 #ifndef PL_HAVE_ZLIB
-static uint32_t checksum(uint32_t crc, const void *p, size_t n) { return pl_crc32(0xEDB88320, crc, p, n); }
+uint32_t pl_stream_crc(uint32_t crc, const void *p, size_t n) { return pl_crc32(0xEDB88320, crc, p, n); }
 #endif
 
 PlStatus pl_stream_begin(PlStream *s, const char *path, int fd, int64_t at, int64_t end, PlPacking packing) {
@@ -115,14 +116,14 @@ PlStatus pl_stream_take(PlStream *s, void *buf, size_t n) {
     size_t got = 0;
     PL_TRY(inflate_some(s, buf, n, &got));
     if (got < n) return pl_file_bad(s->path, "the data ends early");
-    if (s->want_crc) s->crc = checksum(s->crc, buf, n);
+    if (s->want_crc) s->crc = pl_stream_crc(s->crc, buf, n);
     return PL_OK;
   }
 #endif
   if ((uint64_t)n > (uint64_t)(s->end - s->at)) return pl_file_bad(s->path, "the file ends early");
   PL_TRY(pl_file_read_at(s->fd, s->path, buf, n, s->at));
   s->at += (int64_t)n;
-  if (s->want_crc) s->crc = checksum(s->crc, buf, n);
+  if (s->want_crc) s->crc = pl_stream_crc(s->crc, buf, n);
   return PL_OK;
 }
 

@@ -20,6 +20,8 @@ typedef struct PlStream {
 
 /* Bytes at … end of fd. Errors: OOM, UNSUPPORTED (packed bytes without zlib). */
 PlStatus pl_stream_begin(PlStream *s, const char *path, int fd, int64_t at, int64_t end, PlPacking packing);
+/* CRC-32 of zip and gzip; start with 0. */
+uint32_t pl_stream_crc(uint32_t crc, const void *p, size_t n);
 /* Exactly n bytes; fewer are FORMAT. */
 PlStatus pl_stream_take(PlStream *s, void *buf, size_t n);
 /* Fails unless nothing follows; for gzip this also checks the checksum behind the data. */

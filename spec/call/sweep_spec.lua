@@ -15,7 +15,7 @@ local LEFT = {}
 for path in ([[T.cuda T.distributed T.core T.debug T.cli T.help T.help_text T.set_memory_budget T.set_num_threads
   T.set_default_device T.set_default_dtype T.default_dtype T.set_printoptions T.set_grad_enabled T.enable_grad T.no_grad
   T.inference_mode T.autocast T.manual_seed T.set_rng_state T.seed T.fit T.profile T.timer T.bar T.info T.save
-  T.save_npy
+  T.save_npy T.save_npz
   T.save_image T.save_graph T.load T.load_npy T.load_npz T.load_idx T.load_t7 T.load_pt T.load_gguf
   T.save_gguf T.open T.load_image T.load_graph T.checkpoint
   T.memory_limit T.saved_tensors T.override_gradient T.deterministic T.register_kl T.optim.Optimizer

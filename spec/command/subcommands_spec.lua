@@ -23,7 +23,8 @@ describe("perilune", function()
   it("tells what it can, and refuses wrong usage with status 2", function()
     local text, status = perilune "--help"
     assert.equal(0, status)
-    for _, word in ipairs { "repl", "run", "bench", "info", "peek", "help", "doctest", "new", "diff", "launch" } do
+    for _, word in ipairs { "repl", "run", "bench", "info", "peek", "help", "doctest", "new", "diff", "convert",
+      "launch" } do
       assert.truthy(text:find("perilune [^\n]*" .. word), word)
       local page, code = perilune(word .. " --help")
       assert.equal(0, code, word)
@@ -116,6 +117,45 @@ describe("perilune", function()
     text, status = perilune "peek text"
     assert.equal(1, status)
     assert.truthy(text:find("unknown format", 1, true), text)
+  end)
+
+  it("convert writes safetensors, GGUF and npz", function()
+    local x = T.arange(0, 127):view(2, 64):to("f32")
+    assert(T.save(at "a.safetensors", { x = x, b = T.ones(3), i = T.arange(2), s = T.tensor(2.5) },
+      { metadata = { by = "me" } }))
+    local text, status = perilune "convert a.safetensors b.gguf --type Q8_0"
+    assert.same({ "b.gguf: GGUF, 4 tensors\n", 0 }, { text, status })
+    text = perilune "peek --header b.gguf"
+    for _, part in ipairs { "Q8_0[2,64]", "f32[3]", "i64[2]", "f32[1]", "metadata by: me" } do
+      assert.truthy(text:find(part, 1, true), part .. " is not in " .. text)
+    end
+    assert.equal(0, select(2, perilune "convert b.gguf c.gguf")) -- keeps the blocks
+    assert.equal(term.read(at "b.gguf"), term.read(at "c.gguf"))
+    assert.equal(0, select(2, perilune "convert b.gguf --dtype f16 d.safetensors"))
+    local t, meta = T.load(at "d.safetensors")
+    assert.same({ "f16", "me" }, { t.x:dtype(), meta.by })
+    assert.is_true(t.x:equal(assert(T.load(at "b.gguf")).x:to("f16")))
+    assert.equal(0, select(2, perilune "convert b.gguf --type F16 e.gguf"))
+    assert.equal("F16", select(2, assert(T.open(at "e.gguf")):dtype "x"))
+    assert.equal(0, select(2, perilune "convert a.safetensors f.npz"))
+    assert.equal(0, select(2, perilune "convert f.npz g.safetensors"))
+    text, status = perilune "diff a.safetensors g.safetensors"
+    assert.equal(1, status) -- npz has no metadata
+    assert.truthy(text:find("only in the first\n0 of 4 tensors differ", 1, true), text)
+    assert(T.save(at "n.safetensors", { net = { w = x }, epoch = 3 })) -- nested values stay nested
+    assert.equal(0, select(2, perilune "convert n.safetensors m.safetensors --dtype bf16"))
+    t = assert(T.load(at "m.safetensors"))
+    assert.same({ 3, "bf16" }, { t.epoch, t.net.w:dtype() })
+    for _, row in ipairs { { "convert a.safetensors x.txt", 2, "must end in" }, { "convert a b c", 2, "two files" },
+      { "convert --type Q9 a.safetensors x.gguf", 2, "unknown type Q9" }, { "convert --type", 2, "needs a value" },
+      { "convert --type F16 a.safetensors x.npz", 2, "--type is for .gguf" },
+      { "convert --dtype i8 a.safetensors x.npz", 2, "--dtype is" }, { "convert none x.npz", 1, "No such file" },
+      { "convert m.safetensors x.npz", 1, "no dtype bf16" } } do
+      text, status = perilune(row[1])
+      assert.equal(row[2], status, row[1] .. text)
+      assert.truthy(text:find(row[3], 1, true), row[3] .. " is not in " .. text)
+      assert.is_nil(io.open(at "x.npz"))
+    end
   end)
 
   it("diff compares: 0 equal, 1 different, 2 unreadable", function()

@@ -40,6 +40,10 @@ local SCRIPTS = {
   { "npz", function() return assert(T.load_npz(fixtures .. "arrays.npz")).zeros:numel() end, T.load_npz, "arrays.npz" },
   { "pt", function() return assert(T.load_pt(fixtures .. "pt/zip.pt")).base:sum():item() end },
   { "pt, the old format", function() return assert(T.load(fixtures .. "pt/before_zip.pt")).base:sum():item() end },
+  { "writing npz", function(path)
+    assert(T.save_npz(path, { a = T.ones(4, 5):t(), b = T.arange(3) }))
+    return assert(T.load_npz(path)).a:sum():item()
+  end },
   { "PNG", function() return assert(T.load_image(fixtures .. "pixels.png", { mode = "gray" })):numel() end,
     T.load_image, "pixels.png" },
   { "JPEG", function() return assert(T.load_image(fixtures .. "photo.jpg")):numel() end, T.load_image, "photo.jpg" },

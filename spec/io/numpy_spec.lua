@@ -66,6 +66,29 @@ describe("npy", function()
     assert.truthy(message:find("9223372036854775808 does not fit into i64", 1, true), message)
   end)
 
+  it("is written as npz, every dtype and layout", function()
+    local t = { ["a b/é"] = T.arange(0, 5):view(2, 3), turned = T.arange(6):view(2, 3):t(), s = T.tensor(2.5),
+      none = T.zeros(0, 3) }
+    for _, dtype in ipairs { "f64", "f16", "i8", "i16", "i32", "u8", "bool" } do
+      t[dtype] = T.ones({ 3 }, { dtype = dtype })
+    end
+    assert.is_true(T.save_npz(path, t))
+    local got, names = T.load_npz(path)
+    local n = 0
+    for name, x in pairs(t) do
+      near.same_bits(got[name], x:contiguous())
+      n = n + 1
+    end
+    assert.equal(n, #names)
+    assert(T.save_npz(path, {}))
+    assert.same({}, (assert(T.load_npz(path))))
+    fails("no dtype bf16", T.save_npz, path, { x = T.ones({ 1 }, { dtype = "bf16" }) })
+    fails("it has 3 under", T.save_npz, path, { x = 3 })
+    fails("a name that is empty", T.save_npz, path, { [""] = T.ones(1) })
+    fails("a table of tensors", T.save_npz, path, T.ones(1))
+    assert.equal("io", select(3, T.save_npz("/nowhere/x.npz", t)))
+  end)
+
   it("that is malformed comes back as nil, message, code", function()
     local good = "{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }"
     refused("format", "not an npy file", "\0\0\8\1aaaaaaaaaaaa")

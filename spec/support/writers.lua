@@ -72,6 +72,12 @@ return function(size)
       local t, why, code = T.load(p)
       return t and true, why, code
     end, loose = true },
+    { "npz, written", "x.npz", function(p, k) return T.save_npz(p, { x = k == 1 and x or y, z = T.ones(2, 3) }) end,
+      function(p)
+        local t, why, code = T.load_npz(p)
+        if not t then return nil, why, code end
+        return t.x:equal(x) or t.x:equal(y)
+      end },
     { "npz", "arrays.npz", nil, function(p)
       local t, why, code = T.load_npz(p)
       return t and true, why, code

@@ -65,7 +65,8 @@ function commands.help(...)
   return status
 end
 
--- Splits arguments into flags and the rest. known: name → true for a switch, "number" for one with a value.
+-- Splits arguments into flags and the rest. known: name → true for a switch, "number" or "text" for one with a
+-- value.
 -- → flags, rest; or nil, message
 local function parse(known, ...)
   local flags, rest, args = {}, {}, { ... }
@@ -84,6 +85,13 @@ local function parse(known, ...)
       if not flags[name] or flags[name] < 0 then
         return nil, ("--%s needs a number >= 0, got '%s'"):format(name, inline)
       end
+    elseif name and known[name] == "text" then
+      if inline == "" then
+        i = i + 1
+        inline = args[i] or ""
+      end
+      if inline == "" then return nil, ("--%s needs a value"):format(name) end
+      flags[name] = inline
     elseif name and known[name] and inline == "" then
       flags[name] = true
     elseif arg:sub(1, 1) == "-" and arg ~= "-" then
@@ -109,6 +117,16 @@ function commands.diff(...)
   if #rest ~= 2 then return usage("diff", "two files are compared, got " .. #rest) end
   return require "perilune.command.diff" (rest[1], rest[2],
     { atol = flags.atol or 0, rtol = flags.rtol or 0, any_dtype = flags["any-dtype"] })
+end
+
+function commands.convert(...)
+  local flags, rest = parse({ type = "text", dtype = "text" }, ...)
+  if not flags then return usage("convert", rest) end
+  if #rest ~= 2 then return usage("convert", "two files are wanted, got " .. #rest) end
+  local convert = require "perilune.command.convert"
+  local problem = convert.problem(rest[2], flags)
+  if problem then return usage("convert", problem) end
+  return convert.run(rest[1], rest[2], flags)
 end
 
 function commands.doctest(...)

@@ -19,7 +19,8 @@ error in the script (exit status 130), a second one ends the process.]] },
   { "peek", "peek [--header] FILE...", "what is in a file: tensors with statistics, metadata, events",
     [[Knows safetensors, PyTorch, GGUF, npy, npz, IDX (also gzipped), PNG, JPEG and TensorBoard event files by their
 first bytes, and models in shards by their index or folder. For each tensor: dtype, shape, range, mean, standard
-deviation, count of NaN. --header reads no elements of safetensors and GGUF. Exit status 1 if a file cannot be read.]] },
+deviation, count of NaN. --header reads no elements of safetensors and GGUF. Exit status 1 if a file cannot be
+read.]] },
   { "help", "help NAME...", "what a name is: perilune help softmax",
     [[NAME is an op, a function of T, or a path such as nn.Linear. Without a name, lists all.
 Exit status 1 if there is no such name.]] },
@@ -33,6 +34,13 @@ raises that error, <!-- not run: WHY --> leaves it out. Exit status 1 if a block
     [[Two elements are equal where |a - b| <= atol + rtol |b|, and NaN equals NaN; both are 0 by default. --any-dtype
 compares values across dtypes. Exit status 0: equal; 1: different, and the lines say where; 2: a file cannot be
 read.]] },
+  { "convert", "convert [--type TYPE] [--dtype DTYPE] A B", "writes the tensors of a file in another format",
+    [[B's ending says which: .safetensors, .gguf or .npz; A is any file that peek knows, an index of shards or a folder.
+--type Q8_0 (Q5_1, Q5_0, Q4_1, Q4_0, F16, BF16, F32) is what tensors become in a GGUF file: those of floats with two
+dimensions or more and rows of whole blocks. From GGUF to GGUF all others keep their bytes. --dtype f16 is what
+tensors of floats become. Metadata goes along where B has room for it; nested values of PyTorch stay nested in
+safetensors, elsewhere names are joined by dots. B is replaced only when all is written. Exit status 1 if a file
+cannot be read or written.]] },
   { "launch", "launch [-n N] [OPTIONS] FILE [--] ARGS...", "runs a script in several processes that train together",
     [[Each of the N processes (-n; 1 for each GPU or core without it) runs FILE and joins the others with
 T.distributed.init_process_group(). As under torchrun, RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and

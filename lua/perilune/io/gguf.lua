@@ -143,8 +143,8 @@ function encode(out, key, v, kind)
   end
 end
 
--- general.architecture first, as others write it, then by name: equal tables give equal files.
-local function encode_all(meta, kinds)
+-- In a given order, or general.architecture first, as others write it, then by name: equal tables give equal files.
+local function encode_all(meta, kinds, order)
   local keys, out = {}, {}
   for key in pairs(meta) do
     if type(key) ~= "string" or key == "" or #key > 65535 then
@@ -152,11 +152,12 @@ local function encode_all(meta, kinds)
     end
     keys[#keys + 1] = key
   end
-  table.sort(keys, function(a, b)
+  local function first(a, b)
     local x, y = a == "general.architecture", b == "general.architecture"
     if x ~= y then return x end
     return a < b
-  end)
+  end
+  if order then keys = order else table.sort(keys, first) end
   for _, key in ipairs(keys) do
     local kind = kinds[key] or kind_of(key, meta[key])
     if type(kind) ~= "string" then fail("save_gguf: the kind of '%s' must be text, got %s", key, describe(kind)) end
@@ -179,17 +180,25 @@ local function plain_type(name, t)
   return PLAIN[t:dtype()] or fail("save_gguf: '%s' is %s, which GGUF does not have; convert it first", name, t:dtype())
 end
 
+-- The types that can be written: name → elements of a block, and the list of names.
+local function writable()
+  local set, known = {}, {}
+  for _, f in ipairs(core.block_formats()) do if f.writes then set[f.name] = f.elements end end
+  for _, name in pairs(PLAIN) do set[name] = 1 end
+  for name in pairs(set) do known[#known + 1] = name end
+  table.sort(known)
+  return set, known
+end
+
+-- Is type = kind for such a tensor?
+local function fits(set, kind, t)
+  local n = t:dim()
+  return t:is_floating_point() and n >= 2 and t:size(n) % set[kind] == 0
+end
+
 -- type → function(name, tensor) → ggml's name of the type
 local function typer(kind)
-  local blocks, known = {}, {}
-  for _, f in ipairs(core.block_formats()) do
-    blocks[f.name] = f.elements
-    if f.writes then known[#known + 1] = f.name end
-  end
-  for _, name in pairs(PLAIN) do known[#known + 1] = name end
-  table.sort(known)
-  local set = {}
-  for _, name in ipairs(known) do set[name] = true end
+  local set, known = writable()
   local function checked(name)
     if not set[name] then fail("save_gguf: %s", options.unknown("type", name, known)) end
     return name
@@ -197,11 +206,7 @@ local function typer(kind)
   if kind == nil then return plain_type end
   if type(kind) == "string" then
     checked(kind)
-    return function(name, t)
-      local n = t:dim()
-      if not t:is_floating_point() or n < 2 or t:size(n) % (blocks[kind] or 1) ~= 0 then return plain_type(name, t) end
-      return kind
-    end
+    return function(name, t) return fits(set, kind, t) and kind or plain_type(name, t) end
   end
   if type(kind) == "table" then
     return function(name, t) return kind[name] ~= nil and checked(kind[name]) or plain_type(name, t) end
@@ -279,4 +284,52 @@ local function save_gguf(path, tensors, opts)
   return core.save_gguf(path, names, list, types, raw, nkeys, bytes, alignment)
 end
 
-return { load_gguf = load_gguf, save_gguf = save_gguf }
+local FILE_TYPES = { F32 = 0, F16 = 1, Q4_0 = 2, Q4_1 = 3, Q8_0 = 7, Q5_0 = 8, Q5_1 = 9, BF16 = 32 } -- of llama.cpp
+
+--- Another GGUF file with the tensors and metadata of one. kind: what tensors become that it fits; all others, and
+-- without it all, keep their bytes. → true, or nil, message, code
+local function rewrite(from, to, kind)
+  local set = writable()
+  local file, message, code, errno = core.open_gguf(from)
+  if not file then return nil, message, code, errno end
+  local names, list, types, raw = file:names(), {}, {}, {}
+  local blocks = {}
+  for _, f in ipairs(core.block_formats()) do blocks[f.name] = f.elements end
+  for i in ipairs(names) do
+    local _, shape, stored = file:describe(i)
+    local start = {}
+    local t
+    for d = 1, #shape do start[d] = 0 end
+    types[i] = stored
+    if kind and kind ~= stored and #shape >= 2 and shape[#shape] % set[kind] == 0
+      and (blocks[stored] or stored:find "^B?F%d+$") then
+      types[i] = kind
+      t, message, code, errno = file:part(i, start, shape)
+      raw[i] = false
+    else
+      t, message, code, errno = file:bytes(i)
+      raw[i] = true
+      if t and #shape ~= 2 then -- the rows as they were
+        local dims = table.move(shape, 1, #shape, 1, {})
+        dims[#dims] = t:size(2)
+        t = t:view(dims)
+      end
+    end
+    if not t then
+      file:close()
+      return nil, message, code, errno
+    end
+    list[i] = t
+  end
+  local meta, kinds, order = file:metadata()
+  if kind and meta["general.file_type"] then -- what most of it is
+    meta["general.file_type"] = FILE_TYPES[kind] or meta["general.file_type"]
+  end
+  local nkeys, bytes = encode_all(meta, kinds, order)
+  local ok
+  ok, message, code, errno = core.save_gguf(to, names, list, types, raw, nkeys, bytes, file:alignment())
+  file:close()
+  return ok, message, code, errno
+end
+
+return { load_gguf = load_gguf, save_gguf = save_gguf, rewrite = rewrite, types = writable }

@@ -1,0 +1,140 @@
+-- SPDX-License-Identifier: MIT
+-- perilune convert A B: tensors from one kind of file into another, by what A is and by B's ending.
+local T = require "perilune"
+local core = require "perilune.core"
+local base = require "perilune.nn.module"
+local files = require "perilune.command.files"
+local json = require "perilune.io.json"
+local recognize = require "perilune.io.recognize"
+local show = require "perilune.repl.show"
+
+local M = {}
+
+--- Endings of B.
+M.endings = { ".safetensors", ".gguf", ".npz" }
+
+local function cast(t, dtype)
+  t = t:detach()
+  if dtype and t:is_floating_point() and t:dtype() ~= dtype then return t:to(dtype) end
+  return t
+end
+
+-- A nested value with its tensors cast.
+local function cast_all(v, dtype)
+  if core.is_tensor(v) then return cast(v, dtype) end
+  if type(v) ~= "table" then return v end
+  local out = {}
+  for key, x in pairs(v) do out[key] = cast_all(x, dtype) end
+  return out
+end
+
+-- name → tensor, in the order of an opened file.
+local function read_all(file, dtype)
+  local out = base.ordered_dict(file.names)
+  for _, name in ipairs(file.names) do
+    local t, message = file.read(name)
+    if not t then return nil, message end
+    rawset(out, name, cast(t, dtype))
+  end
+  if file.close then file.close() end
+  return out
+end
+
+-- Metadata as safetensors has it: texts.
+local function texts(meta)
+  local out = {}
+  for key, v in pairs(meta or {}) do
+    if type(v) == "table" then v = json.encode(v) end
+    out[tostring(key)] = tostring(v)
+  end
+  return out
+end
+
+local writers = {}
+
+writers[".safetensors"] = function(from, kind, to, options)
+  if kind == "pt" or kind == "folder" or kind == "json" then -- nested values keep their form
+    local v, meta, code = T.load(from)
+    if v == nil then return nil, meta, code end
+    if core.is_tensor(v) then v = { tensor = v } end
+    if type(v) ~= "table" then return nil, from .. ": no table of tensors" end
+    return T.save(to, cast_all(v, options.dtype), { metadata = texts(kind ~= "pt" and meta or nil) })
+  end
+  local file, message = files.open(from)
+  if not file then return nil, message end
+  local tensors
+  tensors, message = read_all(file, options.dtype)
+  if not tensors then return nil, message end
+  local meta = texts(file.meta)
+  local tree = meta["perilune.tree"]
+  if tree then -- a nested file of T.save
+    local v
+    v, meta = T.load(from)
+    if v == nil then return nil, meta end
+    return T.save(to, cast_all(v, options.dtype), { metadata = meta })
+  end
+  return T.save(to, tensors, { metadata = meta })
+end
+
+writers[".npz"] = function(from, _, to, options)
+  local file, message = files.open(from)
+  if not file then return nil, message end
+  local tensors
+  tensors, message = read_all(file, options.dtype)
+  if not tensors then return nil, message end
+  return T.save_npz(to, tensors)
+end
+
+writers[".gguf"] = function(from, kind, to, options)
+  if kind == "gguf" and not options.dtype then return require("perilune.io.gguf").rewrite(from, to, options.type) end
+  local file, message = files.open(from)
+  if not file then return nil, message end
+  local tensors
+  tensors, message = read_all(file, options.dtype)
+  if not tensors then return nil, message end
+  for name, t in pairs(tensors) do -- GGUF has no tensors without dimensions
+    if t:dim() == 0 then rawset(tensors, name, t:reshape(1)) end
+  end
+  local meta = texts(file.kind == "PyTorch" and {} or file.meta)
+  meta["perilune.tree"] = nil
+  return T.save_gguf(to, tensors, { metadata = meta, type = options.type })
+end
+
+--- What is wrong with the name of B and the options; nil if nothing is.
+function M.problem(to, options)
+  local ending = to:match "%.%w+$"
+  if not ending or not writers[ending] then
+    return ("B must end in %s"):format(table.concat(M.endings, ", "))
+  end
+  if options.type and ending ~= ".gguf" then return "--type is for .gguf" end
+  if options.type then
+    local known = require("perilune.io.gguf").types()
+    if not known[options.type] then return "unknown type " .. options.type end
+  end
+  if options.dtype and not ({ f32 = true, f64 = true, f16 = true, bf16 = true })[options.dtype] then
+    return "--dtype is f32, f64, f16 or bf16"
+  end
+end
+
+-- options: {type=, dtype=}. → exit status
+function M.run(from, to, options)
+  local write = writers[to:match "%.%w+$"]
+  local function failed(message)
+    io.stderr:write("perilune convert: ", show.printable(message), "\n")
+    return 1
+  end
+  local kind, message = recognize.kind(from)
+  if not kind then return failed(message) end
+  local ok, result, why = pcall(write, from, kind, to, options)
+  if not ok then return failed((tostring(result):gsub("^[^:]*:%d+: ", ""))) end
+  if not result then return failed(why) end
+  local file
+  file, message = files.open(to)
+  if not file then return failed(message) end
+  print(("%s: %s, %d tensor%s"):format(show.printable(to), file.kind, #file.names, #file.names == 1 and "" or "s"))
+  if file.close then file.close() end
+  T.empty_cache()
+  return 0
+end
+
+return M
