@@ -205,3 +205,44 @@ describe("at their edges", function()
     assert.same({ true, false }, T.tensor({ true, true }):isclose(T.tensor { true, false }):totable())
   end)
 end)
+
+-- Where several elements are the result, or nothing is, no difference quotient judges: by definition, as in PyTorch.
+describe("the gradient without a slope of", function()
+  local function norm(p) return function(x) return x:norm(p) end end
+  local function op(name, ...)
+    local rest = table.pack(...)
+    return function(x) return x[name](x, table.unpack(rest, 1, rest.n)) end
+  end
+  -- name, f, x, the gradient of f(x)
+  local rows = {
+    { "amax of equal elements", op "amax", { 3, 3, 1 }, { 0.5, 0.5, 0 } },
+    { "amin of equal elements", op "amin", { 1, 3, 1, 1 }, { 1 / 3, 0, 1 / 3, 1 / 3 } },
+    { "max of equal elements", op "max", { 3, 3, 1 }, { 0.5, 0.5, 0 } },
+    { "min of equal elements", op "min", { 1, 3, 1, 1 }, { 1 / 3, 0, 1 / 3, 1 / 3 } },
+    { "max of NaNs", op "max", { NAN, 1, NAN }, { 0.5, 0, 0.5 } },
+    { "mean of nothing", op "mean", {}, {} },
+    { "prod of nothing", op "prod", {}, {} },
+    { "var of one element", op "var", { 1 }, { NAN } },
+    { "std of one element", op "std", { 1 }, { NAN } },
+    { "var with no degree of freedom", op("var", { correction = 3 }), { 1, 2, 4 }, { -INF, -INF, INF } },
+    { "var with fewer than none", op("var", { correction = 4 }), { 1, 2, 4 }, { 8 / 3, 2 / 3, -10 / 3 } },
+    { "std of equal elements", op "std", { 5, 5 }, { 0, 0 } },
+  }
+  for _, p in ipairs { 0, 0.5, 1, 1.5, 2, 3, INF, -INF, -1 } do
+    rows[#rows + 1] = { "the norm of zeros, p = " .. p, norm(p), { 0, 0 }, { 0, 0 } }
+    local some = (p < 0 or p == 0) and 0 or 1
+    rows[#rows + 1] = { "a norm with one zero, p = " .. p, norm(p), { 0, 2 }, { 0, some } }
+  end
+  rows[#rows + 1] = { "the norm of equal elements, p = inf", norm(INF), { 3, -3, 1 }, { 0.5, -0.5, 0 } }
+  rows[#rows + 1] = { "the norm of equal elements, p = -inf", norm(-INF), { 1, -1, 3 }, { 0.5, -0.5, 0 } }
+  for _, row in ipairs(rows) do
+    it(row[1], function()
+      for _, dtype in ipairs { "f32", "f64" } do
+        local x = (#row[3] > 0 and T.tensor(row[3], { dtype = dtype }) or T.zeros({ 0 }, { dtype = dtype }))
+        x:requires_grad_()
+        row[2](x):backward()
+        same(row[4], x.grad:totable(), row[1])
+      end
+    end)
+  end
+end)

@@ -131,6 +131,11 @@ local function calls(info, args)
         local d = table.move(c, 1, c.n, 1, { n = c.n })
         d[1] = like(args[1], #args[1]:shape() == 3 and { 2, 3 } or { 2, 3, 4 })
         list[#list + 1] = d
+        if attr.type == "dtype" then -- and from whole numbers
+          local e = table.move(c, 1, c.n, 1, { n = c.n })
+          e[1] = like(args[1], nil, "i64")
+          list[#list + 1] = e
+        end
       end
     end
   end
@@ -161,8 +166,8 @@ local function hash(text)
 end
 
 local function outcomes(info)
-  local f, parts, count = support.func(info.name), {}, 0
-  for i, args in ipairs(support.arguments(info.name)) do
+  local f, parts = support.func(info.name), {}
+  for i, args in ipairs(support.arguments(info.name, true)) do
     local lines = {}
     for _, c in ipairs(calls(info, args)) do
       local got = table.pack(pcall(f, table.unpack(c, 1, c.n)))
@@ -175,10 +180,9 @@ local function outcomes(info)
       lines[#lines + 1] = text
       if mode == "print" then print(info.name .. "(" .. shown(c) .. ") -> " .. text) end
     end
-    count = count + #lines
     parts[i] = hash(table.concat(lines, "\n"))
   end
-  return count .. " " .. table.concat(parts, " ")
+  return table.concat(parts, " ")
 end
 
 -- ---- ops inside of gradients
@@ -271,10 +275,10 @@ end
 -- Calls that differ in which inputs there are, their ranks, the dims and choices in attributes: six of an op at most.
 local function real_calls()
   local all = {}
-  for op, calls in pairs(hostile.real_calls(1000, true)) do
+  for op, listed in pairs(hostile.real_calls(1000, true)) do
     local seen = {}
     all[op] = {}
-    for _, c in ipairs(calls) do
+    for _, c in ipairs(listed) do
       local key, names = {}, {}
       for i, x in ipairs(c.inputs) do key[i] = x and #x.shape or "-" end
       for k in pairs(c.attrs) do names[#names + 1] = k end
@@ -322,14 +326,14 @@ for _, list in ipairs { names, inner } do table.sort(list, function(a, b) return
 if mode == "write" then
   local f = assert(io.open(path, "w"))
   f:write "-- SPDX-License-Identifier: MIT\n"
-  f:write "-- What the shape rule of each op answered: calls, and a hash for each of its row's variants. Written by\n"
+  f:write "-- What the shape rule of each op answered: a hash for each of its row's variants. Written by\n"
   f:write "-- PERILUNE_SHAPE_RULES=write busted spec/ops/shape_rules_spec.lua\nreturn {\n"
   for _, info in ipairs(names) do f:write(("  [%q] = %q,\n"):format(info.name, outcomes(info))) end
   f:write "  -- ops inside of gradients: inputs, attributes, what was answered\n  inside = {\n"
-  local calls = real_calls()
+  local real = real_calls()
   for _, info in ipairs(inner) do
     f:write(("    [%q] = {\n"):format(info.name))
-    for _, c in ipairs(calls[info.name] or {}) do
+    for _, c in ipairs(real[info.name] or {}) do
       local text = text_of(c.inputs)
       f:write(("      { %q, %s, %q },\n"):format(text, literal(c.attrs), inner_outcomes(info, text, c.attrs)))
     end
@@ -345,8 +349,10 @@ describe("the shape rule of", function()
     .. "PERILUNE_SHAPE_RULES=write"
   for _, info in ipairs(names) do
     it(info.name .. " answers as it did", function()
-      if not known[info.name] and info.class == "pointwise" then return end -- a new op with the rule of all pointwise ops
-      assert.equal(known[info.name], outcomes(info), "the shapes, dtypes or refusals of " .. info.name
+      if not known[info.name] and info.class == "pointwise" then return end -- new, with the rule of all of these
+      -- variants that came later, behind the others, are not known
+      local want = known[info.name] or "a hash"
+      assert.equal(want, outcomes(info):sub(1, #want), "the shapes, dtypes or refusals of " .. info.name
         .. ", or its row in spec/ops/cases," .. meant)
     end)
   end

@@ -19,14 +19,17 @@ static PlStatus norm_infer(PlInfer *c) {
   PL_TRY(pl_check_float(c, 0));
   PlDtype d = pl_attr_has(c->attrs, 3) ? (PlDtype)pl_attr_i(c->attrs, 3) : c->compute;
   if (!pl_is_float(d)) PL_FAIL(PL_ERR_DTYPE, "norm: dtype %s is not floating", pl_dtype_name(d));
-  if ((isinf(p) || p < 0) && p != 0) PL_TRY(dims_nonempty(c, mask));
+  if (isinf(p) || p < 0) PL_TRY(dims_nonempty(c, mask));
   dims_desc(&c->out[0], d, x, mask, pl_attr_i(c->attrs, 2) != 0);
   return PL_OK;
 }
 
 static PlVal pow_n(PlMaker *g, PlVal v, double e) { return pl_g2(g, &pl_op_pow, v, pl_g_num(g, e)); }
-/* v where c does not hold, else 0. */
-static PlVal zero_where(PlMaker *g, PlVal c, PlVal v) { return g_where(g, c, pl_g_num(g, 0), v); }
+/* v where y is not 0, else 0. */
+static PlVal zero_at(PlMaker *g, PlVal y, PlVal v) {
+  PlVal zero = pl_g_num(g, 0);
+  return g_where(g, pl_g2(g, &pl_op_eq, y, zero), zero, v);
+}
 
 /* y = (sum |x|^p)^(1/p):  dx = dy sign(x) (|x| / y)^(p-1), 0 where y = 0; p = 2: dy x / y. */
 static PlStatus norm_grad(PlMaker *g) {
@@ -34,20 +37,19 @@ static PlStatus norm_grad(PlMaker *g) {
   double p = pl_attr_f(g->attrs, 0);
   uint32_t mask = dims_listed(g->attrs, 1, a->ndim);
   PlVal x = g->x[0], y = wide(g, g->y[0], mask, 2), dy = wide(g, g->dy[0], mask, 2), v;
-  PlVal none = p == 1 || p == 0 || isinf(p) ? PL_NONE : pl_g2(g, &pl_op_eq, y, pl_g_num(g, 0));
   if (p == 0) {
-    v = g_mul(g, pl_g1(g, &pl_op_sign, x), g_muln(g, dy, 0));
+    v = g_muln(g, pl_g_expand_like(g, dy, 0), 0);
   } else if (p == 1) {
     v = g_mul(g, pl_g1(g, &pl_op_sign, x), dy);
   } else if (p == 2) {
-    v = g_mul(g, x, zero_where(g, none, g_div(g, dy, y)));
+    v = g_mul(g, x, zero_at(g, y, g_div(g, dy, y)));
   } else if (isinf(p)) {
     PlVal hit = pl_g2(g, &pl_op_eq, pl_g1(g, &pl_op_abs, x), y), n = g_reduce(g, &pl_op_sum, hit, a->ndim, mask);
     v = g_mul(g, g_mul(g, pl_g1(g, &pl_op_sign, x), hit), g_div(g, dy, n));
   } else {
     PlVal m = pow_n(g, pl_g1(g, &pl_op_abs, x), p - 1);
-    if (p < 1) m = zero_where(g, pl_g2(g, &pl_op_eq, x, pl_g_num(g, 0)), m);
-    PlVal s = zero_where(g, none, g_div(g, dy, pow_n(g, y, p - 1)));
+    if (p < 1) m = zero_at(g, x, m);
+    PlVal s = zero_at(g, y, g_div(g, dy, pow_n(g, y, p - 1)));
     v = g_mul(g, g_mul(g, pl_g1(g, &pl_op_sign, x), m), s);
   }
   g->dx[0] = g_to_input(g, v, (PlDtype)g->outd[0].dtype, 0);
@@ -75,14 +77,11 @@ static PlStatus var_infer(PlInfer *c) {
 static PlStatus var_grad(PlMaker *g) {
   const PlArray *x = g->in[0];
   uint32_t mask = dims_listed(g->attrs, 0, x->ndim);
-  double n = (double)dims_count(x, mask) - pl_attr_f(g->attrs, 1);
+  const double n = (double)dims_count(x, mask) - pl_attr_f(g->attrs, 1);
   PlVal dy = g->dy[0], d = g_sub(g, g->x[0], g_reduce(g, &pl_op_mean, g->x[0], x->ndim, mask));
   bool std = g->op == &pl_op_std;
-  if (std) {
-    PlVal zero = pl_g2(g, &pl_op_eq, g->y[0], pl_g_num(g, 0));
-    dy = zero_where(g, zero, g_div(g, dy, g->y[0]));
-  }
-  dy = g_mul(g, dy, pl_g_num(g, n == 0 ? (double)INFINITY : (std ? 1 : 2) / n)); /* below 0 as it is, unlike y: as PyTorch */
+  if (std) dy = zero_at(g, g->y[0], g_div(g, dy, g->y[0]));
+  dy = g_muln(g, dy, (std ? 1 : 2) / n); /* infinite for 0; below 0 as it is, unlike y: as PyTorch */
   g->dx[0] = g_mul(g, wide(g, dy, mask, 2), d);
   return g->status;
 }

@@ -97,7 +97,7 @@ static PlStatus sum_to_infer(PlInfer *c) {
   } else if (s) {
     if (s->dtype != PL_I64 || s->ndim != 1) PL_FAIL(PL_ERR_DTYPE, "sum_to: shape must be a list of sizes, i64[n], got %s", pl_desc_text(s));
     n = s->shape[0];
-    for (int64_t i = 0; i < n && i < PL_MAX_DIM; i++) shape[i] = ((const int64_t *)s->data)[i * s->strides[0]];
+    for (int64_t i = 0; i < n && n <= x->ndim; i++) shape[i] = ((const int64_t *)s->data)[i * s->strides[0]];
   } else {
     PL_FAIL(PL_ERR_ARG, "sum_to: argument shape is missing");
   }

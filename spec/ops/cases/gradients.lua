@@ -125,6 +125,7 @@ for _, p in ipairs { 1, 0, 3, 1.5, 0.7, math.huge, -math.huge, -1 } do
 end
 add("prod", function(g) return distinct(g, { 2, 3, 4 }), { dim = { 1, 3 } } end,
   function(g) return distinct(g, { 2, 3, 2 }), { dim = { 1, 2, 3 } } end,
+  function(g) return distinct(g, { 2, 3, 2, 2 }), { dim = { 1, 2, 4 } } end,
   function(g) return distinct(g, { 2, 3, 4 }), { dim = { -1, 2 }, keepdim = true } end)
 add("prod", at({ 0.7, -1.3, 2.1 }), function(g) return rand(g, { 2, 3, 4 }), { dim = 2, keepdim = true } end,
   function(g) return rand(g, { 2, 3, 4 }), { dim = -1 } end, at({ 0.7, 0, 2.1, -1.1 }), at({ 0.7, 0, 2.1, 0 }))
