@@ -121,6 +121,21 @@ void plk_store(PlkComp c, const void *src, int64_t ld, void *x, int dtype, int64
 
 enum { GROUP = 16, STACK_BYTES = 8192, GROUP_LIMIT = 1 << 22 }; /* elements of one array's rows in a group */
 
+static inline size_t item_of(const PlkRowArg *x) {
+  return x->comp == PLK_CRAW ? pl_dtype_size((PlDtype)x->dtype) : plk_comp_size((PlkComp)x->comp);
+}
+static inline bool in_place(const PlkRowArg *x) { return x->comp == PLK_CRAW || plk_comp_direct(x->dtype, (PlkComp)x->comp); }
+
+/* k neighbouring rows to and from a buffer. */
+static void rows_in(const PlkRowArg *x, void *buf, int64_t at, int64_t stride, int64_t k) {
+  if (x->comp == PLK_CRAW) plk_transpose(item_of(x))(buf, x->len, (const char *)x->data + (size_t)at * item_of(x), stride, x->len, k);
+  else plk_load((PlkComp)x->comp, buf, x->len, x->data, x->dtype, at, stride, x->len, k);
+}
+static void rows_out(const PlkRowArg *x, const void *buf, int64_t at, int64_t stride, int64_t k) {
+  if (x->comp == PLK_CRAW) plk_transpose(item_of(x))((char *)x->data + (size_t)at * item_of(x), stride, buf, x->len, k, x->len);
+  else plk_store((PlkComp)x->comp, buf, x->len, x->data, x->dtype, at, stride, x->len, k);
+}
+
 typedef struct Plan {
   const PlkRows *r;
   int64_t group, per_outer;              /* rows taken together; groups in one outer index */
@@ -135,22 +150,20 @@ static PlStatus run_group(const Plan *p, int64_t g, char *buf) {
   void *ptr[PLK_ROW_ARGS + 1];
   for (int a = 0; a < r->narg; a++) {
     const PlkRowArg *x = &r->arg[a];
-    if (x->data && !p->direct[a] && !x->write)
-      plk_load((PlkComp)x->comp, buf + p->at[a], x->len, x->data, x->dtype, o * x->len * r->inner + i0, r->inner, x->len, k);
+    if (x->data && !p->direct[a] && !x->write) rows_in(x, buf + p->at[a], o * x->len * r->inner + i0, r->inner, k);
   }
   ptr[r->narg] = buf + p->at[r->narg];
   for (int64_t j = 0; j < k; j++) {
     for (int a = 0; a < r->narg; a++) {
       const PlkRowArg *x = &r->arg[a];
-      size_t row = (size_t)x->len * plk_comp_size((PlkComp)x->comp);
+      size_t row = (size_t)x->len * item_of(x);
       ptr[a] = !x->data ? NULL : p->direct[a] ? (char *)x->data + (size_t)o * row : buf + p->at[a] + (size_t)j * row;
     }
     PL_TRY(r->body(r->ctx, o * r->inner + i0 + j, ptr));
   }
   for (int a = 0; a < r->narg; a++) {
     const PlkRowArg *x = &r->arg[a];
-    if (x->data && !p->direct[a] && x->write)
-      plk_store((PlkComp)x->comp, buf + p->at[a], x->len, x->data, x->dtype, o * x->len * r->inner + i0, r->inner, x->len, k);
+    if (x->data && !p->direct[a] && x->write) rows_out(x, buf + p->at[a], o * x->len * r->inner + i0, r->inner, k);
   }
   return PL_OK;
 }
@@ -161,7 +174,7 @@ static PlStatus run_direct(const PlkRows *r, int64_t begin, int64_t end, char *b
   int64_t step[PLK_ROW_ARGS];
   for (int a = 0; a < r->narg; a++) {
     const PlkRowArg *x = &r->arg[a];
-    step[a] = x->data ? x->len * (int64_t)plk_comp_size((PlkComp)x->comp) : 0;
+    step[a] = x->data ? x->len * (int64_t)item_of(x) : 0;
     ptr[a] = x->data ? (char *)x->data + begin * step[a] : NULL;
   }
   ptr[r->narg] = buf;
@@ -196,7 +209,7 @@ PlStatus plk_rows(const PlkRows *r) {
     const PlkRowArg *x = &r->arg[a];
     if (!x->data) continue;
     if (x->len > longest) longest = x->len;
-    direct &= plk_comp_direct(x->dtype, (PlkComp)x->comp);
+    direct &= in_place(x);
   }
   int64_t weight = r->cost > 0 ? r->cost : 1;
   if (direct && r->temp == 0 && (r->outer == 1 || r->outer <= PLK_GRAIN / (longest * weight)))
@@ -206,10 +219,10 @@ PlStatus plk_rows(const PlkRows *r) {
   p.per_outer = (r->inner + p.group - 1) / p.group;
   for (int a = 0; a < r->narg; a++) {
     const PlkRowArg *x = &r->arg[a];
-    p.direct[a] = r->inner == 1 && plk_comp_direct(x->dtype, (PlkComp)x->comp);
+    p.direct[a] = r->inner == 1 && in_place(x);
     p.at[a] = p.bytes;
     if (!x->data) continue;
-    if (!p.direct[a]) p.bytes += ((size_t)(x->len * p.group) * plk_comp_size((PlkComp)x->comp) + 63) & ~(size_t)63;
+    if (!p.direct[a]) p.bytes += ((size_t)(x->len * p.group) * item_of(x) + 63) & ~(size_t)63;
   }
   p.at[r->narg] = p.bytes;
   p.bytes += r->temp;

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: MIT
  * Work along one dimension of arrays seen as [outer][len][inner], whatever the dtype: the driver hands a
  * body contiguous rows of float, double or int64_t and stores what it wrote. Strided rows are
- * copied, sixteen neighbours at a time, so a row's bits do not depend on its layout. */
+ * copied, sixteen neighbours at a time, so a row's bits do not depend on its layout. A body that goes through its row once
+ * takes it as it is stored (PLK_CRAW) and converts a piece at a time, so that long rows need no memory. */
 #ifndef PL_KERNELS_CPU_ROWS_H
 #define PL_KERNELS_CPU_ROWS_H
 
 #include "kernels/kernel.h"
 
 /* The type that a dtype is computed in. */
-typedef enum PlkComp { PLK_CF32, PLK_CF64, PLK_CI64 } PlkComp;
+typedef enum PlkComp { PLK_CF32, PLK_CF64, PLK_CI64, PLK_CRAW /* of an argument: not converted */ } PlkComp;
 
 static inline PlkComp plk_comp(int dtype) { return dtype == PL_F64 ? PLK_CF64 : pl_is_float((PlDtype)dtype) ? PLK_CF32 : PLK_CI64; }
 static inline size_t plk_comp_size(PlkComp c) { return c == PLK_CF32 ? 4 : 8; }
@@ -21,6 +22,22 @@ static inline bool plk_comp_direct(int dtype, PlkComp c) {
 void plk_load(PlkComp c, void *dst, int64_t ld, const void *x, int dtype, int64_t at, int64_t stride, int64_t n, int64_t k);
 /* The reverse; to bool: v != 0. */
 void plk_store(PlkComp c, const void *src, int64_t ld, void *x, int dtype, int64_t at, int64_t stride, int64_t n, int64_t k);
+
+/* A stored row in pieces of PLK_PIECE elements, as c: plk_piece gives elements at … at + n - 1, in buf (PLK_PIECE_BYTES,
+ * aligned) if they are to be converted; what was written to plk_piece_out's place goes into the row by plk_piece_put. */
+enum { PLK_PIECE = 512, PLK_PIECE_BYTES = PLK_PIECE * 8 };
+static inline int64_t plk_piece_size(int64_t at, int64_t n) { return n - at < PLK_PIECE ? n - at : PLK_PIECE; }
+static inline void *plk_piece_out(PlkComp c, void *row, int dtype, int64_t at, void *buf) {
+  return plk_comp_direct(dtype, c) ? (char *)row + (size_t)at * plk_comp_size(c) : buf;
+}
+static inline const void *plk_piece(PlkComp c, const void *row, int dtype, int64_t at, int64_t n, void *buf) {
+  if (plk_comp_direct(dtype, c)) return (const char *)row + (size_t)at * plk_comp_size(c);
+  plk_load(c, buf, n, row, dtype, at, 1, n, 1);
+  return buf;
+}
+static inline void plk_piece_put(PlkComp c, const void *buf, void *row, int dtype, int64_t at, int64_t n) {
+  if (!plk_comp_direct(dtype, c)) plk_store(c, buf, n, row, dtype, at, 1, n, 1);
+}
 
 typedef struct PlkRowArg {
   void *data;

@@ -333,3 +333,74 @@ describe("writes and reads by index, flips, products of integers", function()
     end
   end)
 end)
+
+-- Kernels that go through a row once take it as it is stored, in pieces of 512; f64 and i64 are used in place.
+describe("orders and scans of rows in pieces", function()
+  local function values(dtype, n)
+    local list = {}
+    for i = 1, n do list[i] = (i * 7919 + i // 3 * 31) % 97 - (dtype == "u8" and 0 or 40) end
+    if dtype:find "f" then
+      list[n // 2 + 1] = -0.0
+      if n > 5000 then list[n - 7], list[n - 2] = 0 / 0, 0 / 0 end
+    end
+    return T.tensor(list, { dtype = dtype })
+  end
+  for _, dtype in ipairs { "f16", "bf16", "f32", "f64", "i8", "i16", "i32", "i64", "u8" } do
+    it("of " .. dtype, function()
+      for _, n in ipairs { 1, 49, 511, 512, 513, 1024, 4095, 4096, 5001 } do
+        local row = values(dtype, n)
+        for _, x in ipairs { row, T.stack({ row, row:flip(1), row:roll(5) }, 2) } do
+          local wide = x:to((dtype:find "f") and "f64" or "i64")
+          local function same(name, got, want)
+            equal_bits(got:to(want:dtype()), want, ("%s of %s, %d"):format(name, dtype, n))
+          end
+          for _, f in ipairs { "argmax", "argmin" } do
+            same(f, x[f](x, 1), wide[f](wide, 1))
+          end
+          for _, f in ipairs { "max", "min", "cummax", "cummin" } do
+            local y, at = x[f](x, 1)
+            local y2, at2 = wide[f](wide, 1)
+            same(f, y, y2:to(dtype))
+            same(f .. "'s places", at, at2)
+          end
+          for _, f in ipairs { "cumsum", "cumprod" } do
+            if dtype:find "f" then
+              near(x[f](x, 1):to("f64"), wide[f](wide, 1):to(dtype):to("f64"), dtype == "f64" and 0 or 1e-6, f)
+            else
+              for _, to in ipairs { "i64", "u8", "i16" } do
+                same(f, x[f](x, 1, { dtype = to }), wide[f](wide, 1):to(to))
+              end
+            end
+          end
+          local sorted, place = x:sort(1)
+          for _, k in ipairs { 1, 2, n // 3, n // 2 + 1, n } do
+            if k >= 1 and k <= n then
+              local y, at = x:kthvalue(k, 1)
+              same("kthvalue", y, sorted:select(1, k))
+              same("kthvalue's place", at, place:select(1, k))
+            end
+          end
+          local y, at = x:median(1)
+          local nan = wide:isnan():any():item()
+          if not nan then
+            same("median", y, sorted:select(1, (n + 1) // 2))
+            same("median's place", at, place:select(1, (n + 1) // 2))
+          else
+            assert.is_true(y:isnan():all():item())
+            same("median's place", at, wide:isnan():to("u8"):argmax(1))
+          end
+          for _, largest in ipairs { true, false } do
+            local all, places = x:sort(1, { descending = largest })
+            for _, k in ipairs { 1, 3, n // 9, n // 2 } do
+              if k >= 1 and k <= n then
+                local v, p = x:topk(k, 1, { largest = largest })
+                same("topk", v, all:narrow(1, 1, k))
+                same("topk's places", p, places:narrow(1, 1, k))
+              end
+            end
+          end
+        end
+      end
+    end)
+  end
+end)

@@ -9,7 +9,8 @@
 
 typedef struct Scan {
   int64_t n, base;
-  int code;
+  int code, from, to; /* from, to: dtypes of x and y */
+  PlkComp comp;
 } Scan;
 
 static Scan scan_of(const PlkCall *c, const PlArray *x) { return (Scan){.n = plk_dim_size(x, pl_attr_i(c->attrs, 0)), .code = c->code}; }
@@ -18,95 +19,106 @@ static PlkRows rows_of(const PlkCall *c, const PlArray *x, Scan *s, PlStatus (*b
   return (PlkRows){.outer = plk_outer(x, dim), .inner = plk_inner(x, dim), .body = body, .ctx = s};
 }
 
-/* ---- sums and products -------------------------------------------------------------------------- */
+/* ---- sums and products --------------------------------------------------------------------------
+ * A row in pieces, from its end where the sum runs backwards; `a` is what the pieces before it came to. */
 
-static PlStatus scan_f64(void *ctx, int64_t row, void *const *p) {
-  (void)row;
-  const Scan *s = ctx;
-  const double *x = p[0];
-  double *y = p[1], a = 0;
-  switch (s->code) {
+enum { POLLED = 1 << 20 }; /* elements between two looks at Ctrl-C */
+
+static double scan_f64(int code, const double *x, double *y, int64_t n, double a) {
+  switch (code) {
   case PLK_S_CUMSUM:
-    for (int64_t i = 0; i < s->n; i++) y[i] = a += x[i];
+    for (int64_t i = 0; i < n; i++) y[i] = a += x[i];
     break;
   case PLK_S_CUMSUM_REV:
-    for (int64_t i = s->n; i-- > 0;) y[i] = a += x[i];
+    for (int64_t i = n; i-- > 0;) y[i] = a += x[i];
     break;
   case PLK_S_CUMPROD:
-    a = 1;
-    for (int64_t i = 0; i < s->n; i++) y[i] = a *= x[i];
+    for (int64_t i = 0; i < n; i++) y[i] = a *= x[i];
     break;
-  default: { /* log(e^a + e^x) = max + log1p(e^(min - max)); infinities and NaN pass through the sum */
-    a = -(double)INFINITY;
-    for (int64_t i = 0; i < s->n; i++) {
+  default: /* log(e^a + e^x) = max + log1p(e^(min - max)); infinities and NaN pass through the sum */
+    for (int64_t i = 0; i < n; i++) {
       double hi = a > x[i] ? a : x[i], lo = a > x[i] ? x[i] : a;
       if (a != a || x[i] != x[i]) a = a + x[i];
       else a = isinf(hi) ? hi : hi + log1p(exp(lo - hi));
       y[i] = a;
-      if ((i & 0xfffff) == 0xfffff) PL_TRY(plk_poll());
     }
   }
+  return a;
+}
+
+static double scan_f32(int code, const float *x, float *y, int64_t n, double a) {
+  if (code == PLK_S_CUMSUM)
+    for (int64_t i = 0; i < n; i++) a += (double)x[i], y[i] = (float)a;
+  else
+    for (int64_t i = n; i-- > 0;) a += (double)x[i], y[i] = (float)a;
+  return a;
+}
+
+static uint64_t scan_i64(int code, const int64_t *x, int64_t *y, int64_t n, uint64_t a) { /* wraps */
+  if (code == PLK_S_CUMSUM)
+    for (int64_t i = 0; i < n; i++) y[i] = (int64_t)(a += (uint64_t)x[i]);
+  else if (code == PLK_S_CUMSUM_REV)
+    for (int64_t i = n; i-- > 0;) y[i] = (int64_t)(a += (uint64_t)x[i]);
+  else
+    for (int64_t i = 0; i < n; i++) y[i] = (int64_t)(a *= (uint64_t)x[i]);
+  return a;
+}
+
+static PlStatus scan_row(void *ctx, int64_t row, void *const *p) {
+  (void)row;
+  const Scan *s = ctx;
+  _Alignas(64) char from[PLK_PIECE_BYTES], to[PLK_PIECE_BYTES];
+  double a = s->code == PLK_S_CUMPROD ? 1 : s->code == PLK_S_LOGCUMSUMEXP ? -(double)INFINITY : 0;
+  uint64_t whole = s->code == PLK_S_CUMPROD;
+  for (int64_t done = 0; done < s->n; done += PLK_PIECE) {
+    const int64_t n = plk_piece_size(done, s->n), at = s->code == PLK_S_CUMSUM_REV ? s->n - done - n : done;
+    const void *x = plk_piece(s->comp, p[0], s->from, at, n, from);
+    void *y = plk_piece_out(s->comp, p[1], s->to, at, to);
+    if (s->comp == PLK_CI64) whole = scan_i64(s->code, x, y, n, whole);
+    else if (s->comp == PLK_CF32) a = scan_f32(s->code, x, y, n, a);
+    else a = scan_f64(s->code, x, y, n, a);
+    plk_piece_put(s->comp, y, p[1], s->to, at, n);
+    if ((done & (POLLED - 1)) == POLLED - PLK_PIECE) PL_TRY(plk_poll());
   }
-  return PL_OK;
-}
-
-static PlStatus scan_f32(void *ctx, int64_t row, void *const *p) {
-  (void)row;
-  const Scan *s = ctx;
-  const float *x = p[0];
-  float *y = p[1];
-  double a = 0;
-  if (s->code == PLK_S_CUMSUM)
-    for (int64_t i = 0; i < s->n; i++) a += (double)x[i], y[i] = (float)a;
-  else
-    for (int64_t i = s->n; i-- > 0;) a += (double)x[i], y[i] = (float)a;
-  return PL_OK;
-}
-
-static PlStatus scan_i64(void *ctx, int64_t row, void *const *p) {
-  (void)row;
-  const Scan *s = ctx;
-  const int64_t *x = p[0];
-  int64_t *y = p[1];
-  uint64_t a = s->code == PLK_S_CUMPROD; /* wraps */
-  if (s->code == PLK_S_CUMSUM)
-    for (int64_t i = 0; i < s->n; i++) y[i] = (int64_t)(a += (uint64_t)x[i]);
-  else if (s->code == PLK_S_CUMSUM_REV)
-    for (int64_t i = s->n; i-- > 0;) y[i] = (int64_t)(a += (uint64_t)x[i]);
-  else
-    for (int64_t i = 0; i < s->n; i++) y[i] = (int64_t)(a *= (uint64_t)x[i]);
   return PL_OK;
 }
 
 PlStatus plk_cpu_scan(const PlkCall *c) {
   const PlArray *x = c->in[0];
-  PlkComp comp = plk_comp(c->out[0]->dtype);
   Scan s = scan_of(c, x);
   bool sum = c->code == PLK_S_CUMSUM || c->code == PLK_S_CUMSUM_REV;
-  if (comp == PLK_CF32 && !sum) comp = PLK_CF64;
-  PlkRows r = rows_of(c, x, &s, comp == PLK_CI64 ? scan_i64 : comp == PLK_CF32 ? scan_f32 : scan_f64);
-  r.arg[r.narg++] = plk_row_arg(x, s.n, comp, false);
-  r.arg[r.narg++] = plk_row_arg(c->out[0], s.n, comp, true);
+  s.comp = plk_comp(c->out[0]->dtype), s.from = x->dtype, s.to = c->out[0]->dtype;
+  if (s.comp == PLK_CF32 && !sum) s.comp = PLK_CF64;
+  PlkRows r = rows_of(c, x, &s, scan_row);
+  r.arg[r.narg++] = plk_row_arg(x, s.n, PLK_CRAW, false);
+  r.arg[r.narg++] = plk_row_arg(c->out[0], s.n, PLK_CRAW, true);
   return plk_rows(&r);
 }
 
 /* ---- maxima: the last index among equals; NaN, once met, stays ---------------------------------------- */
 
-#define CUMEXTREME(T, name)                                        \
-  static PlStatus name(void *ctx, int64_t row, void *const *p) {   \
-    (void)row;                                                     \
-    const Scan *s = ctx;                                           \
-    const T *x = p[0];                                             \
-    T *y = p[1];                                                   \
-    int64_t *at = p[2], best = 0;                                  \
-    bool max = s->code == PLK_S_CUMMAX;                            \
-    for (int64_t i = 0; i < s->n; i++) {                           \
-      T v = x[i], b = x[best];                                     \
-      if (v != v || (b == b && (max ? v >= b : v <= b))) best = i; \
-      if (y) y[i] = x[best];                                       \
-      if (at) at[i] = best + s->base;                              \
-    }                                                              \
-    return PL_OK;                                                  \
+#define CUMEXTREME(T, name)                                                                     \
+  static PlStatus name(void *ctx, int64_t row, void *const *p) {                                \
+    (void)row;                                                                                  \
+    const Scan *s = ctx;                                                                        \
+    _Alignas(64) char from[PLK_PIECE_BYTES], to[PLK_PIECE_BYTES];                               \
+    int64_t *place = p[2], best = 0;                                                            \
+    T b = 0;                                                                                    \
+    const bool max = s->code == PLK_S_CUMMAX;                                                   \
+    for (int64_t at = 0; at < s->n; at += PLK_PIECE) {                                          \
+      const int64_t n = plk_piece_size(at, s->n);                                               \
+      const T *x = plk_piece(s->comp, p[0], s->from, at, n, from);                              \
+      T *y = p[1] ? plk_piece_out(s->comp, p[1], s->from, at, to) : (T *)to;                    \
+      for (int64_t i = 0; i < n; i++) {                                                         \
+        const T v = x[i];                                                                       \
+        if (at + i == 0 || v != v || (b == b && (max ? v >= b : v <= b))) best = at + i, b = v; \
+        y[i] = b;                                                                               \
+        if (place) place[at + i] = best + s->base;                                              \
+      }                                                                                         \
+      if (p[1]) plk_piece_put(s->comp, y, p[1], s->from, at, n);                                \
+      if ((at & (POLLED - 1)) == POLLED - PLK_PIECE) PL_TRY(plk_poll());                        \
+    }                                                                                           \
+    return PL_OK;                                                                               \
   }
 CUMEXTREME(float, cumextreme_f32)
 CUMEXTREME(double, cumextreme_f64)
@@ -114,12 +126,12 @@ CUMEXTREME(int64_t, cumextreme_i64)
 
 PlStatus plk_cpu_cumextreme(const PlkCall *c) {
   const PlArray *x = c->in[0];
-  PlkComp comp = plk_comp(x->dtype);
   Scan s = scan_of(c, x);
+  s.comp = plk_comp(x->dtype), s.from = x->dtype;
   s.base = pl_attr_i(c->attrs, 1);
-  PlkRows r = rows_of(c, x, &s, comp == PLK_CI64 ? cumextreme_i64 : comp == PLK_CF32 ? cumextreme_f32 : cumextreme_f64);
-  r.arg[r.narg++] = plk_row_arg(x, s.n, comp, false);
-  r.arg[r.narg++] = plk_row_arg(c->out[0], s.n, comp, true);
+  PlkRows r = rows_of(c, x, &s, s.comp == PLK_CI64 ? cumextreme_i64 : s.comp == PLK_CF32 ? cumextreme_f32 : cumextreme_f64);
+  r.arg[r.narg++] = plk_row_arg(x, s.n, PLK_CRAW, false);
+  r.arg[r.narg++] = plk_row_arg(c->out[0], s.n, PLK_CRAW, true);
   r.arg[r.narg++] = plk_row_arg(c->out[1], s.n, PLK_CI64, true);
   return plk_rows(&r);
 }

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * Where the largest or smallest value of a row is: argmax, argmin, max and min with indices. The first of
  * equals wins; NaN beats everything. Also the moves along a dim that gradients of index results are made of. */
+#include <string.h>
+
 #include "kernels/cpu/loops.h"
 #include "kernels/cpu/rows.h"
 #include "kernels/sort.h"
@@ -8,40 +10,90 @@
 typedef struct Job {
   int64_t n, m, base;
   bool min;
+  int dtype;
   PlkComp comp;
   const char *name;
   const PlkReduceLoops *loops;
 } Job;
 
-/* The value first, with vector loops, then its place. */
-#define PLACE(T, name, BEST)                      \
-  static int64_t name(const Job *j, const T *x) { \
-    T best = BEST;                                \
-    int64_t i = 0;                                \
-    if (best != best)                             \
-      while (i < j->n - 1 && x[i] == x[i]) i++;   \
-    else                                          \
-      while (i < j->n - 1 && x[i] != best) i++;   \
-    return i;                                     \
+/* Of n elements: the value first, with vector loops, then its place. */
+#define PLACE(T, name, BEST)                                 \
+  static int64_t name(const Job *j, const T *x, int64_t n) { \
+    T best = BEST;                                           \
+    int64_t i = 0;                                           \
+    if (best != best)                                        \
+      while (i < n - 1 && x[i] == x[i]) i++;                 \
+    else                                                     \
+      while (i < n - 1 && x[i] != best) i++;                 \
+    return i;                                                \
   }
-PLACE(float, place_f32, (j->min ? j->loops->min_f32 : j->loops->max_f32)(x, j->n))
-PLACE(double, place_f64, (j->min ? j->loops->min_f64 : j->loops->max_f64)(x, j->n))
+PLACE(float, place_f32, (j->min ? j->loops->min_f32 : j->loops->max_f32)(x, n))
+PLACE(double, place_f64, (j->min ? j->loops->min_f64 : j->loops->max_f64)(x, n))
 
-static int64_t place_i64(const Job *j, const int64_t *x) {
-  int64_t at = 0;
-  for (int64_t i = 1; i < j->n; i++)
-    if (j->min ? x[i] < x[at] : x[i] > x[at]) at = i;
-  return at;
+#define PLACE_INT(T, name)                                              \
+  static int64_t name(const Job *j, const T *x, int64_t n) {            \
+    T best = x[0];                                                      \
+    int64_t at = 0;                                                     \
+    if (j->min)                                                         \
+      for (int64_t i = 1; i < n; i++) best = x[i] < best ? x[i] : best; \
+    else                                                                \
+      for (int64_t i = 1; i < n; i++) best = x[i] > best ? x[i] : best; \
+    while (x[at] != best) at++;                                         \
+    return at;                                                          \
+  }
+PLACE_INT(int8_t, place_i8)
+PLACE_INT(uint8_t, place_u8)
+PLACE_INT(int16_t, place_i16)
+PLACE_INT(int32_t, place_i32)
+PLACE_INT(int64_t, place_i64)
+
+/* x: floats as they are computed, whole numbers as they are stored. */
+static int64_t place(const Job *j, const void *x, int64_t n) {
+  if (j->comp == PLK_CF32) return place_f32(j, x, n);
+  if (j->comp == PLK_CF64) return place_f64(j, x, n);
+  switch (j->dtype) {
+  case PL_I8: return place_i8(j, x, n);
+  case PL_I16: return place_i16(j, x, n);
+  case PL_I32: return place_i32(j, x, n);
+  case PL_I64: return place_i64(j, x, n);
+  default: return place_u8(j, x, n);
+  }
+}
+
+/* A row in pieces; the first NaN ends the search. */
+static PlStatus place_in(const Job *j, const void *row, int64_t *at) {
+  _Alignas(64) char buf[PLK_PIECE_BYTES];
+  const bool floats = j->comp != PLK_CI64;
+  double best = 0;
+  int64_t whole = 0;
+  *at = 0;
+  for (int64_t from = 0; from < j->n; from += PLK_PIECE) {
+    const int64_t n = plk_piece_size(from, j->n);
+    const void *x =
+        floats ? plk_piece(j->comp, row, j->dtype, from, n, buf) : (const char *)row + (size_t)from * pl_dtype_size((PlDtype)j->dtype);
+    const int64_t i = place(j, x, n);
+    if (floats) {
+      const double v = j->comp == PLK_CF32 ? (double)((const float *)x)[i] : ((const double *)x)[i];
+      if (from == 0 || v != v || (j->min ? v < best : v > best)) best = v, *at = from + i;
+      if (v != v) return PL_OK;
+    } else {
+      int64_t v;
+      plk_load(PLK_CI64, &v, 1, x, j->dtype, i, 1, 1, 1);
+      if (from == 0 || (j->min ? v < whole : v > whole)) whole = v, *at = from + i;
+    }
+    if ((from & 0xfffff) == 0xfffff + 1 - PLK_PIECE) PL_TRY(plk_poll());
+  }
+  return PL_OK;
 }
 
 static PlStatus extreme_row(void *ctx, int64_t row, void *const *p) {
   (void)row;
   const Job *j = ctx;
-  int64_t at = j->comp == PLK_CF32 ? place_f32(j, p[0]) : j->comp == PLK_CF64 ? place_f64(j, p[0]) : place_i64(j, p[0]);
-  if (p[1]) {
-    if (j->comp == PLK_CF32) *(float *)p[1] = ((const float *)p[0])[at];
-    else *(int64_t *)p[1] = ((const int64_t *)p[0])[at];
-  }
+  const size_t size = pl_dtype_size((PlDtype)j->dtype);
+  int64_t at;
+  if (j->n <= PLK_PIECE && (j->comp == PLK_CI64 || plk_comp_direct(j->dtype, j->comp))) at = place(j, p[0], j->n);
+  else PL_TRY(place_in(j, p[0], &at));
+  if (p[1]) memcpy(p[1], (const char *)p[0] + (size_t)at * size, size);
   if (p[2]) *(int64_t *)p[2] = at + j->base;
   return PL_OK;
 }
@@ -52,12 +104,13 @@ static PlStatus extreme(const PlkCall *c, PlArray *values, PlArray *at) {
   int64_t dim = flat ? 0 : pl_attr_i(c->attrs, 0);
   Job j = {.n = flat ? x->numel : plk_dim_size(x, dim),
            .min = c->code != 0,
+           .dtype = x->dtype,
            .comp = plk_comp(x->dtype),
            .base = pl_attr_i(c->attrs, 2),
            .loops = plk_reduce_loops()};
   PlkRows r = {.outer = flat ? 1 : plk_outer(x, dim), .inner = flat ? 1 : plk_inner(x, dim), .body = extreme_row, .ctx = &j};
-  r.arg[r.narg++] = plk_row_arg(x, j.n, j.comp, false);
-  r.arg[r.narg++] = plk_row_arg(values, 1, j.comp, true);
+  r.arg[r.narg++] = plk_row_arg(x, j.n, PLK_CRAW, false);
+  r.arg[r.narg++] = plk_row_arg(values, 1, PLK_CRAW, true);
   r.arg[r.narg++] = plk_row_arg(at, 1, PLK_CI64, true);
   return plk_rows(&r);
 }

@@ -16,7 +16,7 @@ typedef struct Pair {
 
 typedef struct Job {
   int64_t n, k, base;
-  int code;
+  int code, dtype;
   PlkComp comp;
   bool descending;
 } Job;
@@ -37,32 +37,63 @@ static inline uint64_t key_f32(float v) {
   memcpy(&u, &v, sizeof u);
   return u >> 31 ? ~u : u | (uint32_t)1 << 31;
 }
+static inline float float_of(uint64_t key) { /* back from key_f32 */
+  if (key == UINT32_MAX) return NAN;
+  const uint32_t u = key >> 31 & 1 ? (uint32_t)key ^ (uint32_t)1 << 31 : ~(uint32_t)key;
+  float v;
+  memcpy(&v, &u, sizeof v);
+  return v;
+}
 static inline uint64_t key_i64(int64_t v) { return (uint64_t)v ^ (uint64_t)1 << 63; }
 
 enum { POLL = 1 << 18 }; /* elements between two looks at Ctrl-C; some loops wait for memory at each */
 
-static PlStatus make_pairs(const Job *j, const void *x, Pair *p) {
-  for (int64_t at = 0; at < j->n; at += POLL) {
-    int64_t end = j->n - at < POLL ? j->n : at + POLL;
+/* Keys of elements at … at + n - 1 of a stored row, n <= PLK_PIECE. */
+static void keys_of(const Job *j, const void *row, int64_t at, int64_t n, uint64_t *key) {
+  _Alignas(64) char buf[PLK_PIECE_BYTES];
+  const void *x = plk_piece(j->comp, row, j->dtype, at, n, buf);
+  if (j->comp == PLK_CF32)
+    for (int64_t i = 0; i < n; i++) key[i] = key_f32(((const float *)x)[i]);
+  else if (j->comp == PLK_CF64)
+    for (int64_t i = 0; i < n; i++) key[i] = key_f64(((const double *)x)[i]);
+  else
+    for (int64_t i = 0; i < n; i++) key[i] = key_i64(((const int64_t *)x)[i]);
+  if (j->descending)
+    for (int64_t i = 0; i < n; i++) key[i] = ~key[i];
+}
+
+static PlStatus make_pairs(const Job *j, const void *row, Pair *p) {
+  _Alignas(64) char buf[PLK_PIECE_BYTES];
+  for (int64_t at = 0; at < j->n; at += PLK_PIECE) {
+    const int64_t n = plk_piece_size(at, j->n);
+    const void *x = plk_piece(j->comp, row, j->dtype, at, n, buf);
+    Pair *q = p + at;
     if (j->comp == PLK_CF32)
-      for (int64_t i = at; i < end; i++) p[i] = (Pair){key_f32(((const float *)x)[i]), i};
+      for (int64_t i = 0; i < n; i++) q[i] = (Pair){key_f32(((const float *)x)[i]), at + i};
     else if (j->comp == PLK_CF64)
-      for (int64_t i = at; i < end; i++) p[i] = (Pair){key_f64(((const double *)x)[i]), i};
+      for (int64_t i = 0; i < n; i++) q[i] = (Pair){key_f64(((const double *)x)[i]), at + i};
     else
-      for (int64_t i = at; i < end; i++) p[i] = (Pair){key_i64(((const int64_t *)x)[i]), i};
+      for (int64_t i = 0; i < n; i++) q[i] = (Pair){key_i64(((const int64_t *)x)[i]), at + i};
     if (j->descending)
-      for (int64_t i = at; i < end; i++) p[i].key = ~p[i].key;
-    if (end - at < POLL) break;
+      for (int64_t i = 0; i < n; i++) q[i].key = ~q[i].key;
+    if (j->n < POLL) continue;
     /* Touch the pages of the other half here, bit by bit: the first radix pass would meet them all at once. */
-    for (int64_t i = at; i < end; i += 256) p[j->n + i].key = 0;
-    PL_TRY(plk_poll());
+    for (int64_t i = at; i < at + n; i += 256) p[j->n + i].key = 0;
+    if ((at & (POLL - 1)) == POLL - PLK_PIECE) PL_TRY(plk_poll());
   }
   return PL_OK;
 }
 
-static void value_copy(const Job *j, void *y, int64_t to, const void *x, int64_t from) {
-  if (j->comp == PLK_CF32) ((float *)y)[to] = ((const float *)x)[from];
-  else ((int64_t *)y)[to] = ((const int64_t *)x)[from]; /* doubles move as bits */
+/* y[i] = x[p[i].at], for n results. */
+#define PICK(T) \
+  for (int64_t i = 0; i < n; i++) ((T *)y)[i] = ((const T *)x)[p[i].at]
+static void pick_values(const Job *j, void *y, const void *x, const Pair *p, int64_t n) {
+  switch (pl_dtype_size((PlDtype)j->dtype)) {
+  case 1: PICK(uint8_t); break;
+  case 2: PICK(uint16_t); break;
+  case 4: PICK(uint32_t); break;
+  default: PICK(uint64_t);
+  }
 }
 
 /* ---- sorting ---------------------------------------------------------------------------------------- */
@@ -136,34 +167,56 @@ static inline void offer(Pair *p, int64_t k, Pair v) {
   sift(p, k, 0);
 }
 
-/* Moves the first k of the order to p[0 … k), sorted: a heap of the k best so far, its worst on top. */
-static PlStatus select_first(Pair *p, Pair *t, int64_t n, int64_t k) {
-  if (k == 0) return PL_OK;
-  if (!few(n, k)) return sort_pairs(p, t, n);
-  for (int64_t i = k / 2; i-- > 0;) sift(p, k, i);
-  for (int64_t i = k; i < n; i++) offer(p, k, p[i]);
+/* The first k of the order, sorted, in p[0 … k): a heap of the k best so far, its worst on top. t holds 2 k. */
+static PlStatus select_few(const Job *j, const void *x, Pair *p, Pair *t) {
+  uint64_t key[PLK_PIECE];
+  const int64_t k = j->k;
+  int64_t filled = 0;
+  for (int64_t at = 0; at < j->n; at += PLK_PIECE) {
+    const int64_t n = plk_piece_size(at, j->n);
+    int64_t i = 0;
+    keys_of(j, x, at, n, key);
+    for (; filled < k && i < n; i++) p[filled++] = (Pair){key[i], at + i};
+    if (filled == k && i > 0)
+      for (int64_t h = k / 2; h-- > 0;) sift(p, k, h);
+    for (; i < n; i++) offer(p, k, (Pair){key[i], at + i});
+    if ((at & (POLL - 1)) == POLL - PLK_PIECE) PL_TRY(plk_poll());
+  }
   return sort_heap(p, t, k);
 }
 
 /* The same of floats, most of which are passed over by comparing them, many at a time, with the worst in the heap. */
-static PlStatus select_floats(const Job *j, const float *x, Pair *p, Pair *t) {
+static PlStatus select_floats(const Job *j, const void *row, Pair *p, Pair *t) {
   enum { AT_ONCE = 16 };
-  const int64_t n = j->n, k = j->k;
+  _Alignas(64) char buf[PLK_PIECE_BYTES];
+  const int64_t k = j->k;
   const uint64_t turn = j->descending ? UINT64_MAX : 0;
-  for (int64_t i = 0; i < k; i++) p[i] = (Pair){key_f32(x[i]) ^ turn, i};
-  for (int64_t i = k / 2; i-- > 0;) sift(p, k, i);
-  for (int64_t at = k; at < n; at += AT_ONCE) {
-    const int64_t end = at + AT_ONCE < n ? at + AT_ONCE : n;
-    const float worst = x[p[0].at], *v = x + at;
-    unsigned better = end - at < AT_ONCE;
-    if (better) {
-    } else if (j->descending)
-      for (int i = 0; i < AT_ONCE; i++) better |= (unsigned)((v[i] > worst) | (v[i] != v[i])); /* NaN comes first */
-    else
-      for (int i = 0; i < AT_ONCE; i++) better |= (unsigned)!(v[i] >= worst);
-    if (!better) continue;
-    for (int64_t i = at; i < end; i++) offer(p, k, (Pair){key_f32(x[i]) ^ turn, i});
-    if ((at & (POLL - 1)) < AT_ONCE) PL_TRY(plk_poll());
+  int64_t filled = 0;
+  float worst = 0;
+  for (int64_t at = 0; at < j->n; at += PLK_PIECE) {
+    const int64_t n = plk_piece_size(at, j->n);
+    const float *x = plk_piece(j->comp, row, j->dtype, at, n, buf);
+    int64_t i = 0;
+    for (; filled < k && i < n; i++) p[filled++] = (Pair){key_f32(x[i]) ^ turn, at + i};
+    if (filled < k) continue;
+    if (i > 0) {
+      for (int64_t h = k / 2; h-- > 0;) sift(p, k, h);
+      worst = float_of(p[0].key ^ turn);
+    }
+    for (int64_t end; i < n; i = end) {
+      const float *v = x + i;
+      unsigned better = n - i < AT_ONCE;
+      end = better ? n : i + AT_ONCE;
+      if (better) {
+      } else if (j->descending)
+        for (int q = 0; q < AT_ONCE; q++) better |= (unsigned)((v[q] > worst) | (v[q] != v[q])); /* NaN comes first */
+      else
+        for (int q = 0; q < AT_ONCE; q++) better |= (unsigned)!(v[q] >= worst);
+      if (!better) continue;
+      for (int64_t q = i; q < end; q++) offer(p, k, (Pair){key_f32(x[q]) ^ turn, at + q});
+      worst = float_of(p[0].key ^ turn);
+    }
+    if ((at & (POLL - 1)) == POLL - PLK_PIECE) PL_TRY(plk_poll());
   }
   return sort_heap(p, t, k);
 }
@@ -181,38 +234,102 @@ static Pair mode_of(const Pair *p, int64_t n) {
   return m;
 }
 
+/* Whether a long row's k-th element is looked for digit by digit, without sorting. */
+enum { DIGITS_FROM = 4096 };
+static bool by_digits(const Job *j) { return (j->code == PLK_O_KTH || j->code == PLK_O_MEDIAN) && j->n >= DIGITS_FROM; }
+static uint64_t nan_key(PlkComp c) { return c == PLK_CF32 ? UINT32_MAX : UINT64_MAX; }
+
+/* Where the k-th of the sorted row is: its key from the highest byte that differs downwards, each by counting, then the
+ * place among equal keys, which are in order of position. Needs no memory. */
+static PlStatus kth_by_digits(const Job *j, const void *x, int64_t *where) {
+  uint64_t key[PLK_PIECE], first = 0, differ = 0, known = 0, mask = 0;
+  const bool nan_wins = j->code == PLK_O_MEDIAN && j->comp != PLK_CI64;
+  int64_t k = j->k;
+  for (int shift = 64; shift >= 0; shift -= 8) { /* 64: what differs, and NaN */
+    if (shift < 64 && !(differ >> shift & 255)) {
+      known |= first & (uint64_t)255 << shift, mask |= (uint64_t)255 << shift;
+      continue;
+    }
+    int64_t count[256] = {0};
+    for (int64_t at = 0; at < j->n; at += PLK_PIECE) {
+      const int64_t n = plk_piece_size(at, j->n);
+      keys_of(j, x, at, n, key);
+      if (at == 0) first = key[0];
+      if (shift == 64) {
+        bool nan = false;
+        for (int64_t i = 0; i < n; i++) differ |= key[i] ^ first, nan |= key[i] == nan_key(j->comp);
+        for (int64_t i = 0; nan_wins && nan && i < n; i++)
+          if (key[i] == nan_key(j->comp)) {
+            *where = at + i;
+            return PL_OK;
+          }
+      } else
+        for (int64_t i = 0; i < n; i++) count[key[i] >> shift & 255] += (key[i] & mask) == known;
+      if ((at & (POLL - 1)) == POLL - PLK_PIECE) PL_TRY(plk_poll());
+    }
+    if (shift == 64) continue;
+    int b = 0;
+    for (; k >= count[b]; b++) k -= count[b];
+    known |= (uint64_t)b << shift, mask |= (uint64_t)255 << shift;
+  }
+  for (int64_t at = 0; at < j->n; at += PLK_PIECE) {
+    const int64_t n = plk_piece_size(at, j->n);
+    keys_of(j, x, at, n, key);
+    for (int64_t i = 0; i < n; i++)
+      if (key[i] == known && k-- == 0) {
+        *where = at + i;
+        return PL_OK;
+      }
+    if ((at & (POLL - 1)) == POLL - PLK_PIECE) PL_TRY(plk_poll());
+  }
+  return PL_OK;
+}
+
+static bool by_heap(const Job *j) { return j->code == PLK_O_TOPK && few(j->n, j->k); }
+
+/* The one element of a row that kthvalue, median and mode are. */
+static PlStatus one_of(const Job *j, const void *x, Pair *p, int64_t *where) {
+  if (by_digits(j)) return kth_by_digits(j, x, where);
+  PL_TRY(make_pairs(j, x, p));
+  PL_TRY(sort_pairs(p, p + j->n, j->n));
+  Pair m = p[j->k];
+  if (j->code == PLK_O_MODE) m = mode_of(p, j->n);
+  else if (j->code == PLK_O_MEDIAN && j->comp != PLK_CI64 && j->n > 0 && p[j->n - 1].key == nan_key(j->comp)) {
+    int64_t i = j->n - 1; /* NaN takes everything: the first one in the row */
+    while (i > 0 && p[i - 1].key == p[i].key) i--;
+    m = p[i];
+  }
+  *where = m.at;
+  return PL_OK;
+}
+
 static PlStatus sort_row(void *ctx, int64_t row, void *const *ptr) {
   (void)row;
   const Job *j = ctx;
   const void *x = ptr[0];
   void *y = ptr[1];
   int64_t *at = ptr[2], n = j->n, k = j->k;
-  Pair *p = ptr[3], *t = p + n;
-  const bool floats = j->code == PLK_O_TOPK && j->comp == PLK_CF32 && k > 0 && few(n, k);
-  PL_TRY(floats ? select_floats(j, x, p, t) : make_pairs(j, x, p));
-  if (j->code == PLK_O_SORT || j->code == PLK_O_ARGSORT || j->code == PLK_O_TOPK) {
-    if (!floats) PL_TRY(j->code == PLK_O_TOPK ? select_first(p, t, n, k) : sort_pairs(p, t, n));
-    for (int64_t i = 0; i < k; i++) {
-      if (y) value_copy(j, y, i, x, p[i].at);
-      if (at) at[i] = p[i].at + j->base;
-      if ((i & (POLL - 1)) == POLL - 1) PL_TRY(plk_poll());
-    }
+  Pair *p = ptr[3];
+  if (j->code != PLK_O_SORT && j->code != PLK_O_ARGSORT && j->code != PLK_O_TOPK) {
+    Pair one = {0, 0};
+    PL_TRY(one_of(j, x, p, &one.at));
+    if (y) pick_values(j, y, x, &one, 1);
+    if (at) at[0] = one.at + j->base;
     return PL_OK;
   }
-  PL_TRY(sort_pairs(p, t, n));
-  Pair m = p[k];
-  if (j->code == PLK_O_MODE) m = mode_of(p, n);
-  else if (j->code == PLK_O_MEDIAN && j->comp != PLK_CI64 && n > 0) {
-    /* NaN takes everything: the first one in the row */
-    uint64_t nan = j->comp == PLK_CF32 ? UINT32_MAX : UINT64_MAX;
-    if (p[n - 1].key == nan) {
-      int64_t i = n - 1;
-      while (i > 0 && p[i - 1].key == nan) i--;
-      m = p[i];
-    }
+  if (k == 0) return PL_OK;
+  if (by_heap(j)) PL_TRY(j->comp == PLK_CF32 ? select_floats(j, x, p, p + k) : select_few(j, x, p, p + k));
+  else {
+    PL_TRY(make_pairs(j, x, p));
+    PL_TRY(sort_pairs(p, p + n, n));
   }
-  if (y) value_copy(j, y, 0, x, m.at);
-  if (at) at[0] = m.at + j->base;
+  const size_t size = pl_dtype_size((PlDtype)j->dtype);
+  for (int64_t from = 0; from < k; from += POLL) {
+    const int64_t m = k - from < POLL ? k - from : POLL;
+    if (y) pick_values(j, (char *)y + (size_t)from * size, x, p + from, m);
+    for (int64_t i = from; at && i < from + m; i++) at[i] = p[i].at + j->base;
+    if (m == POLL) PL_TRY(plk_poll());
+  }
   return PL_OK;
 }
 
@@ -231,7 +348,7 @@ PlStatus plk_cpu_sort(const PlkCall *c) {
   bool flat = !pl_attr_has(c->attrs, kdim);
   int64_t dim = flat ? 0 : pl_attr_i(c->attrs, kdim), n = flat ? x->numel : plk_dim_size(x, dim);
   if (c->code == PLK_O_MEDIAN && n == 0 && flat) return median_empty(c);
-  Job j = {.n = n, .k = n, .code = c->code, .comp = plk_comp(x->dtype), .base = pl_attr_i(c->attrs, kbase)};
+  Job j = {.n = n, .k = n, .code = c->code, .dtype = x->dtype, .comp = plk_comp(x->dtype), .base = pl_attr_i(c->attrs, kbase)};
   bool single = false;
   switch (c->code) {
   case PLK_O_SORT:
@@ -246,12 +363,15 @@ PlStatus plk_cpu_sort(const PlkCall *c) {
                .inner = flat ? 1 : plk_inner(x, dim),
                .body = sort_row,
                .ctx = &j,
-               .temp = 2 * (size_t)n * sizeof(Pair),
+               .temp = (size_t)(by_digits(&j) ? 0
+                                : by_heap(&j) ? 3 * j.k
+                                              : 2 * n) *
+                       sizeof(Pair),
                .cost = 8};
   bool only_at = c->code == PLK_O_ARGSORT;
   int64_t len = single ? 1 : j.k;
-  r.arg[r.narg++] = plk_row_arg(x, n, j.comp, false);
-  r.arg[r.narg++] = plk_row_arg(only_at ? NULL : c->out[0], len, j.comp, true);
+  r.arg[r.narg++] = plk_row_arg(x, n, PLK_CRAW, false);
+  r.arg[r.narg++] = plk_row_arg(only_at ? NULL : c->out[0], len, PLK_CRAW, true);
   r.arg[r.narg++] = plk_row_arg(c->out[only_at ? 0 : 1], len, PLK_CI64, true);
   return plk_rows(&r);
 }
