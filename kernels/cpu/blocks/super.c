@@ -14,9 +14,11 @@ PLK_DEQUANTIZE(q2_k) {
   for (; n > 0; n--, blocks += 84, x += N) {
     const uint8_t *scales = blocks, *q = blocks + 16;
     const float d = plk_half_at(blocks + 80), dmin = plk_half_at(blocks + 82);
-    for (int j = 0; j < N; j++) {
-      const float s = d * (float)(scales[j / 16] & 15), m = dmin * (float)(scales[j / 16] >> 4);
-      x[j] = s * (float)(q[j / 128 * 32 + j % 32] >> (j % 128 / 32 * 2) & 3) - m;
+    for (int part = 0; part < 16; part++) {
+      const uint8_t *p = q + part / 8 * 32 + part % 2 * 16;
+      const float s = d * (float)(scales[part] & 15), m = dmin * (float)(scales[part] >> 4);
+      const int shift = part % 8 / 2 * 2;
+      for (int j = 0; j < 16; j++) x[part * 16 + j] = s * (float)(p[j] >> shift & 3) - m;
     }
   }
 }
@@ -27,12 +29,11 @@ PLK_DEQUANTIZE(q3_k) {
   for (; n > 0; n--, blocks += 110, x += N) {
     const uint8_t *mask = blocks, *q = blocks + 32, *packed = blocks + 96;
     const float d = plk_half_at(blocks + 108);
-    float s[16];
-    for (int i = 0; i < 16; i++)
-      s[i] = d * (float)(((packed[i % 8] >> (i / 8 * 4) & 15) | (packed[8 + i % 4] >> (i / 4 * 2) & 3) << 4) - 32);
-    for (int j = 0; j < N; j++) {
-      const int v = (q[j / 128 * 32 + j % 32] >> (j % 128 / 32 * 2) & 3) - (mask[j % 32] >> (j / 32) & 1 ? 0 : 4);
-      x[j] = s[j / 16] * (float)v;
+    for (int i = 0; i < 16; i++) {
+      const uint8_t *p = q + i / 8 * 32 + i % 2 * 16, *h = mask + i % 2 * 16;
+      const float s = d * (float)(((packed[i % 8] >> (i / 8 * 4) & 15) | (packed[8 + i % 4] >> (i / 4 * 2) & 3) << 4) - 32);
+      const int shift = i % 8 / 2 * 2, bit = i / 2;
+      for (int j = 0; j < 16; j++) x[i * 16 + j] = s * (float)((p[j] >> shift & 3) + (h[j] >> bit & 1) * 4 - 4);
     }
   }
 }
@@ -87,10 +88,12 @@ PLK_DEQUANTIZE(q6_k) {
   for (; n > 0; n--, blocks += 210, x += N) {
     const uint8_t *ql = blocks, *qh = blocks + 128;
     const float d = plk_half_at(blocks + 208);
-    for (int j = 0; j < N; j++) {
-      const int g = j / 128, k = j % 128;
-      const int v = (ql[g * 64 + k % 64] >> (k / 64 * 4) & 15) | (qh[g * 32 + k % 32] >> (k / 32 * 2) & 3) << 4;
-      x[j] = d * (float)(int8_t)blocks[192 + j / 16] * (float)(v - 32);
+    for (int part = 0; part < 16; part++) {
+      const int g = part / 8, k = part % 8; /* 16 of the 128 elements of a group */
+      const uint8_t *low = ql + g * 64 + k % 4 * 16, *high = qh + g * 32 + k % 2 * 16;
+      const float s = d * (float)(int8_t)blocks[192 + part];
+      const int low_shift = k / 4 * 4, high_shift = k / 2 * 2;
+      for (int j = 0; j < 16; j++) x[part * 16 + j] = s * (float)(((low[j] >> low_shift & 15) | (high[j] >> high_shift & 3) << 4) - 32);
     }
   }
 }
@@ -129,6 +132,9 @@ PLK_DEQUANTIZE(tq1_0) {
 PLK_DEQUANTIZE(tq2_0) {
   for (; n > 0; n--, blocks += 66, x += N) {
     const float d = plk_half_at(blocks + 64);
-    for (int j = 0; j < N; j++) x[j] = d * (float)((blocks[j / 128 * 32 + j % 32] >> (j % 128 / 32 * 2) & 3) - 1);
+    for (int part = 0; part < 8; part++) {
+      const uint8_t *p = blocks + part / 4 * 32;
+      for (int j = 0; j < 32; j++) x[part * 32 + j] = d * (float)((p[j] >> (part % 4 * 2) & 3) - 1);
+    }
   }
 }
