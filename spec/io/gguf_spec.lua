@@ -116,6 +116,41 @@ describe("GGUF", function()
     assert.same({ 1, 1 << 40 }, meta.g)
   end)
 
+  it("reads models that llama.cpp split, whole or not at all", function()
+    local function part(i, n, name, no)
+      local file_ = ("%s-%05d-of-%05d.gguf"):format(path, i, n)
+      assert(T.save_gguf(file_, { [name] = T.ones(3) * i }, { metadata = { ["split.no"] = no or i - 1,
+        ["split.count"] = n, ["a.b"] = i }, kinds = { ["split.no"] = "u16", ["split.count"] = "u16" } }))
+      return file_
+    end
+    local files = { part(1, 3, "x"), part(2, 3, "y"), part(3, 3, "z") }
+    for _, name in ipairs(files) do
+      local t, meta = assert(T.load(name))
+      assert.same({ 1.0, 2.0, 3.0, 1 }, { t.x[1]:item(), t.y[1]:item(), t.z[1]:item(), meta["a.b"] })
+      local f <close> = assert(T.open(name))
+      assert.same({ "x", "y", "z" }, f.names)
+      assert.equal(3.0, f:slice("z", { 2 }):item())
+    end
+    local function refuses(name, text, want)
+      for _, f in ipairs { T.load, T.open } do
+        local t, message, code = f(name)
+        assert.is_nil(t)
+        assert.truthy(message:find(text, 1, true), message)
+        assert.equal(want, code)
+      end
+    end
+    part(2, 3, "y", 2)
+    refuses(files[1], "is not part 2 of 3", "format")
+    os.remove(files[2])
+    refuses(files[1], "cannot open", "io")
+    assert(os.rename(files[1], path .. "-alone.gguf"))
+    refuses(path .. "-alone.gguf", "part 1 of 3 of a model", "format")
+    part(1, 3, "x")
+    part(2, 3, "x")
+    refuses(files[1], "'x' is in two parts", "format")
+    os.execute(("rm -f '%s'-*"):format(path))
+  end)
+
   it("refuses what it cannot write, and writes nothing then", function()
     local x = T.ones(2, 32)
     os.remove(path)

@@ -178,6 +178,32 @@ describe("load_pt", function()
     end
   end)
 
+  it("leaves objects of other classes out where that is asked for, without making them", function()
+    local mark = path .. ".ran"
+    local one = P.tensor(storage, 0, { 4 }, { 1 })
+    local namespace = P.global("argparse", "Namespace") .. ")\x81" .. P.dict(P.text "lr", P.int(1)) .. "b"
+    local evil = P.call("posix", "system", P.text("touch " .. mark))
+    local both = P.dict(P.text "model", P.dict(P.text "w", one), P.text "args", namespace, P.text "x", evil,
+      P.text "list", P.list(P.int(1), namespace, evil), P.text "class", P.global("torch", "FloatStorage"), P.text "d",
+      P.call("collections", "defaultdict", P.global("__main__", "make"), P.dict(P.text "k", P.int(2))))
+    for _, bytes in ipairs { P.zip(both, { ["0"] = floats }), P.old(both, { { "0", 4, floats } }) } do
+      assert.equal("unsupported", select(3, load(bytes)))
+      local t = assert(T.load(path, { unsupported = "skip" }))
+      assert.same({ 1.0, 2.0, 3.0, 4.0 }, t.model.w:totable())
+      assert.same({ 1, false, false }, t.list)
+      assert.same({ nil, nil, nil, 2 }, { t.args, t.x, t.class, t.d.k })
+    end
+    -- a dictionary of its own class
+    local userdict = P.global("UserDict", "IterableUserDict") .. ")\x81(" .. P.text "a" .. P.int(1) .. "u"
+    assert.is_nil((next(load(P.zip(P.dict(P.text "u", userdict)), { unsupported = "skip" }))))
+    for _, whole in ipairs { namespace, evil, P.global("torch", "Size") } do
+      local t, message, code = load(P.zip(whole), { unsupported = "skip" })
+      assert.same({ nil, "unsupported" }, { t, code })
+      assert.truthy(message:find("the object in it is", 1, true), message)
+    end
+    assert.is_nil(io.open(mark))
+  end)
+
   it("refuses views that leave their storage, and storages that are not as they are described", function()
     local function view(offset, size, stride)
       return P.zip(P.tensor(storage, offset, size, stride), { ["0"] = floats })

@@ -14,7 +14,7 @@ local others = {
   from_numpy = "T.load_npy",
   item_size = "x:element_size()", jacfwd = "T.jacobian", jacrev = "T.jacobian", make_grid = "T.save_image",
   manual_seed_all = "T.manual_seed",
-  memory_allocated = "T.memory", numpy = "x:totable()", safe_open = "T.load", save_file = "T.save",
+  memory_allocated = "T.memory", numpy = "x:totable()", safe_open = "T.open", save_file = "T.save",
   load_file = "T.load", resize_ = "x = x:reshape(…)", squeeze_ = "x = x:squeeze()", t_ = "x = x:t()",
   transpose_ = "x = x:transpose(…)", unsqueeze_ = "x = x:unsqueeze(…)", tqdm = "T.bar", trange = "T.bar",
   float32 = "x:float()", float64 = "x:double()", int64 = "x:long()", astype = "x:to(dtype)",

@@ -14,8 +14,46 @@ local function check_path(who, path)
   if type(path) ~= "string" then fail("%s: the path must be a string, got %s", who, describe(path)) end
 end
 
--- ---- reading
--- ---------------------------------------------------------------------------------------------------------
+-- ---- models in several files -------------------------------------------------------------------------------------
+
+-- NAME-00001-of-00003.gguf and so on, as llama.cpp splits them: the paths of all, in order, {path} for a file that is
+-- whole; nil, message, code where others cannot be found by this one's name.
+local function split_files(path, meta)
+  local count = meta["split.count"]
+  if math.type(count) ~= "integer" or count <= 1 then return { path } end
+  local name, no, of = path:match "^(.*)%-(%d%d%d%d%d)%-of%-(%d%d%d%d%d)%.gguf$"
+  local this = math.type(meta["split.no"]) == "integer" and meta["split.no"] + 1
+  if not name or tonumber(of) ~= count or tonumber(no) ~= this then
+    local text = "%s: part %s of %d of a model; the others are found by names as NAME-00001-of-%05d.gguf"
+    return nil, text:format(path, this or "?", count, count), "format"
+  end
+  local list = {}
+  for i = 1, count do list[i] = ("%s-%05d-of-%05d.gguf"):format(name, i, count) end
+  return list
+end
+
+-- What is wrong with part i of count; nil if nothing is.
+local function wrong_part(path, meta, i, count)
+  if count > 1 and (meta["split.count"] ~= count or meta["split.no"] ~= i - 1) then
+    return ("%s: is not part %d of %d, as its name says"):format(path, i, count)
+  end
+end
+
+-- ---- reading -----------------------------------------------------------------------------------------------------
+
+-- The tensors of one file into `out`, their names to the end of `order`. → metadata, kinds; or nil, message, code
+local function read_into(out, order, file, formats, dtype, where)
+  for i, name in ipairs(file:names()) do
+    local _, shape, stored = file:describe(i)
+    local start = {}
+    for d = 1, #shape do start[d] = 0 end
+    local t, message, code, errno = file:part(i, start, shape, formats[stored] and dtype or nil)
+    if not t then return nil, message, code, errno end
+    if out[name] ~= nil then return nil, ("tensor '%s' is in two parts"):format(name), "format" end
+    order[#order + 1], out[name] = name, where and t:to(where) or t
+  end
+  return file:metadata()
+end
 
 -- Reads a whole GGUF file.
 -- @tparam[opt] table opts `dtype="f32"`, "f16" or "bf16": what quantized tensors become; `map_location=`
@@ -35,31 +73,43 @@ local function load_gguf(path, opts)
     fail("load_gguf: %s", options.unknown("dtype", dtype, { "f32", "f16", "bf16" }))
   end
   if where ~= nil then core.device.with(where, function() end) end
+  local formats, all, order = {}, {}, {}
+  for _, f in ipairs(core.block_formats()) do formats[f.name] = true end
   local file, message, code, errno = core.open_gguf(path)
   if not file then return nil, message, code, errno end
-  local names = file:names()
-  local out = base.ordered_dict(names)
-  local formats = {}
-  for _, f in ipairs(core.block_formats()) do formats[f.name] = true end
-  for i, name in ipairs(names) do
-    local _, shape, stored = file:describe(i)
-    local start = {}
-    for d = 1, #shape do start[d] = 0 end
-    local t
-    t, message, code, errno = file:part(i, start, shape, formats[stored] and dtype or nil)
-    if not t then
-      file:close()
-      return nil, message, code, errno
-    end
-    rawset(out, name, where and t:to(where) or t)
+  local meta, kinds, parts
+  local opened = path
+  parts, message, code = split_files(path, (file:metadata()))
+  if not parts then
+    file:close()
+    return nil, message, code
   end
-  local meta, kinds = file:metadata()
+  for i, part in ipairs(parts) do
+    if part ~= opened then
+      file:close()
+      opened = part
+      file, message, code, errno = core.open_gguf(part)
+      if not file then return nil, message, code, errno end
+    end
+    local m, k, why, number = read_into(all, order, file, formats, dtype, where)
+    if not m then
+      file:close()
+      return nil, k, why, number
+    end
+    message = wrong_part(part, m, i, #parts)
+    if message then
+      file:close()
+      return nil, message, "format"
+    end
+    if i == 1 then meta, kinds = m, k end
+  end
   file:close()
+  local out = base.ordered_dict(order)
+  for name, t in pairs(all) do rawset(out, name, t) end
   return out, meta, kinds
 end
 
--- ---- values as bytes
--- ---------------------------------------------------------------------------------------------------
+-- ---- values as bytes ---------------------------------------------------------------------------------------------
 
 local KINDS = { u8 = 0, i8 = 1, u16 = 2, i16 = 3, u32 = 4, i32 = 5, f32 = 6, bool = 7, text = 8, list = 9, u64 = 10,
   i64 = 11, f64 = 12 }
@@ -170,8 +220,7 @@ local function encode_all(meta, kinds, order)
   return #keys, table.concat(out)
 end
 
--- ---- writing
--- -----------------------------------------------------------------------------------------------------------
+-- ---- writing -----------------------------------------------------------------------------------------------------
 
 local PLAIN = { f32 = "F32", f16 = "F16", bf16 = "BF16", f64 = "F64", i8 = "I8", i16 = "I16", i32 = "I32",
   i64 = "I64" }
@@ -292,6 +341,10 @@ local function rewrite(from, to, kind)
   local set = writable()
   local file, message, code, errno = core.open_gguf(from)
   if not file then return nil, message, code, errno end
+  if ((file:metadata())["split.count"] or 1) ~= 1 then
+    file:close()
+    return nil, from .. ": a part of a model; T.load reads all parts, T.save_gguf writes them as one", "unsupported"
+  end
   local names, list, types, raw = file:names(), {}, {}, {}
   local blocks = {}
   for _, f in ipairs(core.block_formats()) do blocks[f.name] = f.elements end
@@ -332,4 +385,5 @@ local function rewrite(from, to, kind)
   return ok, message, code, errno
 end
 
-return { load_gguf = load_gguf, save_gguf = save_gguf, rewrite = rewrite, types = writable }
+return { load_gguf = load_gguf, save_gguf = save_gguf, rewrite = rewrite, types = writable, split_files = split_files,
+  wrong_part = wrong_part }

@@ -11,8 +11,7 @@ local fail, describe = options.fail, options.describe
 local File = { __name = "File" }
 File.__index = File
 
--- ---- the two formats: { names=, describe(i) → dtype, shape, stored; part(i, start, count, dtype); close() }
--- -----------------
+-- ---- the two formats: { names=, describe(i) → dtype, shape, stored; part(i, start, count, dtype); close() } ------
 
 local function safetensors(path)
   local file, message, code, errno = core.open_safetensors(path)
@@ -30,8 +29,7 @@ local function gguf(path)
     close = function() file:close() end }
 end
 
--- ---- the object
--- ----------------------------------------------------------------------------------------------------------
+-- ---- the object --------------------------------------------------------------------------------------------------
 
 local function entry(self, who, name)
   if rawget(self, "closed") then fail("%s: the file is closed", who) end
@@ -155,6 +153,10 @@ local function make(kind, path, parts, meta, kinds)
     kinds = kinds }, File)
   for _, part in ipairs(parts) do
     for i, name in ipairs(part.names) do
+      if self.at[name] then
+        self:close()
+        return nil, ("%s: tensor '%s' is in two parts"):format(path, name), "format"
+      end
       self.names[#self.names + 1] = name
       self.at[name] = { part, i }
     end
@@ -185,6 +187,30 @@ local function open_sharded(path)
   return make("safetensors", path, parts, #parts == 1 and parts[1].meta or list.metadata)
 end
 
+local function open_gguf(path)
+  local file, message, code, errno = gguf(path)
+  if not file then return nil, message, code, errno end
+  local helpers = require "perilune.io.gguf"
+  local parts, list = { file }
+  list, message, code = helpers.split_files(path, file.meta)
+  local function give_up(...)
+    for _, part in ipairs(parts) do part.close() end
+    return nil, ...
+  end
+  if not list then return give_up(message, code) end
+  if #list == 1 then return make("GGUF", path, parts, file.meta, file.kinds) end
+  file.close()
+  parts = {}
+  for i, name in ipairs(list) do
+    file, message, code, errno = gguf(name)
+    if not file then return give_up(message, code, errno) end
+    parts[i] = file
+    message = helpers.wrong_part(name, file.meta, i, #list)
+    if message then return give_up(message, "format") end
+  end
+  return make("GGUF", path, parts, parts[1].meta, parts[1].kinds)
+end
+
 -- Opens a file of tensors without reading them.
 -- @tparam string path a file, an index of shards, or a folder with one of them
 -- @treturn File; or nil, message, code
@@ -210,10 +236,11 @@ local function open(path)
     local text = "%s: T.open reads safetensors and GGUF, not %s files; T.load or T.load_%s reads the whole"
     return nil, text:format(path, kind, kind), "unsupported"
   end
+  if kind == "gguf" then return open_gguf(path) end
   local part
-  part, message, code, errno = (kind == "gguf" and gguf or safetensors)(path)
+  part, message, code, errno = safetensors(path)
   if not part then return nil, message, code, errno end
-  return make(kind == "gguf" and "GGUF" or "safetensors", path, { part }, part.meta, part.kinds)
+  return make("safetensors", path, { part }, part.meta)
 end
 
 return { open = open }

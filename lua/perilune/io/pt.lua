@@ -43,7 +43,9 @@ end
 
 local Name, Storage, Mark, Lost = {}, {}, {}, {}
 -- Name {path=, call=, dtype=, form=}: of the list of known ones. Storage {key=, form=, n=, tensor=, offset=}.
--- Lost {why=}: a tensor that perilune cannot have; where it lies is known when all is read.
+-- Lost {why=}: a tensor that perilune cannot have, or, with unsupported = "skip", a name that is no data and whatever
+-- is
+-- made with it; where it lies is known when all is read.
 
 local function is(v, class) return type(v) == "table" and getmetatable(v) == class end
 local function lost(why) return setmetatable({ why = why }, Lost) end
@@ -171,7 +173,9 @@ end
 name("collections.OrderedDict", { call = function(r, args) return pairs_into(r, dict(), args[1]) end })
 name("collections.Counter", { call = function(r, args) return pairs_into(r, dict(), args[1]) end })
 name("collections.defaultdict", { call = function(r, args) -- what it makes for missing keys is code
-  if not is(args[1], Name) and args[1] ~= r.none then bad(r, "a defaultdict of something that is no class") end
+  if not is(args[1], Name) and not is(args[1], Lost) and args[1] ~= r.none then
+    bad(r, "a defaultdict of something that is no class")
+  end
   return pairs_into(r, dict(), args[2])
 end })
 for _, module in ipairs { "builtins.", "__builtin__." } do
@@ -245,6 +249,7 @@ for _, class in ipairs { "torch.Tensor", "torch.nn.parameter.Parameter", "torch.
 end
 name("torch._tensor._rebuild_from_type_v2", { call = function(r, args)
   local f, class = args[1], args[2]
+  if is(f, Lost) or is(class, Lost) then return is(f, Lost) and f or class end
   if not is(f, Name) or not f.call or not is(class, Name) or not class.is_tensor or not is_list(args[3]) then
     bad(r, "a tensor of a class that is not known", true)
   end
@@ -310,12 +315,15 @@ local function find_name(r, module, what)
   local path = module .. "." .. what
   local row = known[path]
   if row then return row.value or row end
+  if r.skip then return lost(("is of %s, which is no data"):format(path:sub(1, 120))) end
   local hint = path:find "^torch%.nn%." or path:find "^__main__%."
-  bad(r, ("it names %s; only data is read, and nothing of a file is ever run%s"):format(path:sub(1, 120), hint
-    and ". A whole module? Save its state_dict() instead" or ""), true)
+  bad(r, ("it names %s; only data is read, and nothing of a file is ever run. %s"):format(path:sub(1, 120),
+    hint and "A whole module? Save its state_dict() instead"
+    or 'unsupported = "skip" leaves out what it stands for'), true)
 end
 
 local function call(r, f, args)
+  if is(f, Lost) then return lost(f.why) end
   if not is(f, Name) or not f.call then
     bad(r, ("a call of %s"):format(is(f, Name) and f.path or "something that is no function"), true)
   end
@@ -324,10 +332,12 @@ local function call(r, f, args)
 end
 
 local function append(r, list, v)
+  if is(list, Lost) then return end
   if not is_list(list) then bad(r, "something is added to a list that is none") end
   list[#list + 1] = v
 end
 local function set_all(r, t, list)
+  if is(t, Lost) then return end
   if not is_dict(t) or #list % 2 ~= 0 then bad(r, "entries of a dictionary that is none, or a key without a value") end
   for i = 1, #list, 2 do set(r, t, list[i], list[i + 1]) end
 end
@@ -369,6 +379,7 @@ end
 function ops.appends(r)
   local values = since_mark(r)
   local list = peek(r)
+  if is(list, Lost) then return end
   if not is_list(list) then bad(r, "something is added to a list that is none") end
   table.move(values, 1, #values, #list + 1, list)
 end
@@ -401,6 +412,7 @@ ops.newobj = ops.reduce
 -- Attributes of what is on the stack. A state_dict's are notes on versions of modules.
 function ops.build(r)
   local state, v = pop(r), peek(r)
+  if is(v, Lost) then return end
   if is(v, NumpyType) then
     local order = is_list(state) and state[2]
     if order == "|" then return end
@@ -446,25 +458,21 @@ local function run(r, at)
   return v
 end
 
--- ---- what was read
--- -----------------------------------------------------------------------------------------------------
+-- ---- what was read -----------------------------------------------------------------------------------------------
 
--- Walks through all tables, each once, looking for what is no data and for depth. → with `skip`, v without what is
--- lost.
+-- Walks through all tables, each once, looking for what is no data and for depth. With `skip`, takes out what is lost.
 local function check(r, v)
   local seen, queue, last = {}, {}, 0
   local function look(x, at, depth, owner, key)
-    if is(x, Lost) then
-      if r.skip then
-        if owner then
-          if is_list(owner) then rawset(owner, key, r.none) else rawset(owner, key, nil) end
-        end
-        return r.none
-      end
-      stop(("%s: '%s' %s; unsupported = \"skip\" leaves it out"):format(r.path, at, x.why), "unsupported")
-    elseif is(x, Name) or is(x, Storage) or is(x, NumpyType) then
-      stop(("%s: '%s' is %s, which is no data"):format(r.path, at, is(x, Storage) and "a storage without a tensor"
-        or is(x, Name) and x.path or "a dtype of NumPy"), "unsupported")
+    local why = is(x, Lost) and x.why or is(x, Storage) and "is a storage without a tensor, which is no data"
+      or is(x, Name) and ("is %s, which is no data"):format(x.path) or is(x, NumpyType) and "is a dtype of NumPy"
+    if why and not (r.skip and owner) then
+      stop(("%s: %s %s%s"):format(r.path, owner and "'" .. at .. "'" or "the object in it", why,
+        owner and '; unsupported = "skip" leaves it out' or ""), "unsupported")
+    elseif why then
+      local gone = nil
+      if is_list(owner) then gone = r.none end
+      rawset(owner, key, gone)
     elseif type(x) == "table" and x ~= r.none and not seen[x] then
       if depth > MAX_DEPTH then
         stop(("%s: nested deeper than %d tables"):format(r.path, MAX_DEPTH), "format")
@@ -473,9 +481,8 @@ local function check(r, v)
       last = last + 1
       queue[last] = { x, at, depth }
     end
-    return x
   end
-  v = look(v, "", 1)
+  look(v, "", 1)
   local first = 1
   while first <= last do
     local t, at, depth = table.unpack(queue[first])
@@ -532,7 +539,9 @@ end
 -- Reads a file of torch.save. Views of one storage share their memory, and what was one object is one.
 -- @tparam string path
 -- @tparam[opt] table opts `map_location=`: the device on which tensors shall be; `none=false`: what stands for None;
--- `unsupported="error"`, or "skip": tensors that perilune cannot have (complex, sparse, quantized) are left out
+-- `unsupported="error"`, or "skip": tensors that perilune cannot have (complex, sparse, quantized) and objects of
+-- classes
+-- that are no data are left out; nothing of them is run
 -- @treturn value; or nil, message, code ("io", "format", "unsupported": there is more than data in it)
 --- T.load_pt(path, {map_location=, none=false, unsupported="error"}) → value, or nil, message, code
 -- Reads what torch.save wrote, as a zip archive or in the format before: tensors of every dtype and layout, with
@@ -541,7 +550,8 @@ end
 -- the file is
 -- run, and a name that is no data is an error that says which. None becomes none; u16, u32, u64 and 8-bit floats become
 -- i32, i64, i64 and f16. Parameters require gradients where they did. unsupported: "error", or "skip" to leave out what
--- perilune does not have (complex, sparse and quantized tensors). T.load reads the same files.
+-- perilune does not have: complex, sparse and quantized tensors, objects of other classes (a Namespace of options).
+-- T.load reads the same files.
 --   print((T.load_pt("/nowhere/model.pt")))  --> nil
 local function load_pt(path, opts)
   opts = options.check("load_pt", opts, { "map_location", "none", "unsupported" })
