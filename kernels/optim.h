@@ -38,12 +38,46 @@ enum { /* rmsprop_step: param, grad, mean of squares [, momentum buffer] [, mean
        PLK_RMS_MOMENTUM,
        PLK_RMS_FLAGS
 };
+enum { /* optimizer_step: param, grad, one or two tensors of state */
+       PLK_OPTIM_K,
+       PLK_OPTIM_RULE,
+       PLK_OPTIM_NUMBERS, /* see kernels/optim_formulas.h */
+       PLK_OPTIM_DECAY,   /* with flag COUPLED: g += decay p; with DECOUPLED: p *= decay */
+       PLK_OPTIM_FLAGS
+};
+enum { PLK_OPTIM_MAXIMIZE = 1, PLK_OPTIM_COUPLED = 2, PLK_OPTIM_DECOUPLED = 4 };
+typedef enum PlkOptimRule {
+#define R(NAME, WIDTH, NUMBERS, ...) PLK_OPTIM_##NAME,
+#include "kernels/optim_formulas.h"
+#undef R
+  PLK_OPTIM_RULES
+} PlkOptimRule;
+enum { PLK_OPTIM_MOST = 8 /* numbers */ };
+/* Tensors a parameter and numbers of a rule. */
+static inline int plk_optim_width(int64_t rule) {
+  static const int8_t of[] = {
+#define R(NAME, WIDTH, NUMBERS, ...) WIDTH,
+#include "kernels/optim_formulas.h"
+#undef R
+  };
+  return of[rule];
+}
+static inline int plk_optim_numbers(int64_t rule) {
+  static const int8_t of[] = {
+#define R(NAME, WIDTH, NUMBERS, ...) NUMBERS,
+#include "kernels/optim_formulas.h"
+#undef R
+  };
+  return of[rule];
+}
+
 enum { PLK_RMS_BUFFER = 1, PLK_RMS_CENTERED = 2, PLK_RMS_MAXIMIZE = 4 };
 enum { PLK_ADAM_DECOUPLED = 1, PLK_ADAM_MAXIMIZE = 2 };
 
 PlStatus plk_cpu_sgd_step(const PlkCall *call);
 PlStatus plk_cpu_adam_step(const PlkCall *call);
 PlStatus plk_cpu_rmsprop_step(const PlkCall *call);
+PlStatus plk_cpu_optimizer_step(const PlkCall *call);
 /* out[0], 0-d: the p-norm (attribute 0; infinity: largest magnitude) of all elements of the list. */
 PlStatus plk_cpu_foreach_norm(const PlkCall *call);
 /* Multiplies every tensor of the list by the last one, which holds one number. */

@@ -105,6 +105,32 @@ PL_OP(rmsprop_step,
                 [PLK_RMS_FLAGS] = A_INT("flags", 0)},
       .flags = STEP_FLAGS, .infer = rmsprop_infer, PL_KERNEL(rmsprop_step));
 
+static PlStatus formula_infer(PlInfer *c) {
+  const int64_t k = pl_attr_i(c->attrs, PLK_OPTIM_K), rule = pl_attr_i(c->attrs, PLK_OPTIM_RULE);
+  if (k != plk_optim_width(rule))
+    PL_FAIL(PL_ERR_ARG, "optimizer_step: k is %lld, but this rule needs %d tensors a parameter", (long long)k, plk_optim_width(rule));
+  if (pl_attr_n(c->attrs, PLK_OPTIM_NUMBERS) != plk_optim_numbers(rule))
+    PL_FAIL(PL_ERR_ARG, "optimizer_step: got %d numbers, but this rule needs %d", pl_attr_n(c->attrs, PLK_OPTIM_NUMBERS),
+            plk_optim_numbers(rule));
+  return check_groups(c, k, 3, 4);
+}
+
+PL_OP(optimizer_step,
+      .doc = "One step of a rule over the list {param, grad, a [, b], param …}, k tensors a parameter, a and b its state, in "
+             "place. numbers: the rule's, of this step. flags: 1 maximize, 2 decay p is added to the gradient, 4 p is multiplied by "
+             "decay first.",
+      .example = "local p, grad, s = T.tensor { 1 }, T.tensor { 2 }, T.zeros(1)\n"
+                 "T.core.op.optimizer_step({ p, grad, s }, { k = 3, rule = \"adagrad\", numbers = { 0, 0.1 } }) -- eps, lr\n"
+                 "print(p)  --> {0.9000}  -- f32[1] cpu",
+      .formula = "adagrad: a = a + g^2; p = p - lr g / (sqrt(a) + eps); the others: kernels/optim_formulas.h", LIST, .nattr = 5,
+      .args = {"tensors"},
+      .attrs = {[PLK_OPTIM_K] = A_INT("k", 3),
+                [PLK_OPTIM_RULE] = {.name = "rule", .type = PL_A_ENUM, .choices = "adamax|nadam|radam|adagrad|adadelta|asgd|rprop|lion"},
+                [PLK_OPTIM_NUMBERS] = {.name = "numbers", .type = PL_A_FLOATS},
+                [PLK_OPTIM_DECAY] = A_FLOAT("decay", 0),
+                [PLK_OPTIM_FLAGS] = A_INT("flags", 0)},
+      .flags = STEP_FLAGS, .infer = formula_infer, PL_KERNEL(optimizer_step));
+
 static PlStatus norm_infer(PlInfer *c) {
   PlDtype d = (PlDtype)c->in[0]->dtype;
   for (int i = 0; i < c->nin; i++) {

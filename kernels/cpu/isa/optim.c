@@ -119,6 +119,51 @@ ADAM(double, sqrt, adam_f64)
 RMS(float, sqrtf, rms_f32)
 RMS(double, sqrt, rms_f64)
 
+/* The rules of kernels/optim_formulas.h, a column that a rule does not have being the one before it. */
+#define RULE_LOOP(NAME, T, SFX, WIDTH, ...)                                                                                                \
+  static inline __attribute__((always_inline)) void NAME##_##SFX##_loop(T *const *col, int64_t n, const PlkFormula *o, const bool coupled, \
+                                                                        const bool decoupled) {                                            \
+    T *PL_RESTRICT p = col[0], *PL_RESTRICT as = col[2], *PL_RESTRICT bs = (WIDTH) > 3 ? col[3] : NULL;                                    \
+    const T *PL_RESTRICT gs = col[1];                                                                                                      \
+    const T sign = o->maximize ? (T)-1 : (T)1, decay = (T)o->decay;                                                                        \
+    T number[PLK_OPTIM_MOST];                                                                                                              \
+    for (int k = 0; k < PLK_OPTIM_MOST; k++) number[k] = (T)o->number[k];                                                                  \
+    for (int64_t i = 0; i < n; i++) {                                                                                                      \
+      T x = p[i], g = sign * gs[i], a = as[i], b = (WIDTH) > 3 ? bs[i] : (T)0;                                                             \
+      if (coupled) g = g + decay * x;                                                                                                      \
+      if (decoupled) x = x * decay;                                                                                                        \
+      __VA_ARGS__                                                                                                                          \
+      p[i] = x;                                                                                                                            \
+      as[i] = a;                                                                                                                           \
+      if ((WIDTH) > 3) bs[i] = b;                                                                                                          \
+    }                                                                                                                                      \
+  }                                                                                                                                        \
+  static void NAME##_##SFX(T *const *col, int64_t n, const PlkFormula *o) {                                                                \
+    if (o->coupled) NAME##_##SFX##_loop(col, n, o, true, false);                                                                           \
+    else if (o->decoupled) NAME##_##SFX##_loop(col, n, o, false, true);                                                                    \
+    else NAME##_##SFX##_loop(col, n, o, false, false);                                                                                     \
+  }
+#define N(k)                         number[k]
+#define T                            float
+#define SQRT                         sqrtf
+#define ABS                          fabsf
+#define R(NAME, WIDTH, NUMBERS, ...) RULE_LOOP(NAME, float, f32, WIDTH, __VA_ARGS__)
+#include "kernels/optim_formulas.h"
+#undef T
+#undef SQRT
+#undef ABS
+#undef R
+#define T                            double
+#define SQRT                         sqrt
+#define ABS                          fabs
+#define R(NAME, WIDTH, NUMBERS, ...) RULE_LOOP(NAME, double, f64, WIDTH, __VA_ARGS__)
+#include "kernels/optim_formulas.h"
+#undef T
+#undef SQRT
+#undef ABS
+#undef R
+#undef N
+
 /* Sixteen lanes whatever the vector width, then a fixed tree. */
 enum { LANES = 16 };
 #define SUMSQ(T, name)                                                      \
@@ -147,5 +192,18 @@ SCALE(float, scale_f32)
 SCALE(double, scale_f64)
 
 extern const PlkOptimLoops PLK_ISA_NAME(plk_optim);
-const PlkOptimLoops PLK_ISA_NAME(plk_optim) = {sgd_f32, sgd_f64,   adam_f32,  adam_f64,  rms_f32,
-                                               rms_f64, sumsq_f32, sumsq_f64, scale_f32, scale_f64};
+const PlkOptimLoops PLK_ISA_NAME(plk_optim) = {
+    .sgd_f32 = sgd_f32,
+    .sgd_f64 = sgd_f64,
+    .adam_f32 = adam_f32,
+    .adam_f64 = adam_f64,
+    .rms_f32 = rms_f32,
+    .rms_f64 = rms_f64,
+#define R(NAME, WIDTH, NUMBERS, ...) .formula_f32[PLK_OPTIM_##NAME] = NAME##_f32, .formula_f64[PLK_OPTIM_##NAME] = NAME##_f64,
+#include "kernels/optim_formulas.h"
+#undef R
+    .sumsq_f32 = sumsq_f32,
+    .sumsq_f64 = sumsq_f64,
+    .scale_f32 = scale_f32,
+    .scale_f64 = scale_f64,
+};

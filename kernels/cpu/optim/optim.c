@@ -12,6 +12,7 @@
 #include "kernels/convert.h"
 #include "kernels/cpu/isa/level.h"
 #include "kernels/cpu/optim/optim.h"
+#include "kernels/cpu/rows.h"
 
 enum { BLOCK = 16384, CHUNK = 512, MAX_COLS = 5 };
 
@@ -61,6 +62,10 @@ static void put_one(const PlArray *a, int64_t off, double v) {
 }
 
 static void load(const PlArray *a, int64_t at, int64_t n, bool wide, void *out) {
+  if (a->contiguous && !wide) {
+    plk_load(PLK_CF32, out, n, a->data, a->dtype, at, 1, n, 1);
+    return;
+  }
   Walk w;
   walk_start(&w, a, at);
   for (int64_t i = 0; i < n; i++, walk_next(&w, a)) {
@@ -71,6 +76,10 @@ static void load(const PlArray *a, int64_t at, int64_t n, bool wide, void *out) 
 }
 
 static void store(const PlArray *a, int64_t at, int64_t n, bool wide, const void *from) {
+  if (a->contiguous && !wide) {
+    plk_store(PLK_CF32, from, n, a->data, a->dtype, at, 1, n, 1);
+    return;
+  }
   Walk w;
   walk_start(&w, a, at);
   for (int64_t i = 0; i < n; i++, walk_next(&w, a)) put_one(a, w.off, wide ? ((const double *)from)[i] : (double)((const float *)from)[i]);
@@ -154,16 +163,19 @@ static bool plain(const List *l, int64_t g) {
 
 /* Which of the steps a list runs: opt points at one of these. */
 typedef struct Rule {
-  enum { RULE_SGD, RULE_ADAM, RULE_RMS } kind;
+  enum { RULE_SGD, RULE_ADAM, RULE_RMS, RULE_FORMULA } kind;
+  int formula; /* which, a PlkOptimRule */
   PlkSgd sgd;
   PlkAdam a;
   PlkRms rms;
+  PlkFormula f;
 } Rule;
 
 static void step_f32(const List *l, float *const *col, int64_t n) {
   const Rule *r = l->opt;
   if (r->kind == RULE_ADAM) l->loops->adam_f32(col, n, &r->a);
   else if (r->kind == RULE_RMS) l->loops->rms_f32(col, n, &r->rms);
+  else if (r->kind == RULE_FORMULA) l->loops->formula_f32[r->formula](col, n, &r->f);
   else l->loops->sgd_f32(col, n, &r->sgd);
 }
 
@@ -171,6 +183,7 @@ static void step_f64(const List *l, double *const *col, int64_t n) {
   const Rule *r = l->opt;
   if (r->kind == RULE_ADAM) l->loops->adam_f64(col, n, &r->a);
   else if (r->kind == RULE_RMS) l->loops->rms_f64(col, n, &r->rms);
+  else if (r->kind == RULE_FORMULA) l->loops->formula_f64[r->formula](col, n, &r->f);
   else l->loops->sgd_f64(col, n, &r->sgd);
 }
 
@@ -262,6 +275,19 @@ PlStatus plk_cpu_rmsprop_step(const PlkCall *call) {
                     .centered = (flags & PLK_RMS_CENTERED) != 0,
                     .maximize = (flags & PLK_RMS_MAXIMIZE) != 0}};
   return run_step(call, pl_attr_i(a, PLK_RMS_K), &r);
+}
+
+PlStatus plk_cpu_optimizer_step(const PlkCall *call) {
+  const PlAttrs *a = call->attrs;
+  const int64_t flags = pl_attr_i(a, PLK_OPTIM_FLAGS), *number = pl_attr_list(a, PLK_OPTIM_NUMBERS);
+  Rule r = {.kind = RULE_FORMULA,
+            .formula = (int)pl_attr_i(a, PLK_OPTIM_RULE),
+            .f = {.decay = pl_attr_f(a, PLK_OPTIM_DECAY),
+                  .maximize = (flags & PLK_OPTIM_MAXIMIZE) != 0,
+                  .coupled = (flags & PLK_OPTIM_COUPLED) != 0,
+                  .decoupled = (flags & PLK_OPTIM_DECOUPLED) != 0}};
+  memcpy(r.f.number, number, (size_t)pl_attr_n(a, PLK_OPTIM_NUMBERS) * sizeof *number);
+  return run_step(call, pl_attr_i(a, PLK_OPTIM_K), &r);
 }
 
 /* ---- norm, scale, zero ------------------------------------------------------------------------------- */

@@ -6,6 +6,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "kernels/optim.h"
+
 /* Numbers of one step, ready for use: everything that depends on the step count is worked out once. */
 typedef struct PlkSgd {
   double lr, momentum, dampening, decay;
@@ -24,6 +26,11 @@ typedef struct PlkRms {
   bool buffer, centered, maximize;
 } PlkRms;
 
+typedef struct PlkFormula {
+  double number[PLK_OPTIM_MOST], decay;
+  bool maximize, coupled, decoupled;
+} PlkFormula;
+
 /* col[j][0..n): column j of a stretch of one parameter. */
 typedef struct PlkOptimLoops {
   void (*sgd_f32)(float *const *col, int64_t n, const PlkSgd *o);
@@ -32,6 +39,8 @@ typedef struct PlkOptimLoops {
   void (*adam_f64)(double *const *col, int64_t n, const PlkAdam *o);
   void (*rms_f32)(float *const *col, int64_t n, const PlkRms *o);
   void (*rms_f64)(double *const *col, int64_t n, const PlkRms *o);
+  void (*formula_f32[PLK_OPTIM_RULES])(float *const *col, int64_t n, const PlkFormula *o);
+  void (*formula_f64[PLK_OPTIM_RULES])(double *const *col, int64_t n, const PlkFormula *o);
   double (*sumsq_f32)(const float *x, int64_t n);
   double (*sumsq_f64)(const double *x, int64_t n);
   void (*scale_f32)(float *x, int64_t n, double factor);

@@ -9,12 +9,14 @@ extern "C" {
 enum { COLUMNS = 5, GROUPS = 24, CHUNK = 4096 };
 /* Unrolled, so that columns are in registers and not in memory. */
 #define EACH_COLUMN(j) PLC_UNROLL for (int j = 0; j < COLUMNS; j++)
-enum Kind { SGD, ADAM, RMS, SCALE, ZERO };
+enum Kind { SGD, ADAM, RMS, FORMULA, SCALE, ZERO };
 
 struct Rule {
   Kind kind;
   double lr, momentum, dampening, decay, beta1, beta2, eps, alpha, step, root;
-  bool nesterov, maximize, first, decoupled, amsgrad, buffer, centered;
+  bool nesterov, maximize, first, decoupled, amsgrad, buffer, centered, coupled;
+  int formula; /* a PlkOptimRule */
+  double number[PLK_OPTIM_MOST];
   const void *scale; /* one number on the device, or NULL: `factor` */
   int scale_dtype;
   double factor;
@@ -35,15 +37,41 @@ struct Groups {
 template <typename T> struct Now {
   Kind kind;
   T lr, momentum, undamped, decay, kept, rest1, beta2, rest2, eps, alpha, rest, step, root, sign;
-  bool nesterov, first, decoupled, amsgrad, buffer, centered;
+  bool nesterov, first, decoupled, amsgrad, buffer, centered, coupled;
+  int formula;
+  T number[PLK_OPTIM_MOST];
   __device__ __forceinline__ explicit Now(const Rule &r) {
     kind = r.kind;
     lr = (T)r.lr, momentum = (T)r.momentum, undamped = (T)(1 - r.dampening), decay = (T)r.decay;
     kept = (T)(1 - r.lr * r.decay), rest1 = (T)(1 - r.beta1), beta2 = (T)r.beta2, rest2 = (T)(1 - r.beta2), eps = (T)r.eps;
     alpha = (T)r.alpha, rest = (T)(1 - r.alpha), step = (T)r.step, root = (T)r.root, sign = r.maximize ? (T)-1 : (T)1;
     nesterov = r.nesterov, first = r.first, decoupled = r.decoupled, amsgrad = r.amsgrad, buffer = r.buffer, centered = r.centered;
+    coupled = r.coupled, formula = r.formula;
+    PLC_UNROLL
+    for (int k = 0; k < PLK_OPTIM_MOST; k++) number[k] = (T)r.number[k];
   }
 };
+
+/* kernels/optim_formulas.h */
+template <typename T> PLC_DEV void formula(const Now<T> &r, T &x, T g, T &a, T &b) {
+  if (r.coupled) g = g + r.decay * x;
+  if (r.decoupled) x = x * r.decay;
+  switch (r.formula) {
+#define N(k) r.number[k]
+#define SQRT sqrt
+#define ABS  fabs
+#define R(NAME, WIDTH, NUMBERS, ...) \
+  case PLK_OPTIM_##NAME: {           \
+    __VA_ARGS__                      \
+  } break;
+#include "kernels/optim_formulas.h"
+#undef N
+#undef SQRT
+#undef ABS
+#undef R
+  default: break;
+  }
+}
 
 /* One element: c[0] the parameter, c[1] the gradient, then the state. */
 template <typename T> PLC_DEV void step(const Now<T> &r, T *c) {
@@ -93,6 +121,7 @@ template <typename T> PLC_DEV void step(const Now<T> &r, T *c) {
     c[0] = c[0] - r.lr * u;
     break;
   }
+  case FORMULA: formula<T>(r, c[0], g, c[2], c[3]); break;
   default: break;
   }
 }
@@ -159,7 +188,7 @@ __global__ void step_groups(const __grid_constant__ Rule given, const Rule *live
     while (lo + 1 < gs.n && gs.first[lo + 1] <= b) lo++;
     const Group &g = gs.g[lo];
     int64_t begin = (b - gs.first[lo]) * CHUNK, end = begin + CHUNK < g.numel ? begin + CHUNK : g.numel;
-    if (r.kind <= RMS && plain(g, gs.k) && end - begin == CHUNK) step_packs(r, gs.k, g, begin, end);
+    if (r.kind <= FORMULA && plain(g, gs.k) && end - begin == CHUNK) step_packs(r, gs.k, g, begin, end);
     else if (g.dtype[0] == PL_F64) step_chunk<double>(given, Now<double>(rule), gs.k, g, begin, end);
     else step_chunk<float>(given, r, gs.k, g, begin, end);
   }
@@ -279,13 +308,24 @@ static void rms_rule(const PlAttrs *a, void *out) {
   memcpy(out, &r, sizeof r);
 }
 
+static void formula_rule(const PlAttrs *a, void *out) {
+  const int64_t flags = pl_attr_i(a, PLK_OPTIM_FLAGS);
+  Rule r = blank(FORMULA);
+  r.formula = (int)pl_attr_i(a, PLK_OPTIM_RULE), r.decay = pl_attr_f(a, PLK_OPTIM_DECAY);
+  r.maximize = (flags & PLK_OPTIM_MAXIMIZE) != 0, r.coupled = (flags & PLK_OPTIM_COUPLED) != 0;
+  r.decoupled = (flags & PLK_OPTIM_DECOUPLED) != 0;
+  memcpy(r.number, pl_attr_list(a, PLK_OPTIM_NUMBERS), (size_t)pl_attr_n(a, PLK_OPTIM_NUMBERS) * sizeof r.number[0]);
+  memcpy(out, &r, sizeof r);
+}
+
 /* Captured updates follow lr, step and the like; how many tensors a parameter has decides what is launched. */
 enum { K = 0 };
-static_assert((int)PLK_SGD_K == K && (int)PLK_ADAM_K == K && (int)PLK_RMS_K == K, "one attribute for all three");
+static_assert((int)PLK_SGD_K == K && (int)PLK_ADAM_K == K && (int)PLK_RMS_K == K && (int)PLK_OPTIM_K == K, "one attribute for all");
 static int64_t tensors_each(const PlAttrs *a) { return pl_attr_i(a, K); }
 static const PlcSettings sgd_settings = {sizeof(Rule), sgd_rule, tensors_each};
 static const PlcSettings adam_settings = {sizeof(Rule), adam_rule, tensors_each};
 static const PlcSettings rms_settings = {sizeof(Rule), rms_rule, tensors_each};
+static const PlcSettings formula_settings = {sizeof(Rule), formula_rule, tensors_each};
 
 static PlStatus update(const PlkCall *c, const PlcSettings *settings) {
   Rule r;
@@ -296,9 +336,11 @@ static PlStatus update(const PlkCall *c, const PlcSettings *settings) {
 static PlStatus sgd_step(const PlkCall *c) { return update(c, &sgd_settings); }
 static PlStatus adam_step(const PlkCall *c) { return update(c, &adam_settings); }
 static PlStatus rmsprop_step(const PlkCall *c) { return update(c, &rms_settings); }
+static PlStatus optimizer_step(const PlkCall *c) { return update(c, &formula_settings); }
 PLC_KERNEL_SET(sgd_step, sgd_step, &sgd_settings)
 PLC_KERNEL_SET(adam_step, adam_step, &adam_settings)
 PLC_KERNEL_SET(rmsprop_step, rmsprop_step, &rms_settings)
+PLC_KERNEL_SET(optimizer_step, optimizer_step, &formula_settings)
 
 static PlStatus foreach_zero(const PlkCall *c) {
   const Rule r = blank(ZERO);

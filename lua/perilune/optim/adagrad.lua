@@ -2,9 +2,9 @@
 --- Adagrad and Adadelta.
 -- @module perilune.optim.adagrad
 local check = require("perilune.optim.optimizer").check
-local simple = require "perilune.optim.simple"
+local fused = require "perilune.optim.fused"
 
-local decay, eps, zeros, toward = simple.decay, simple.eps, simple.zeros, simple.toward
+local decay, eps, zeros = fused.decay, fused.eps, fused.zeros
 local out = {}
 
 -- Duchi et al. 2011: s += g²; p -= lr/(1 + (t-1) lr_decay) · g / (√s + eps).
@@ -18,13 +18,12 @@ local out = {}
 --   opt:step()
 --   opt:zero_grad()
 --   print((p * p):sum():item() < before:item())  --> true
-out.Adagrad = simple.define("Adagrad", 1e-2, { { "lr_decay", 0.0, check.nonnegative }, decay(),
-  { "initial_accumulator_value", 0.0, check.nonnegative }, eps(1e-10) },
-  function(p, group) return { sum = zeros(p):fill_(group.initial_accumulator_value) } end,
-  function(p, g, s, t, group)
-    s.sum:add_(g * g)
-    p:sub_(g / (s.sum:sqrt():add_(group.eps)) * (group.lr / (1 + (t - 1) * group.lr_decay)))
-  end)
+out.Adagrad = fused.define("Adagrad", 1e-2, { { "lr_decay", 0.0, check.nonnegative }, decay(),
+  { "initial_accumulator_value", 0.0, check.nonnegative }, eps(1e-10) }, {
+  rule = "adagrad", columns = { "sum" },
+  make = function(p, group) return { sum = zeros(p):fill_(group.initial_accumulator_value) } end,
+  numbers = function(group, t) return { group.eps, group.lr / (1 + (t - 1) * group.lr_decay) } end,
+})
 
 -- Zeiler 2012: steps scaled by the ratio of running magnitudes of steps and gradients.
 -- `lr=1 rho=0.9 eps=1e-6 weight_decay=0`
@@ -37,14 +36,10 @@ out.Adagrad = simple.define("Adagrad", 1e-2, { { "lr_decay", 0.0, check.nonnegat
 --   opt:step()
 --   opt:zero_grad()
 --   print((p * p):sum():item() < before:item())  --> true
-out.Adadelta = simple.define("Adadelta", 1.0, { { "rho", 0.9, check.nonnegative }, eps(1e-6), decay() },
-  function(p) return { square_avg = zeros(p), acc_delta = zeros(p) } end,
-  function(p, g, s, _, group)
-    local w = 1 - group.rho
-    toward(s.square_avg, g * g, w)
-    local delta = (s.acc_delta + group.eps):sqrt_():div_((s.square_avg + group.eps):sqrt_()):mul_(g)
-    toward(s.acc_delta, delta * delta, w)
-    p:sub_(delta * group.lr)
-  end)
+out.Adadelta = fused.define("Adadelta", 1.0, { { "rho", 0.9, check.nonnegative }, eps(1e-6), decay() }, {
+  rule = "adadelta", columns = { "square_avg", "acc_delta" },
+  make = function(p) return { square_avg = zeros(p), acc_delta = zeros(p) } end,
+  numbers = function(group) return { group.rho, 1 - group.rho, group.eps, group.lr } end,
+})
 
 return out

@@ -2,9 +2,9 @@
 --- ASGD: averaged stochastic gradient descent.
 -- @module perilune.optim.asgd
 local check = require("perilune.optim.optimizer").check
-local simple = require "perilune.optim.simple"
+local fused = require "perilune.optim.fused"
 
-local decay, zeros = simple.decay, simple.zeros
+local decay, zeros = fused.decay, fused.zeros
 local max = math.max
 local out = {}
 
@@ -20,14 +20,12 @@ local out = {}
 --   opt:step()
 --   opt:zero_grad()
 --   print((p * p):sum():item() < before:item())  --> true
-out.ASGD = simple.define("ASGD", 1e-2, { { "lambd", 1e-4, check.nonnegative }, { "alpha", 0.75, check.number },
-  { "t0", 1e6, check.nonnegative }, decay() },
-  function(p, group) return { ax = zeros(p), eta = group.lr } end,
-  function(p, g, s, t, group)
-    local mu = 1 / max(1, t - 1 - group.t0)
-    p:mul_(1 - group.lambd * s.eta):sub_(g * s.eta)
-    if mu == 1 then s.ax:copy_(p) else s.ax:add_((p - s.ax) * mu) end
-    s.eta = group.lr / (1 + group.lambd * group.lr * t) ^ group.alpha
-  end)
+out.ASGD = fused.define("ASGD", 1e-2, { { "lambd", 1e-4, check.nonnegative }, { "alpha", 0.75, check.number },
+  { "t0", 1e6, check.nonnegative }, decay() }, {
+  rule = "asgd", columns = { "ax" }, carry = "eta",
+  make = function(p, group) return { ax = zeros(p), eta = group.lr } end,
+  numbers = function(group, t, s) return { 1 - group.lambd * s.eta, s.eta, 1 / max(1, t - 1 - group.t0) } end,
+  advance = function(group, t, s) s.eta = group.lr / (1 + group.lambd * group.lr * t) ^ group.alpha end,
+})
 
 return out

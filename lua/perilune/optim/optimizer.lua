@@ -194,7 +194,8 @@ end
 -- count of steps or device differs cannot share a call, so there is a list for each; almost always one.
 -- make(p) returns the state of a parameter at its first step, a table by column name. The counts move when the
 -- update has been made (call): one that fails is no step. lists.at[k]: whose parameters are in list k, nil for all.
-local function gather(group, columns, make)
+-- carry: a number in the state; parameters that differ in it are in lists of their own, too.
+local function gather(group, columns, make, carry)
   local params, steps, state = group.params, group._steps, group._state
   local width = 2 + #columns
   if group._columns ~= columns then -- a setting such as amsgrad was switched between steps
@@ -235,7 +236,7 @@ local function gather(group, columns, make)
         s = real(make, p)
         state[i] = s
       end
-      local kind = p:device() .. count
+      local kind = p:device() .. count .. (carry and " " .. tostring(s[carry]) or "")
       local k = by_kind[kind]
       if not k then
         n = n + 1

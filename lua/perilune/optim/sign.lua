@@ -1,11 +1,10 @@
 -- SPDX-License-Identifier: MIT
 --- Optimizers that step by the sign: Rprop, Lion.
 -- @module perilune.optim.sign
-local T = require "perilune"
 local check = require("perilune.optim.optimizer").check
-local simple = require "perilune.optim.simple"
+local fused = require "perilune.optim.fused"
 
-local decay, zeros, toward = simple.decay, simple.zeros, simple.toward
+local decay, zeros = fused.decay, fused.zeros
 local out = {}
 
 local function pair(v)
@@ -23,17 +22,11 @@ end
 --   opt:step()
 --   opt:zero_grad()
 --   print((p * p):sum():item() < before:item())  --> true
-out.Rprop = simple.define("Rprop", 1e-2, { { "etas", { 0.5, 1.2 }, pair }, { "step_sizes", { 1e-6, 50.0 }, pair } },
-  function(p, group) return { prev = zeros(p), step_size = zeros(p):fill_(group.lr) } end,
-  function(p, g, s, _, group)
-    local agree = g * s.prev
-    local up, down = agree:gt(0), agree:lt(0)
-    local factor = T.ones_like(p):masked_fill(up, group.etas[2]):masked_fill(down, group.etas[1])
-    s.step_size:mul_(factor):clamp_(group.step_sizes[1], group.step_sizes[2])
-    local kept = g:masked_fill(down, 0)
-    p:sub_(kept:sign() * s.step_size)
-    s.prev:copy_(kept)
-  end, true)
+out.Rprop = fused.define("Rprop", 1e-2, { { "etas", { 0.5, 1.2 }, pair }, { "step_sizes", { 1e-6, 50.0 }, pair } }, {
+  rule = "rprop", columns = { "prev", "step_size" },
+  make = function(p, group) return { prev = zeros(p), step_size = zeros(p):fill_(group.lr) } end,
+  numbers = function(group) return { group.etas[1], group.etas[2], group.step_sizes[1], group.step_sizes[2] } end,
+})
 
 -- The sign of an interpolation of momentum and gradient (Chen et al. 2023); decay apart from the gradient.
 -- `lr=1e-4 betas={0.9, 0.99} weight_decay=0`
@@ -46,13 +39,13 @@ out.Rprop = simple.define("Rprop", 1e-2, { { "etas", { 0.5, 1.2 }, pair }, { "st
 --   opt:step()
 --   opt:zero_grad()
 --   print((p * p):sum():item() < before:item())  --> true
-out.Lion = simple.define("Lion", 1e-4, { { "betas", { 0.9, 0.99 }, check.betas }, decay() },
-  function(p) return { exp_avg = zeros(p) } end,
-  function(p, g, s, _, group)
+out.Lion = fused.define("Lion", 1e-4, { { "betas", { 0.9, 0.99 }, check.betas }, decay() }, {
+  rule = "lion", columns = { "exp_avg" }, decay = "apart",
+  make = function(p) return { exp_avg = zeros(p) } end,
+  numbers = function(group)
     local b1, b2 = group.betas[1], group.betas[2]
-    if group.weight_decay ~= 0 then p:mul_(1 - group.lr * group.weight_decay) end
-    p:sub_((s.exp_avg * b1):add_(g * (1 - b1)):sign_():mul_(group.lr))
-    toward(s.exp_avg, g, 1 - b2)
-  end, true)
+    return { b1, 1 - b1, b2, 1 - b2, group.lr }
+  end,
+})
 
 return out

@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: MIT
---- Optimizers that update one parameter after the other with in-place ops: what they share.
+--- Optimizers that update one parameter after the other with ops, as their steps are more than one pass (Adafactor,
+-- Muon): what they share.
 -- @module perilune.optim.simple
 local T = require "perilune"
 local base = require "perilune.optim.optimizer"

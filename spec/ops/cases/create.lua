@@ -45,6 +45,9 @@ R.adam_step = optimizer(function(g)
   return { rand(g, { 3 }), rand(g, { 3 }), rand(g, { 3 }), rand(g, { 3 }, 0, 1) }, { step = 1, k = 4 }
 end)
 R.rmsprop_step = optimizer(function(g) return { rand(g, { 3 }), rand(g, { 3 }), rand(g, { 3 }, 0, 1) }, { k = 3 } end)
+R.optimizer_step = optimizer(function(g)
+  return { rand(g, { 3 }), rand(g, { 3 }), rand(g, { 3 }, 0, 1) }, { k = 3, rule = "adagrad", numbers = { 1e-10, 0.1 } }
+end)
 R.foreach_norm = { args = function(g) return { rand(g, { 3 }), rand(g, { 2, 2 }) } end,
   ref = function(l)
     local s = 0.0

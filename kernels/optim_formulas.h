@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: MIT
+ * The rules of optimizer_step, one element: x the parameter, g its gradient (its sign and a decay that goes through it are
+ * applied), a and b the state, N(k) number k of the call, ABS, SQRT and T the element type's. Expanded by kernels/cpu/isa/optim.c
+ * and kernels/cuda/optim/optim.cu, so that both compute the same:
+ *   R(NAME, tensors a parameter, numbers, formula)
+ * The order is that of optimizer_step's `rule` (engine/ops/optim.c). No include guard. */
+
+/* Kingma & Ba 2015, section 7.1. Numbers: beta1, 1 - beta1, beta2, eps, lr / (1 - beta1^t) */
+R(ADAMAX, 4, 5, {
+  a = a * N(0) + g * N(1);
+  const T low = b * N(2);
+  const T now = ABS(g) + N(3);
+  b = low > now || low != low ? low : now;
+  x = x - a / b * N(4);
+})
+/* Dozat 2016. beta1, 1 - beta1, beta2, 1 - beta2, 1 - beta2^t, eps, the rates of gradient and momentum */
+R(NADAM, 4, 8, {
+  a = a * N(0) + g * N(1);
+  b = b * N(2) + g * g * N(3);
+  const T under = SQRT(b / N(4)) + N(5);
+  x = x - g / under * N(6);
+  x = x - a / under * N(7);
+})
+/* Liu et al. 2020. beta1, 1 - beta1, beta2, 1 - beta2, lr / (1 - beta1^t), the rectification or 0: none yet, eps */
+R(RADAM, 4, 7, {
+  a = a * N(0) + g * N(1);
+  b = b * N(2) + g * g * N(3);
+  const T step = a * N(4);
+  const T rectified = step * N(5) / (SQRT(b) + N(6));
+  x = x - (N(5) != 0 ? rectified : step);
+})
+/* Duchi et al. 2011. eps, the rate */
+R(ADAGRAD, 3, 2, {
+  a = a + g * g;
+  x = x - g / (SQRT(a) + N(0)) * N(1);
+})
+/* Zeiler 2012. rho, 1 - rho, eps, lr */
+R(ADADELTA, 4, 4, {
+  a = a * N(0) + g * g * N(1);
+  const T delta = SQRT(b + N(2)) / SQRT(a + N(2)) * g;
+  b = b * N(0) + delta * delta * N(1);
+  x = x - delta * N(3);
+})
+/* Polyak & Juditsky 1992. 1 - lambd eta, eta, mu */
+R(ASGD, 3, 3, {
+  x = x * N(0) - g * N(1);
+  a = N(2) == 1 ? x : a + (x - a) * N(2);
+})
+/* Riedmiller & Braun 1993; a the gradient before, b the step. etas, least and largest step */
+R(RPROP, 4, 4, {
+  const T agree = g * a;
+  const T step = b * (agree > 0 ? N(1) : agree < 0 ? N(0) : (T)1);
+  b = step < N(2) ? N(2) : step > N(3) ? N(3) : step;
+  a = agree < 0 ? (T)0 : g;
+  x = x - ((T)(a > 0) - (T)(a < 0)) * b;
+})
+/* Chen et al. 2023. beta1, 1 - beta1, beta2, 1 - beta2, lr */
+R(LION, 3, 5, {
+  const T mix = a * N(0) + g * N(1);
+  x = x - ((T)(mix > 0) - (T)(mix < 0)) * N(4);
+  a = a * N(2) + g * N(3);
+})

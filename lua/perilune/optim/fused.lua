@@ -1,0 +1,67 @@
+-- SPDX-License-Identifier: MIT
+--- Optimizers whose step is one rule of kernels/optim_formulas.h: one call of the engine for all parameters of a group
+-- that are at the same step, one pass over memory. What they share.
+-- @module perilune.optim.fused
+local T = require "perilune"
+local base = require "perilune.optim.optimizer"
+
+local check, gather, forget_grads, call = base.check, base.gather, base.forget_grads, base.call
+local optimizer_step = T.core.op.optimizer_step
+
+local M = {}
+
+-- list: {name, default, check} after lr; rule.rule: its name; columns: the names of its state; make(p, group) → state,
+-- by name; numbers(group, step, state) → the rule's numbers. carry: the name of a number in the state that numbers()
+-- reads and advance(group, step, state) moves; parameters that differ in it are not stepped together. decay = "apart":
+-- weight decay never goes through the gradient; else the group's decoupled_weight_decay says so.
+function M.define(name, lr, list, rule)
+  local settings = { { "lr", lr, check.nonnegative } }
+  for _, s in ipairs(list) do settings[#settings + 1] = s end
+  settings[#settings + 1] = { "maximize", false, check.bool }
+  local C = base.class(name, settings)
+  local width, numbers, carry = 2 + #rule.columns, rule.numbers, rule.carry
+
+  local function options(group, o, step, state)
+    local decay, flags = group.weight_decay or 0, group.maximize and 1 or 0
+    o.k, o.rule, o.numbers, o.decay = width, rule.rule, numbers(group, step, state), 0
+    if decay ~= 0 then
+      local apart = rule.decay == "apart" or group.decoupled_weight_decay
+      o.decay, flags = apart and 1 - group.lr * decay or decay, flags + (apart and 4 or 2)
+    end
+    o.flags = flags
+    return o
+  end
+
+  function C:update(group)
+    if carry and T.core.jit_tracing() then return require("perilune.jit").defer(self, group) end
+    local o = group._opts
+    if not o then
+      o = {}
+      group._opts, group._make = o, function(p) return rule.make(p, group) end
+    end
+    local lists, counts, n = gather(group, rule.columns, group._make, carry)
+    local params, state = group.params, group._state
+    for i = 1, n do
+      local at = lists.at and lists.at[i]
+      local s = state[at and at[1] or 1]
+      call(optimizer_step, group, lists, i, width, o, counts[i], carry and function(g, to, step)
+        return options(g, to, step, s)
+      end or options)
+      for k = 1, carry and (at and #at or #params) or 0 do rule.advance(group, counts[i], state[at and at[k] or k]) end
+    end
+    if n > 0 then forget_grads(group, width) end
+  end
+
+  return C
+end
+
+M.betas = { "betas", { 0.9, 0.999 }, check.betas }
+function M.decay(v) return { "weight_decay", v or 0.0, check.nonnegative } end
+function M.eps(v) return { "eps", v, check.nonnegative } end
+M.decoupled = { "decoupled_weight_decay", false, check.bool }
+local function zeros(p) return T.zeros_like(p) end
+M.zeros = zeros
+M.moments = { "exp_avg", "exp_avg_sq" }
+function M.make_moments(p) return { exp_avg = zeros(p), exp_avg_sq = zeros(p) } end
+
+return M
