@@ -79,6 +79,28 @@ function base.classification_loss(who, logits, labels, c)
   return base.cross_entropy(who, logits, labels)
 end
 
+--- The options of a call but for some names, for the model below a head.
+function base.without(o, ...)
+  local out = {}
+  for key, v in pairs(o) do out[key] = v end
+  for _, name in ipairs { ... } do out[name] = nil end
+  return out
+end
+
+--- A size as {height, width}; a list as it is, one number as a list of one.
+function base.pair(v) return type(v) == "table" and { v[1], v[2] or v[1] } or { v, v } end
+function base.list(v) return type(v) == "table" and v or { v } end
+
+--- Raises unless x are pictures [B, C, H, W] of size {C, H, W}, or of {C} channels.
+function base.pixels(who, x, size)
+  local fits = T.is_tensor(x) and x:dim() == 4 and x:is_floating_point()
+  for d, n in ipairs(size) do fits = fits and x:size(d + 1) == n end
+  if not fits then
+    fail("%s: pixels must be floating [B, %s], got %s", who,
+      #size == 1 and size[1] .. ", H, W" or table.concat(size, ", "), describe(x))
+  end
+end
+
 --- Makes a parameter of one module that of another, too.
 function base.tie(to, from) to.weight = from.weight end
 

@@ -47,7 +47,11 @@ function config.read(who, fields, given, strict)
     local v = given[name]
     if v == nil then v = field[3] end
     if v == json.null or v == false and kind ~= "bool" then v = nil end
-    if v ~= nil and kind ~= "any" then
+    if type(kind) == "table" then -- one of these words
+      local is = false
+      for _, word in ipairs(kind) do is = is or word == v end
+      if not is then fault("%s: %s", who, options.unknown(name, tostring(v), kind)) end
+    elseif v ~= nil and kind ~= "any" then
       local ok, got = pcall(options.kind, who, name, kind, json.is_array(v) and { table.unpack(v) } or v)
       if not ok then fault("%s", (tostring(got):gsub("^[^\n]-:%d+: ", ""))) end
       v = got

@@ -81,7 +81,8 @@ local function ended(list, words, from)
 end
 
 local call = { "max_new_tokens", "min_new_tokens", "do_sample", "stop", "seed", "generator", "on_token", "num_beams",
-  "length_penalty", "early_stopping", "attention_mask", "assistant", "draft", "cache", "inputs", "scores",
+  "length_penalty", "early_stopping", "attention_mask", "assistant", "draft", "cache", "inputs", "inputs_mask",
+    "scores",
   table.unpack(processors.names) }
 M.call = call
 
@@ -118,9 +119,7 @@ local function loop(net, rows, o, list, generator)
   for step = 1, o.max_new_tokens do
     local logits = state:advance(next_ids)
     local shaped = logits
-    if #list > 0 then
-      shaped = processors.apply(list, logits:float(), all, o)
-    end
+    if #list > 0 then shaped = processors.apply(list, logits:float(), all, o, step == 1) end
     local ids = o.sample and draw(shaped, generator) or best(shaped)
     if o.scores then scores[step] = logits end
     next_ids = {}
@@ -196,7 +195,8 @@ function M.run(net, ids, opts)
   for key, v in pairs(options.check(who, opts, call)) do o[key] = v end
   if not net.begin then fail("%s: %s makes no text; a model with a head for the next token is wanted", who,
     net:type()) end
-  local rows, alone = prompts(who, ids == nil and net.first_ids and net:first_ids(o) or ids, o.attention_mask)
+  if ids == nil and net.first_ids then ids = net:first_ids(o) end
+  local rows, alone = prompts(who, ids, o.attention_mask)
   local function number(name, kind, default)
     if o[name] == nil then o[name] = default else o[name] = options.kind(who, name, kind, o[name]) end
   end
@@ -221,6 +221,9 @@ function M.run(net, ids, opts)
     for _, row in ipairs(rows) do
       if #row ~= #rows[1] then fail("%s: min_new_tokens needs prompts of one length", who) end
     end
+  end
+  for option, name in pairs { suppress = "suppress_tokens", begin_suppress = "begin_suppress_tokens" } do
+    if o[option] == nil and type(defaults[name]) == "table" then o[option] = { table.unpack(defaults[name]) } end
   end
   local list = processors.chosen(who, o)
   o.sample = drawn(o)

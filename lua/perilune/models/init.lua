@@ -15,7 +15,8 @@ local models = {}
 local files = { Llama = "llama", Mistral = "mistral", Qwen2 = "qwen2", Qwen3 = "qwen3", Gemma = "gemma",
   Gemma2 = "gemma2",
   Gemma3 = "gemma3", Phi3 = "phi3", Phi = "phi", GPTNeoX = "gpt_neox", Mixtral = "mixtral", Qwen3Moe = "qwen3_moe",
-  Olmoe = "olmoe", GPT2 = "gpt2" }
+  Olmoe = "olmoe", GPT2 = "gpt2", BERT = "bert", RoBERTa = "roberta", DistilBERT = "distilbert", ViT = "vit",
+  CLIP = "clip", ConvNeXt = "convnext", ResNet = "resnet", T5 = "t5", Whisper = "whisper" }
 local types = { gemma3_text = "gemma3" }
 for _, file in pairs(files) do types[file] = types[file] or file end
 
@@ -107,7 +108,11 @@ local function load(dir, o)
     config.fault("%s: quantization_config: quantized weights in safetensors are not supported", path)
   end
   local a = architecture(file)
-  for old, new in pairs(a.alias or {}) do if given[new] == nil then given[new] = given[old] end end
+  local stored = given
+  if a.alias then -- other names of fields
+    given = {}
+    for key, v in pairs(stored) do given[a.alias[key] or key] = v end
+  end
   local class = class_of(path, given, a, o.architecture)
   if o.num_labels then
     local more = {}
@@ -123,6 +128,7 @@ local function load(dir, o)
   end
   for key, v in pairs(generation) do if v == json.null then generation[key] = nil end end
   local tensors, from = weights.read(dir)
+  if a.look then a.look(c, tensors) end
   local state = require "perilune.nn.init_state"
   local stays = o.architecture ~= nil -- a new head is drawn
   state.off = not stays
@@ -139,7 +145,7 @@ local function load(dir, o)
   end
   local new = weights.fill(net, dir, tensors, from, a, dtype, stays and fresh or nil)
   if o.device then net:to(o.device) end
-  return finish(net:eval(), a, class, c, given, generation), new
+  return finish(net:eval(), a, class, c, o.num_labels and given or stored, generation), new
 end
 
 --- T.models.load(dir, {architecture=, num_labels=, dtype="f32", device=}) → module, list of new parameters; or nil and
@@ -229,10 +235,10 @@ end
 -- drawn one where one of temperature, top_k, top_p, min_p, typical_p, epsilon_cutoff, eta_cutoff or do_sample is
 -- given (seed or generator). Options: max_new_tokens=64, min_new_tokens, stop (an id, a list of ids, or of lists of
 -- them; by default the eos_token_id of generation_config.json; false: none), on_token(id, row) (false ends that
--- text), repetition_penalty, no_repeat_ngram_size, bad_words, suppress, num_beams, length_penalty=1, early_stopping,
--- scores=true (second result: the logits that each token was chosen by), cache (a nn.KVCache; what it has of the
--- prompt is not read again), assistant (a small net that guesses draft=5 tokens at a time; the result stays that of
--- the large one), inputs (what an encoder reads).
+-- text), repetition_penalty, no_repeat_ngram_size, bad_words, suppress (ids that never come; begin_suppress: not as
+-- the first new one), num_beams, length_penalty=1, early_stopping, scores=true (second result: the logits that each
+-- token was chosen by), cache (a nn.KVCache; what it has of the prompt is not read again), assistant (a small net
+-- that guesses draft=5 tokens at a time; the result stays that of the large one), inputs (what an encoder reads).
 --   local net = T.models.Llama { vocab_size = 8, hidden_size = 8, intermediate_size = 8, num_hidden_layers = 1,
 --     num_attention_heads = 2 }
 --   print(T.models.generate(net, { 1, 2, 3 }, { max_new_tokens = 4, stop = false }):numel())  --> 4
@@ -247,6 +253,7 @@ for name, file in pairs(files) do
   models[name] = function(settings) return make(name, file, settings) end
 end
 models.process = require("perilune.models.processors").process
+function models.log_mel(...) return require("perilune.models.whisper").log_mel(...) end
 
 require("perilune.surface").seal(models, nil, "models.")
 

@@ -65,6 +65,8 @@ function by.suppress(logits, _, list)
   return out
 end
 
+by.begin_suppress = by.suppress
+
 function by.temperature(logits, _, t) return logits / t end
 
 function by.top_k(logits, _, k)
@@ -120,7 +122,8 @@ function by.eta_cutoff(logits, _, e)
   return but_best(logits, share:lt(eta))
 end
 
-local order = { "repetition_penalty", "no_repeat_ngram_size", "bad_words", "min_length", "suppress", "temperature",
+local order = { "repetition_penalty", "no_repeat_ngram_size", "bad_words", "min_length", "suppress", "begin_suppress",
+  "temperature",
   "top_k",
   "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff" }
 
@@ -129,10 +132,11 @@ local kinds = {
   repetition_penalty = { "positive", 1 }, no_repeat_ngram_size = { "size", 0 }, temperature = { "positive", 1 },
   top_k = { "size", 0 }, top_p = { "probability", 1 }, min_p = { "probability", 0 }, typical_p = { "probability", 1 },
   epsilon_cutoff = { "probability", 0 }, eta_cutoff = { "probability", 0 }, min_length = { "size", 0 },
-  suppress = { "ints" }, bad_words = { "any" },
+  suppress = { "ints" }, begin_suppress = { "ints" }, bad_words = { "any" },
 }
 --- The options that there are.
-M.names = { "bad_words", "epsilon_cutoff", "eta_cutoff", "min_length", "min_p", "no_repeat_ngram_size",
+M.names = { "bad_words", "begin_suppress", "epsilon_cutoff", "eta_cutoff", "min_length", "min_p",
+  "no_repeat_ngram_size",
   "repetition_penalty", "suppress", "temperature", "top_k", "top_p", "typical_p" }
 
 -- Lists of lists of ids.
@@ -155,21 +159,23 @@ function M.chosen(who, o)
     local v = o[name]
     if v ~= nil and v ~= false then
       v = name == "bad_words" and words(who, v) or options.kind(who, name, kinds[name][1], v)
-      if type(v) == "number" and name == "suppress" then v = { v } end
+      if type(v) == "number" and name:find "suppress$" then v = { v } end
       if v ~= kinds[name][2] and not (type(v) == "table" and #v == 0) then list[#list + 1] = { by[name], v, name } end
     end
   end
   return list
 end
 
---- Runs them.
-function M.apply(list, logits, ids, o)
-  for _, p in ipairs(list) do logits = p[1](logits, ids, p[2], o) end
+--- Runs them; first: for the first new token.
+function M.apply(list, logits, ids, o, first)
+  for _, p in ipairs(list) do
+    if p[3] ~= "begin_suppress" or first then logits = p[1](logits, ids, p[2], o) end
+  end
   return logits
 end
 
 --- T.models.process(logits, ids, {temperature=, top_k=, top_p=, min_p=, typical_p=, epsilon_cutoff=, eta_cutoff=,
---   repetition_penalty=, no_repeat_ngram_size=, bad_words=, min_length=, suppress=, eos=}) → logits
+--   repetition_penalty=, no_repeat_ngram_size=, bad_words=, min_length=, suppress=, begin_suppress=, eos=}) → logits
 -- What net:generate does to the logits of the next token: removed tokens are -inf. ids [B, L] or nil: the text so far.
 -- Shapes: logits [B, V] → the same
 --   print(T.models.process(T.tensor { { 1, 3, 2 } }, nil, { top_k = 2 }))
@@ -188,7 +194,7 @@ function M.process(logits, ids, opts)
   if not ids then for i = 1, logits:size(1) do lists[i] = {} end end
   local eos = o.eos
   if type(eos) == "number" then eos = { eos } end
-  return M.apply(M.chosen("models.process", o), logits, lists, { eos = eos })
+  return M.apply(M.chosen("models.process", o), logits, lists, { eos = eos }, true)
 end
 
 return M
