@@ -101,6 +101,42 @@ local function check_finetune(net, case, inputs, expected)
   within(case, "finetune.loss_after", again.loss, expected["finetune.loss_after"])
 end
 
+-- The adapters in the folders are what the step of their oracle made of them (it was taken in place, before they were
+-- written), so that step is checked from where it began: one step of Adam is lr g / (|g| + eps).
+local function check_lora(dir, case, inputs, expected)
+  local net, targets = T.nn.load_lora(assert(T.models.load(dir)), dir .. "/adapter")
+  assert(net, targets)
+  local want = { table.unpack(case.lora.targets) }
+  table.sort(want)
+  assert.same(want, targets)
+  local ids, own, trained = inputs["lora.input_ids"], parameters(net), {}
+  for _, name in ipairs(targets) do
+    for _, key in ipairs { ".lora_A", ".lora_B" } do trained[#trained + 1] = name .. key end
+  end
+  local _, out = T.no_grad(net, ids, { labels = ids })
+  within(case, "lora.loss_after", out.loss, expected["lora.loss_after"])
+  T.no_grad(function()
+    for _, name in ipairs(trained) do
+      within(case, "lora.after." .. name, own[name], expected["lora.after." .. name])
+      local g = expected["lora.grad." .. name]:double()
+      own[name]:copy_(own[name]:double() + g / (g:abs() + 1e-8) * case.lora.lr)
+    end
+  end)
+  local logits
+  logits, out = net(ids, { labels = ids })
+  within(case, "lora.logits", logits, expected["lora.logits"])
+  within(case, "lora.loss", out.loss, expected["lora.loss"])
+  out.loss:backward()
+  for _, name in ipairs(trained) do within(case, "lora.grad." .. name, own[name].grad,
+    expected["lora.grad." .. name]) end
+  T.optim.AdamW(net:parameters(), { lr = case.lora.lr, weight_decay = 0 }):step()
+  for _, name in ipairs(trained) do within(case, "lora.after." .. name, own[name], expected["lora.after." .. name]) end
+  for name, p in pairs(own) do assert.is_true(p.requires_grad == (name:find "%.lora_[AB]$" ~= nil), name) end
+  local before = T.no_grad(net, ids)
+  local merged = T.no_grad(T.nn.merge_lora(net), ids)
+  assert.is_true((before - merged):abs():max():item() <= 1e-4 * before:abs():max():item())
+end
+
 local function check_generate(net, case, inputs, expected)
   local prompt, want = inputs["generate.prompt"], expected["generate.tokens"]
   local extra = inputs["generate.input_ids"] or inputs["generate.input_features"]
@@ -149,6 +185,7 @@ describe("T.models on transformers' folders", function()
         within(case, "mel", mel:view(expected.mel:shape()), expected.mel)
       end
       if case.finetune then check_finetune(net, case, inputs, expected) end
+      if case.lora then check_lora(dir, case, inputs, expected) end
     end)
 
     it("writes what it read of " .. name, function()

@@ -184,4 +184,17 @@ function json.encode(v)
   return table.concat(out)
 end
 
+--- Writes a value into a file: whole or not at all; true, or nil, message, code ("io").
+function json.write(path, v)
+  local part = path .. ".part"
+  local f, why = io.open(part, "wb")
+  if not f then return nil, why, "io" end
+  local ok, problem = f:write(json.encode(v), "\n")
+  local closed, reason = f:close()
+  if ok and closed then ok, problem = os.rename(part, path) end
+  if ok and closed then return true end
+  os.remove(part)
+  return nil, ("%s: %s"):format(path, tostring(problem or reason)), "io"
+end
+
 return json

@@ -215,6 +215,11 @@ function models.save(net, dir, opts)
   if o.dtype ~= nil and not dtype_names[o.dtype] then
     fail("models.save: %s", options.unknown("dtype", tostring(o.dtype), sorted(dtype_names)))
   end
+  for name, part in net:named_modules() do
+    if rawget(part, "_lora") then
+      fail("models.save: %s has an adapter; nn.merge_lora(net) first, or nn.save_lora(net, dir) for the adapters", name)
+    end
+  end
   local T = require "perilune"
   local tensors = weights.to_save(net, m.architecture, o.dtype)
   local _, first = next(tensors)
@@ -223,7 +228,7 @@ function models.save(net, dir, opts)
   local texts = { ["config.json"] = to_json(net, o.dtype or first:dtype()) }
   if next(net.generation_config) ~= nil then texts["generation_config.json"] = net.generation_config end
   for name, v in pairs(texts) do
-    ok, why, code = weights.write_text(dir .. "/" .. name, json.encode(v) .. "\n")
+    ok, why, code = json.write(dir .. "/" .. name, v)
     if not ok then return nil, why, code end
   end
   return true

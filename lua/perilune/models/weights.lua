@@ -247,23 +247,4 @@ function weights.to_save(net, a, dtype)
   return out
 end
 
---- Writes text into a file: whole or not at all.
-function weights.write_text(path, text)
-  local part = path .. ".part"
-  local f, why = io.open(part, "wb")
-  if not f then return nil, why, "io" end
-  local ok, problem = f:write(text)
-  local closed, reason = f:close()
-  if not ok or not closed then
-    os.remove(part)
-    return nil, ("%s: %s"):format(path, problem and tostring(problem) or reason), "io"
-  end
-  local done, message = os.rename(part, path)
-  if not done then
-    os.remove(part)
-    return nil, message, "io"
-  end
-  return true
-end
-
 return weights

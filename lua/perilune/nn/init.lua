@@ -13,7 +13,7 @@ nn.functional = nn.F
 
 for _, part in ipairs { "container", "linear", "shape", "conv", "pool", "norm", "activation", "dropout",
   "embedding", "loss", "recurrent", "attention", "conv_transpose", "image", "distance", "padding", "parameters",
-  "transformer", "lazy", "adaptive_softmax", "rotary", "cache", "gated_mlp" } do
+  "transformer", "lazy", "adaptive_softmax", "rotary", "cache", "gated_mlp", "lora" } do
   for name, value in pairs(require("perilune.nn." .. part)) do nn[name] = value end
 end
 nn.GroupedQueryAttention = require("perilune.nn.grouped_attention").GroupedQueryAttention

@@ -1,0 +1,184 @@
+-- SPDX-License-Identifier: MIT
+-- nn.lora: what is trained and what is not, merging, DoRA, files, and folders that do not fit.
+
+local T = require "perilune"
+local json = require "perilune.io.json"
+local near = require "spec.support.near"
+local nn = T.nn
+local function fails(f, part) return near.fails(part, f) end
+
+local function same(a, b, tol)
+  assert.same(a:shape(), b:shape())
+  local d = (a:detach():double() - b:detach():double()):abs():max():item()
+  assert.is_true(d <= (tol or 1e-5), "differs by " .. d)
+end
+
+local function net()
+  local Net = nn.class "Net"
+  function Net:init()
+    self.q_proj = nn.Linear(4, 6)
+    self.v_proj = nn.Linear(6, 5, { bias = false })
+    self.score = nn.Linear(5, 2)
+  end
+  function Net:forward(x) return self.score(self.v_proj(self.q_proj(x):tanh())) end
+  return Net()
+end
+
+local function stirred(n) -- adapters that do something
+  T.no_grad(function()
+    for _, m in ipairs(n:modules()) do if m.lora_B then m.lora_B:normal_(0, 0.5) end end
+  end)
+  return n
+end
+
+local function folder(f)
+  local dir = os.tmpname()
+  os.remove(dir)
+  assert(os.execute('mkdir "' .. dir .. '"'))
+  local ok, why = pcall(f, dir)
+  os.execute('rm -r "' .. dir .. '"')
+  if not ok then error(why, 0) end
+end
+
+describe("nn.lora", function()
+  it("changes nothing at first, and trains two small matrices a layer", function()
+    for _, dora in ipairs { false, true } do
+      local n, x = net(), T.randn(3, 4)
+      local want, weights = n(x), n.q_proj.weight:clone()
+      local back, names = nn.lora(n, { rank = 2, dora = dora })
+      assert.equal(n, back)
+      assert.same({ "q_proj", "v_proj" }, names)
+      same(n(x), want)
+      local train = {}
+      for name, p in n:named_parameters() do if p.requires_grad then train[#train + 1] = name end end
+      table.sort(train)
+      assert.same(dora and { "q_proj.lora_A", "q_proj.lora_B", "q_proj.lora_magnitude_vector", "v_proj.lora_A",
+        "v_proj.lora_B", "v_proj.lora_magnitude_vector" } or { "q_proj.lora_A", "q_proj.lora_B", "v_proj.lora_A",
+        "v_proj.lora_B" }, train)
+      local opt = T.optim.AdamW(n:parameters(), { lr = 0.05 })
+      local first, last
+      for _ = 1, 30 do
+        local loss = (n(x) - 1):square():mean()
+        opt:zero_grad()
+        loss:backward()
+        opt:step()
+        first, last = first or loss:item(), loss:item()
+      end
+      assert.is_true(last < first * 0.7, last .. " of " .. first)
+      assert.is_true(n.q_proj.weight:equal(weights))
+    end
+  end)
+
+  it("is W + alpha/rank B A", function()
+    for _, o in ipairs { { scale = 3 }, { rslora = true, scale = 6 / math.sqrt(2) } } do
+      local n = stirred(nn.lora(net(), { rank = 2, alpha = 6, target = "q_proj", rslora = o.rslora }))
+      local l, x = n.q_proj, T.randn(3, 4)
+      same(l(x), nn.F.linear(x, l.weight + l.lora_B:matmul(l.lora_A) * o.scale, l.bias))
+    end
+  end)
+
+  it("is merged into the weights, and then gone", function()
+    for _, o in ipairs { { rank = 3 }, { rank = 2, dora = true, alpha = 5 }, { rank = 2, rslora = true } } do
+      local n, x = nn.lora(net(), o), T.randn(3, 4)
+      stirred(n)
+      if o.dora then T.no_grad(function() n.q_proj.lora_magnitude_vector:mul_(1.3) end) end
+      local want = n(x)
+      assert.equal(5, #nn.merge_lora(n):parameters())
+      same(n(x), want)
+      nn.lora(n, o) -- and may be put there once more
+      same(n(x), want)
+    end
+  end)
+
+  it("is chosen by name, by all, or by a function", function()
+    local function names(target) return select(2, nn.lora(net(), { target = target })) end
+    assert.same({ "q_proj", "v_proj" }, names "all-linear")
+    assert.same({ "score" }, names { "score" })
+    assert.same({ "q_proj", "score" }, names(function(name) return name ~= "v_proj" end))
+    fails(function() names "k_proj" end, "no layer is named by target")
+    fails(function() nn.lora(net(), { target = 3 }) end, "target must be a list")
+    fails(function() nn.lora(net(), { rank = 0 }) end, "rank must be a positive integer")
+    fails(function() nn.lora(net(), { r = 4 }) end, "unknown option 'r'")
+    fails(function() nn.lora((nn.lora(net()))) end, "has an adapter already")
+    fails(function() nn.lora(3) end, "a network is wanted")
+  end)
+
+  it("is written and read as PEFT does", function()
+    for _, o in ipairs { { rank = 2, alpha = 5 }, { rank = 3, dora = true }, { rank = 2, rslora = true } } do
+      folder(function(dir)
+        local plain = net()
+        local n = stirred(nn.lora(plain:clone(), o))
+        n.score:requires_grad_(true) -- a head that was trained as well
+        T.no_grad(function() n.score.weight:add_(1) end)
+        assert(nn.save_lora(n, dir))
+        local c, t = assert(json.read(dir .. "/adapter_config.json")),
+          assert(T.load(dir .. "/adapter_model.safetensors"))
+        assert.equal("LORA", c.peft_type)
+        assert.same({ "q_proj", "v_proj" }, { table.unpack(c.target_modules) })
+        assert.is_truthy(t["base_model.model.q_proj.lora_A.weight"])
+        local again, names = assert(nn.load_lora(plain, dir))
+        assert.same({ "q_proj", "v_proj" }, names)
+        local x = T.randn(3, 4)
+        same(again(x), n(x))
+        assert.is_true(again.score.weight.requires_grad and not again.q_proj.weight.requires_grad)
+      end)
+    end
+  end)
+
+  it("drops inputs of the adapter in training alone, and copies with the network", function()
+    local n, x = stirred(nn.lora(net(), { dropout = 0.5 })), T.ones(3, 4)
+    assert.is_false(n(x):equal(n(x)))
+    local other = n:eval():clone()
+    assert.is_true(n(x):equal(other(x)))
+    T.no_grad(function() other.q_proj.lora_B:fill_(0) end)
+    assert.is_false(n(x):equal(other(x)))
+  end)
+
+  it("refuses adapters of another network, and changes nothing then", function()
+    local function refused(change)
+      local message
+      folder(function(dir)
+        assert(nn.save_lora(nn.lora(net(), { rank = 2 }), dir))
+        local t, list = assert(T.load(dir .. "/adapter_model.safetensors")), {}
+        for key, v in pairs(t) do list[key] = v:clone() end
+        local c = assert(json.read(dir .. "/adapter_config.json"))
+        change(list, c)
+        assert(T.save(dir .. "/adapter_model.safetensors", list))
+        assert(json.write(dir .. "/adapter_config.json", c))
+        local n = net()
+        local got, why, code = nn.load_lora(n, dir)
+        assert.is_nil(got)
+        assert.is_string(code)
+        assert.equal(5, #n:parameters())
+        assert.is_true(n.q_proj.weight.requires_grad)
+        message = why
+      end)
+      return message
+    end
+    local function has(message, part) assert.is_truthy(message:find(part, 1, true), message) end
+    local A, B = "base_model.model.q_proj.lora_A.weight", "base_model.model.q_proj.lora_B.weight"
+    has(refused(function(t) t[B] = nil end), "'q_proj' has no lora_B")
+    has(refused(function(t) t[A] = T.ones(3, 4) end), "lora_A of 'q_proj' is [3, 4], expected [2, 4]")
+    has(refused(function(t) t["base_model.model.k_proj.lora_A.weight"] = T.ones(2, 4) end), "the layer 'k_proj', which")
+    has(refused(function(t) t["base_model.model.norm.weight"] = T.ones(2) end), "nothing in the network is what")
+    has(refused(function(t) t["base_model.model.score.weight"] = T.ones(2) end), "is [2], expected [2, 5]")
+    has(refused(function(_, c) c.peft_type = "IA3" end), "peft_type must be LORA, got IA3")
+    has(refused(function(_, c) c.use_dora = true end), "has no lora_magnitude_vector")
+    fails(function() nn.save_lora(net(), "/tmp") end, "no adapters")
+  end)
+
+  it("goes beside the layers of T.models, and is no part of what T.models.save writes", function()
+    local m = T.models.GPT2 { vocab_size = 16, n_positions = 16, n_embd = 8, n_layer = 2, n_head = 2 }
+    local _, names = nn.lora(m)
+    assert.same({ "transformer.h.0.attn.c_attn", "transformer.h.1.attn.c_attn" }, names)
+    stirred(m):eval()
+    local ids = T.tensor({ { 3, 4, 5 } }, { dtype = "i64" })
+    local want = m(ids)
+    assert.equal(3, m:generate({ 3, 4 }, { max_new_tokens = 3, stop = false }):numel())
+    folder(function(dir)
+      fails(function() T.models.save(m, dir) end, "nn.merge_lora")
+      assert(T.models.save(nn.merge_lora(m), dir))
+      same(assert(T.models.load(dir))(ids), want)
+    end)
+  end)
+end)
