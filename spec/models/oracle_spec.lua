@@ -229,3 +229,20 @@ describe("T.models.process", function()
     end
   end)
 end)
+
+describe("T.models.image_processor", function()
+  local dir = root .. "/preprocess"
+  it("makes of pictures what transformers makes of them", function()
+    if not exists(dir .. "/case.lua") then return pending("no folder " .. dir) end
+    local case, t = dofile(dir .. "/case.lua"), assert(T.load(dir .. "/preprocess.safetensors"))
+    for _, name in ipairs(case.processors) do
+      local look = assert(T.models.image_processor(dir .. "/" .. name))
+      for i = 1, #case.sizes do
+        local got, want = look(t["image." .. i]):select(1, 1), t[("%s.%d"):format(name, i)]
+        assert.same(want:shape(), got:shape())
+        local off = (got - want):abs():max():item()
+        assert.is_true(off <= 1e-5, ("%s, picture %d: off by %g"):format(name, i, off))
+      end
+    end
+  end)
+end)

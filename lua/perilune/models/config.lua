@@ -124,6 +124,7 @@ function config.rope(who, c, rope, head_dim, defaults)
   local kind = of "rope_type" or of "type" or "default"
   if kind == "su" or kind == "yarn" and defaults.yarn_is_longrope then kind = "longrope" end
   local part = of "partial_rotary_factor" or c.partial_rotary_factor or defaults.partial or 1
+  if kind == "default" and not defaults.partial then part = 1 end -- as transformers does for most architectures
   local most, old = c.max_position_embeddings, nil
   if kind == "llama3" or kind == "yarn" or kind == "longrope" then
     old = c.original_max_position_embeddings or of "original_max_position_embeddings" or most

@@ -67,7 +67,8 @@ end
 
 -- ---- the stack ---------------------------------------------------------------------------------------------
 
-local Decoder = module.class "Decoder"
+local Decoder = module.class("Decoder", base.Pretrained)
+Decoder.can_checkpoint = true
 
 --- d: names of the children; vocab, width, layers; norm(width), attention(i), mlp(i) make the parts of layer i (from
 -- 1); windows: how far each layer sees, or false; ropes: settings of rotary embeddings, rope_of(i): which of them
@@ -130,6 +131,7 @@ function Decoder:forward(tokens, opts)
   x = self.drop(x)
   local turns, masks, hidden = {}, {}, o.hidden_states and { x } or nil
   for i = 1, d.ropes do turns[i] = table.pack(self["rotary" .. i](at)) end
+  local again = self.training and self.checkpointed and not o.cache
   for i, layer in ipairs(self[n.layers]) do
     local window = d.windows[i] or false
     if masks[window] == nil then
@@ -138,9 +140,10 @@ function Decoder:forward(tokens, opts)
         window = window or nil, padding = padding, device = device } or nil }
     end
     local m, r = masks[window], d.ropes > 0 and (d.rope_of and d.rope_of(i) or 1)
-    x = layer(x, { mask = m.mask, is_causal = m.plain, rope = r and self["rotary" .. r] or nil,
+    local how = { mask = m.mask, is_causal = m.plain, rope = r and self["rotary" .. r] or nil,
       cos = r and turns[r][1] or nil, sin = r and turns[r][2] or nil, cache = o.cache, layer = i, window = window
-        or nil })
+        or nil }
+    x = again and T.checkpoint(layer, x, how) or layer(x, how)
     if hidden then hidden[i + 1] = x end
   end
   x = self[n.norm](x)
@@ -238,9 +241,9 @@ function Sequence:forward(tokens, opts)
   local o, d = opts or {}, self._d
   local x, out = self[d.names.root](tokens, o)
   local logits, b, l = self.score(x), x:size(1), x:size(2)
-  local last = T.full({ b }, l, { dtype = "i64" })
+  local last = T.full({ b }, l, { dtype = "i64", device = x:device() })
   if d.pad and T.is_tensor(tokens) then
-    local at = base.ids(d.who, tokens, d.vocab):ne(d.pad):long() * T.arange(l):unsqueeze(1)
+    local at = base.ids(d.who, tokens, d.vocab):ne(d.pad):long() * T.arange(l, { device = x:device() }):unsqueeze(1)
     last = (at:max(2)):clamp { min = 1 }
   elseif b > 1 then
     fail("%s: a batch needs pad_token_id in the config, to know where each text ends", d.who)
@@ -251,10 +254,29 @@ function Sequence:forward(tokens, opts)
   return base.results(logits, out, opts)
 end
 
--- A model without a head is the stack alone, its parameters without a prefix.
-local heads = { ForCausalLM = Causal, ForSequenceClassification = Sequence, Model = Decoder }
+-- Classes of tokens.
+local Token = module.class("TokenClassifier", base.Pretrained)
+function Token:init(d)
+  self[d.names.root] = Decoder(d)
+  self.dropout = Dropout(d.head_dropout or 0.1)
+  self.score = Linear(d.width, d.num_labels)
+  rawset(self, "_d", d)
+end
+function Token:forward(tokens, opts)
+  local o, d = opts or {}, self._d
+  local x, out = self[d.names.root](tokens, base.without(o, "labels"))
+  local logits = self.score(self.dropout(x))
+  if o.labels ~= nil then out.loss = base.cross_entropy(d.who, logits, o.labels) end
+  out.logits, out.last_hidden_state = logits, nil
+  return base.results(logits, out, opts)
+end
 
---- The three classes of a family: Name, "Llama", gives LlamaModel, LlamaForCausalLM, LlamaForSequenceClassification.
+-- A model without a head is the stack alone, its parameters without a prefix.
+local heads = { ForCausalLM = Causal, ForSequenceClassification = Sequence, ForTokenClassification = Token,
+  Model = Decoder }
+
+--- The classes of a family: Name, "Llama", gives LlamaModel, LlamaForCausalLM, LlamaForSequenceClassification,
+-- LlamaForTokenClassification.
 -- settings(c, who) → d.
 function M.family(a)
   a.classes = {}

@@ -258,6 +258,7 @@ for name, file in pairs(files) do
   models[name] = function(settings) return make(name, file, settings) end
 end
 models.process = require("perilune.models.processors").process
+models.image_processor = require("perilune.models.images").image_processor
 function models.log_mel(...) return require("perilune.models.whisper").log_mel(...) end
 
 require("perilune.surface").seal(models, nil, "models.")

@@ -19,7 +19,8 @@ local fields = { { "vocab_size", "count", 32064 }, { "hidden_size", "count", 307
 --   print(table.concat((net(T.tensor({ { 0, 7, 3 } }, { dtype = "i64" }))):shape(), " "))  --> 1 3 8
 return llama.family("Phi3", "phi3", fields, function(c, who)
   local act = config.activation(who, c.hidden_act)
-  return llama.settings(c, who, { yarn_is_longrope = true, d = { dropout = c.resid_pdrop, embed_dropout = c.embd_pdrop,
+  return llama.settings(c, who, { yarn_is_longrope = true, partial = 1.0, d = { dropout = c.resid_pdrop,
+    embed_dropout = c.embd_pdrop,
     windows = config.windows(c, function() return true end),
     attention = function() return nn.GroupedQueryAttention(c.hidden_size, c.num_attention_heads, { fused = "blocks",
       num_kv_heads = c.num_key_value_heads or c.num_attention_heads, head_dim = c.head_dim,

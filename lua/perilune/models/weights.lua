@@ -2,19 +2,13 @@
 --- Weights of a folder: which files hold them, under which names, and how they become parameters. Everything is checked
 -- before anything is made. @module perilune.models.weights
 local T = require "perilune"
-local json = require "perilune.io.json"
 local module = require "perilune.nn.module"
 local options = require "perilune.options"
+local shards = require "perilune.io.shards"
 
 local weights = {}
 
 local function fault(code, fmt, ...) error({ message = fmt:format(...), code = code }, 0) end
-
-local function exists(path)
-  local f = io.open(path, "rb")
-  if f then f:close() end
-  return f ~= nil
-end
 
 -- ---- files -------------------------------------------------------------------------------------------------
 
@@ -29,49 +23,24 @@ local function load_file(path)
   return t
 end
 
--- The shards that an index names, as one table; from: name → file.
-local function sharded(dir, index)
-  local list, why, code = json.read(index)
-  if not list then fault(code, "%s", why) end
-  local map = type(list) == "table" and list.weight_map
-  if type(map) ~= "table" then fault("format", "%s: no weight_map", index) end
-  local files, names = {}, {}
-  for name, file in pairs(map) do
-    if type(name) ~= "string" or type(file) ~= "string" or file == "" or file:find "[/\\]" or file:find "^%.%.?$" then
-      fault("format", "%s: '%s' is said to be in %s; a file of the same folder is wanted", index, tostring(name),
-        options.describe(file))
-    end
-    if not files[file] then names[#names + 1] = file end
-    files[file] = files[file] or {}
-    table.insert(files[file], name)
-  end
-  table.sort(names)
-  local out, from = {}, {}
-  for _, file in ipairs(names) do
-    local path = dir .. "/" .. file
-    if not exists(path) then fault("io", "%s: the shard %s is missing", index, file) end
-    local t = load_file(path)
-    for _, name in ipairs(files[file]) do
-      if t[name] == nil then fault("format", "%s: tensor '%s' is missing, which %s says is here", path, name, index) end
-    end
-    for name, v in pairs(t) do out[name], from[name] = v, path end
-  end
-  return out, from
-end
-
 --- All tensors of a folder by name, and the file of each.
 function weights.read(dir)
-  local function whole(path)
-    local t, from = load_file(path), {}
-    for name in pairs(t) do from[name] = path end
-    return t, from
+  local list, why, code = shards.find(dir)
+  if not list then fault(code, "%s", why) end
+  if list.kind == "gguf" then
+    fault("unsupported", "%s: GGUF has names of its own; safetensors or PyTorch's files are wanted", list.files[1])
   end
-  for _, name in ipairs { "model.safetensors", "pytorch_model.bin" } do
-    local path = dir .. "/" .. name
-    if exists(path) then return whole(path) end
-    if exists(path .. ".index.json") then return sharded(dir, path .. ".index.json") end
+  local out, from = {}, {}
+  for _, path in ipairs(list.files) do
+    local names = {}
+    for name, t in pairs(load_file(path)) do
+      if out[name] then fault("format", "%s: tensor '%s' is in %s, too", path, name, from[name]) end
+      out[name], from[name], names[#names + 1] = t, path, name
+    end
+    local wrong = shards.check(list, path, names)
+    if wrong then fault("format", "%s", wrong) end
   end
-  fault("io", "%s: no weights: model.safetensors, model.safetensors.index.json or pytorch_model.bin is wanted", dir)
+  return out, from
 end
 
 -- ---- names -------------------------------------------------------------------------------------------------
