@@ -4,6 +4,7 @@
 #ifdef PL_HAVE_EDIT
 #include "bindings/terminal/terminal.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <histedit.h>
 #include <langinfo.h>
@@ -11,6 +12,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -23,11 +25,18 @@ typedef struct Editor {
   History *history;
   lua_State *L; /* who reads just now */
   const char *prompt;
+  size_t indent; /* blanks that the line began with by itself */
+  wchar_t held;  /* the newline that waits behind OUTDENT, or 0 */
   mbstate_t shift;
   int stopped_by; /* the signal that ended the last read, or 0 */
+  bool resized;   /* during this read: where the line's rows are now is not certain */
 } Editor;
 
-enum { MAX_PROMPT = 128, HISTORY = 5000 };
+#define OUTDENT     L'\037'
+#define OUTDENT_KEY "^_"
+enum { ON_COMPLETE = 1, ON_PAINT, N_FUNCTIONS = ON_PAINT }; /* the functions of an editor, its user values */
+
+enum { MAX_PROMPT = 128, MAX_INDENT = 64, HISTORY = 5000 };
 static const int SIGNALS[] = {SIGINT, SIGWINCH, SIGTSTP, SIGTERM, SIGHUP};
 enum { N_SIGNALS = sizeof SIGNALS / sizeof *SIGNALS };
 
@@ -53,11 +62,28 @@ static bool over(Editor *e) {
   for (int i = 0; i < N_SIGNALS; i++) {
     if (!arrived[i]) continue;
     arrived[i] = 0;
-    if (SIGNALS[i] == SIGWINCH) el_resize(e->el);
+    if (SIGNALS[i] == SIGWINCH) e->resized = true, el_resize(e->el);
     else if (SIGNALS[i] == SIGTSTP) suspend(e->el);
     else return e->stopped_by = SIGNALS[i], true;
   }
   return false;
+}
+
+/* Asks the editor's function for the line in colours, and shows it so. A failing function leaves the line plain. */
+static void paint(Editor *e) {
+  lua_State *L = e->L;
+  const LineInfo *line = el_line(e->el);
+  EditedLine edited = {.prompt = e->prompt,
+                       .text = line->buffer,
+                       .size = (size_t)(line->lastchar - line->buffer),
+                       .cursor = (size_t)(line->cursor - line->buffer)};
+  int top = lua_gettop(L);
+  if (edited.size == 0 || e->resized || !lua_checkstack(L, 4)) return;
+  if (lua_getiuservalue(L, 1, ON_PAINT) == LUA_TFUNCTION) {
+    lua_pushlstring(L, edited.text, edited.size);
+    if (lua_pcall(L, 1, 1, 0) == LUA_OK && lua_type(L, -1) == LUA_TSTRING) terminal_paint(&edited, lua_tostring(L, -1));
+  }
+  lua_settop(L, top);
 }
 
 /* The next byte: 1, 0 at the end, -1 for a signal or an error. */
@@ -67,6 +93,7 @@ static int next_byte(Editor *e, char *out) {
   for (int i = 0; i < N_SIGNALS; i++) sigdelset(&open, SIGNALS[i]);
   for (;;) {
     struct pollfd in = {.fd = STDIN_FILENO, .events = POLLIN};
+    if (poll(&in, 1, 0) == 0) paint(e);
     int ready = ppoll(&in, 1, NULL, &open);
     if (over(e)) return -1;
     if (ready < 0 && errno != EINTR) return -1;
@@ -81,6 +108,12 @@ static int read_char(EditLine *el, wchar_t *out) {
   Editor *e;
   char byte;
   el_get(el, EL_CLIENTDATA, &e);
+  if (e->held) {
+    paint(e);
+    *out = e->held;
+    e->held = 0;
+    return 1;
+  }
   for (;;) {
     int n = next_byte(e, &byte);
     if (n <= 0) return n;
@@ -89,6 +122,10 @@ static int read_char(EditLine *el, wchar_t *out) {
     if (used == (size_t)-1) {
       memset(&e->shift, 0, sizeof e->shift);
       *out = L'?';
+    }
+    if (e->indent > 0 && (*out == L'\n' || *out == L'\r')) {
+      e->held = *out;
+      *out = OUTDENT;
     }
     return 1;
   }
@@ -106,7 +143,7 @@ static unsigned char complete(EditLine *el, int key) {
   const LineInfo *line = el_line(el);
   unsigned char todo = CC_NORM;
   int top = lua_gettop(L);
-  if (!lua_checkstack(L, 8) || lua_getiuservalue(L, 1, 1) != LUA_TFUNCTION) goto out;
+  if (!lua_checkstack(L, 8) || lua_getiuservalue(L, 1, ON_COMPLETE) != LUA_TFUNCTION) goto out;
   lua_pushlstring(L, line->buffer, (size_t)(line->lastchar - line->buffer));
   lua_pushinteger(L, line->cursor - line->buffer);
   if (lua_pcall(L, 2, 3, 0) != LUA_OK) goto out;
@@ -125,6 +162,33 @@ static unsigned char complete(EditLine *el, int key) {
 out:
   lua_settop(L, top);
   return todo;
+}
+
+/* What OUTDENT does, which comes before each newline: a line that begins with the blanks it was given and then ends a block
+ * loses one step of them. It is a key because libedit draws the line anew only behind keys. */
+static unsigned char outdent(EditLine *el, int key) {
+  Editor *e;
+  (void)key;
+  el_get(el, EL_CLIENTDATA, &e);
+  static const char *const closers[] = {"end", "else", "elseif", "until", "}", ")", "]"};
+  enum { STEP = 2 };
+  const LineInfo *line = el_line(el);
+  const size_t size = (size_t)(line->lastchar - line->buffer), blanks = e->indent;
+  const char *word = line->buffer + blanks;
+  size_t n = 0, spaces = 0;
+  while (spaces < size && line->buffer[spaces] == ' ') spaces++;
+  if (blanks < STEP || spaces != blanks) return CC_NORM;
+  while (blanks + n < size && (word[n] == '_' || isalnum((unsigned char)word[n]))) n++;
+  if (n == 0) n = 1;
+  for (size_t i = 0; i < sizeof closers / sizeof *closers; i++) {
+    if (strlen(closers[i]) != n || blanks + n > size || memcmp(word, closers[i], n) != 0) continue;
+    el_cursor(el, -(1 << 20)); /* to the beginning, then behind one step */
+    el_cursor(el, STEP);
+    el_deletestr(el, STEP);
+    e->indent = 0;
+    return CC_REFRESH;
+  }
+  return CC_NORM;
 }
 
 /* ---- the object ----------------------------------------------------------------------------- */
@@ -167,13 +231,15 @@ static const char *reason(const Editor *e) {
   }
 }
 
-/* editor:read(prompt) → line without its newline; or nil, "end" | "interrupt" | "terminated" | "hangup". In the
- * prompt, text between two bytes 1 takes no room (colours). */
+/* editor:read(prompt, indent = 0) → line without its newline; or nil, "end" | "interrupt" | "terminated" | "hangup". In the
+ * prompt, text between two bytes 1 takes no room (colours). The line begins with `indent` blanks. */
 static int editor_read(lua_State *L) {
   Editor *e = check(L);
   size_t size;
   const char *prompt = luaL_checklstring(L, 2, &size);
+  lua_Integer indent = luaL_optinteger(L, 3, 0);
   if (size > MAX_PROMPT) return luaL_error(L, "the prompt is too long");
+  if (indent < 0 || indent > MAX_INDENT) indent = 0;
   struct sigaction saved[N_SIGNALS];
   sigset_t mask;
   int n = 0;
@@ -181,8 +247,14 @@ static int editor_read(lua_State *L) {
   e->L = L;
   e->prompt = prompt;
   e->stopped_by = 0;
+  e->resized = false;
+  e->held = 0;
+  e->indent = (size_t)indent;
   memset(&e->shift, 0, sizeof e->shift);
   el_resize(e->el);
+  char blanks[MAX_INDENT + 1];
+  snprintf(blanks, sizeof blanks, "%*s", (int)indent, "");
+  if (indent > 0) el_push(e->el, blanks);
   install(true, saved, &mask);
   const char *line = el_gets(e->el, &n);
   install(false, saved, &mask);
@@ -207,14 +279,19 @@ static int editor_add(lua_State *L) {
   return 0;
 }
 
-/* editor:on_complete(f): see complete() */
-static int editor_on_complete(lua_State *L) {
+static int set_function(lua_State *L, int which) {
   check(L);
   luaL_checktype(L, 2, LUA_TFUNCTION);
   lua_settop(L, 2);
-  lua_setiuservalue(L, 1, 1);
+  lua_setiuservalue(L, 1, which);
   return 0;
 }
+
+/* editor:on_complete(f): see complete() */
+static int editor_on_complete(lua_State *L) { return set_function(L, ON_COMPLETE); }
+
+/* editor:on_paint(f): f(line) → the line with colours (ESC [ … m) in it, or nil; see paint() */
+static int editor_on_paint(lua_State *L) { return set_function(L, ON_PAINT); }
 
 static int editor_close(lua_State *L) {
   Editor *e = luaL_checkudata(L, 1, EDITOR);
@@ -232,8 +309,8 @@ static void choose_locale(void) {
 }
 
 static void push_metatable(lua_State *L) {
-  static const luaL_Reg methods[] = {
-      {"read", editor_read}, {"add", editor_add}, {"on_complete", editor_on_complete}, {"close", editor_close}, {NULL, NULL}};
+  static const luaL_Reg methods[] = {{"read", editor_read},         {"add", editor_add},     {"on_complete", editor_on_complete},
+                                     {"on_paint", editor_on_paint}, {"close", editor_close}, {NULL, NULL}};
   if (!luaL_newmetatable(L, EDITOR)) return;
   luaL_newlib(L, methods);
   lua_setfield(L, -2, "__index");
@@ -245,6 +322,8 @@ static void set_keys(EditLine *el) {
   el_set(el, EL_EDITOR, "emacs");
   el_set(el, EL_ADDFN, "perilune-complete", "Complete the word before the cursor", complete);
   el_set(el, EL_BIND, "^I", "perilune-complete", NULL);
+  el_set(el, EL_ADDFN, "perilune-outdent", "Take a step of blanks from a line that ends a block", outdent);
+  el_set(el, EL_BIND, OUTDENT_KEY, "perilune-outdent", NULL);
   el_set(el, EL_BIND, "^R", "em-inc-search-prev", NULL);
   el_set(el, EL_BIND, "^W", "ed-delete-prev-word", NULL);
   el_set(el, EL_BIND, "\033[1;5D", "ed-prev-word", NULL); /* Ctrl and an arrow key */
@@ -253,7 +332,7 @@ static void set_keys(EditLine *el) {
 }
 
 int terminal_editor(lua_State *L) {
-  Editor *e = lua_newuserdatauv(L, sizeof *e, 1);
+  Editor *e = lua_newuserdatauv(L, sizeof *e, N_FUNCTIONS);
   memset(e, 0, sizeof *e);
   push_metatable(L);
   lua_setmetatable(L, -2);

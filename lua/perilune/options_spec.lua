@@ -27,7 +27,8 @@ end
 
 -- What options are called elsewhere.
 local elsewhere = { learning_rate = "lr", n_epochs = "epochs", num_epochs = "epochs", validation = "valid",
-  val = "valid", axis = "dim", keepdims = "keepdim", batchsize = "batch_size", bs = "batch_size" }
+  val = "valid", axis = "dim", keepdims = "keepdim", batchsize = "batch_size", bs = "batch_size",
+  resume = "append", verbose = "quiet" }
 
 -- Capitals and underscores do not count.
 local function plain(name) return (name:lower():gsub("_", "")) end

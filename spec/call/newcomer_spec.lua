@@ -47,10 +47,29 @@ local wrong = {
   ["net(x):backward()"] = "y:sum():backward()",
   ["x:sum():backward()"] = "call requires_grad_() on a leaf before",
   ["T.save('/tmp/never.safetensors', net)"] = "save net:state_dict(), not the module itself",
+  ["nn.Sequential(net, nn.ReLU)"] = "got the class nn.ReLU; call it: nn.ReLU(…)",
+  ["nn.Sequential(net, T.relu)"] = "an activation has a module, such as nn.ReLU()",
+  ["nn.ReLU(x)"] = "make the module first: local m = nn.ReLU(…), then m(x)",
+  ["local C = nn.class 'C' local c = C() c.layers = { nn.Linear(2, 2) } c:parameters()"] =
+    "C.layers is a plain table, so the modules in it do not register and would be neither trained nor saved; "
+    .. "wrap it: nn.ModuleList(…)",
+  ["local C = nn.class 'C' local c = C() c.in_ = { a = nn.Parameter(T.ones(2)) } "
+    .. "optim.SGD(nn.Sequential(c):parameters(), { lr = 1 })"] = "1 (C).in_ is a plain table, so the parameters in it",
   ["if x > 0 then end"] = "x:gt(0) for x > 0",
   ["local first = x[0]"] = "indices start at 1",
   ["x.foo = 1"] = "only grad and requires_grad",
 }
+
+describe("a plain table of modules", function()
+  it("may hold what is registered elsewhere", function()
+    local C = T.nn.class "C"
+    local c = C()
+    c.a = T.nn.Linear(2, 2)
+    c.order = { c.a, c.a.weight, 3 }
+    assert.equal(2, #c:parameters())
+    assert.equal(0, #c:buffers())
+  end)
+end)
 
 describe("the first hour", function()
   for code, part in pairs(wrong) do

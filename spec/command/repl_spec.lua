@@ -235,6 +235,28 @@ describe("the prompt", function()
     end
   end)
 
+  it("colours what is typed and indents what goes on", function()
+    local got = term.play({ { "expect", "]>" }, { "send", "local n = 12 -- twelve" }, { "pause", 150 },
+      { "send", "\n" }, { "expect", "[2]>" }, { "ready" }, { "send", "for i = 1, 2 do\n" }, { "expect", ">>" },
+      { "ready" }, { "pause", 100 }, { "send", "if i == n then\n" }, { "pause", 200 }, { "send", "print 'never'\n" }, { "pause", 200 },
+      { "send", "else\n" },
+      { "pause", 200 }, { "send", "print('x' .. i)\n" }, { "pause", 200 }, { "send", "end\n" }, { "pause", 200 },
+      { "send", "end\n" }, { "expect", "x1\r\nx2\r" }, { "expect", "[3]>" }, { "ready" },
+      { "send", "s = 'a text that is much longer than this terminal of the spec is wide, eighty columns'; #s" },
+      { "pause", 150 }, { "send", "\1\5\n" },
+      { "expect", "\27[36m81\27[0m" }, { "send", "\4" } }, "NO_COLOR= XDG_STATE_HOME=" .. home)
+    assert.is_nil(got.missing, got.raw)
+    for _, part in ipairs { "\27[35mlocal\27[0m n = \27[36m12\27[0m \27[2m-- twelve\27[0m",
+      "\27[35mif\27[0m i == n \27[35mthen", "\27[1A\27[5Cs = \27[32m'a text that is much longer than this terminal "
+      .. "of the spec is wide, eig\r\27[Bhty columns'\27[0m" } do
+      assert.truthy(got.raw:find(part, 1, true), part .. " is not in " .. got.raw)
+    end
+    local kept = term.read(home .. "/perilune/history")
+    local block = "for i = 1, 2 do\\n  if i == n then\\n    print 'never'\\n  else\\n    print('x' .. i)\\n"
+      .. "  end\\nend\n"
+    assert.truthy(kept:find(block, 1, true), kept)
+  end)
+
   it("says what is wrong with its history file, and goes on", function()
     local dir = home .. "/perilune"
     assert(os.execute("mkdir " .. dir .. " && mkdir " .. dir .. "/history"))

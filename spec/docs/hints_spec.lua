@@ -175,8 +175,36 @@ describe("a hint", function()
       "; x.grad is nil until a backward has reached it", 1, true))
   end)
 
+  it("of a line that goes on with the call above it says so, of others not", function()
+    local function runtime(line, before)
+      return hints.runtime("attempt to perform arithmetic on a nil value (global 'w')", line, nil, {}, before)
+    end
+    local text = "; a line that begins with ( goes on with the call above it: put a ; before the ("
+    assert.equal(text, runtime("(w * w):sum()", "local w = T.ones(2)"))
+    assert.equal("", runtime("(w * w):sum()", nil))
+    assert.equal("", runtime("(w * w):sum()", "local v = T.ones(2)"))
+    assert.equal("", runtime("y = w * w", "local w = T.ones(2)"))
+  end)
+
+  it("of a variable of the script's never names a function of T for it", function()
+    local env = { log = setmetatable({}, { __index = { write = print } }), list = {}, s = "text", T = T }
+    for line, want in pairs {
+      ["log:add{ a = 1 }"] = "", ["list:exp()"] = "", ["s:matmul()"] = "", ["list:append(1)"] = "; t[#t + 1] = v, or "
+        .. "table.insert(t, v), appends", ["T.log.cvs()"] = "; did you mean 'csv'?",
+    } do
+      local name = line:match "[:.]([%a_]+)%s*[({]"
+      local kind = line:find ":" and "method" or "field"
+      local message = ("attempt to call a nil value (%s '%s')"):format(kind, name)
+      assert.equal(want, hints.runtime(message, line, nil, env), line)
+    end
+  end)
+
   it("of a syntax error says how Lua writes it", function()
     for line, want in pairs {
+      ["x = [1, 2]"] = { "unexpected symbol near '['", "a list is written { 1, 2, 3 }" },
+      ["if x == nil: print(1)"] = { "'then' expected near ':'", "if … then … else … end, without a colon" },
+      ["function f(x): return x end"] = { "unexpected symbol near ':'", "function f(x) … end, without a colon" },
+      ["n++"] = { "unexpected symbol near '+'", "n = n + 1" },
       ["y = x[1, 2]"] = { "']' expected near ','", 'x[{1, 2}] or x["1, 2"]' },
       ["y = x[:, 1]"] = { "unexpected symbol near ':'", 'x[{{}, 1}] or x[":, 1"]' },
       ["y = x[2:3]"] = { "']' expected near ':'", 'x[{{2, 3}}] or x["2:3"]' },

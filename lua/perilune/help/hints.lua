@@ -82,6 +82,25 @@ local SPACES = { nn = "nn.", F = "nn.F.", optim = "optim.", data = "data.", T = 
   lr_scheduler = "optim.lr_scheduler.", metrics = "metrics.", utils = "nn.utils.", transforms = "data.transforms.",
   plot = "plot.", log = "log.", special = "special.", distributions = "distributions.", distributed = "distributed." }
 
+-- What a method of another language's texts and lists is in Lua.
+local LISTS = { append = "t[#t + 1] = v, or table.insert(t, v), appends", push = "t[#t + 1] = v appends",
+  insert = "table.insert(t, [at,] v)", remove = "table.remove(t, at)", pop = "table.remove(t)", sort = "table.sort(t)",
+  join = "table.concat(t, sep)", concat = "table.concat(t, sep)", len = "the length of t is #t",
+  size = "the length of t is #t", items = "for k, v in pairs(t) do … end", keys = "for k in pairs(t) do … end",
+  values = "for _, v in pairs(t) do … end", extend = "table.move(other, 1, #other, #t + 1, t)",
+  copy = "table.move(t, 1, #t, 1, {})" }
+local TEXTS = { split = "for word in s:gmatch('[^,]+') do … end", strip = "s:match('^%s*(.-)%s*$')",
+  replace = "s:gsub('from', 'to')", startswith = "s:sub(1, n) == start", endswith = "s:sub(-n) == ending",
+  join = "table.concat(list, sep)", length = "#s" }
+-- What tensors of others have.
+local TENSORS = { type = "x:to(dtype) converts, x:dtype() tells", T = "x:t()", mT = "x:transpose(-2, -1)",
+  data = "x:detach()", ndim = "x:dim()", show = "print(x), or x:imshow()", plot = "T.plot(x)", append =
+  "T.cat({x, y}, 1)", len = "#x, the size of dim 1", length = "#x, the size of dim 1" }
+-- What T, nn and optim of others have.
+local FUNCTIONS = { device = 'devices are texts: device = "cpu" or "cuda"', dtype = 'dtypes are texts: dtype = "f64"',
+  Variable = "a tensor is enough: x:requires_grad_()", array = "T.tensor { … }", Dense = "nn.Linear(in, out)",
+  asarray = "T.tensor { … }", compile = "T.jit(f)", Input = "nn.Linear(in, out) is given its sizes", fit = "T.fit" }
+
 local function told_path(path) return ("; is %s meant?"):format(path) end
 
 local function called_nil(kind, name, line, vars, env)
@@ -90,6 +109,9 @@ local function called_nil(kind, name, line, vars, env)
   local near
   if kind == "global" then
     if GLOBALS[name] then return "; " .. GLOBALS[name] end
+    if name == "f" and line and line:find "%f[%w_]f[\"']" then
+      return '; texts are made by ("%d of %s"):format(n, name)'
+    end
     near = #name > 2 and elsewhere.nearest(name, walk.members(env))
     if near then return ("; did you mean '%s'?"):format(near) end
     return #name > 2 and elsewhere.find(name) and told_path(elsewhere.find(name)) or ""
@@ -98,11 +120,22 @@ local function called_nil(kind, name, line, vars, env)
   local holder = line and line:match("([%a_][%w_.]*)%s*" .. mark .. "%s*" .. name .. "%f[^%w_]")
   local value
   if holder then value = at_path(holder, vars, env) end
+  local meta = value ~= nil and type(value) == "table" and debug.getmetatable(value)
+  local spaced = holder and SPACES[holder:match "[^.]+$"]
+  -- a variable that is only called as a part of perilune is: log, data
+  if meta and not rawget(meta, "__lazy") then spaced = nil end
+  local list = type(value) == "table" and debug.getmetatable(value) == nil
+  local other = type(value) == "string" and TEXTS or is_tensor(value) and TENSORS
+    or spaced and FUNCTIONS or list and LISTS
+  if spaced and list then other = FUNCTIONS end
+  if other and rawget(other, name) then return "; " .. other[name] end
   if value ~= nil then
     near = elsewhere.nearest(name, walk.members(value, kind == "method"), #name <= 2)
     if near then return ("; did you mean '%s'?"):format(near) end
   end
-  local space = holder and SPACES[holder:match "[^.]+$"]
+  local space = spaced
+  -- a table or text of the script's has nothing to do with the functions of T
+  if value ~= nil and not is_tensor(value) and not space then return "" end
   local path = #name > 2 and elsewhere.find(name, is_tensor(value) and "x" or space)
   return path and path ~= (holder or "") .. "." .. name and told_path(path) or ""
 end
@@ -113,9 +146,19 @@ local function uncalled(name, line)
   return ("; %s is a method: %s:%s()"):format(name, holder, name)
 end
 
+-- `local w = f()` and below it `(w * w):sum()`: Lua goes on over the end of the line, and w is not there yet.
+local function goes_on(message, line, before)
+  local name = message:match "attempt to [%a ]+ a nil value %(global '([%a_][%w_]*)'%)$"
+  if name and line and line:find "^%s*%(" and before and before:find("%f[%w_]" .. name .. "%f[^%w_].*%)%s*$") then
+    return "; a line that begins with ( goes on with the call above it: put a ; before the ("
+  end
+end
+
 --- A hint for a message of Lua at run time: text to add behind it, or "". line: the script's line, if known; vars:
--- what it sees (M.variables), env: its globals.
-function M.runtime(message, line, vars, env)
+-- what it sees (M.variables), env: its globals; before: the line above.
+function M.runtime(message, line, vars, env, before)
+  local on = goes_on(message, line, before)
+  if on then return on end
   local kind, name = message:match "attempt to call a nil value %((%a+) '([%a_][%w_]*)'%)$"
   if kind == "field" or kind == "method" or kind == "global" then return called_nil(kind, name, line, vars, env) end
   name = message:match "a function value %(field '([%a_][%w_]*)'%)"
@@ -125,6 +168,7 @@ function M.runtime(message, line, vars, env)
     local holder = line and line:match("([%a_][%w_.]*)%s*%.%s*" .. name .. "%f[^%w_]")
     local value
     if holder then value = at_path(holder, vars, env) end
+    if is_tensor(value) and TENSORS[name] then return "; " .. TENSORS[name] end
     if is_tensor(value) and name == "grad" then
       return (
         "; %s.grad is nil until a backward has reached it: %s:requires_grad_() before, y:backward() after"):format(
@@ -133,6 +177,9 @@ function M.runtime(message, line, vars, env)
     if value == nil then return "" end
     local near = require("perilune.help.elsewhere").nearest(name, require("perilune.repl.walk").members(value))
     return near and ("; did you mean '%s'?"):format(near) or ""
+  end
+  if message:find("attempt to call a table value %(for iterator") then
+    return "; for i, v in ipairs(list) do … end goes over a list, pairs(t) over any table"
   end
   if kind == "global" then
     if GLOBALS[name] then return "; " .. GLOBALS[name] end
@@ -163,6 +210,11 @@ local PATTERNS = {
     end
     if sign == "!" then return "Lua writes ~= for 'not equal'; elementwise it is x:ne(y)" end
   end },
+  { "([%a_][%w_.]*)%s*%+%+%s*$", function(name) return ("Lua has no ++: %s = %s + 1"):format(name, name) end },
+  { "[=(,]%s*%[", function() return "a list is written { 1, 2, 3 }" end, "%[" },
+  { "^%s*if%f[%A].*:", function() return "if … then … else … end, without a colon" end, ":" },
+  { "function%s*[%w_.:]*%s*%b()%s*:", function() return "function f(x) … end, without a colon" end, ":" },
+  { "^%s*while%f[%A].*:", function() return "while … do … end, without a colon" end, ":" },
   { "@", function() return "the matrix product is a:matmul(b)" end, "@" },
   { "%*%*", function() return "the power is x ^ y" end, "%*" },
   { "&&", function() return "Lua writes and; elementwise it is x:logical_and(y)" end, "&" },
@@ -233,9 +285,11 @@ function M.told(message)
     if not info then break end
     if info.what ~= "C" and not M.own(info.source) then
       local file = info.source:match "^@(.*)$"
-      local line = file and M.file_line(file, info.currentline) or
-        info.source:sub(1, 1) ~= "@" and M.line_of(info.source, info.currentline) or nil
-      return message .. M.runtime(message, line, M.variables(level, info.func), _G)
+      local function at(n)
+        return file and M.file_line(file, n) or info.source:sub(1, 1) ~= "@" and M.line_of(info.source, n) or nil
+      end
+      return message .. M.runtime(message, at(info.currentline), M.variables(level, info.func), _G,
+        at(info.currentline - 1))
     end
   end
   return message

@@ -17,7 +17,7 @@ local function listed(who, ...)
   end
   for i = 1, n do
     if not is_module(list[i]) then
-      fail("%s: argument %d must be a module, got %s", who, i, options.describe(list[i]))
+      fail("%s: argument %d must be a module, got %s", who, i, base.no_module(list[i]))
     end
   end
   return list, n
@@ -150,7 +150,7 @@ end
 
 function ModuleDict:set(name, m)
   if type(name) ~= "string" then fail("ModuleDict: names are strings, got %s", options.describe(name)) end
-  if m ~= nil and not is_module(m) then fail("ModuleDict: '%s' must be a module", name) end
+  if m ~= nil and not is_module(m) then fail("ModuleDict: '%s' must be a module, got %s", name, base.no_module(m)) end
   if ModuleDict[name] ~= nil or name == "training" or name:sub(1, 1) == "_" then
     fail("ModuleDict: the name '%s' is taken by a method or field", name)
   end

@@ -173,7 +173,16 @@ local function become(self, class)
   if type(index) == "table" then meta.__index = setmetatable(parameters, { __index = index }) end
 end
 
+-- A class of perilune's that is called with a tensor was meant to be an object: nn.ReLU for nn.ReLU().
+local function refuse_tensor(class)
+  local name, nn = rawget(class, "__name"), rawget(T, "nn")
+  if not nn or not rawequal(rawget(nn, name), class) then return end
+  fail("nn.%s is a class, and a tensor was given to make one; make the module first: local m = nn.%s(…), then m(x)",
+    name, name)
+end
+
 local function construct(class, ...)
+  if type((...)) == "userdata" then refuse_tensor(class) end
   local self = instance(class)
   init(self, ...)
   return self
@@ -209,6 +218,22 @@ end
 
 Module.__perilune_module = true
 setmetatable(Module, { __call = construct, __name = "class" })
+
+-- What was given where a module is wanted, for messages: a class is named, and how it becomes a module.
+local function no_module(v)
+  if type(v) == "table" and rawget(v, "__perilune_module") == true then
+    local nn = rawget(T, "nn")
+    local name = rawget(v, "__name")
+    if nn and rawequal(rawget(nn, name), v) then name = "nn." .. name end
+    return ("the class %s; call it: %s(…)"):format(name, name)
+  end
+  local text = options.describe(v)
+  if type(v) == "function" then
+    return text .. '; a function goes into the forward of a class (nn.class("Name")), an activation has a module, '
+      .. "such as nn.ReLU()"
+  end
+  return text
+end
 
 --- Called by the constructor with its arguments. Children and parameters are assigned here.
 function Module:init() end
@@ -263,7 +288,7 @@ function Module:register_parameter(name, p)
 end
 
 function Module:register_module(name, m)
-  if m ~= nil and not is_module(m) then fail("register_module: '%s' must be a module", name) end
+  if m ~= nil and not is_module(m) then fail("register_module: '%s' must be a module, got %s", name, no_module(m)) end
   rawset(self, name, m)
   note(self, name)
 end
@@ -311,6 +336,26 @@ local function walk(self, prefix, base, seen, visit)
   end
 end
 
+local own_fields = { _names = true, _known = true, _buffers = true, _parameters = true, _hooks = true }
+
+-- A plain table of modules or parameters does not register them: training would leave them as they are, and a saved
+-- network lack them. Those that are registered elsewhere may be in a table, too.
+local function refuse_table(reached, list, prefix, m, key, t)
+  for k, value in next, t do
+    local parameter, known = is_parameter[value], false
+    if parameter then
+      for _, item in ipairs(list) do known = known or rawequal(item[2], value) end
+    end
+    if not known and (parameter or is_module(value) and not reached[value]) then
+      local field = (prefix == "" and class_name(m) or prefix .. " (" .. class_name(m) .. ")") .. "." .. tostring(key)
+      local instead = parameter and "nn.ParameterList" or math.type(k) and "nn.ModuleList" or "nn.ModuleDict"
+      fail("%s is a plain table, so the %s in it do not register and would be neither trained nor saved; wrap it: "
+        .. "%s(…); to leave them out on purpose keep the table in a local variable", field,
+        parameter and "parameters" or "modules", instead)
+    end
+  end
+end
+
 -- Lists {name, value, module, key} of parameters ("parameter") or buffers ("buffer"), each once, or of both
 -- with every name they have ("state"). A module's own come before its children's: parameters, then buffers.
 local function collect(self, what, base)
@@ -331,10 +376,17 @@ local function collect(self, what, base)
       end
     end
   end
-  walk(self, "", base, {}, function(prefix, m)
+  local reached, tables = {}, {}
+  walk(self, "", base, reached, function(prefix, m)
+    for key, value in next, m do
+      if type(value) == "table" and not own_fields[key] and getmetatable(value) == nil then
+        tables[#tables + 1] = { prefix, m, key, value }
+      end
+    end
     if what ~= "buffer" then add(prefix, m, "parameter") end
     if what ~= "parameter" then add(prefix, m, "buffer") end
   end)
+  for _, t in ipairs(what ~= "buffer" and tables or {}) do refuse_table(reached, list, table.unpack(t)) end
   return list
 end
 
@@ -465,7 +517,7 @@ T.core.in_modules(options.in_modules)
 
 local base = { next_hook = next_hook, Module = Module, Parameter = Parameter, class = class, is_module = is_module,
   is_parameter = is_parameter, collect = collect, member_names = member_names, member = member, forget = forget,
-  instance = instance, become = become,
+  instance = instance, become = become, no_module = no_module,
   named_modules = function(self, from) return iterate(module_list(self, from)) end }
 for _, part in ipairs { "state_dict", "print", "module_path", "module_convert", "module_hooks", "module_clone" } do
   require("perilune.nn." .. part)(base)

@@ -64,7 +64,8 @@ local function names_of(line, vars, env)
       end
       local assigned = tokens[i + 1] and tokens[i + 1].text == "="
       local library = type(value) == "function" or (type(value) == "table" and (rawequal(package.loaded[text], value)
-        or rawget(value, "core") ~= nil or rawget(value, "F") ~= nil or show.brief(value) == "class"))
+        or rawget(value, "core") ~= nil or rawget(value, "F") ~= nil or rawget(value, "__perilune_module") ~= nil
+        or type(rawget(value, "settings")) == "table" or show.brief(value) == "class"))
       local lazy = value == nil and (text == "T" or text == "nn" or text == "optim" or text:find(".", 1, true))
       if not library and not lazy and not assigned and not seen[text] and #list < MAX_NAMES then
         seen[text] = true
@@ -96,7 +97,8 @@ function M.text(report, session, style)
   end
   local line = first and source_line(first, session.sources)
   lines[1] = show.paint(style, "red", "error: ") .. show.printable(message) ..
-    hints.runtime(message, line, first and first.vars, session.env)
+    hints.runtime(message, line, first and first.vars, session.env,
+      line and first.line > 1 and source_line({ source = first.source, line = first.line - 1 }, session.sources) or nil)
   if not first then return lines[1] end
   local place = ("%s, line %d"):format(first.short, first.line)
   lines[2] = ("  %s%s"):format(show.paint(style, "dim", place), line and ":  " .. show.printable(line) or "")

@@ -3,6 +3,7 @@
 -- a session. require "perilune.repl"() runs it in any Lua 5.4 and returns its exit status.
 local T = require "perilune"
 local terminal = require "perilune.terminal"
+local show = require "perilune.repl.show"
 local Session = require "perilune.repl.session"
 
 local HISTORY = 2000 -- entries that a session begins with
@@ -51,7 +52,7 @@ local function plain_reader()
       if line == nil then return nil, "end" end
       return line
     end,
-    add = function() end, on_complete = function() end, close = function() end,
+    add = function() end, on_complete = function() end, on_paint = function() end, close = function() end,
   }
 end
 
@@ -129,7 +130,8 @@ local function read_input(session, editor)
   while text and is_code(text) and session:is_incomplete(text) do
     session.pending = text
     local line
-    line, why = editor:read(more)
+    -- what is pasted brings its own blanks
+    line, why = editor:read(more, not terminal.pending() and require("perilune.repl.lex").indent(text) or 0)
     if not line then
       session.pending = nil
       if why == "interrupt" then return false end
@@ -163,6 +165,13 @@ local function interactive(session)
     completer = completer or require("perilune.repl.complete").new(session.env)
     return completer:for_editor((session.pending and session.pending .. "\n" or ""), line, cursor, session.style.width)
   end)
+  if session.style.colour then
+    editor:on_paint(function(line)
+      if not session.pending and not is_code(line) then return nil end
+      local before = session.pending and session.pending .. "\n" or ""
+      return show.code(before .. line, #before + 1)
+    end)
+  end
   local why_not
   session.history, why_not = load_history(editor)
   session:write(("perilune %s, %s. ? introduces the prompt, Ctrl-D ends."):format(T.version, _VERSION))

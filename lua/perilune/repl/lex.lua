@@ -89,6 +89,28 @@ local CLOSES = { ["end"] = 1, ["until"] = 1, ["elseif"] = 1, ["else"] = 0, ["}"]
 
 M.opens, M.closes = OPENS, CLOSES
 
+-- How many blanks the line behind this text begins with: two more than its last line where that opens a block, two less
+-- where something but its first word closes one; none inside a string or comment.
+function M.indent(text)
+  local tokens = M.tokens(text)
+  local last = tokens[#tokens]
+  if not last or last.open and (last.kind == "string" or last.text:find "^%-%-%[") then return 0 end
+  local from = #text - #text:match "[^\n]*$" + 1
+  local line, depth = text:sub(from), 0
+  local first = true
+  for _, t in ipairs(tokens) do
+    if t.from >= from and t.kind ~= "comment" then
+      local mark = (t.kind == "keyword" or t.kind == "symbol") and t.text
+      depth = depth + (OPENS[mark] or 0)
+      if first and mark == "else" then depth = depth + 1 end
+      if not first then depth = depth - (CLOSES[mark] or 0) end
+      first = first and CLOSES[mark] ~= nil and mark ~= "else"
+    end
+  end
+  local step = depth > 0 and 2 or depth < 0 and -2 or 0
+  return math.max(0, #line:match "^ *" + step)
+end
+
 -- The names that `local` declares outside every block of the text, in order, without those marked <close>.
 function M.top_locals(text)
   local tokens, names, depth = M.code(text), {}, 0

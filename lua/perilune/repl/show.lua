@@ -4,7 +4,7 @@
 local M = {}
 
 local COLOURS = { dim = "\27[2m", red = "\27[31m", green = "\27[32m", blue = "\27[34m", cyan = "\27[36m",
-  bold = "\27[1m" }
+  bold = "\27[1m", magenta = "\27[35m" }
 local MAX_ITEMS, MAX_DEPTH, MAX_STRING = 50, 4, 2000
 
 -- style: {colour = boolean, width = columns}
@@ -13,6 +13,22 @@ function M.paint(style, colour, text)
   return COLOURS[colour] .. text .. "\27[0m"
 end
 local paint = M.paint
+
+local BY_KIND = { keyword = "magenta", string = "green", number = "cyan", comment = "dim" }
+
+-- Lua text in colours, from byte `from` on.
+function M.code(text, from)
+  local out, at = {}, from
+  for _, t in ipairs(require("perilune.repl.lex").tokens(text)) do
+    local colour = COLOURS[BY_KIND[t.kind]]
+    if colour and t.to >= at then
+      local start = math.max(t.from, at)
+      out[#out + 1] = text:sub(at, start - 1) .. colour .. text:sub(start, t.to) .. "\27[0m"
+      at = t.to + 1
+    end
+  end
+  return table.concat(out) .. text:sub(at)
+end
 
 -- Columns that a text takes: its characters, without colours.
 local function columns(text)
