@@ -169,7 +169,10 @@ return function(K)
         local args, since = args_of(r, { k = s.k, a = c.a, uses = s.uses }), r.seq
         local all = with_outside(r, s, args)
         r.loose = true
+        local outer = r.tracing
+        r.tracing = true
         local inner = guarded(r, all, "traced", function() return run_call(r, s, args) end)
+        r.tracing = outer
         local out = own(r, all, inner)
         mark_inside(inner, out)
         for _, t in ipairs(out) do all[#all + 1] = t end

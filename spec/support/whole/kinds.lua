@@ -403,6 +403,7 @@ end
 local function outside(r, t, window)
   local root = t.history.root
   if root.alias and (t ~= root or window) and (gaps(root) or ref.overlaps(root)) then r:allow "gaps" end
+  if root.alias and r.tracing then r:allow "detached" end
   local what = r.given and r.given[t.storage]
   if what then r:allow(what) end
 end

@@ -34,6 +34,7 @@ M.patterns = {
   hook = "does not require a gradient",
   checkpoint = "checkpoint",
   gaps = "was detached with gaps in memory",
+  detached = "was detached and is written while gradients are recorded", -- in a traced body
   traced = "",
   part = "computes further results from this one", -- a hook on a result that a compiled function uses itself
 }
