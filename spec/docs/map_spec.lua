@@ -26,6 +26,7 @@ local questions = {
   -- calls, tensors, memory
   ["where does autocast convert the inputs of a call"] = { "engine/call/autocast.c", "PL_CAST_WIDEST" },
   ["where is the memory of a tensor allocated"] = { "engine/tensor/alloc.c", "PlStatus pl_block_alloc%(" },
+  ["where is ONNX's resize made of ops"] = { "lua/perilune/onnx/operators/resize.lua", "op%(\"Resize\"" },
   ["where is a tensor printed"] = { "lua/perilune/tensor/print.lua", "set_printoptions" },
   ["where is the binding of a GPU's streams"] = { "bindings/device/streams.c", "l_" },
   -- gradients

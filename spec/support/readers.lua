@@ -106,6 +106,42 @@ do -- only the header is damaged, and its length is right: what reaches the pars
     end }
 end
 
+-- ---- ONNX -------------------------------------------------------------------------------------------------
+
+do
+  local onnx = require "spec.support.onnx_writer"
+  local body = { nodes = { { "Add", { "v", "w" }, { "u" } }, { "Identity", { "go" }, { "more" } } },
+    inputs = { { "i", "i64", {} }, { "go", "bool", {} }, { "v", "f32", { 2 } } },
+    outputs = { { "more", "bool", {} }, { "u", "f32", { 2 } } } }
+  local models = {
+    onnx.model { nodes = { { "Conv", { "x", "k" }, { "a" }, { pads = { 1, 1, 1, 1 }, strides = { 2, 2 } } },
+      { "Flatten", { "a" }, { "b" } }, { "Gemm", { "b", "m" }, { "c" }, { transB = 1, alpha = 0.5 } },
+      { "Slice", { "c", "from", "to" }, { "d" } }, { "Softmax", { "d" }, { "y" }, { axis = -1 } } },
+      inputs = { { "x", "f32", { "n", 1, 4, 4 } } }, outputs = { { "y", "f32" } },
+      initializers = { k = T.ones(2, 1, 3, 3), m = T.ones(3, 8), from = T.tensor({ 0 }, { dtype = "i64" }),
+        to = T.tensor({ -1 }, { dtype = "i64" }) } },
+    onnx.model { nodes = { { "Loop", { "n", "", "x" }, { "y" }, { body = body } } },
+      inputs = { { "x", "f32", { 2 } } }, outputs = { { "y", "f32" } },
+      initializers = { w = T.ones(2), n = T.tensor(3, { dtype = "i64" }) } },
+  }
+  local inputs = { T.ones(1, 1, 4, 4), T.ones(2) }
+  reader { name = "ONNX", good = models, load = T.onnx.load }
+  reader { name = "ONNX, run", good = models, slow = true, load = function(path)
+    local m, message, code = T.onnx.load(path)
+    if not m then return nil, message, code end
+    local budget = T.memory().budget
+    T.set_memory_budget(T.memory().live + (1 << 26))
+    for _, x in ipairs(inputs) do
+      debug.sethook(function() error "long enough" end, "", 3000000) -- a loop may be told to go on for ever
+      local ok, why = pcall(T.no_grad, m, x)
+      debug.sethook()
+      if not ok then assert(type(why) == "string" and not why:find "attempt to", why) end
+    end
+    T.set_memory_budget(budget)
+    return true
+  end }
+end
+
 -- ---- checkpoints of T.fit -----------------------------------------------------------------------------------
 
 -- A training that was stopped in the middle of an epoch; `resume` goes on with it.

@@ -84,6 +84,7 @@ local symbol_pages = {
   { "data", "Data", "^data/" },
   { "files", "Files", "^io/" },
   { "models", "T.models", "^models/" },
+  { "onnx", "T.onnx", "^onnx/" },
   { "distributed", "T.distributed", "^distributed/", "^nn/parallel" },
   { "distributions", "T.distributions", "^distributions/" },
   { "nn-functional", "nn.F", "^nn/functional/" },

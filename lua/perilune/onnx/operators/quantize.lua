@@ -1,0 +1,126 @@
+-- SPDX-License-Identifier: MIT
+--- ONNX operators on quantized tensors: x ≈ scale (q - zero point), for the tensor, along an axis, or in blocks.
+-- Products of 8-bit integers are summed exactly, in i32.
+-- @module perilune.onnx.operators.quantize
+local T = require "perilune"
+local registry = require "perilune.onnx.operators.registry"
+local schema = require "perilune.onnx.schema"
+local tensors = require "perilune.onnx.tensors"
+
+local op, beside = registry.op, registry.beside
+
+local LIMITS = { u8 = { 0, 255 }, i8 = { -128, 127 }, i16 = { -32768, 32767 }, i32 = { -(1 << 31), (1 << 31) - 1 },
+  uint16 = { 0, 65535 }, uint4 = { 0, 15 }, int4 = { -8, 7 } }
+
+-- A scale or zero point in the shape in which it meets x: one number, along an axis, or a block each.
+local function along(c, x, t)
+  if t == nil or t:numel() == 1 then return t and t:reshape(-1) end
+  local dim = registry.axis(c, c.a.axis or 1, x:dim())
+  local block = c.a.block_size or 0
+  if block > 0 then
+    local wide = t:repeat_interleave(block, dim)
+    if wide:size(dim) < x:size(dim) then c:fail("blocks of %d along %d elements", block, x:size(dim)) end
+    return wide:narrow(dim, 1, x:size(dim))
+  end
+  if t:dim() ~= 1 or t:size(1) ~= x:size(dim) then
+    c:fail("%d scales along an axis of %d elements", t:numel(), x:size(dim))
+  end
+  local shape = {}
+  for d = 1, x:dim() do shape[d] = d == dim and x:size(dim) or 1 end
+  return t:reshape(shape)
+end
+
+-- Rounds to even, saturates, and remembers what the type was.
+local function saturated(c, y, dtype, label)
+  local limits = LIMITS[label or dtype] or c:fail("quantized elements of type %s are not supported", label or dtype)
+  local q = y:clamp({ min = limits[1], max = limits[2] }):to(dtype)
+  if label and not T.core.is_symbolic(q) then tensors.label[q] = label end
+  return q
+end
+
+-- f64 where f32 would not hold the sum exactly
+local function quantize(c, x, scale, zero, dtype, label)
+  local y = (x / scale):round()
+  if zero then y = y:to("f64") + zero:to("f64") end
+  return saturated(c, y, dtype, label)
+end
+
+op("QuantizeLinear", "axis:int block_size:int output_dtype:int precision:int saturate:int", function(c, x, scale, zero)
+  local dtype, label = "u8", nil
+  if zero then
+    dtype, label = zero:dtype(), tensors.label[zero]
+  elseif (c.a.output_dtype or 0) ~= 0 then
+    local kind = schema.types[c.a.output_dtype]
+    if not kind or not kind[2] then c:fail("output_dtype %s is not supported", kind and kind[1] or c.a.output_dtype) end
+    dtype, label = kind[2], (kind[3] == 0.5 or kind[1] == "uint16") and kind[1] or nil
+  end
+  local wide = registry.is_float(x) and x or x:to(scale:dtype())
+  return quantize(c, wide, along(c, x, beside(x, scale)), along(c, x, beside(x, zero)), dtype, label)
+end, { constants = { 2, 3 } })
+
+op("DequantizeLinear", "axis:int block_size:int output_dtype:int", function(c, x, scale, zero)
+  local y = x:to("i32")
+  if zero then y = y - along(c, x, beside(x, zero)):to("i32") end
+  return y:to(scale:dtype()) * along(c, x, beside(x, scale))
+end, { constants = { 2, 3 } })
+
+op("DynamicQuantizeLinear", "", function(c, x)
+  local zero = T.zeros({}, { dtype = x:dtype(), device = x:device() })
+  local low, high = T.minimum(x:amin(), zero), T.maximum(x:amax(), zero)
+  local scale = (high - low) / 255
+  local safe = T.where(scale:eq(0), T.ones_like(scale), scale)
+  local point = (-low / safe):round():clamp({ min = 0, max = 255 }):to("u8")
+  return quantize(c, x, safe, point, "u8"), scale, point
+end)
+
+-- a - its zero point, in i32. A zero point for each row of a, or column of b.
+local function centered(x, zero, row)
+  local y = x:to("i32")
+  if not zero then return y end
+  zero = beside(x, zero):to("i32")
+  if zero:dim() == 1 and zero:numel() > 1 and row then zero = zero:unsqueeze(2) end
+  return y - zero
+end
+
+op("MatMulInteger", "", function(_, a, b, az, bz)
+  return centered(a, az, true):matmul(centered(b, bz)):to("i32")
+end)
+
+-- One scale, or one for each row of a or column of b.
+local function spread(scale, row)
+  if scale:dim() == 1 and scale:numel() > 1 and row then return scale:unsqueeze(2) end
+  return scale:numel() == 1 and scale:reshape(-1) or scale
+end
+
+op("QLinearMatMul", "", function(c, a, as, az, b, bs, bz, ys, yz)
+  local sums = centered(a, az, true):matmul(centered(b, bz))
+  local factor = spread(as, true):to("f64") * spread(bs):to("f64") / spread(ys, true):to("f64")
+  local y = (sums:to("f64") * factor):round() + spread(yz, true):to("f64")
+  return saturated(c, y, yz:dtype(), tensors.label[yz])
+end, { constants = { 2, 3, 5, 6, 7, 8 } })
+
+local WINDOW = "auto_pad:string dilations:ints group:int kernel_shape:ints pads:ints strides:ints"
+
+-- Sums of products of integers below 2^24 each are exact in f64.
+local function conv(c, x, xz, w, wz)
+  local xc, wc = centered(x, xz):to("f64"), w:to("i32")
+  if wz then
+    wz = beside(w, wz):to("i32")
+    if wz:numel() > 1 then
+      local shape = { wz:numel() }
+      for d = 2, w:dim() do shape[d] = 1 end
+      wz = wz:reshape(shape)
+    end
+    wc = wc - wz
+  end
+  return registry.conv(c, xc, wc:to("f64"))
+end
+op("ConvInteger", WINDOW, function(c, x, w, xz, wz) return conv(c, x, xz, w, wz):to("i32") end)
+op("QLinearConv", WINDOW, function(c, x, xs, xz, w, ws, wz, ys, yz, bias)
+  local sums, shape = conv(c, x, xz, w, wz), { 1, w:size(1) }
+  for d = 3, x:dim() do shape[d] = 1 end
+  if bias then sums = sums + bias:to("f64"):reshape(shape) end
+  local factor = xs:to("f64") * ws:to("f64") / ys:to("f64")
+  if factor:numel() > 1 then factor = factor:reshape(shape) end
+  return saturated(c, (sums * factor):round() + yz:to("f64"), yz:dtype(), tensors.label[yz])
+end, { constants = { 2, 3, 5, 6, 7, 8 } })
