@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: MIT
--- Products of a large matrix and one to some thirty vectors, in each dtype as it is stored, matrix on either side and in
--- either layout. The judge is the sum of products in f64; halves must give what the same numbers give in f32, rounded.
+-- Products of a large matrix and one to some thirty vectors, in each dtype as it is stored, matrix on either side and
+-- in either layout. The judge is the sum of products in f64; halves must give what the same numbers give in f32, rounded.
 
 local T = require "perilune"
 local F = T.nn.F
@@ -17,12 +17,13 @@ local function near(got, x, w, dtype, what) -- got[m, n] = Σ_k x[m, k] w[n, k]
   assert.is_true(off:le(bound):all():item(), what)
 end
 
--- Every way to write x wᵀ that reads w as it lies.
+-- Every way to write x wᵀ that reads w as it is stored.
 local function ways(x, w)
   local wt, xt = w:t():contiguous(), x:t():contiguous()
   return {
     linear = F.linear(x, w), ["w transposed"] = x:matmul(w:t()), ["w columns"] = x:matmul(wt),
-    ["x columns"] = xt:t():matmul(w:t()), ["other side"] = w:matmul(x:t()):t(), ["other side, x dense"] = w:matmul(xt):t(),
+    ["x columns"] = xt:t():matmul(w:t()), ["other side"] = w:matmul(x:t()):t(),
+    ["other side, x dense"] = w:matmul(xt):t(),
     ["other side, w columns"] = wt:t():matmul(xt):t(),
   }
 end
@@ -87,7 +88,8 @@ end)
 describe("casts between floats", function()
   it("are the same for any layout", function()
     T.manual_seed(3)
-    local x = T.cat({ T.randn(70, 130) * 1e4, T.tensor { 1 / 0, -1 / 0, 0 / 0, -0.0, 1e-7, 65520, 3e38 }:expand(70, 7) }, 2)
+    local edges = T.tensor { 1 / 0, -1 / 0, 0 / 0, -0.0, 1e-7, 65520, 3e38 }
+    local x = T.cat({ T.randn(70, 130) * 1e4, edges:expand(70, 7) }, 2)
     for _, from in ipairs { "f32", "f64", "f16", "bf16" } do
       local a = x:to(from)
       for _, to in ipairs { "f32", "f64", "f16", "bf16" } do
