@@ -238,7 +238,8 @@ describe("the prompt", function()
   it("colours what is typed and indents what goes on", function()
     local got = term.play({ { "expect", "]>" }, { "send", "local n = 12 -- twelve" }, { "pause", 150 },
       { "send", "\n" }, { "expect", "[2]>" }, { "ready" }, { "send", "for i = 1, 2 do\n" }, { "expect", ">>" },
-      { "ready" }, { "pause", 100 }, { "send", "if i == n then\n" }, { "pause", 200 }, { "send", "print 'never'\n" }, { "pause", 200 },
+      { "ready" }, { "pause", 100 }, { "send", "if i == n then\n" }, { "pause", 200 },
+      { "send", "print 'never'\n" }, { "pause", 200 },
       { "send", "else\n" },
       { "pause", 200 }, { "send", "print('x' .. i)\n" }, { "pause", 200 }, { "send", "end\n" }, { "pause", 200 },
       { "send", "end\n" }, { "expect", "x1\r\nx2\r" }, { "expect", "[3]>" }, { "ready" },

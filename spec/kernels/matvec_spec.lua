@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: MIT
 -- Products of a large matrix and one to some thirty vectors, in each dtype as it is stored, matrix on either side and
--- in either layout. The judge is the sum of products in f64; halves must give what the same numbers give in f32, rounded.
+-- in either layout. The judge is the sum of products in f64; halves must give what those numbers give in f32, rounded.
 
 local T = require "perilune"
 local F = T.nn.F
