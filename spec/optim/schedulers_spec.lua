@@ -173,3 +173,86 @@ describe("schedules made of others:", function()
     fails("lr_lambda must be a function", S.MultiplicativeLR, o, 3)
   end)
 end)
+
+-- Made by PyTorch 2 with SGD at lr = 0.7, but for what is said.
+describe("schedules and the rate that is there:", function()
+  local function sgd() return optim.SGD({ nn.Parameter(T.zeros(1)) }, { lr = 0.7 }) end
+  local function check(want, make, by_hand)
+    local o = sgd()
+    local list = make(o)
+    for k, lr in ipairs(want) do
+      local got = o.param_groups[1].lr
+      assert(math.abs(got - lr) < 1e-12, ("step %d: %.15g, not %.15g"):format(k, got, lr))
+      if by_hand and k == 4 then o.param_groups[1].lr = 0.2 end
+      for _, s in ipairs(list) do s:step() end
+    end
+  end
+
+  it("several work on one optimizer, one after the other", function()
+    check({ 0.7, 0.63, 0.2835, 0.25515, 0.229635, 0.10333575, 0.093002175, 0.0837019575, 0.07533176175 },
+      function(o) return { S.ExponentialLR(o, 0.9), S.MultiStepLR(o, { 2, 5 }, 0.5) } end)
+    check({ 0.175, 0.321352549156242, 0.362618993678113, 0.27882483614586, 0.113245629216691, 0.05, 0.112069476828142,
+      0.274569476828142, 0.475430523171858 },
+      function(o) return { S.LinearLR(o, 0.25, { total_iters = 3 }), S.CosineAnnealingLR(o, 5, 0.05) } end)
+  end)
+
+  it("a rate that was set by hand is gone on from", function()
+    check({ 0.7, 0.7, 0.35, 0.35, 0.1, 0.1, 0.05, 0.05, 0.025 },
+      function(o) return { S.StepLR(o, 2, 0.5) } end, true)
+    check({ 0.7, 0.656458256229943, 0.5375, 0.375, 0.125, 0.0700961894323342, 0.05, 0.0935417437700574, 0.2125 },
+      function(o) return { S.CosineAnnealingLR(o, 6, 0.05) } end, true)
+  end)
+
+  it("SWALR begins at the rate of its first step", function()
+    local o = sgd()
+    local main, swa = S.ExponentialLR(o, 0.9), S.SWALR(o, 0.05, { anneal_epochs = 3 })
+    for k, lr in ipairs { 0.63, 0.567, 0.5103, 0.45927, 0.3569525, 0.1523175, 0.05, 0.05 } do
+      (k <= 4 and main or swa):step()
+      assert(math.abs(o.param_groups[1].lr - lr) < 1e-12, "step " .. k)
+    end
+  end)
+
+  it("warm restarts take fractions of an epoch, other schedules whole numbers alone", function()
+    local o = sgd()
+    local s = S.CosineAnnealingWarmRestarts(o, 2, 2)
+    local want = { 0.67335783637895, 0.597487373415292, 0.0266421636210496, 0.7, 0.67335783637895, 0.00107893319340521,
+      0.698314654335269, 0.658672442521924 }
+    for k, epoch in ipairs { 0.25, 0.5, 1.75, 2, 2.5, 5.9, 6.25 } do
+      s:step(epoch)
+      assert(math.abs(o.param_groups[1].lr - want[k]) < 1e-12, "epoch " .. epoch)
+    end
+    s:step()
+    assert(math.abs(o.param_groups[1].lr - want[8]) < 1e-12)
+    local step = S.StepLR(sgd(), 2)
+    step:step(5)
+    assert(math.abs(step:get_last_lr()[1] - 0.7 * 0.01) < 1e-12)
+    fails("a whole number >= 0, or nothing is wanted, got 0.5; only ReduceLROnPlateau takes a loss", step.step, step,
+      0.5)
+    fails("a number >= 0, or nothing is wanted, got -1", s.step, s, -1)
+  end)
+
+  it("rates may be one a group, and initial_lr is kept in states", function()
+    local function make()
+      local a, b = nn.Parameter(T.zeros(1)), nn.Parameter(T.zeros(1))
+      return optim.SGD({ { params = { a } }, { params = { b }, lr = 0.2 } }, { lr = 0.1 })
+    end
+    local o = make()
+    S.OneCycleLR(o, { max_lr = { 1, 2 }, total_steps = 10, cycle_momentum = false, div_factor = 4 })
+    assert.same({ 0.25, 0.5 }, { o.param_groups[1].lr, o.param_groups[2].lr })
+    local again = make()
+    again:load_state_dict(o:state_dict())
+    assert.equal(0.5, again.param_groups[2].initial_lr)
+    assert.same({ 0.05, 0.1 }, S.CyclicLR(make(), { 0.05, 0.1 }, 1, { cycle_momentum = false }):get_last_lr())
+    local p = S.ReduceLROnPlateau(make(), { patience = 0, factor = 0.1, min_lr = { 0.05, 0.15 } })
+    for _ = 1, 3 do p:step(1) end
+    assert.same({ 0.05, 0.15 }, p:get_last_lr())
+    fails("max_lr has 3 numbers for 2 groups", S.OneCycleLR, make(), { 1, 2, 3 }, 10)
+  end)
+
+  it("refuse settings that PyTorch refuses", function()
+    fails("has neither momentum nor betas", S.OneCycleLR, optim.Adagrad { nn.Parameter(T.zeros(1)) }, 1.0, 10)
+    fails("factor must be below 1", S.ReduceLROnPlateau, sgd(), { factor = 1.0 })
+    fails("start_factor must be above 0", S.LinearLR, sgd(), { start_factor = 0 })
+    fails("from 0 to 1", S.ConstantLR, sgd(), { factor = 1.5 })
+  end)
+end)

@@ -1,6 +1,9 @@
 -- SPDX-License-Identifier: MIT
 --- Learning rates that change from step to step. Each sets group.lr of every parameter group, first when it
--- is made, then at each `:step()`. `last_epoch` counts the steps.
+-- is made, then at each `:step()`. `last_epoch` counts the steps. Most change the rate that is there (by a factor, or
+-- towards a limit), so several may work on one optimizer, and a rate that was set by hand is gone on from; LambdaLR,
+-- OneCycleLR, CyclicLR and CosineAnnealingWarmRestarts set what their formula says. group.initial_lr is the rate
+-- before the first schedule, from which formulas start.
 -- @module perilune.optim.lr_scheduler
 local T = require "perilune"
 local options = require "perilune.options"
@@ -26,17 +29,55 @@ function Scheduler:get_last_lr()
   return out
 end
 
-function Scheduler:apply()
+-- The rates where they are after `last_epoch` steps, whatever they were.
+function Scheduler:_apply()
   for i, group in ipairs(self.optimizer.param_groups) do
-    group.lr = self:lr_at(self.last_epoch, self.base_lrs[i] or group.lr, i, group)
+    group.lr = self:lr_at(self.last_epoch, self.base_lrs[i] or group.initial_lr or group.lr, i, group)
   end
 end
 
---- Moves on by one.
-function Scheduler:step()
+-- The rate after step t, where it is lr now. A rate that is what this schedule left stays exactly on its formula.
+function Scheduler:_lr_after(lr, t, i, group)
+  local base = self.base_lrs[i] or group.initial_lr or lr
+  if self.sets then return self:lr_at(t, base, i, group) end
+  if self._lr_next then return self:_lr_next(lr, t, base, i) end
+  local before = t > 0 and self:lr_at(t - 1, base, i, group) or base
+  local now = self:lr_at(t, base, i, group)
+  if lr == before then return now end
+  if self._lr_from then return self:_lr_from(lr, t, base) end
+  if before == 0 then return now == 0 and lr or now end
+  return lr * (now / before)
+end
+
+-- The first rates, from those that are there.
+function Scheduler:_begin()
+  self.last_epoch = 0
+  for i, group in ipairs(self.optimizer.param_groups) do group.lr = self:_lr_after(group.lr, 0, i, group) end
+end
+
+function Scheduler:_advance()
+  local t = self.last_epoch + 1
+  self.last_epoch = t
+  for i, group in ipairs(self.optimizer.param_groups) do group.lr = self:_lr_after(group.lr, t, i, group) end
+end
+
+-- The steps taken are `epoch` now, and the rates those of the formula.
+function Scheduler:_jump(epoch)
+  self.last_epoch = epoch
+  if not self._lr_next then return self:_apply() end
+  for i, group in ipairs(self.optimizer.param_groups) do group.lr = self:_lr_after(group.lr, epoch, i, group) end
+end
+
+--- Moves on by one; with a number, to that epoch.
+function Scheduler:step(epoch)
   if type(self) ~= "table" then options.colon "scheduler:step()" end
-  self.last_epoch = self.last_epoch + 1
-  self:apply()
+  if epoch == nil then return self:_advance() end
+  local number = type(epoch) == "number" and (self.fractions and epoch or options.integer(epoch))
+  if not number or not (number >= 0 and number < math.huge) then
+    fail("lr_scheduler.%s:step: an epoch, %s >= 0, or nothing is wanted, got %s; only ReduceLROnPlateau takes a loss",
+      self.__name, self.fractions and "a number" or "a whole number", options.describe(epoch))
+  end
+  self:_jump(number)
 end
 
 --- Numbers only, for T.save.
@@ -45,40 +86,75 @@ function Scheduler:state_dict()
   for key, v in pairs(self) do
     if type(v) == "number" or type(v) == "boolean" or type(v) == "string" then out[key] = v end
   end
-  out.base_lrs = { table.unpack(self.base_lrs) }
+  if self.milestones then out.milestones = { table.unpack(self.milestones) } end
+  out.base_lrs, out.last_lr = { table.unpack(self.base_lrs) }, self:get_last_lr()
   return out
 end
 
-function Scheduler:load_state_dict(sd)
+-- All but the rates.
+function Scheduler:_restore(sd)
   if type(sd) ~= "table" or type(sd.last_epoch) ~= "number" then
     fail("lr_scheduler:load_state_dict: not a scheduler's state")
   end
   for key, v in pairs(sd) do
     if key == "base_lrs" then self.base_lrs = { table.unpack(v) }
-    elseif type(v) == type(self[key]) or self[key] == nil then self[key] = v end
+    elseif key == "milestones" and self.milestones then self.milestones = { table.unpack(v) }
+    elseif key ~= "last_lr" and (type(v) == type(self[key]) or self[key] == nil) then self[key] = v end
   end
-  self:apply()
 end
 
--- `setup(self)` runs before the first learning rates are set.
-local function define(name, args, lr_at, setup)
+-- The rates that a state has.
+function Scheduler:_restore_rates(sd)
+  for i, group in ipairs(self.optimizer.param_groups) do group.lr = sd.last_lr and sd.last_lr[i] or group.lr end
+end
+
+function Scheduler:load_state_dict(sd)
+  self:_restore(sd)
+  if self.sets or not sd.last_lr then self:_apply() end -- momentum moves, too
+  self:_restore_rates(sd)
+end
+
+-- `lr_at(self, t, base, i, group)` is the formula. `setup(self)` runs before the first learning rates are set. `how`
+-- has fields of the class: sets, the formula overrides the rate that is there; _lr_from(self, lr, t, base), how another
+-- rate goes on where that is not by a factor; _lr_next(self, lr, t, base, i), in place of the formula; fractions, of
+-- epochs; passive, it leaves the rate as it is at first.
+local function define(name, args, lr_at, setup, how)
   local who = "lr_scheduler." .. name
   local spec = options.spec(who, args)
   local C = { __name = name, lr_at = lr_at }
+  for key, v in pairs(how or {}) do C[key] = v end
   local function new(_, opt, ...)
     if type(opt) ~= "table" or type(opt.param_groups) ~= "table" then
       fail("%s: the first argument must be an optimizer, got %s", who, options.describe(opt))
     end
     local self = setmetatable({ optimizer = opt, last_epoch = 0, base_lrs = {} }, C)
     for key, v in pairs(options.read(spec, ...)) do self[key] = v end
-    for i, group in ipairs(opt.param_groups) do self.base_lrs[i] = group.lr end
     if setup then setup(self, who) end
-    self:apply()
+    if C.passive then return self end
+    for i, group in ipairs(opt.param_groups) do
+      group.initial_lr = group.initial_lr or group.lr
+      self.base_lrs[i] = self.base_lrs[i] or group.initial_lr
+    end
+    self:_begin()
     return self
   end
   C.__index = C
   sched[name] = setmetatable(C, { __index = Scheduler, __call = new })
   return C
+end
+
+-- A setting that is a number, or a list with one a group: a list.
+local function for_groups(self, who, name)
+  local v, n = self[name], #self.optimizer.param_groups
+  local list = type(v) == "table" and v or {}
+  for i = 1, type(v) == "table" and 0 or n do list[i] = v end
+  if #list ~= n then fail("%s: %s has %d numbers for %d groups", who, name, #list, n) end
+  for _, x in ipairs(list) do
+    if type(x) ~= "number" or x ~= x then
+      fail("%s: %s must be a number or a list of them, got %s", who, name, options.describe(v))
+    end
+  end
+  return list
 end
 
 --- optim.lr_scheduler.StepLR(…) → schedule
@@ -132,7 +208,7 @@ define("ExponentialLR", { { "gamma", "number" } }, function(self, t, base) retur
 --     schedule:step()
 --   end
 --   print(table.concat(rates, " "))  --> 0.5 0.5 1 1
-define("ConstantLR", { { "factor", "number", 1 / 3 }, { "total_iters", "size", 5 } },
+define("ConstantLR", { { "factor", "probability", 1 / 3 }, { "total_iters", "size", 5 } },
   function(self, t, base) return t < self.total_iters and base * self.factor or base end)
 
 --- optim.lr_scheduler.LinearLR(…) → schedule
@@ -145,10 +221,12 @@ define("ConstantLR", { { "factor", "number", 1 / 3 }, { "total_iters", "size", 5
 --     schedule:step()
 --   end
 --   print(table.concat(rates, " "))  --> 0.5 0.75 1 1
-define("LinearLR", { { "start_factor", "number", 1 / 3 }, { "end_factor", "number", 1.0 },
+define("LinearLR", { { "start_factor", "probability", 1 / 3 }, { "end_factor", "probability", 1.0 },
   { "total_iters", "count", 5 } }, function(self, t, base)
   local part = min(t, self.total_iters) / self.total_iters
   return base * (self.start_factor + (self.end_factor - self.start_factor) * part)
+end, function(self, who)
+  if self.start_factor == 0 then fail("%s: start_factor must be above 0, got 0", who) end
 end)
 
 --- optim.lr_scheduler.PolynomialLR(…) → schedule
@@ -176,10 +254,15 @@ define("PolynomialLR", { { "total_iters", "count", 5 }, { "power", "number", 1.0
 --   print(table.concat(rates, " "))  --> 1 0.854 0.5 0.146
 define("CosineAnnealingLR", { { "T_max", "count" }, { "eta_min", "number", 0.0 } }, function(self, t, base)
   return self.eta_min + (base - self.eta_min) * (1 + cos(pi * t / self.T_max)) / 2
-end)
+end, nil, { _lr_from = function(self, lr, t, base)
+  local T_max, low = self.T_max, self.eta_min
+  if (t - 1 - T_max) % (2 * T_max) == 0 then return lr + (base - low) * (1 - cos(pi / T_max)) / 2 end
+  local before = t > 0 and 1 + cos(pi * (t - 1) / T_max) or 2
+  return (1 + cos(pi * t / T_max)) / before * (lr - low) + low
+end })
 
 --- optim.lr_scheduler.CosineAnnealingWarmRestarts(…) → schedule
--- The same, starting again every T_0 steps, each period T_mult times as long.
+-- The same, starting again every T_0 steps, each period T_mult times as long. step(epoch) takes fractions of an epoch.
 --   local opt = optim.SGD({ nn.Parameter(T.ones(1)) }, { lr = 1 })
 --   local schedule = optim.lr_scheduler.CosineAnnealingWarmRestarts(opt, 2)
 --   local rates = {}
@@ -201,7 +284,7 @@ define("CosineAnnealingWarmRestarts", { { "T_0", "count" }, { "T_mult", "count",
       end
     end
     return self.eta_min + (base - self.eta_min) * (1 + cos(pi * t / period)) / 2
-  end)
+  end, nil, { sets = true, fractions = true })
 
 --- optim.lr_scheduler.LambdaLR(…) → schedule
 -- lr · f(t); a function, or one a group.
@@ -222,11 +305,17 @@ end, function(self, who)
   if type(f) ~= "function" and type(f) ~= "table" then
     fail("%s: lr_lambda must be a function or a list of them, got %s", who, options.describe(f))
   end
-end)
+end, { sets = true })
 
 -- Moves momentum (SGD) or betas[1] (Adam).
 local function set_momentum(group, v)
   if group.betas then group.betas[1] = v elseif group.momentum then group.momentum = v end
+end
+local function check_momentum(self, who)
+  local known = self.optimizer.defaults or {}
+  if self.cycle_momentum and not known.momentum and not known.betas then
+    fail("%s: the optimizer has neither momentum nor betas; pass cycle_momentum = false", who)
+  end
 end
 
 -- One cycle (Smith & Topin 2018): from max_lr/div_factor up to max_lr in pct_start of the steps, then down to
@@ -243,16 +332,17 @@ end
 --   end
 --   print(table.concat(rates, " "))  --> 0.04 0.52 1 0.95
 define("OneCycleLR", {
-  { "max_lr", "number" }, { "total_steps", "count", optional = true }, { "epochs", "count", optional = true },
+  { "max_lr", "any" }, { "total_steps", "count", optional = true }, { "epochs", "count", optional = true },
   { "steps_per_epoch", "count", optional = true }, { "pct_start", "probability", 0.3 },
   { "anneal_strategy", { "cos", "linear" }, "cos" }, { "cycle_momentum", "bool", true },
   { "base_momentum", "number", 0.85 }, { "max_momentum", "number", 0.95 }, { "div_factor", "number", 25.0 },
-  { "final_div_factor", "number", 1e4 }, { "three_phase", "bool", false } }, function(self, t, _, _, group)
+  { "final_div_factor", "number", 1e4 }, { "three_phase", "bool", false } }, function(self, t, _, i, group)
   local function anneal(a, b, part)
     if self.anneal_strategy == "linear" then return a + (b - a) * part end
     return b + (a - b) / 2 * (1 + cos(pi * part))
   end
-  local top, start = self.max_lr, self.max_lr / self.div_factor
+  local top = self._max_lrs[i]
+  local start = top / self.div_factor
   local last = start / self.final_div_factor
   local hi, lo = self.max_momentum, self.base_momentum
   local up = self.pct_start * self.total_steps - 1
@@ -280,7 +370,10 @@ end, function(self, who)
     end
     self.total_steps = self.epochs * self.steps_per_epoch
   end
-end)
+  check_momentum(self, who)
+  self._max_lrs = for_groups(self, who, "max_lr")
+  for i, group in ipairs(self.optimizer.param_groups) do group.initial_lr = self._max_lrs[i] / self.div_factor end
+end, { sets = true })
 
 --- optim.lr_scheduler.CyclicLR(…) → schedule
 -- Back and forth between base_lr and max_lr (Smith 2017).
@@ -293,12 +386,12 @@ end)
 --   end
 --   print(table.concat(rates, " "))  --> 0.1 0.3 0.5 0.3
 define("CyclicLR", {
-  { "base_lr", "number" }, { "max_lr", "number" }, { "step_size_up", "count", 2000 },
+  { "base_lr", "any" }, { "max_lr", "any" }, { "step_size_up", "count", 2000 },
   { "step_size_down", "count", optional = true },
   { "mode", { "triangular", "triangular2", "exp_range" }, "triangular" }, { "gamma", "number", 1.0 },
   { "cycle_momentum", "bool", true }, { "base_momentum", "number", 0.8 }, { "max_momentum", "number", 0.9 } },
-  function(self, t, _, _, group)
-    local up = self.step_size_up
+  function(self, t, _, i, group)
+    local up, low = self.step_size_up, self.base_lrs[i]
     local total = up + (self.step_size_down or up)
     local cycle = floor(1 + t / total)
     local x = 1 + t / total - cycle
@@ -310,8 +403,14 @@ define("CyclicLR", {
     if self.cycle_momentum then
       set_momentum(group, self.max_momentum - (self.max_momentum - self.base_momentum) * scale * factor)
     end
-    return self.base_lr + (self.max_lr - self.base_lr) * scale * factor
-  end)
+    return low + (self._max_lrs[i] - low) * scale * factor
+  end, function(self, who)
+    check_momentum(self, who)
+    self._max_lrs = for_groups(self, who, "max_lr")
+    for i, low in ipairs(for_groups(self, who, "base_lr")) do
+      self.base_lrs[i], self.optimizer.param_groups[i].lr = low, low
+    end
+  end, { sets = true })
 
 --- optim.lr_scheduler.SequentialLR(…) → schedule
 -- One schedule after the other, each with its own count from 0; the parts are made first, on the same optimizer.
@@ -322,42 +421,70 @@ define("CyclicLR", {
 --   schedule:step()
 --   print(opt.param_groups[1].lr)  --> 0.75
 local Sequential = define("SequentialLR", { { "schedulers", "any" }, { "milestones", "window" } },
-  function(self, t, base, i, group)
-    local k = 1
-    while self.milestones[k] and t >= self.milestones[k] do k = k + 1 end
-    local part = self.schedulers[k]
-    part.last_epoch = t - (self.milestones[k - 1] or 0)
-    return part:lr_at(part.last_epoch, part.base_lrs[i] or base, i, group)
-  end, function(self, who)
+  function(_, _, base) return base end, function(self, who)
     if type(self.milestones) ~= "table" then self.milestones = { self.milestones } end
     local parts, stones = self.schedulers, self.milestones
     if type(parts) ~= "table" or #parts ~= #stones + 1 then
       fail("%s: a list of %d schedulers is wanted for %d milestones", who, #stones + 1, #stones)
     end
     for i, part in ipairs(parts) do
-      if type(part) ~= "table" or part.optimizer ~= self.optimizer or not part.lr_at then
+      if type(part) ~= "table" or part.optimizer ~= self.optimizer or not part._advance then
         fail("%s: entry %d must be a scheduler of the same optimizer", who, i)
       end
       if part.best then fail("%s: ReduceLROnPlateau cannot be a part", who) end
-      -- Each part was made when the one before had already changed the rates: all start from the first's.
-      for g, lr in ipairs(parts[1].base_lrs) do part.base_lrs[g] = lr end
     end
-  end)
+    -- Each part was made when those before had already changed the rates: the first begins anew.
+    for i, group in ipairs(self.optimizer.param_groups) do
+      self.base_lrs[i] = group.initial_lr
+      group.lr = group.initial_lr
+    end
+    self:_part_at(0):_begin()
+  end, { passive = true })
+
+function Sequential:_begin()
+  self.last_epoch = 0
+  self:_part_at(0):_begin()
+end
+
+-- The schedule whose turn it is after t steps, and the step at which that began.
+function Sequential:_part_at(t)
+  local k = 1
+  while self.milestones[k] and t >= self.milestones[k] do k = k + 1 end
+  return self.schedulers[k], self.milestones[k - 1] or 0
+end
+function Sequential:_advance()
+  local t = self.last_epoch + 1
+  local part, from = self:_part_at(t)
+  self.last_epoch = t
+  if t == from then part:_jump(0) else part:_advance() end
+end
+function Sequential:_jump(t)
+  local part, from = self:_part_at(t)
+  self.last_epoch = t
+  part:_jump(t - from)
+end
 
 function Sequential:state_dict()
   local parts = {}
   for i, part in ipairs(self.schedulers) do parts[i] = part:state_dict() end
-  return { last_epoch = self.last_epoch, base_lrs = { table.unpack(self.base_lrs) }, schedulers = parts }
+  return { last_epoch = self.last_epoch, base_lrs = { table.unpack(self.base_lrs) },
+    milestones = { table.unpack(self.milestones) }, schedulers = parts, last_lr = self:get_last_lr() }
 end
 
-function Sequential:load_state_dict(sd)
+function Sequential:_restore(sd)
   if type(sd) ~= "table" or type(sd.schedulers) ~= "table" or #sd.schedulers ~= #self.schedulers then
     fail("SequentialLR:load_state_dict: a state of %d schedulers is wanted", #self.schedulers)
   end
-  for i, part in ipairs(self.schedulers) do part:load_state_dict(sd.schedulers[i]) end
+  for i, part in ipairs(self.schedulers) do part:_restore(sd.schedulers[i]) end
   self.last_epoch, self.base_lrs = sd.last_epoch, { table.unpack(sd.base_lrs) }
-  self:apply()
+  if sd.milestones then self.milestones = { table.unpack(sd.milestones) } end
 end
+function Sequential:_apply()
+  local part, from = self:_part_at(self.last_epoch)
+  part.last_epoch = self.last_epoch - from
+  part:_apply()
+end
+Sequential.sets = true
 
 --- optim.lr_scheduler.ReduceLROnPlateau(…) → schedule
 -- lr · factor whenever step(metric) has not improved for more than patience steps.
@@ -368,11 +495,13 @@ end
 local Plateau = define("ReduceLROnPlateau", {
   { "mode", { "min", "max" }, "min" }, { "factor", "number", 0.1 }, { "patience", "size", 10 },
   { "threshold", "number", 1e-4 }, { "threshold_mode", { "rel", "abs" }, "rel" }, { "cooldown", "size", 0 },
-  { "min_lr", "number", 0.0 }, { "eps", "number", 1e-8 } }, function(_, _, base) return base end,
-    function(self)
+  { "min_lr", "any", 0.0 }, { "eps", "number", 1e-8 } }, function(_, _, base) return base end,
+    function(self, who)
+  if self.factor >= 1 then fail("%s: factor must be below 1, got %g", who, self.factor) end
+  for_groups(self, who, "min_lr")
   self.best = self.mode == "min" and math.huge or -math.huge
   self.bad, self.rest = 0, 0
-end)
+end, { passive = true })
 
 Plateau.needs_metric = true
 
@@ -396,8 +525,9 @@ function Plateau:step(metric)
   end
   if self.rest > 0 then self.rest, self.bad = self.rest - 1, 0 end
   if self.bad > self.patience then
-    for _, group in ipairs(self.optimizer.param_groups) do
-      local new = max(group.lr * self.factor, self.min_lr)
+    for i, group in ipairs(self.optimizer.param_groups) do
+      local least = type(self.min_lr) == "table" and self.min_lr[i] or self.min_lr
+      local new = max(group.lr * self.factor, type(least) == "number" and least or 0.0)
       if group.lr - new > self.eps then group.lr = new end
     end
     self.rest, self.bad = self.cooldown, 0

@@ -17,22 +17,16 @@ return function(sched, define, Scheduler)
   --     schedule:step()
   --   end
   --   print(table.concat(rates, " "))  --> 1 0.5 0.25 0.125
-  define("MultiplicativeLR", { { "lr_lambda", "any" } }, function(self, t, base, i)
-    local f = type(self.lr_lambda) == "table" and self.lr_lambda[i] or self.lr_lambda
-    local known = self._products[i] or { at = 0, value = 1.0 }
-    if t < known.at then known = { at = 0, value = 1.0 } end
-    for k = known.at + 1, t do known.value = known.value * f(k) end
-    known.at = t
-    self._products[i] = known
-    return base * known.value
-  end, function(self, who)
+  define("MultiplicativeLR", { { "lr_lambda", "any" } }, nil, function(self, who)
     local f, n = self.lr_lambda, #self.optimizer.param_groups
     if type(f) == "table" and #f ~= n then fail("%s: %d functions for %d groups", who, #f, n) end
     if type(f) ~= "function" and type(f) ~= "table" then
       fail("%s: lr_lambda must be a function or a list of them, got %s", who, options.describe(f))
     end
-    self._products = {}
-  end)
+  end, { _lr_next = function(self, lr, t, _, i)
+    local f = type(self.lr_lambda) == "table" and self.lr_lambda[i] or self.lr_lambda
+    return lr * f(t)
+  end, _begin = function(self) self.last_epoch = 0 end, _apply = function() end })
 
   --- optim.lr_scheduler.SWALR(…) → schedule
   -- From the rate that is there to swa_lr in anneal_epochs steps.
@@ -48,13 +42,12 @@ return function(sched, define, Scheduler)
   --- optim.swa_utils.SWALR(opt, swa_lr, anneal_epochs=10, anneal_strategy="cos") → schedule
   -- Another name of optim.lr_scheduler.SWALR.
   --   print(optim.swa_utils.SWALR == optim.lr_scheduler.SWALR)  --> true
+  local function annealed(self, t)
+    local part = max(0, min(1, t / max(1, self.anneal_epochs)))
+    return self.anneal_strategy == "cos" and (1 - cos(pi * part)) / 2 or part
+  end
   define("SWALR", { { "swa_lr", "any" }, { "anneal_epochs", "size", 10 },
-    { "anneal_strategy", { "cos", "linear" }, "cos" } }, function(self, t, base, i)
-    local part = self.anneal_epochs == 0 and 1 or max(0, min(1, t / self.anneal_epochs))
-    local share = self.anneal_strategy == "cos" and (1 - cos(pi * part)) / 2 or part
-    local goal = type(self.swa_lr) == "table" and self.swa_lr[i] or self.swa_lr
-    return goal * share + base * (1 - share)
-  end, function(self, who)
+    { "anneal_strategy", { "cos", "linear" }, "cos" } }, nil, function(self, who)
     local rates, n = self.swa_lr, #self.optimizer.param_groups
     if type(rates) == "number" then rates = { rates } elseif type(rates) == "table" and #rates ~= n then
       fail("%s: %d rates for %d groups", who, #rates, n)
@@ -64,21 +57,13 @@ return function(sched, define, Scheduler)
         fail("%s: swa_lr must be a number >= 0 or a list of them, got %s", who, options.describe(self.swa_lr))
       end
     end
-  end)
-
-  -- What a step changes a given rate by, for schedules one on top of the other. Most multiply; the cosine moves
-  -- towards eta_min.
-  local function follow(part, lr, t, i, group)
-    local base = part.base_lrs[i] or lr
-    if part.__name == "CosineAnnealingLR" then
-      local T, low = part.T_max, part.eta_min
-      if (t - 1 - T) % (2 * T) == 0 then return lr + (base - low) * (1 - cos(pi / T)) / 2 end
-      return (1 + cos(pi * t / T)) / (1 + cos(pi * (t - 1) / T)) * (lr - low) + low
-    end
-    local before = part:lr_at(t - 1, base, i, group)
-    local now = part:lr_at(t, base, i, group)
-    return before ~= 0 and lr * (now / before) or now
-  end
+  end, { _lr_next = function(self, lr, t, _, i)
+    if self.anneal_epochs == 0 then t = max(1, t) end
+    local goal = type(self.swa_lr) == "table" and self.swa_lr[i] or self.swa_lr
+    local before, now = annealed(self, t - 1), annealed(self, t)
+    local start = before == 1 and goal or (lr - before * goal) / (1 - before) -- where the way to goal began
+    return goal * now + start * (1 - now)
+  end, _apply = function() end })
 
   local Chained = setmetatable({ __name = "ChainedScheduler" }, { __index = Scheduler })
   Chained.__index = Chained
@@ -100,39 +85,38 @@ return function(sched, define, Scheduler)
     options.list(who, "the schedulers", list, "schedulers")
     local opt = type(list[1]) == "table" and list[1].optimizer
     for i, part in ipairs(list) do
-      if type(part) ~= "table" or not part.lr_at or not opt or part.optimizer ~= opt then
+      if type(part) ~= "table" or not part._advance or not opt or part.optimizer ~= opt then
         fail("%s: entry %d must be a scheduler of the same optimizer", who, i)
       end
-      if part.best or part.schedulers then fail("%s: %s cannot be a part", who, part.__name or "this") end
+      if part.best then fail("%s: %s cannot be a part", who, part.__name) end
     end
     local parts = { table.unpack(list) }
-    for _, part in ipairs(parts) do -- each was made when those before had changed the rates
-      for g, lr in ipairs(parts[1].base_lrs) do part.base_lrs[g] = lr end
-    end
     return setmetatable({ optimizer = opt, schedulers = parts, last_epoch = 0, base_lrs = {} }, Chained)
   end })
 
-  function Chained:step()
+  function Chained:_advance()
     self.last_epoch = self.last_epoch + 1
-    for _, part in ipairs(self.schedulers) do
-      part.last_epoch = part.last_epoch + 1
-      for i, group in ipairs(self.optimizer.param_groups) do
-        group.lr = follow(part, group.lr, part.last_epoch, i, group)
-      end
-    end
+    for _, part in ipairs(self.schedulers) do part:_advance() end
+  end
+  function Chained:_begin()
+    self.last_epoch = 0
+    for _, part in ipairs(self.schedulers) do part:_begin() end
+  end
+  function Chained:_jump(epoch)
+    fail("lr_scheduler.ChainedScheduler: the rates at epoch %d have no formula; step() one by one", epoch)
   end
   function Chained:state_dict()
     local parts = {}
     for i, part in ipairs(self.schedulers) do parts[i] = part:state_dict() end
     return { last_epoch = self.last_epoch, schedulers = parts, last_lr = self:get_last_lr() }
   end
-  function Chained:load_state_dict(sd)
+  function Chained:_restore(sd)
     if type(sd) ~= "table" or type(sd.schedulers) ~= "table" or #sd.schedulers ~= #self.schedulers then
       fail("ChainedScheduler:load_state_dict: a state of %d schedulers is wanted", #self.schedulers)
     end
-    for i, part in ipairs(self.schedulers) do part:load_state_dict(sd.schedulers[i]) end
+    for i, part in ipairs(self.schedulers) do part:_restore(sd.schedulers[i]) end
     self.last_epoch = sd.last_epoch
-    for i, group in ipairs(self.optimizer.param_groups) do group.lr = sd.last_lr[i] or group.lr end
   end
+  function Chained:_apply() end
   sched.LRScheduler = Scheduler
 end

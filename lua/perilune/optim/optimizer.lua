@@ -117,7 +117,8 @@ end
 function Optimizer:add_param_group(group)
   local who = "optim." .. self.name
   if type(group) ~= "table" or group.params == nil then fail("%s: a group needs the field params", who) end
-  local g = checked(self, who, group, self.defaults, { "params" })
+  local g = checked(self, who, group, self.defaults, { "params", "initial_lr" })
+  g.initial_lr = group.initial_lr -- what schedules start from (lr_scheduler.lua)
   local seen = setmetatable({}, { __index = self._seen })
   g.params = check_params(who, group.params, seen)
   for p in next, seen do self._seen[p] = true end
@@ -352,6 +353,7 @@ function Optimizer:load_state_dict(sd)
     local given = plain(g)
     for key in pairs(given) do if self.defaults[key] == nil then given[key] = nil end end
     local f = { settings = checked(self, who, given, self.defaults), steps = {}, state = {} }
+    f.settings.initial_lr = type(g.initial_lr) == "number" and g.initial_lr or nil
     for i, number in ipairs(g.params) do
       local s = sd.state[number]
       if s then
