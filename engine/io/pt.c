@@ -26,11 +26,11 @@ static bool ends_with(const PlZipMember *m, const char *text) {
 
 /* The member NAME/rest. */
 static const PlZipMember *find(const PlPt *t, const char *rest, size_t n) {
-  for (int64_t i = 0; i < t->zip->n; i++) {
-    const PlZipMember *m = &t->zip->member[i];
-    if (m->len == t->prefix + n && memcmp(m->name, t->pickle->name, t->prefix) == 0 && memcmp(m->name + t->prefix, rest, n) == 0) return m;
-  }
-  return NULL;
+  char name[512];
+  if (n > sizeof name || t->prefix > sizeof name - n) return NULL;
+  memcpy(name, t->pickle->name, t->prefix);
+  memcpy(name + t->prefix, rest, n);
+  return pl_zip_find(t->zip, name, t->prefix + n);
 }
 
 static PlStatus check_archive(PlPt *t) {

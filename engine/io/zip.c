@@ -140,18 +140,30 @@ static PlStatus check_members(const PlZip *z, PlZipMember *m) {
   return PL_OK;
 }
 
+static int pointer_by_name(const void *a, const void *b) { return by_name(*(void *const *)a, *(void *const *)b); }
+
+const PlZipMember *pl_zip_find(const PlZip *z, const char *name, size_t n) {
+  const PlZipMember wanted = {.name = name, .len = n}, *p = &wanted;
+  const PlZipMember **found = z->n > 0 ? bsearch(&p, (const void *)z->by_name, (size_t)z->n, sizeof p, pointer_by_name) : NULL;
+  return found ? *found : NULL;
+}
+
 static PlStatus read_directory(PlZip *z) {
   void *mem;
   PL_TRY(read_end(z));
   PL_TRY(pl_file_code(plk_scratch((size_t)z->dir_size + 1, &mem)));
   z->dir = mem;
   PL_TRY(pl_file_read_at(z->fd, z->path, z->dir, (size_t)z->dir_size, z->dir_at));
-  PL_TRY(pl_file_code(plk_scratch((size_t)(z->n + 1) * sizeof *z->member, &mem)));
+  PL_TRY(pl_file_code(plk_scratch((size_t)(z->n + 1) * (sizeof *z->member + sizeof *z->by_name), &mem)));
   z->member = mem;
+  z->by_name = (const PlZipMember **)(void *)(z->member + z->n + 1);
   const unsigned char *at = z->dir;
   size_t left = (size_t)z->dir_size;
   for (int64_t i = 0; i < z->n; i++) PL_TRY(read_member(z, &at, &left, &z->member[i]));
-  return z->n > 0 ? check_members(z, z->member) : PL_OK;
+  if (z->n > 0) PL_TRY(check_members(z, z->member));
+  for (int64_t i = 0; i < z->n; i++) z->by_name[i] = &z->member[i];
+  if (z->n > 0) qsort((void *)z->by_name, (size_t)z->n, sizeof *z->by_name, pointer_by_name);
+  return PL_OK;
 }
 
 /* ---- the interface ---------------------------------------------------------------------------------------------------- */

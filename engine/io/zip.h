@@ -23,7 +23,8 @@ typedef struct PlZip {
   int64_t size, max_bytes;
   unsigned char *dir; /* the central directory, scratch */
   int64_t dir_at, dir_size;
-  PlZipMember *member; /* scratch, in the order of their bytes */
+  PlZipMember *member;         /* scratch, in the order of their bytes */
+  const PlZipMember **by_name; /* behind them: the same in the order of their names */
   int64_t n;
 } PlZip;
 
@@ -31,6 +32,8 @@ typedef struct PlZip {
  * (encrypted, other methods). */
 PlStatus pl_zip_open(PlZip **out, const char *path, int64_t max_bytes);
 void pl_zip_release(PlZip *z);
+/* The member of that name; NULL for none. */
+const PlZipMember *pl_zip_find(const PlZip *z, const char *name, size_t n);
 /* Where a member's bytes begin; `packed` of them are there. */
 PlStatus pl_zip_place(const PlZip *z, const PlZipMember *m, int64_t *at);
 

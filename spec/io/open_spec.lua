@@ -218,6 +218,11 @@ describe("a model in shards", function()
     refuses("tensor 'd', which the index")
     make(index { a = "m-1.safetensors", c = "m-2.safetensors" })
     refuses("tensor 'b' is not in the index")
+    make(index { a = "model.safetensors.index.json" })
+    for _, f in ipairs { T.load, T.open } do assert.equal("format", select(3, f(dir))) end -- names itself
+    assert(os.execute(("mkdir '%s'"):format(at "sub")))
+    make(index { a = "sub" })
+    for _, f in ipairs { T.load, T.open } do assert.is_nil((f(dir))) end
     make()
     assert(os.execute(("truncate -s -4 '%s'"):format(at "m-2.safetensors")))
     refuses("m-2.safetensors: truncated")

@@ -10,6 +10,7 @@ local M, openers = {}, {}
 local function kind_of(head, path)
   local kind = recognize.kind_of(head)
   if kind == "gzip" then return "idx" end
+  if kind == "json" and not path:find "%.json$" then kind = nil end
   if kind and openers[kind] then return kind end
   if path:find("tfevents", 1, true) or (#head >= 12 and ("<I8"):unpack(head) < 1 << 20
     and core.crc32c and require("perilune.command.events").is_record(head)) then return "events" end
@@ -44,8 +45,8 @@ function openers.folder(path)
   local list, message, code = require("perilune.io.shards").find(path)
   if not list then return nil, message, code end
   if list.kind == "safetensors" then return opened(path) end
-  if not list.wanted then return M.open(list.files[1]) end
-  return openers.pt(path)
+  if list.wanted or core.list_folder(list.files[1]) then return openers.pt(path) end
+  return M.open(list.files[1])
 end
 openers.json = openers.folder
 

@@ -229,10 +229,10 @@ local function load_shards(path, opts)
   local shards = require "perilune.io.shards"
   local list, message, code = shards.find(path)
   if not list then return nil, message, code end
-  if not list.wanted then return load_file(list.files[1], opts) end
+  if not list.wanted then return load_file(list.files[1], opts, true) end
   local order, all = {}, {}
   for _, file in ipairs(list.files) do
-    local part, why, kind, errno = load_file(file, opts)
+    local part, why, kind, errno = load_file(file, opts, true)
     if part == nil then return nil, why, kind, errno end
     if type(part) ~= "table" then return nil, file .. ": a shard that is no table of tensors", "format" end
     local names = {}
@@ -264,9 +264,13 @@ loaders.folder = { load_shards, { map_location = true, none = true, unsupported 
 loaders.json = loaders.folder
 
 -- T.load of a path whose options are known to be such.
-function load_file(path, opts)
+-- one: a file is wanted, neither an index nor a folder.
+function load_file(path, opts, one)
   local kind, message, code, errno = recognize.kind(path)
   if not kind then return nil, message, code, errno end
+  if one and (kind == "json" or kind == "folder") then
+    return nil, path .. ": a shard that is itself an index or a folder", "format"
+  end
   local row = loaders[kind] or loaders.safetensors
   for key in pairs(opts) do
     if not row[2][key] then fail("load: %s= is not for such a file (%s)", key, kind) end

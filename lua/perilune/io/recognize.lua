@@ -38,7 +38,11 @@ local M = { kind_of = kind_of }
 --- The kind of a file, or "folder", and its first bytes; nil, message, code, errno for what cannot be read.
 function M.kind(path)
   local head, message, code, errno = core.file_head(path)
-  if head then return kind_of(head) or "unknown", head end
+  if head then
+    local kind = kind_of(head) or "unknown"
+    if kind == "json" and not path:find "%.json$" then kind = "unknown" end -- a damaged header may begin like one
+    return kind, head
+  end
   if core.list_folder(path) then return "folder", "" end
   return nil, message, code, errno
 end
