@@ -109,6 +109,33 @@ do -- only the header is damaged, and its length is right: what reaches the pars
     end }
 end
 
+do -- the index of a model in shards, which lie beside it
+  local own = os.tmpname()
+  os.remove(own)
+  own = own:match "[^/]*$"
+  local one, two = "shard-1-" .. own .. ".safetensors", "shard-2-" .. own .. ".safetensors"
+  local index = ('{"metadata": {"total_size": 12}, "weight_map": {"a": "%s", "b": "%s"}}'):format(one, two)
+  local a, b = framed('{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}', "abcd"),
+    framed('{"b":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}', "abcdefgh")
+  local made
+  reader { name = "index of shards", good = { index }, room = 1 << 16, load = function(p)
+    local folder = p:match "^(.*/)"
+    if made ~= folder then
+      write(folder .. one, a)
+      write(folder .. two, b)
+      made = folder
+    end
+    assert(os.rename(p, p .. ".safetensors.index.json"))
+    local f = T.open(p .. ".safetensors.index.json")
+    if f then f:close() end
+    return T.load(p .. ".safetensors.index.json")
+  end, after = function(p)
+    os.remove(p .. ".safetensors.index.json")
+    os.remove(made .. one)
+    os.remove(made .. two)
+  end }
+end
+
 -- ---- ONNX -------------------------------------------------------------------------------------------------
 
 do
