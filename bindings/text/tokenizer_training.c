@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * Training of tokenizers for lua/perilune/data/tokenizer.lua. */
 #include "bindings/core/lib.h"
-#include "engine/text/bpe.h"
 #include "engine/text/bpe_train.h"
+#include "engine/text/normalize.h"
 
 static const HandleType trainer_type; /* below the methods */
 static PlTrainer *check_trainer(lua_State *L) { return l_check_handle(L, 1, &trainer_type); }

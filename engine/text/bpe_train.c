@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/text/pre_tokenizer.h"
+#include "engine/text/growing.h"
+#include "engine/text/normalize.h"
 #include "kernels/kernel.h"
 
 typedef struct Word {
@@ -39,6 +40,7 @@ typedef struct Token {
 
 struct PlTrainer {
   PlPattern *pattern;
+  PlMatcher *matcher;
   char *arena;
   size_t used, arena_room;
   Word *word;
@@ -59,18 +61,6 @@ struct PlTrainer {
   Merge *merge;
   size_t nmerge, merge_room;
 };
-
-static PlStatus grow(void *array, size_t *room, size_t want, size_t size) {
-  if (want <= *room) return PL_OK;
-  size_t n = *room * 2 > want ? *room * 2 : want + 16;
-  void *p;
-  memcpy(&p, array, sizeof p);
-  p = n < SIZE_MAX / size ? realloc(p, n * size) : NULL;
-  if (!p) PL_FAIL(PL_ERR_OOM, "train_bpe: out of memory");
-  memcpy(array, &p, sizeof p);
-  *room = n;
-  return PL_OK;
-}
 
 /* ---- symbols of bytes --------------------------------------------------------------------------------------------- */
 
@@ -116,8 +106,9 @@ static PlStatus room_for_word(PlTrainer *t) {
   return PL_OK;
 }
 
-static PlStatus count_word(void *ctx, const char *s, size_t n) {
+static PlStatus count_word(void *ctx, const char *s, size_t n, bool match) {
   PlTrainer *t = ctx;
+  (void)match; /* what is between is a word, too */
   PL_TRY(room_for_word(t));
   int32_t *slot = find_word(t, s, n);
   if (*slot >= 0) {
@@ -125,8 +116,8 @@ static PlStatus count_word(void *ctx, const char *s, size_t n) {
     return PL_OK;
   }
   if (t->used + n > INT32_MAX) PL_FAIL(PL_ERR_ARG, "train_bpe: more than 2 GiB of different words");
-  PL_TRY(grow(&t->arena, &t->arena_room, t->used + n, 1));
-  PL_TRY(grow(&t->word, &t->word_room, t->nword + 1, sizeof *t->word));
+  PL_TRY(pl_grow(&t->arena, &t->arena_room, t->used + n, 1));
+  PL_TRY(pl_grow(&t->word, &t->word_room, t->nword + 1, sizeof *t->word));
   memcpy(t->arena + t->used, s, n);
   t->word[t->nword] = (Word){.at = (uint32_t)t->used, .len = (uint32_t)n, .count = 1};
   t->used += n;
@@ -134,7 +125,9 @@ static PlStatus count_word(void *ctx, const char *s, size_t n) {
   return PL_OK;
 }
 
-PlStatus pl_trainer_feed(PlTrainer *t, const char *text, size_t n) { return pl_pattern_cut(t->pattern, text, n, count_word, t); }
+PlStatus pl_trainer_feed(PlTrainer *t, const char *text, size_t n) {
+  return pl_pattern_each(t->pattern, t->matcher, text, n, false, count_word, t);
+}
 
 /* ---- pairs ---------------------------------------------------------------------------------------------------------- */
 
@@ -166,19 +159,19 @@ static PlStatus change_pair(PlTrainer *t, int32_t left, int32_t right, int64_t b
   PL_TRY(room_for_pair(t));
   size_t i = pair_place(t, left, right);
   if (t->pair_slot[i] < 0) {
-    PL_TRY(grow(&t->pair, &t->pair_room, t->npair + 1, sizeof *t->pair));
+    PL_TRY(pl_grow(&t->pair, &t->pair_room, t->npair + 1, sizeof *t->pair));
     t->pair[t->npair] = (Pair){.left = left, .right = right};
     t->pair_slot[i] = (int32_t)t->npair++;
   }
   Pair *p = &t->pair[t->pair_slot[i]];
   p->count += by;
   if (by > 0 && !p->touched) {
-    PL_TRY(grow(&t->touched, &t->touched_room, t->ntouched + 1, sizeof *t->touched));
+    PL_TRY(pl_grow(&t->touched, &t->touched_room, t->ntouched + 1, sizeof *t->touched));
     t->touched[t->ntouched++] = t->pair_slot[i];
     p->touched = true;
   }
   if (by < 0 || (p->n > 0 && p->word[p->n - 1] == word)) return PL_OK;
-  PL_TRY(grow(&p->word, &p->room, p->n + 1, sizeof *p->word));
+  PL_TRY(pl_grow(&p->word, &p->room, p->n + 1, sizeof *p->word));
   p->word[p->n++] = word;
   return PL_OK;
 }
@@ -191,7 +184,7 @@ static bool before(const Entry *a, const Entry *b) {
 }
 
 static PlStatus push(PlTrainer *t, int32_t pair) {
-  PL_TRY(grow(&t->heap, &t->heap_room, t->nheap + 1, sizeof *t->heap));
+  PL_TRY(pl_grow(&t->heap, &t->heap_room, t->nheap + 1, sizeof *t->heap));
   const Pair *p = &t->pair[pair];
   Entry e = {.count = p->count, .left = p->left, .right = p->right, .pair = pair};
   size_t i = t->nheap++;
@@ -281,7 +274,7 @@ static PlStatus merge_pair(PlTrainer *t, int32_t pair, int32_t result) {
 /* Appends a symbol's text to the arena. */
 static PlStatus append(PlTrainer *t, int32_t symbol, const uint8_t *byte) {
   uint32_t len = symbol < 256 ? 1 : t->token[symbol - 256].len;
-  PL_TRY(grow(&t->arena, &t->arena_room, t->used + len, 1));
+  PL_TRY(pl_grow(&t->arena, &t->arena_room, t->used + len, 1));
   if (symbol < 256) t->arena[t->used] = (char)byte[symbol];
   else memcpy(t->arena + t->used, t->arena + t->token[symbol - 256].at, len);
   t->used += len;
@@ -301,7 +294,7 @@ static PlStatus result_of(PlTrainer *t, const Entry *e, const uint8_t *byte, int
       t->used = k.at;
       return PL_OK;
     }
-  PL_TRY(grow(&t->token, &t->token_room, t->ntoken + 1, sizeof *t->token));
+  PL_TRY(pl_grow(&t->token, &t->token_room, t->ntoken + 1, sizeof *t->token));
   *result = 256 + (int32_t)t->ntoken;
   t->token[t->ntoken++] = k;
   return PL_OK;
@@ -321,7 +314,7 @@ PlStatus pl_trainer_run(PlTrainer *t, int64_t nsymbol, int64_t min_count) {
     if (e.count < 1 || e.count < min_count) break;
     Merge m = {.left = e.left, .right = e.right};
     PL_TRY(result_of(t, &e, byte, &m.result));
-    PL_TRY(grow(&t->merge, &t->merge_room, t->nmerge + 1, sizeof *t->merge));
+    PL_TRY(pl_grow(&t->merge, &t->merge_room, t->nmerge + 1, sizeof *t->merge));
     t->merge[t->nmerge++] = m;
     PL_TRY(merge_pair(t, e.pair, m.result));
     PL_TRY(plk_poll());
@@ -340,9 +333,10 @@ void pl_trainer_merge(const PlTrainer *t, int64_t k, int32_t *left, int32_t *rig
 PlStatus pl_trainer_new(PlTrainer **out) {
   PlTrainer *t = calloc(1, sizeof *t);
   if (!t) PL_FAIL(PL_ERR_OOM, "train_bpe: out of memory");
-  PlStatus st = pl_pattern_new(&t->pattern, "train_bpe", pl_gpt2_pattern, strlen(pl_gpt2_pattern), PL_CUT_ISOLATED);
+  PlStatus st = pl_pattern_new(&t->pattern, "train_bpe", pl_gpt2_pattern, strlen(pl_gpt2_pattern));
+  if (st == PL_OK) st = pl_matcher_new(&t->matcher);
   if (st != PL_OK) {
-    free(t);
+    pl_trainer_release(t);
     return st;
   }
   *out = t;
@@ -352,6 +346,7 @@ PlStatus pl_trainer_new(PlTrainer **out) {
 void pl_trainer_release(PlTrainer *t) {
   if (!t) return;
   pl_pattern_release(t->pattern);
+  pl_matcher_release(t->matcher);
   for (size_t k = 0; k < t->npair; k++) free(t->pair[k].word);
   free(t->arena);
   free(t->word);

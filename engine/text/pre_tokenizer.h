@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT
- * Cutting text into words: added tokens first, then the patterns of the file's pre_tokenizer. */
+ * Cutting text into words: added tokens first, then the steps of the file's pre_tokenizer. */
 #ifndef PL_ENGINE_TEXT_PRE_TOKENIZER_H
 #define PL_ENGINE_TEXT_PRE_TOKENIZER_H
 
-#include "engine/text/bpe.h"
+#include "engine/text/aligned.h"
+#include "engine/text/pattern.h"
 
 /* ---- added tokens: a trie over bytes ---- */
 
@@ -20,6 +21,7 @@ typedef struct PlTrieNode {
 typedef struct PlTrie {
   PlTrieNode *node; /* node 0 is the root */
   size_t n, room;
+  bool first[256]; /* bytes that tokens begin with */
 } PlTrie;
 
 PlStatus pl_trie_add(PlTrie *t, const char *s, size_t n, int32_t token);
@@ -27,35 +29,39 @@ PlStatus pl_trie_add(PlTrie *t, const char *s, size_t n, int32_t token);
 int32_t pl_trie_find(const PlTrie *t, const char *s, size_t n, size_t *len);
 void pl_trie_free(PlTrie *t);
 
-/* ---- patterns ---- */
+typedef PlStatus (*PlSliceFn)(void *ctx, const PlSlice *p);
+typedef PlStatus (*PlAddedFn)(void *ctx, const PlSlice *p, int32_t token);
+/* All of the text: the added tokens that count (special ones only with `special`), and what is between. */
+PlStatus pl_added_each(const PlTrie *t, const PlAdded *added, bool special, const PlSlice *p, PlSliceFn between, PlAddedFn token,
+                       void *ctx);
 
-typedef enum PlCut {
-  PL_CUT_ISOLATED, /* matches and what is between are pieces */
-  PL_CUT_REMOVED,  /* only what is between */
-  PL_CUT_KEPT,     /* only the matches ("Removed", inverted) */
-  PL_CUT_BEFORE,   /* a piece begins at each match ("MergedWithNext") */
-  PL_CUT_BEHIND    /* a piece ends with each match ("MergedWithPrevious") */
-} PlCut;
+/* ---- steps ---- */
 
-typedef struct PlPattern PlPattern; /* a compiled expression with its work space */
+typedef enum PlStepKind {
+  PL_STEP_CUT,       /* at what matches */
+  PL_STEP_PREFIX,    /* a blank in front of what begins without one */
+  PL_STEP_METASPACE, /* text in place of blanks, and in front; cutting there is a step of its own */
+  PL_STEP_BYTES,     /* bytes become the characters of their alphabet */
+  PL_STEP_FIXED,     /* every `count` characters */
+  PL_STEP_SCRIPTS    /* where the script changes */
+} PlStepKind;
 
-/* GPT-2's expression for words. */
-extern const char pl_gpt2_pattern[];
-/* Compiles; \s and \S mean Unicode's White_Space. Errors: FORMAT (not an expression), UNSUPPORTED, OOM. */
-PlStatus pl_pattern_new(PlPattern **out, const char *name, const char *regex, size_t n, PlCut cut);
-void pl_pattern_release(PlPattern *p);
+/* What becomes of matches and of what is between them; the names are those of the files. */
+typedef enum PlCut { PL_CUT_REMOVED, PL_CUT_ISOLATED, PL_CUT_PREVIOUS, PL_CUT_NEXT, PL_CUT_CONTIGUOUS } PlCut;
 
-typedef PlStatus (*PlPieceFn)(void *ctx, const char *s, size_t n);
-/* Calls f for each piece of the text. Errors: f's, FORMAT (matching takes too long), INTERRUPT. */
-PlStatus pl_pattern_cut(PlPattern *p, const char *s, size_t n, PlPieceFn f, void *ctx);
+typedef struct PlStep {
+  PlStepKind kind;
+  PlCut cut;
+  bool invert;           /* CUT: what is between counts as the match */
+  PlPattern *pattern;    /* CUT, SCRIPTS: owned */
+  bool (*is)(int32_t c); /* CUT: each such character, if there is no pattern */
+  bool words;            /* CUT: runs of word characters, and of others that are no spaces */
+  char text[8];          /* METASPACE */
+  bool prepend, first;   /* METASPACE: in front of every piece; only where the text begins */
+  size_t count;          /* FIXED */
+} PlStep;
 
-/* All of the text, piece by piece: matches and what is between. Errors as above. */
-typedef PlStatus (*PlMatchFn)(void *ctx, const char *s, size_t n, bool match);
-PlStatus pl_pattern_each(PlPattern *p, const char *s, size_t n, PlMatchFn f, void *ctx);
-
-/* Length of the White_Space character at s, 0 for another. */
-size_t pl_space_at(const char *s, size_t n);
-/* Where the character before `at` begins (at > 0). */
-size_t pl_char_before(const char *s, size_t at);
+/* Calls f for each piece, none empty; `work` is for what has to be written. */
+PlStatus pl_step_each(const PlStep *step, PlMatcher *m, PlAligned *work, const PlSlice *p, PlSliceFn f, void *ctx);
 
 #endif

@@ -53,6 +53,7 @@ local questions = {
   ["where is the table of ggml's block formats"] = { "kernels/cpu/blocks/formats.c", "plk_block_format%(" },
   ["where does the writer of GGUF files put a tensor"] = { "engine/io/gguf/gguf_write.c", "PlStatus pl_gguf_save%(" },
   ["where is a PNG picture read"] = { "engine/io/png_read.c", "PlStatus pl_image_png_decode%(" },
+  ["where does a unigram tokenizer find tokens"] = { "engine/text/unigram.c", "viterbi" },
   ["where is a tokenizer trained by byte pairs"] = { "engine/text/bpe_train.c", "PlStatus pl_trainer_run%(" },
   -- Lua
   ["where is the layer nn.Linear"] = { "lua/perilune/nn/linear.lua", "function Linear:init%(" },

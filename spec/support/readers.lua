@@ -299,6 +299,9 @@ for _, name in ipairs { "gpt2.json", "split.json", "llama.json", "metaspace.json
   local json = fixture(name)
   if readable(json, data.tokenizer) then tokenizers[#tokenizers + 1] = json end
 end
+for _, kind in ipairs(require("spec.fixtures.tokenizer_kinds").kinds) do
+  if #kind.pairs > 0 and kind.json:find '"vocab":' then tokenizers[#tokenizers + 1] = kind.json end
+end
 local forms = fixture("gpt2.json"):gsub('"normalizer":null', (([["normalizer":{"type":"Sequence","normalizers":[
   {"type":"NFKD"},{"type":"StripAccents"},{"type":"Lowercase"},{"type":"Strip","strip_left":true,"strip_right":true},
   {"type":"Replace","pattern":{"Regex":"\\s+"},"content":" "}]}]]):gsub("%%", "%%%%")), 1)
@@ -306,8 +309,9 @@ if readable(forms, data.tokenizer) then tokenizers[#tokenizers + 1] = forms end
 if #tokenizers > 0 then
   -- the vocabulary is most of a file: what is around it is damaged as often
   local function parts(json)
-    local from, to = json:match '"vocab":()%b{}()'
-    local merges_from, merges_to = json:match('"merges":()%b[]()', to)
+    local from, to = json:match '"vocab": ?()[%[{].-[%]}]()[,}]'
+    local merges_from, merges_to = json:match('"merges": ?()%b[]()', to)
+    if not merges_from then merges_from, merges_to = to, to end
     return { json:sub(1, from - 1), json:sub(from, to - 1), json:sub(to, merges_from - 1),
       json:sub(merges_from, merges_to - 1), json:sub(merges_to) }
   end
@@ -329,6 +333,13 @@ if #tokenizers > 0 then
       ids, why, kind = t:encode("The king's 12 <mask> <|endoftext|>\n\n\240\159\152\128 \255")
       if not ids then return nil, why, kind end
       t:decode(ids)
+      local e
+      e, why, kind = t({ "The king's  12 \xFF\u{4F60}e\u{301}", "" },
+        { pair = { "a", "b<mask>" }, full = true, padding = true, truncation = false })
+      if not e then return nil, why, kind end
+      t:decode(e.input_ids, { skip_special = false })
+      local stream = t:stream {}
+      for _, id in ipairs(ids:numel() > 0 and ids:totable() or {}) do stream(id) end
       return t
     end }
 end

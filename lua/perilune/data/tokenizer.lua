@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: MIT
---- BPE tokenizers in the format of tokenizer.json files.
+--- Tokenizers: text to ids and back.
 -- @classmod Tokenizer
 local core = require "perilune.core"
 local options = require "perilune.options"
@@ -24,15 +24,14 @@ end
 -- How it travels to a loader's worker: from_json(json, name) there. See data.pack.
 Tokenizer.__pack = function(self) return M.from_json, { self.json, self.name } end
 
--- Reads a tokenizer.json file: BPE of bytes, as of GPT-2 and its successors, or of characters, as of Llama. Other
--- kinds are refused by name.
--- @treturn Tokenizer or nil, message, code
 --- T.data.tokenizer(path) → tokenizer, or nil, message, code
--- BPE from a tokenizer.json file: of bytes, as of GPT-2 and its successors, or of characters, as of Llama, with normal
--- forms, lower case, Metaspace and byte_fallback. t:encode(text, {add_special=true, split_special=true, index_base=1})
--- → i64 [n]; t:decode(ids, {skip_special=true, index_base=1}) → text; t:token(id), t:id(token), #t, t:save(path). Ids
--- count from 1 unless index_base=0. Needs Jansson and PCRE2 when perilune is built, utf8proc for normal forms and lower
--- case.
+-- A tokenizer.json file with any model (BPE, Unigram, WordPiece, WordLevel), normalizer, pre_tokenizer, post_processor
+-- and decoder of the Hugging Face tokenizers library, with the same results. t:encode(text, {add_special=true,
+-- split_special=true, index_base=1}) → i64 [n]; t:decode(ids, {skip_special=true, errors="replace", index_base=1}) →
+-- text; t(text, {pair=, padding=, truncation=, …}) → what models take, see Tokenizer:__call; t:stream{} decodes token
+-- by token; t:token(id), t:id(token), #t, t:save(path). Ids are the file's, and count from 1 unless index_base=0.
+-- Needs Jansson when perilune is built, PCRE2 for expressions, utf8proc for normal forms, cases and classes of
+-- characters.
 --   print((T.data.tokenizer("/nowhere/tokenizer.json")))  --> nil
 function M.tokenizer(path)
   if type(path) ~= "string" then fail("data.tokenizer: the path must be a string, got %s", describe(path)) end
@@ -128,23 +127,189 @@ end
 
 --- The ids of a text, i64 [n]. `add_special=true`: with what the file's template puts around a text;
 -- `split_special=true`: special tokens written out in the text count as such, otherwise they are plain text;
--- `index_base=1`: 0 gives the file's own ids. Takes any bytes.
--- @treturn Tensor or nil, message, code when the file's pattern takes too long
+-- `index_base=1`: 0 gives the file's own ids. Takes any bytes. All of the text, whatever the file says of truncation.
+-- @treturn Tensor or nil, message, code when the file's pattern takes too long, or a character has no token
 function Tokenizer:encode(text, opts)
   opts = options.check("encode", opts, { "add_special", "split_special", "index_base" })
   if type(text) ~= "string" then fail("encode: a string is wanted, got %s", describe(text)) end
-  return self.handle:encode(text, base_of("encode", opts), opts.add_special ~= false, opts.split_special ~= false)
+  return self.handle:encode(text, base_of("encode", opts), { around = opts.add_special ~= false,
+    recognize = opts.split_special ~= false })
 end
 
---- The text of ids, a tensor or a list; `skip_special=true` leaves special tokens out. Bytes that are no whole
--- characters stay as they are.
-function Tokenizer:decode(ids, opts)
-  opts = options.check("decode", opts, { "skip_special", "index_base" })
+local call_options = { "pair", "add_special", "split_special", "index_base", "padding", "padding_side", "pad_to",
+  "pad_to_multiple_of", "pad_id", "pad_type", "truncation", "truncation_side", "max_length", "full" }
+local strategies = { longest_first = 0, only_first = 1, only_second = 2 }
+
+local function side_of(who, value, from_file)
+  if value == nil then return from_file end
+  if value ~= "left" and value ~= "right" then fail("%s must be 'left' or 'right', got %s", who, describe(value)) end
+  return value == "left"
+end
+
+local function count_of(who, value, from_file)
+  if value == nil then return from_file end
+  local n = options.integer(value)
+  if not n or n < 0 then fail("%s must be a whole number from 0, got %s", who, describe(value)) end
+  return n
+end
+
+-- What cuts texts: an option, else what the file says.
+local function truncation_of(opts, file, o)
+  local kind = opts.truncation
+  o.left = side_of("tokenizer: truncation_side", opts.truncation_side, file.left)
+  local most = count_of("tokenizer: max_length", opts.max_length, file.max_length)
+  if kind == nil then kind = file.max_length ~= nil or opts.max_length ~= nil end
+  if kind == false then return end
+  if kind == true then
+    o.strategy = file.max_length and file.strategy or 0
+  else
+    o.strategy = strategies[kind]
+    if not o.strategy then
+      fail("tokenizer: truncation must be true, false, 'longest_first', 'only_first' or 'only_second', got %s",
+        describe(kind))
+    end
+  end
+  if not most then fail("tokenizer: truncation needs max_length, the file says none") end
+  o.max_length = most
+end
+
+-- What fills rows up: an option, else what the file says. padding=true: to the longest; "max_length"; a number.
+local function padding_of(opts, file, o, base)
+  local kind = opts.padding
+  if kind == nil then kind = file.pads or opts.pad_to ~= nil end
+  if opts.pad_to ~= nil and kind == true then kind = opts.pad_to end
+  o.pads_left = side_of("tokenizer: padding_side", opts.padding_side, file.pads_left)
+  o.pad_id = count_of("tokenizer: pad_id", opts.pad_id and options.integer(opts.pad_id) and opts.pad_id - base
+    or opts.pad_id, file.pad_id)
+  o.pad_type = count_of("tokenizer: pad_type", opts.pad_type, file.pad_type)
+  o.pad_multiple = count_of("tokenizer: pad_to_multiple_of", opts.pad_to_multiple_of,
+    file.pads and file.pad_multiple or 0)
+  o.pads = kind ~= false
+  if kind == false or kind == true or kind == "longest" then
+    if kind == true and opts.padding == nil and file.pads and file.pad_to >= 0 then o.pad_to = file.pad_to end
+    return
+  end
+  if kind == "max_length" then
+    kind = o.max_length or file.max_length
+    if not kind then fail("tokenizer: padding='max_length' needs max_length") end
+  end
+  o.pad_to = count_of("tokenizer: padding", kind)
+end
+
+local function texts_of(what, value)
+  if type(value) == "string" then return { value }, true end
+  if type(value) ~= "table" then
+    fail("tokenizer: %s must be a string or a list of strings, got %s", what, describe(value))
+  end
+  for i = 1, #value do
+    if type(value[i]) ~= "string" then
+      fail("tokenizer: %s %d must be a string, got %s", what, i, describe(value[i]))
+    end
+  end
+  return value, false
+end
+
+--- t(text, {…}) → what models take: a table of i64 tensors `input_ids`, `attention_mask`, `token_type_ids`,
+-- `special_tokens_mask`, [n] of one text, [rows, n] of a list of texts with padding; without padding a list of tables.
+-- Texts of a list are encoded on all threads. `pair`: second text, or list of them. `padding`: true or "longest",
+-- "max_length", or a number of tokens; `padding_side` "right" or "left", `pad_to_multiple_of`, `pad_id`, `pad_type`.
+-- `truncation`: true, "longest_first", "only_first", "only_second", with `max_length` and `truncation_side`; what is
+-- not given is as the file says. `full=true` adds `offset_mapping` [n, 2] (first and last character of each token;
+-- with index_base=0 from 0, end exclusive), `word_ids`, `sequence_ids` (index_base - 1: none) and the list `tokens`.
+-- `add_special`, `split_special`, `index_base` as of encode.
+-- @treturn table or nil, message, code
+function Tokenizer:__call(text, opts)
+  opts = options.check("tokenizer", opts, call_options)
+  local base = base_of("tokenizer", opts)
+  local list, one = texts_of("text", text)
+  local o = { one = one, full = opts.full and true or false, around = opts.add_special ~= false,
+    recognize = opts.split_special ~= false }
+  local pair
+  if opts.pair ~= nil then
+    local single
+    pair, single = texts_of("pair", opts.pair)
+    if single ~= one or #pair ~= #list then
+      fail("tokenizer: there are %d texts and %d second texts", #list, #pair)
+    end
+  end
+  local file = self.handle:defaults()
+  truncation_of(opts, file, o)
+  padding_of(opts, file, o, base)
+  return self.handle:encode_many(list, pair, base, o)
+end
+
+local function ids_of(who, ids)
   if core.is_tensor(ids) then
     ids = ids:numel() == 0 and {} or ids:dim() == 0 and { ids:item() } or ids:flatten():totable()
   end
-  if type(ids) ~= "table" then fail("decode: a tensor or a list of ids is wanted, got %s", describe(ids)) end
-  return self.handle:decode(ids, opts.skip_special ~= false, base_of("decode", opts))
+  if type(ids) ~= "table" then fail("%s: a tensor or a list of ids is wanted, got %s", who, describe(ids)) end
+  return ids
+end
+
+local function keeps(who, opts)
+  local kind = opts.errors
+  if kind == nil or kind == "replace" then return false end
+  if kind ~= "keep" then fail("%s: errors must be 'replace' or 'keep', got %s", who, describe(kind)) end
+  return true
+end
+
+--- The text of ids, a tensor or a list; `skip_special=true` leaves special tokens out. Bytes that are no whole
+-- characters become U+FFFD, with `errors="keep"` they stay as they are.
+function Tokenizer:decode(ids, opts)
+  opts = options.check("decode", opts, { "skip_special", "index_base", "errors" })
+  return self.handle:decode(ids_of("decode", ids), opts.skip_special ~= false, base_of("decode", opts),
+    keeps("decode", opts))
+end
+
+-- ---- decoding token by token ------------------------------------------------------------------------------------
+
+local Stream = { __name = "tokenizer stream" }
+Stream.__index = Stream
+
+local incomplete = "\xEF\xBF\xBD"
+
+--- t:stream{skip_special=true, index_base=1} → a function-like object: s(id) → what the token adds to the text, ""
+-- while a character is incomplete. s:finish() → what is left.
+function Tokenizer:stream(opts)
+  opts = options.check("stream", opts, { "skip_special", "index_base" })
+  return setmetatable({ handle = self.handle, skip = opts.skip_special ~= false, base = base_of("stream", opts),
+    ids = {}, prefix = "", seen = 0 }, Stream)
+end
+
+function Stream:text() return self.handle:decode(self.ids, self.skip, self.base, false) end
+
+-- Decoding depends on what is around a token, so the ids since the last but one text that was given are decoded each
+-- time; what they gave before is the prefix.
+function Stream:__call(id)
+  local ids = self.ids
+  if self.prefix == "" and #ids > 0 then
+    local text = self:text()
+    if text:sub(-3) ~= incomplete then self.prefix, self.seen = text, #ids end
+  end
+  ids[#ids + 1] = id
+  local ok, text = pcall(self.text, self)
+  if not ok then
+    ids[#ids] = nil
+    error(text, 2)
+  end
+  local n = #self.prefix
+  if #text <= n or text:sub(-3) == incomplete then return "" end
+  if text:sub(1, n) ~= self.prefix then -- the decoder has changed its mind: what they share stays
+    n = 0
+    while text:byte(n + 1) == self.prefix:byte(n + 1) do n = n + 1 end
+  end
+  local seen = #ids - self.seen
+  self.ids = table.move(ids, self.seen + 1, #ids, 1, {})
+  self.prefix, self.seen = self:text(), seen
+  return text:sub(n + 1)
+end
+
+--- What is left at the end: a character that stayed incomplete, as U+FFFD. The stream begins anew.
+function Stream:finish()
+  local text = #self.ids > 0 and self:text() or ""
+  local n = #self.prefix
+  self.ids, self.prefix, self.seen = {}, "", 0
+  return text:sub(n + 1)
 end
 
 --- The token of an id as the file writes it, and whether it is special; nil for an id that there is not.
