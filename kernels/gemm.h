@@ -17,6 +17,9 @@ PlStatus plk_cpu_linear(const PlkCall *call);
  * attrs: 0 beta, 1 alpha. beta = 0 does not read c. */
 PlStatus plk_cpu_addmm(const PlkCall *call);
 
+/* in x[M,K], y[K,N] of i8, any strides; out z[M,N] of i32. Sums wrap. */
+PlStatus plk_cpu_int_mm(const PlkCall *call);
+
 /* How exact products of f32 are, of this thread: "highest" and "high" are f32 throughout; "medium" rounds the factors
  * of large ones to bf16 where the processor multiplies these faster. Sums are f32. */
 typedef enum PlkPrecision { PLK_PRECISION_HIGHEST, PLK_PRECISION_HIGH, PLK_PRECISION_MEDIUM } PlkPrecision;

@@ -9,6 +9,7 @@
 typedef void (*PlkIntRow)(const void *a, int64_t as, const void *b, int64_t bk, int64_t bn, void *y, int64_t N, int64_t K);
 typedef struct PlkMatmulInt {
   PlkIntRow i8, i16, i32, i64, u8;
+  PlkIntRow i8_i32; /* y of i32 */
 } PlkMatmulInt;
 
 #endif

@@ -7,12 +7,12 @@
 
 enum { COLS = 512 };
 
-/* U: the unsigned type in which the low bits of T come out right. */
-#define ROW(T, U, sfx)                                                                                                        \
+/* U: the unsigned type in which the low bits of T come out right; Y: the results' type. */
+#define ROW(T, Y, U, sfx)                                                                                                     \
   static inline U low_##sfx(T v) { return (U)v; }                                                                             \
   static void row_##sfx(const void *av, int64_t as, const void *bv, int64_t bk, int64_t bn, void *yv, int64_t N, int64_t K) { \
     const T *a = av, *b = bv;                                                                                                 \
-    T *y = yv;                                                                                                                \
+    Y *y = yv;                                                                                                                \
     U sum[COLS];                                                                                                              \
     for (int64_t n0 = 0; n0 < N; n0 += COLS) {                                                                                \
       const int64_t n = N - n0 < COLS ? N - n0 : COLS;                                                                        \
@@ -29,14 +29,15 @@ enum { COLS = 512 };
         const U u = low_##sfx(a[k * as]);                                                                                     \
         for (int64_t j = 0; j < n; j++) sum[j] += u * low_##sfx(p[j * bn]);                                                   \
       }                                                                                                                       \
-      for (int64_t j = 0; j < n; j++) y[n0 + j] = (T)sum[j];                                                                  \
+      for (int64_t j = 0; j < n; j++) y[n0 + j] = (Y)sum[j];                                                                  \
     }                                                                                                                         \
   }
-ROW(int8_t, uint32_t, i8)
-ROW(uint8_t, uint32_t, u8)
-ROW(int16_t, uint32_t, i16)
-ROW(int32_t, uint32_t, i32)
-ROW(int64_t, uint64_t, i64)
+ROW(int8_t, int8_t, uint32_t, i8)
+ROW(uint8_t, uint8_t, uint32_t, u8)
+ROW(int16_t, int16_t, uint32_t, i16)
+ROW(int32_t, int32_t, uint32_t, i32)
+ROW(int64_t, int64_t, uint64_t, i64)
+ROW(int8_t, int32_t, uint32_t, i8_i32)
 
 extern const PlkMatmulInt PLK_ISA_NAME(plk_matmul_int);
-const PlkMatmulInt PLK_ISA_NAME(plk_matmul_int) = {row_i8, row_i16, row_i32, row_i64, row_u8};
+const PlkMatmulInt PLK_ISA_NAME(plk_matmul_int) = {row_i8, row_i16, row_i32, row_i64, row_u8, row_i8_i32};

@@ -80,6 +80,10 @@ R.matmul = {
 }
 R.mm = { args = function(g) return rand(g, { 3, 4 }), rand(g, { 4, 2 }) end, ref = oracle.matmul }
 R.bmm = { args = function(g) return rand(g, { 2, 3, 4 }), rand(g, { 2, 4, 2 }) end, ref = oracle.matmul }
+R.int_mm = { args = function()
+  return T.tensor({ { 1, -2, 127 }, { -128, 5, 6 } }, { dtype = "i8" }),
+    T.tensor({ { 3, -128 }, { 4, 7 }, { -128, 127 } }, { dtype = "i8" })
+end, ref = oracle.matmul }
 R.mv = golden(function(g) return rand(g, { 3, 4 }), rand(g, { 4 }) end)
 R.dot = golden(function(g) return rand(g, { 4 }), rand(g, { 4 }) end)
 R.outer = golden(function(g) return rand(g, { 3 }), rand(g, { 4 }) end)
