@@ -1,7 +1,9 @@
 -- SPDX-License-Identifier: MIT
 -- Single operations against PyTorch's on the CPU, in turn: a Markdown table of ratios (above 1: perilune is slower).
 --   perilune run bench/ops.lua -- [--only PATTERN ...] [--threads 1] [--rounds 5] [--python python3] [--above 1.1]
+--                                 [--json FILE] [--since FILE]
 -- The cases are in ops_cases.lua; PyTorch runs in a child process, ops_peer.py. Without PyTorch: --python none.
+-- --json appends a line a case, a history; --since reads one and marks what is slower than there, by ratios.
 
 local here = debug.getinfo(1, "S").source:match("^@(.*)ops%.lua$") or "./"
 local T = require "perilune"
@@ -21,9 +23,9 @@ local function parse(args)
       end
     elseif a == "--list" then
       o.list = true
-    elseif a == "--python" and args[i + 1] then
+    elseif (a == "--python" or a == "--json" or a == "--since") and args[i + 1] then
       i = i + 1
-      o.python = args[i]
+      o[a:sub(3)] = args[i]
     elseif (a == "--threads" or a == "--rounds" or a == "--above") and args[i + 1] then
       i = i + 1
       o[a:sub(3)] = tonumber(args[i]) or timing.fail("%s wants a number", a)
@@ -133,7 +135,8 @@ local function compare(case, peer, rounds)
     end
     ratios[round] = t[1][round] / (t[2][round] or 0 / 0)
   end
-  return timing.median(t[1]), timing.median(peer and t[2] or { 0 / 0 }), timing.median(ratios)
+  return timing.median(t[1]), timing.median(peer and t[2] or { 0 / 0 }), timing.median(ratios),
+    timing.min(t[1]) / timing.min(peer and t[2] or { 0 / 0 })
 end
 
 local function wanted(name, only)
@@ -141,8 +144,24 @@ local function wanted(name, only)
   return #only == 0
 end
 
+-- The newest least ratio of each case in a history; a case is its name and its sizes.
+local function history(path)
+  local f, last = path and (io.open(path) or timing.fail("cannot read %s", path)), {}
+  if not f then return last end
+  for line in f:lines() do
+    local name, sizes, ratio = line:match('"case": "(.-)", "sizes": "(.-)".*"ratio_least": ([%d.e+-]+)')
+    if name then last[name .. " | " .. sizes] = tonumber(ratio) end
+  end
+  f:close()
+  return last
+end
+
+local FIELDS = { "case", "sizes", "threads", "rounds", "ours_s", "peer_s", "ratio", "ratio_least", "when" }
+
 local function main(args)
   local o = parse(args)
+  local before, slower = history(o.since), {}
+  local out = o.json and assert(io.open(o.json, "a"))
   local cases = dofile(here .. "ops_cases.lua")(T)
   if o.list then
     for _, case in ipairs(cases) do print(case[1], case[2]) end
@@ -154,16 +173,31 @@ local function main(args)
   print(("| case | sizes | perilune ms | PyTorch ms | ratio |\n|%s"):format(("---|"):rep(5)))
   for _, case in ipairs(cases) do
     if wanted(case[1], o.only) then
-      local fine, a, b, ratio = pcall(compare, case, peer, o.rounds)
+      local fine, a, b, ratio, of_least = pcall(compare, case, peer, o.rounds)
       if not fine or not a then
         print(("| %s | %s | %s | | |"):format(case[1], case[2], fine and b or a))
-      elseif not o.above or ratio > o.above then
+      else
+        if out then
+          out:write(timing.json({ case = case[1], sizes = case[2], threads = o.threads, rounds = o.rounds, ours_s = a,
+            peer_s = b, ratio = ratio, ratio_least = of_least, when = os.date "!%Y-%m-%dT%H:%M:%SZ" }, FIELDS), "\n")
+        end
+        local was = before[case[1] .. " | " .. case[2]]
+        if was and of_least > 1.25 * was then
+          slower[#slower + 1] = ("%s, %s: %.2f, was %.2f"):format(case[1], case[2], of_least, was)
+        end
+      end
+      if fine and a and (not o.above or ratio > o.above) then
         print(("| %s | %s | %.4f | %.4f | %.2f |"):format(case[1], case[2], a * 1e3, b * 1e3, ratio))
       end
       io.stdout:flush()
       collectgarbage()
       collectgarbage()
     end
+  end
+  if out then out:close() end
+  if o.since then
+    print(#slower == 0 and "\nNo case is slower than in the history." or "\nSlower than in the history:")
+    for _, line in ipairs(slower) do print("- " .. line) end
   end
 end
 

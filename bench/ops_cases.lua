@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: MIT
--- The cases of bench/ops.lua, layers here, the rest in ops_cases_tensors.lua: { name, inputs, ours, PyTorch's
--- expression; grad = forward and backward, setup = `ours` makes the call and the expression has its setup before
--- ";;" }. Inputs: `name kind sizes`, kinds as in ops_peer.py.
+-- The cases of bench/ops.lua, layers here, the rest in ops_cases_tensors.lua and ops_cases_grid.lua: { name, inputs,
+-- ours, PyTorch's expression; grad = forward and backward, setup = `ours` makes the call and the expression has its
+-- setup before ";;" }. Inputs: `name kind sizes`, kinds as in ops_peer.py.
 
 local here = debug.getinfo(1, "S").source:match("^@(.*)ops_cases%.lua$") or "./"
 
@@ -18,6 +18,7 @@ return function(T)
     case(name .. " +bwd", inputs, ours, peers, { grad = true })
   end
   dofile(here .. "ops_cases_tensors.lua")(T, case, both)
+  dofile(here .. "ops_cases_grid.lua")(T, case, both)
   local zero = { index_base = 0 }
 
   -- ---- pooling -------------------------------------------------------------------------------------

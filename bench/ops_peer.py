@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F  # noqa: F401 (the expressions name it)
 
 DTYPES = {"f32": torch.float32, "f64": torch.float64, "f16": torch.float16, "bf16": torch.bfloat16,
-          "i64": torch.int64, "i32": torch.int32, "u8": torch.uint8, "bool": torch.bool}
+          "i64": torch.int64, "i32": torch.int32, "i8": torch.int8, "u8": torch.uint8, "bool": torch.bool}
 
 
 def tensor(kind, sizes):
