@@ -19,7 +19,7 @@ enum {
 PlStatus plk_cpu_elementwise(const PlkCall *call);
 
 /* A loop over n elements. ptr[0] is the output, then the inputs; all contiguous, except that an operand whose stride is 0
- * is one value (only loops of two float inputs take that). Output and inputs may be the same array.
+ * is one value (only loops of two inputs take that, gradients do not). Output and inputs may be the same array.
  * Returns 0, or 1 for an integer division by zero (the output is then unspecified). */
 typedef int (*PlkLoop)(char *const *ptr, const int64_t *stride, int64_t n, const PlAttrs *p);
 

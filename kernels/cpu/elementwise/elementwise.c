@@ -87,8 +87,8 @@ static PlStatus no_loop(const PlkCall *call) {
   PL_FAIL(PL_ERR_DTYPE, "%s: not defined for %s", call->name, pl_dtype_name((PlDtype)call->in[0]->dtype));
 }
 PlStatus plk_ew_failed(const char *name) { PL_FAIL(PL_ERR_ARG, "%s: integer division by zero", name); }
-/* Two float inputs: every such loop takes one value in place of an array, but gradients. */
-static bool takes_one_value(int code, int dtype) { return arity[code] == 2 && dtype <= PL_F64 && code < PLK_EW_RELU_BWD; }
+/* Two inputs: every such loop takes one value in place of an array, but gradients. */
+static bool takes_one_value(int code) { return arity[code] == 2 && code < PLK_EW_RELU_BWD; }
 
 /* nan_to_num of halves: the default bounds are the type's own, not f32's. */
 static void half_bounds(PlAttrs *a, int dtype) {
@@ -159,17 +159,13 @@ PlStatus plk_cpu_elementwise(const PlkCall *call) {
     flat = !is_half(in->dtype);
     if (in->numel == n && in->contiguous) continue;
     stride[k + 1] = 0;
-    flat = flat && in->numel == 1 && takes_one_value(call->code, in->dtype) && stride[1] + stride[2] != 0;
+    flat = flat && in->numel == 1 && takes_one_value(call->code) && stride[1] + stride[2] != 0;
   }
   if (flat) return loop(ptr, stride, n, attrs) ? plk_ew_failed(call->name) : PL_OK;
   if (call->code == PLK_EW_COPY || (call->code == PLK_EW_CAST && call->in[0]->dtype == out->dtype)) return copy(call);
   if (is_half_cast(call)) return half_cast(call);
-  PlkEwCall e = {.call = call,
-                 .isa = isa,
-                 .loop = loop,
-                 .attrs = attrs,
-                 .serial = serial_below(call->code),
-                 .one_value = takes_one_value(call->code, widened(call->in[0]->dtype))};
+  PlkEwCall e = {
+      .call = call, .isa = isa, .loop = loop, .attrs = attrs, .serial = serial_below(call->code), .one_value = takes_one_value(call->code)};
   if (call->code != PLK_EW_NAN_TO_NUM || !is_half(out->dtype)) return plk_ew_tiles(&e);
   PlAttrs own = *attrs;
   half_bounds(&own, out->dtype);
@@ -179,7 +175,7 @@ PlStatus plk_cpu_elementwise(const PlkCall *call) {
 
 PlkLoop plk_cpu_elementwise_loop(int code, int dtype, bool one_value) {
   const PlkIsa *isa = plk_isa_tables();
-  if (one_value && !takes_one_value(code, dtype)) return NULL;
+  if (one_value && !takes_one_value(code)) return NULL;
   return dtype == PL_F32 ? isa->f32[code] : isa->f64[code];
 }
 

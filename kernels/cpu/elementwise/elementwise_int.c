@@ -32,34 +32,50 @@ static int64_t int_param(const PlAttrs *a, int k, int64_t otherwise, int64_t lo,
     }                                                   \
     return 0;                                           \
   }
-#define LOOP2(NAME, T, R, E)                            \
-  static int NAME(ARGS) {                               \
-    R *const o = (R *)(void *)ptr[0];                   \
-    const T *const a = (const T *)(const void *)ptr[1]; \
-    const T *const b = (const T *)(const void *)ptr[2]; \
-    (void)stride, (void)p;                              \
-    EACH {                                              \
-      const T x = a[i], y = b[i];                       \
-      o[i] = (R)(E);                                    \
-    }                                                   \
-    return 0;                                           \
+/* Two operands, of which one may be a single value. */
+#define PAIRS(T, U, ...)                              \
+  const T *const a = (const T *)(const void *)ptr[1]; \
+  const T *const b = (const T *)(const void *)ptr[2]; \
+  if (stride[2] == 0) {                               \
+    const U y = (U)*b;                                \
+    EACH {                                            \
+      const U x = (U)a[i];                            \
+      __VA_ARGS__                                     \
+    }                                                 \
+  } else if (stride[1] == 0) {                        \
+    const U x = (U)*a;                                \
+    EACH {                                            \
+      const U y = (U)b[i];                            \
+      __VA_ARGS__                                     \
+    }                                                 \
+  } else EACH {                                       \
+      const U x = (U)a[i], y = (U)b[i];               \
+      __VA_ARGS__                                     \
+    }
+#define LOOP2(NAME, T, R, E)          \
+  static int NAME(ARGS) {             \
+    R *const o = (R *)(void *)ptr[0]; \
+    (void)p;                          \
+    PAIRS(T, T, o[i] = (R)(E);)       \
+    return 0;                         \
   }
 /* Division: a zero divisor is noted and replaced, so the processor never traps. */
-#define LOOPD(NAME, T, W, E)                            \
-  static int NAME(ARGS) {                               \
-    T *const o = (T *)(void *)ptr[0];                   \
-    const T *const a = (const T *)(const void *)ptr[1]; \
-    const T *const b = (const T *)(const void *)ptr[2]; \
-    int bad = 0;                                        \
-    (void)stride, (void)p;                              \
-    for (int64_t i = 0; i < n; i++) {                   \
-      const T x = a[i], d = b[i];                       \
-      bad |= d == 0;                                    \
-      const int minus = ISSIGNED(T) && d == (T)-1;      \
-      const T y = d == 0 || minus ? (T)1 : d;           \
-      o[i] = (T)(E);                                    \
-    }                                                   \
-    return bad;                                         \
+#define LOOPD(NAME, T, W, E)                                \
+  static int NAME(ARGS) {                                   \
+    T *const o = (T *)(void *)ptr[0];                       \
+    const T *const a = (const T *)(const void *)ptr[1];     \
+    const T *const b = (const T *)(const void *)ptr[2];     \
+    const int64_t sa = stride[1] != 0, sb = stride[2] != 0; \
+    int bad = 0;                                            \
+    (void)p;                                                \
+    for (int64_t i = 0; i < n; i++) {                       \
+      const T x = a[i * sa], d = b[i * sb];                 \
+      bad |= d == 0;                                        \
+      const int minus = ISSIGNED(T) && d == (T)-1;          \
+      const T y = d == 0 || minus ? (T)1 : d;               \
+      o[i] = (T)(E);                                        \
+    }                                                       \
+    return bad;                                             \
   }
 #define ISSIGNED(T) ((T)-1 < (T)1)
 
@@ -142,13 +158,7 @@ static int64_t int_param(const PlAttrs *a, int k, int64_t otherwise, int64_t lo,
   static int ADD_ALPHA_##N(ARGS) {                                                                           \
     const W k = (W)int_param(p, 0, 1, INT64_MIN, INT64_MAX);                                                 \
     T *const o = (T *)(void *)ptr[0];                                                                        \
-    const T *const a = (const T *)(const void *)ptr[1];                                                      \
-    const T *const b = (const T *)(const void *)ptr[2];                                                      \
-    (void)stride;                                                                                            \
-    EACH {                                                                                                   \
-      const W x = (W)a[i], y = (W)b[i];                                                                      \
-      o[i] = (T)(x + k * y);                                                                                 \
-    }                                                                                                        \
+    PAIRS(T, W, o[i] = (T)(x + k * y);)                                                                      \
     return 0;                                                                                                \
   }                                                                                                          \
   static int ADDCMUL_##N(ARGS) {                                                                             \

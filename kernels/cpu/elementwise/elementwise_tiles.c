@@ -53,6 +53,24 @@ typedef struct Plan {
     }                                                \
   } while (0)
 
+/* C times the element at `from`. */
+static void spread(char *PL_RESTRICT to, const char *PL_RESTRICT from, int item, int64_t C) {
+#define SPREAD(T)                             \
+  {                                           \
+    T v, *PL_RESTRICT d = (T *)(void *)to;    \
+    memcpy(&v, from, sizeof v);               \
+    for (int64_t c = 0; c < C; c++) d[c] = v; \
+    break;                                    \
+  }
+  switch (item) {
+  case 1: memset(to, *(const uint8_t *)from, (size_t)C); break;
+  case 2: SPREAD(uint16_t)
+  case 4: SPREAD(uint32_t)
+  default: SPREAD(uint64_t)
+  }
+#undef SPREAD
+}
+
 static void gather(char *PL_RESTRICT to, const char *PL_RESTRICT from, int item, int64_t R, int64_t C, int64_t rs, int64_t cs) {
 #define MOVE_ONE(T) memcpy(to + (r * C + c) * (int64_t)sizeof(T), from + r * rs + c * cs, sizeof(T))
   if (cs == item && C * item >= 64) {
@@ -61,6 +79,10 @@ static void gather(char *PL_RESTRICT to, const char *PL_RESTRICT from, int item,
   }
   if (rs == item && cs > item) {
     plk_transpose((size_t)item)(to, C, from, cs / item, C, R);
+    return;
+  }
+  if (cs == 0 && C >= 8) {
+    for (int64_t r = 0; r < R; r++) spread(to + r * C * item, from + r * rs, item, C);
     return;
   }
   switch (item) {

@@ -120,6 +120,15 @@ static PlStatus copy_body(void *ctx, int64_t begin, int64_t end) {
   return PL_OK;
 }
 
+/* One tile by way of a buffer: rows of two bytes an element that are a multiple of a kilobyte apart share few sets of a cache,
+ * and lines written bit by bit would drop out before they are whole. */
+enum { STAGE = 128 /* values of l */ };
+static void transpose_staged(PlkTranspose move, uint16_t *to, int64_t ld, const uint16_t *from, int64_t stride, int64_t m, int64_t nj) {
+  _Alignas(64) uint16_t stage[32 * STAGE];
+  move(stage, STAGE, from, stride, m, nj);
+  for (int64_t j = 0; j < nj; j++) memcpy(to + j * ld, stage + j * STAGE, (size_t)m * sizeof *to);
+}
+
 /* Jobs are (outer position, strip of `tile` values of j); each walks the whole l dimension. */
 static PlStatus transpose_body(void *ctx, int64_t begin, int64_t end) {
   const Copy *c = ctx;
@@ -132,11 +141,14 @@ static PlStatus transpose_body(void *ctx, int64_t begin, int64_t end) {
     int64_t d = j0 * c->jstride, s = j0;
     for (int k = 0; k < last; k++) d += at[k] * w->dst[k], s += at[k] * w->src[k];
     int64_t nj = plk_min64(c->tile, c->nj - j0), nl = w->shape[last], sl = w->src[last];
-    for (int64_t l = 0; l < nl; l += c->tile) {
-      int64_t m = plk_min64(c->tile, nl - l);
+    const bool staged = c->esize == 2 && c->jstride % 512 == 0;
+    const int64_t step = staged ? STAGE : c->tile;
+    for (int64_t l = 0; l < nl; l += step) {
+      int64_t m = plk_min64(step, nl - l);
       void *to = c->dst + (d + l) * (int64_t)c->esize;
       const void *from = c->src + (s + l * sl) * (int64_t)c->esize;
-      move(to, c->jstride, from, sl, m, nj);
+      if (staged) transpose_staged(move, to, c->jstride, from, sl, m, nj);
+      else move(to, c->jstride, from, sl, m, nj);
     }
   }
   return PL_OK;
