@@ -65,7 +65,9 @@ return function(K)
       ins[i + 1] = r:read(t)
     end
     for i, t in ipairs(out) do
-      if seen[t.storage] or t ~= t.history.root or t.leaf then invalid "a result that shares memory" end
+      if seen[t.storage] or t ~= t.history.root or t.leaf or ref.overlaps(t) then
+        invalid "a result that shares memory"
+      end
       seen[t.storage] = true
       local x = r:read(t)
       ins[1] = x
