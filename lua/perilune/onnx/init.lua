@@ -183,4 +183,16 @@ function onnx.load(path)
   return Model(program, weights, about)
 end
 
+--- T.onnx.save(path, f, inputs, {input_names=, output_names=, dynamic=}) → true, or nil, message, code
+-- Writes a module or function as an ONNX file of opset 18, from its graph for the example inputs (a tensor or a list);
+-- parameters keep their names. dynamic: {x = {[1] = "batch"}}: the first size of x is free and called batch; equal
+-- names are equal sizes. What the function does may depend on free sizes only in ways that ONNX can follow; else, and
+-- where an op has nothing to stand for it, the error names it. Call eval() before: dropout and batch statistics have
+-- no place in a file. Names are x (x1, x2, …) and y where none are given.
+--   local path = os.tmpname()
+--   print(T.onnx.save(path, nn.Linear(2, 3), T.ones(4, 2), { dynamic = { x = { "n" } } }))  --> true
+--   print(T.onnx.load(path)(T.ones(7, 2)):size(1))  --> 7
+--   os.remove(path)
+function onnx.save(...) return require("perilune.onnx.export").save(...) end
+
 return onnx

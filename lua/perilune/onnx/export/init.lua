@@ -1,0 +1,396 @@
+-- SPDX-License-Identifier: MIT
+--- T.onnx.save: functions and modules as ONNX files. The function is traced as a graph (T.graph); each of its nodes
+-- becomes nodes of ONNX. Free sizes are found by tracing again with other sizes and comparing: what differs follows the
+-- free size, or is an error.
+-- @module perilune.onnx.export
+local T = require "perilune"
+local options = require "perilune.options"
+local writer = require "perilune.onnx.writer"
+
+local core, fail, describe = T.core, options.fail, options.describe
+
+local OPSET, IR_VERSION = 18, 8
+
+local Export = {}
+Export.__index = Export
+
+--- Name of one of our ops → f(e, node, inputs…) → names of its outputs. Inputs are values: { name, dtype, shape }.
+Export.ops = {}
+
+-- ---- tracing -------------------------------------------------------------------------------------------------------
+
+-- f's graph for inputs of these shapes: nodes, leaves by value, outputs.
+local function traced(who, f, inputs, shapes, names)
+  local g, xs = T.graph(), {}
+  for i, x in ipairs(inputs) do xs[i] = g:input(names[i], shapes[i], { dtype = x:dtype() }) end
+  local got, out = table.pack(g:trace(function(...) return f(...) end, table.unpack(xs))), {}
+  local function put(v, i) -- results may be lists of tensors; what is nil is none
+    if core.is_tensor(v) then
+      out[#out + 1] = v
+    elseif type(v) == "table" and getmetatable(v) == nil then
+      for k = 1, #v do put(v[k], i) end
+    elseif v ~= nil then
+      fail("%s: result %d is %s; tensors are wanted", who, i, describe(v))
+    end
+  end
+  for i = 1, got.n do put(got[i], i) end
+  if #out == 0 then fail("%s: the function returns no tensor", who) end
+  g:outputs(out)
+  local leaves = {}
+  for _, leaf in ipairs(core.graph_leaves(g.ir)) do leaves[leaf.value] = leaf end
+  return { graph = g, nodes = g:nodes(), leaves = leaves, outputs = core.graph_output_values(g.ir) }
+end
+
+-- ---- free sizes ----------------------------------------------------------------------------------------------------
+
+-- A number that depends on a free size: factor · size + offset. Its value is that of the first trace.
+local Free = { __name = "free size" }
+Free.__index = Free
+
+local function is_free(v) return getmetatable(v) == Free end
+Export.is_free = is_free
+
+-- What a number is that was a in the first trace and b in the one where `symbol` had another size.
+local function free_number(e, a, b, symbol, what)
+  if a == b then return a end
+  local step = symbol.other - symbol.size
+  local factor = math.type(a) == "integer" and math.type(b) == "integer" and (b - a) % step == 0 and (b - a) // step
+  if not factor then
+    fail("%s: %s depends on '%s' in a way that ONNX cannot follow (%s and %s)", e.who, what, symbol.name, tostring(a),
+      tostring(b))
+  end
+  return setmetatable({ symbol = symbol, factor = factor, offset = a - factor * symbol.size, value = a }, Free)
+end
+
+local function merged(e, old, a, b, symbol, what)
+  local v = free_number(e, a, b, symbol, what)
+  if not is_free(v) then return old end
+  if is_free(old) then
+    fail("%s: %s depends on '%s' and '%s'", e.who, what, old.symbol.name, symbol.name)
+  end
+  return v
+end
+
+-- Compares the graph with the one traced for another size of `symbol`.
+local function compare(e, first, second, symbol)
+  local n = #first.nodes
+  if n ~= #second.nodes then
+    fail("%s: the function does something else for another size of '%s' (%d nodes, %d)", e.who, symbol.name, n,
+      #second.nodes)
+  end
+  for value, leaf in pairs(first.leaves) do
+    local other = second.leaves[value]
+    if not other or other.kind ~= leaf.kind or (leaf.kind == "number" and leaf.number ~= other.number
+      and leaf.number == leaf.number) then
+      fail("%s: a number in the function depends on the size '%s'", e.who, symbol.name)
+    end
+  end
+  for i, node in ipairs(first.nodes) do
+    local other = second.nodes[i]
+    local what = ("%s of node %s"):format("%s", node.name)
+    if node.op ~= other.op or #node.inputs ~= #other.inputs then
+      fail("%s: the function does something else for another size of '%s', at node %s", e.who, symbol.name, node.name)
+    end
+    for key, v in pairs(node.attrs) do
+      local w = other.attrs[key]
+      if type(v) == "table" and not is_free(v) then
+        if #v ~= #w then fail("%s: %s changes its length with '%s'", e.who, what:format(key), symbol.name) end
+        for k = 1, #v do
+          v[k] = merged(e, v[k], is_free(v[k]) and v[k].value or v[k], w[k], symbol, what:format(key))
+        end
+      else
+        node.attrs[key] = merged(e, v, is_free(v) and v.value or v, w, symbol, what:format(key))
+      end
+    end
+    for k, shape in ipairs(node.shapes) do
+      for d, size in ipairs(shape) do
+        local was = is_free(size) and size.value or size
+        shape[d] = merged(e, size, was, other.shapes[k][d], symbol, what:format "a size")
+      end
+    end
+  end
+end
+
+-- ---- nodes of ONNX -------------------------------------------------------------------------------------------------
+
+function Export:fail(node, fmt, ...)
+  fail("%s: %s (node %s): %s", self.who, node.op, node.name, select("#", ...) > 0 and fmt:format(...) or fmt)
+end
+
+function Export:unique(name)
+  local out, k = name, 1
+  while self.taken[out] do
+    k = k + 1
+    out = name .. "_" .. k
+  end
+  self.taken[out] = true
+  return out
+end
+
+--- Adds a node; inputs are names (false: left out) → the names of its n outputs (1).
+function Export:emit(op, inputs, attributes, n)
+  local outs, ins = {}, {}
+  for i, name in ipairs(inputs) do ins[i] = name or "" end
+  while ins[#ins] == "" do ins[#ins] = nil end
+  local name = self:unique(op)
+  for i = 1, n or 1 do outs[i] = self:unique(i == 1 and name .. "_y" or ("%s_y%d"):format(name, i)) end
+  self.nodes[#self.nodes + 1] = writer.node(name, op, ins, outs, attributes or {})
+  return table.unpack(outs)
+end
+
+--- The name of a constant tensor.
+function Export:constant(t, name)
+  local own = self:unique(name or "constant")
+  self.initializers[#self.initializers + 1] = writer.tensor(own, t)
+  return own
+end
+
+function Export:number(v, dtype)
+  local key = dtype .. tostring(v)
+  if not self.numbers[key] then self.numbers[key] = self:constant(T.full({}, v, { dtype = dtype }), "number") end
+  return self.numbers[key]
+end
+
+-- A free size as an i64 [1].
+local function size_of(e, v)
+  local s = v.symbol
+  if not s.dim then
+    local shape = e:emit("Shape", { s.input }, { start = s.axis - 1, ["end"] = s.axis })
+    s.dim = shape
+  end
+  local out = s.dim
+  if v.factor ~= 1 then out = e:emit("Mul", { out, e:integers { v.factor } }) end
+  if v.offset ~= 0 then out = e:emit("Add", { out, e:integers { v.offset } }) end
+  return out
+end
+
+--- A list of integers, some of them free sizes, as a tensor i64 [n].
+function Export:integers(list)
+  local free = false
+  for _, v in ipairs(list) do free = free or is_free(v) end
+  if not free then
+    local key = "i64[" .. table.concat(list, ",") .. "]"
+    if not self.numbers[key] then
+      local t = #list > 0 and T.tensor(list, { dtype = "i64" }) or T.zeros({ 0 }, { dtype = "i64" })
+      self.numbers[key] = self:constant(t, "sizes")
+    end
+    return self.numbers[key]
+  end
+  local parts = {}
+  for i, v in ipairs(list) do parts[i] = is_free(v) and size_of(self, v) or self:integers { v } end
+  if #parts == 1 then return parts[1] end
+  return self:emit("Concat", parts, { axis = 0 })
+end
+
+--- A value in another dtype.
+function Export:cast(v, dtype)
+  if v.number ~= nil then return self:number(v.number, dtype) end
+  if v.dtype == dtype then return v.name end
+  return self:emit("Cast", { v.name }, { to = writer.kinds[dtype] })
+end
+
+--- Whole numbers of an attribute that ONNX has as an attribute: they may not be free.
+function Export:fixed(node, list, what)
+  for i, v in ipairs(type(list) == "table" and not is_free(list) and list or { list }) do
+    if is_free(v) then self:fail(node, "%s %d depends on the size '%s'", what, i, v.symbol.name) end
+  end
+  return list
+end
+
+--- Sizes as Reshape takes them: one free size may be left to it.
+function Export:reshape(x, sizes)
+  local holes, out = 0, {}
+  for i, n in ipairs(sizes) do
+    if is_free(n) or n == -1 then holes = holes + 1 end
+    out[i] = n
+  end
+  if holes == 1 then for i, n in ipairs(out) do if is_free(n) then out[i] = -1 end end end
+  return self:emit("Reshape", { x, self:integers(out) }, #out > 0 and { allowzero = 0 } or {})
+end
+
+for _, part in ipairs { "elementwise", "shape", "reduce", "network", "loss" } do
+  require("perilune.onnx.export." .. part)(Export)
+end
+
+-- ---- the whole -----------------------------------------------------------------------------------------------------
+
+local function value_of(e, first, k)
+  local known = e.values[k]
+  if known then return known end
+  local leaf = first.leaves[k]
+  if leaf.kind == "number" then
+    known = { number = leaf.number, dtype = leaf.dtype, weak = leaf.weak, shape = {} }
+  else
+    local name = e.names[leaf.tensor]
+    known = { name = e:constant(leaf.tensor, name or "captured"), dtype = leaf.tensor:dtype(),
+      shape = leaf.tensor:shape() }
+  end
+  e.values[k] = known
+  return known
+end
+
+-- Which nodes matter for the outputs.
+local function live_nodes(first)
+  local wanted, live = {}, {}
+  for _, v in ipairs(first.outputs) do wanted[v] = true end
+  for i = #first.nodes, 1, -1 do
+    local node = first.nodes[i]
+    for _, v in ipairs(node.outputs) do live[i] = live[i] or wanted[v] end
+    if live[i] then for _, v in ipairs(node.inputs) do if v then wanted[v] = true end end end
+  end
+  return live, wanted
+end
+
+local function symbols_of(e, inputs, names, dynamic)
+  local list, by_name = {}, {}
+  for key, axes in pairs(dynamic or {}) do
+    local at
+    for i, name in ipairs(names) do if name == key then at = i end end
+    if not at then fail("%s: dynamic: %s", e.who, options.unknown("input", key, names)) end
+    if type(axes) ~= "table" then
+      fail("%s: dynamic: sizes of '%s' must be a table, got %s", e.who, key, describe(axes))
+    end
+    for d, name in pairs(axes) do
+      if math.type(d) ~= "integer" or d < 1 or d > inputs[at]:dim() then
+        fail("%s: dynamic: '%s' has no dimension %s", e.who, key, tostring(d))
+      end
+      if type(name) ~= "string" then
+        fail("%s: dynamic: the name of a size must be text, got %s", e.who, describe(name))
+      end
+      local s = by_name[name]
+      if not s then
+        s = { name = name, size = inputs[at]:size(d), input = key, axis = d, places = {} }
+        by_name[name], list[#list + 1] = s, s
+      elseif s.size ~= inputs[at]:size(d) then
+        fail("%s: dynamic: '%s' is %d here and %d there", e.who, name, s.size, inputs[at]:size(d))
+      end
+      if s.size < 2 then fail("%s: dynamic: '%s' is %d in the example; give one of 2 or more", e.who, name, s.size) end
+      s.places[#s.places + 1] = { at, d }
+    end
+  end
+  table.sort(list, function(a, b) return a.name < b.name end)
+  return list
+end
+
+local function names_of(who, what, given, n, default)
+  if given == nil then
+    local out = {}
+    for i = 1, n do out[i] = n == 1 and default or default .. i end
+    return out
+  end
+  options.list(who, what, given, "names")
+  if #given ~= n then fail("%s: %d %s for %d tensors", who, #given, what, n) end
+  for i, name in ipairs(given) do
+    if type(name) ~= "string" or name == "" then fail("%s: %s: entry %d is no name", who, what, i) end
+    for k = 1, i - 1 do if given[k] == name then fail("%s: %s: '%s' twice", who, what, name) end end
+  end
+  return given
+end
+
+-- The bytes of the model.
+local function model_of(who, f, inputs, opts)
+  local is_module = T.nn.is_module(f)
+  local e = setmetatable({ who = who, nodes = {}, initializers = {}, numbers = {}, taken = {}, values = {},
+    names = {} }, Export)
+  if is_module then
+    for name, p in f:named_parameters() do e.names[p] = e.names[p] or name end
+    for name, b in f:named_buffers() do e.names[b] = e.names[b] or name end
+  end
+  local names = names_of(who, "input_names", opts.input_names, #inputs, "x")
+  local symbols, shapes = symbols_of(e, inputs, names, opts.dynamic), {}
+  for i, x in ipairs(inputs) do shapes[i] = x:shape() end
+  local first = traced(who, f, inputs, shapes, names)
+  for k, s in ipairs(symbols) do
+    s.other = s.size + 2 * k + 1
+    local moved = {}
+    for i, shape in ipairs(shapes) do moved[i] = table.move(shape, 1, #shape, 1, {}) end
+    for _, at in ipairs(s.places) do moved[at[1]][at[2]] = s.other end
+    compare(e, first, traced(who, f, inputs, moved, names), s)
+  end
+  for _, name in ipairs(names) do e:unique(name) end
+  local heads = {}
+  for value, leaf in pairs(first.leaves) do
+    if leaf.kind == "input" then
+      for i, name in ipairs(names) do
+        if leaf.name == name then
+          local shape, declared = table.move(shapes[i], 1, #shapes[i], 1, {}), {}
+          for _, s in ipairs(symbols) do
+            for _, at in ipairs(s.places) do
+              if at[1] == i then
+                shape[at[2]] = setmetatable({ symbol = s, factor = 1, offset = 0, value = s.size }, Free)
+              end
+            end
+          end
+          for d, n in ipairs(shape) do declared[d] = is_free(n) and n.symbol.name or n end
+          e.values[value] = { name = name, dtype = inputs[i]:dtype(), shape = shape }
+          heads[i] = writer.value(name, inputs[i]:dtype(), declared)
+        end
+      end
+    end
+  end
+  for i, name in ipairs(names) do -- inputs that the function does not read
+    heads[i] = heads[i] or writer.value(name, inputs[i]:dtype(), inputs[i]:shape())
+  end
+  local live, wanted = live_nodes(first)
+  e.wanted = wanted
+  for i, node in ipairs(first.nodes) do
+    if live[i] then
+      local make = Export.ops[node.op]
+      if not make then
+        e:fail(node, "ONNX has nothing for it, or it is not supported yet; leave it out of what is exported")
+      end
+      local ins = {}
+      for k, v in ipairs(node.inputs) do ins[k] = v and value_of(e, first, v) or false end
+      local outs = table.pack(make(e, node, table.unpack(ins)))
+      for k, v in ipairs(node.outputs) do
+        if outs[k] then e.values[v] = type(outs[k]) == "table" and outs[k]
+          or { name = outs[k], dtype = node.dtypes[k], shape = node.shapes[k] } end
+        if wanted[v] and not outs[k] and not e.values[v] then e:fail(node, "its result %d cannot be exported", k) end
+      end
+    end
+  end
+  local out_names, tails = names_of(who, "output_names", opts.output_names, #first.outputs, "y"), {}
+  for i, v in ipairs(first.outputs) do
+    local value = value_of(e, first, v)
+    local name, declared = e:unique(out_names[i]), {}
+    if name ~= out_names[i] then fail("%s: output_names: '%s' is taken", who, out_names[i]) end
+    e.nodes[#e.nodes + 1] = writer.node(e:unique "Identity", "Identity", { value.name or e:number(value.number,
+      value.dtype) }, { name }, {})
+    for d, n in ipairs(value.shape) do
+      declared[d] = not is_free(n) and n or (n.factor == 1 and n.offset == 0) and n.symbol.name
+        or ("%d*%s%+d"):format(n.factor, n.symbol.name, n.offset)
+    end
+    tails[i] = writer.value(name, value.dtype, declared)
+  end
+  return writer.model { nodes = e.nodes, initializers = e.initializers, inputs = heads, outputs = tails,
+    name = "perilune", version = T.version, opset = OPSET, ir_version = IR_VERSION }
+end
+
+local function save(path, f, inputs, opts)
+  local who = "onnx.save"
+  opts = options.check(who, opts, { "input_names", "output_names", "dynamic" })
+  if type(path) ~= "string" then fail("%s: the path must be a string, got %s", who, describe(path)) end
+  if core.is_tensor(inputs) then inputs = { inputs } end
+  options.tensors(who, "inputs", inputs, 1)
+  if type(f) ~= "function" and not (type(f) == "table" and getmetatable(f) and getmetatable(f).__call) then
+    fail("%s: a module or function is wanted, got %s", who, describe(f))
+  end
+  local bytes = T.no_grad(function() return model_of(who, f, inputs, opts) end)
+  local temporary = ("%s.%d.tmp"):format(path, os.time())
+  local out, message, code = io.open(temporary, "wb")
+  if not out then return nil, ("%s: %s"):format(who, message), code end
+  local ok, why = out:write(bytes)
+  local closed, late = out:close()
+  if not (ok and closed) then
+    os.remove(temporary)
+    return nil, ("%s: %s: %s"):format(who, path, why or late), "io"
+  end
+  ok, message, code = os.rename(temporary, path)
+  if not ok then
+    os.remove(temporary)
+    return nil, ("%s: %s"):format(who, message), code
+  end
+  return true
+end
+
+return { save = save }

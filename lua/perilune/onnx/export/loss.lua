@@ -1,0 +1,55 @@
+-- SPDX-License-Identifier: MIT
+--- Export of losses.
+-- @module perilune.onnx.export.loss
+return function(Export)
+  local ops = Export.ops
+
+  local function reduced(e, node, y)
+    local how = node.attrs.reduction or "mean"
+    if how == "none" then return y end
+    return e:emit(how == "sum" and "ReduceSum" or "ReduceMean", { y }, { keepdims = 0 })
+  end
+  local function minus(e, node, x, y) return e:emit("Sub", { e:cast(x, node.dtypes[1]), e:cast(y, node.dtypes[1]) }) end
+
+  function ops.mse_loss(e, node, x, y)
+    local d = minus(e, node, x, y)
+    return reduced(e, node, e:emit("Mul", { d, d }))
+  end
+  function ops.l1_loss(e, node, x, y) return reduced(e, node, e:emit("Abs", { minus(e, node, x, y) })) end
+
+  -- Quadratic below `at`, linear above: small |d|² and large |d| with factors such that they meet.
+  local function bent(e, node, x, y, at, small, large)
+    local t = node.dtypes[1]
+    local d = e:emit("Abs", { minus(e, node, x, y) })
+    local near = e:emit("Mul", { e:emit("Mul", { d, d }), e:number(small, t) })
+    local far = e:emit("Mul", { e:emit("Sub", { d, e:number(at / 2, t) }), e:number(large, t) })
+    return reduced(e, node, e:emit("Where", { e:emit("Less", { d, e:number(at, t) }), near, far }))
+  end
+  function ops.smooth_l1_loss(e, node, x, y)
+    local beta = node.attrs.beta
+    if beta == 0 then return ops.l1_loss(e, node, x, y) end
+    return bent(e, node, x, y, beta, 0.5 / beta, 1)
+  end
+  function ops.huber_loss(e, node, x, y) return bent(e, node, x, y, node.attrs.delta, 0.5, node.attrs.delta) end
+
+  function ops.binary_cross_entropy_with_logits(e, node, x, y, weight, positive)
+    if weight or positive then e:fail(node, "weights are not supported") end
+    local t = node.dtypes[1]
+    local name, target = e:cast(x, t), e:cast(y, t)
+    -- softplus(x) - x y
+    return reduced(e, node, e:emit("Sub", { e:emit("Softplus", { name }), e:emit("Mul", { name, target }) }))
+  end
+
+  local function classes(op)
+    return function(e, node, x, target, weight)
+      local a = node.attrs
+      if a.label_smoothing and a.label_smoothing ~= 0 then e:fail(node, "label_smoothing is not supported") end
+      if #x.shape < 2 then e:fail(node, "without a batch is not supported") end
+      local base = a.index_base or 1
+      return e:emit(op, { x.name, Export.from_zero(e, node, target), weight and weight.name },
+        { reduction = a.reduction or "mean", ignore_index = (a.ignore_index or -100) - base })
+    end
+  end
+  ops.cross_entropy = classes "SoftmaxCrossEntropyLoss"
+  ops.nll_loss = classes "NegativeLogLikelihoodLoss"
+end

@@ -1,0 +1,122 @@
+-- SPDX-License-Identifier: MIT
+--- Export of reductions, scans and order.
+-- @module perilune.onnx.export.reduce
+return function(Export)
+  local ops, is_free = Export.ops, Export.is_free
+
+  local function dims_of(node, x)
+    local dims, n = node.attrs.dim, #x.shape
+    if type(dims) == "number" then dims = { dims } end
+    local out = {}
+    if not dims or #dims == 0 then
+      for d = 1, n do out[d] = d - 1 end
+    else
+      for i, d in ipairs(dims) do out[i] = d < 0 and d + n or d - 1 end
+    end
+    return out
+  end
+  local function keep(node) return node.attrs.keepdim and 1 or 0 end
+
+  -- Sum has its axes as an input since opset 13, the others as an attribute until 18.
+  local function reduced(e, op, name, axes, keepdims)
+    return e:emit(op, { name, e:integers(axes) }, { keepdims = keepdims, noop_with_empty_axes = 0 })
+  end
+  for ours, theirs in pairs { sum = "ReduceSum", mean = "ReduceMean", prod = "ReduceProd", amax = "ReduceMax",
+    amin = "ReduceMin", logsumexp = "ReduceLogSumExp" } do
+    ops[ours] = function(e, node, x)
+      local name = e:cast(x, node.dtypes[1])
+      if #x.shape == 0 then return ours == "logsumexp" and name or e:emit("Identity", { name }) end
+      return reduced(e, theirs, name, dims_of(node, x), keep(node))
+    end
+  end
+  ops.max_all = function(e, _, x) return reduced(e, "ReduceMax", x.name, dims_of({ attrs = {} }, x), 0) end
+  ops.min_all = function(e, _, x) return reduced(e, "ReduceMin", x.name, dims_of({ attrs = {} }, x), 0) end
+  local function truth(op)
+    return function(e, node, x)
+      local ints = e:emit("Cast", { e:cast(x, "bool") }, { to = Export.kind "i32" })
+      return e:emit("Cast", { reduced(e, op, ints, dims_of(node, x), keep(node)) }, { to = Export.kind "bool" })
+    end
+  end
+  ops.any, ops.all = truth "ReduceMax", truth "ReduceMin"
+
+  function ops.norm(e, node, x)
+    local p, axes = node.attrs.p or 2, dims_of(node, x)
+    if p == 2 then return reduced(e, "ReduceL2", x.name, axes, keep(node)) end
+    if p == 1 then return reduced(e, "ReduceL1", x.name, axes, keep(node)) end
+    if p == math.huge then return reduced(e, "ReduceMax", e:emit("Abs", { x.name }), axes, keep(node)) end
+    e:fail(node, "p = %s is not supported", tostring(p))
+  end
+
+  local function moment(e, node, x)
+    local axes, n, d = dims_of(node, x), 1, node.dtypes[1]
+    for _, axis in ipairs(axes) do
+      local size = x.shape[axis + 1]
+      if is_free(size) then e:fail(node, "over the free size '%s' is not supported", size.symbol.name) end
+      n = n * size
+    end
+    local c = e:emit("Sub", { x.name, reduced(e, "ReduceMean", x.name, axes, 1) })
+    local sums = reduced(e, "ReduceSumSquare", c, axes, keep(node))
+    return e:emit("Div", { sums, e:number(n - (node.attrs.correction or 1), d) })
+  end
+  ops.var = moment
+  function ops.std(e, node, x) return e:emit("Sqrt", { moment(e, node, x) }) end
+
+  local function plus_base(e, node, name)
+    local base = node.attrs.index_base or 1
+    return base == 0 and name or e:emit("Add", { name, e:number(base, "i64") })
+  end
+  for ours, theirs in pairs { argmax = "ArgMax", argmin = "ArgMin" } do
+    ops[ours] = function(e, node, x)
+      local name, dim = e:cast(x, x.dtype), node.attrs.dim
+      if dim == nil then
+        name, dim = e:emit("Reshape", { name, e:integers { -1 } }), 1
+        if node.attrs.keepdim then e:fail(node, "keepdim without dim is not supported") end
+      end
+      local axis = dim < 0 and dim + #x.shape or dim - 1
+      return plus_base(e, node, e:emit(theirs, { name }, { axis = axis, keepdims = keep(node) }))
+    end
+  end
+  for ours, theirs in pairs { max_dim = { "ReduceMax", "ArgMax" }, min_dim = { "ReduceMin", "ArgMin" } } do
+    ops[ours] = function(e, node, x)
+      local dim = node.attrs.dim
+      local axis = dim < 0 and dim + #x.shape or dim - 1
+      local at = e.wanted[node.outputs[2]]
+        and plus_base(e, node, e:emit(theirs[2], { x.name }, { axis = axis, keepdims = keep(node) }))
+      return reduced(e, theirs[1], x.name, { axis }, keep(node)), at
+    end
+  end
+
+  function ops.topk(e, node, x)
+    local dim = node.attrs.dim
+    e:fixed(node, node.attrs.k, "k")
+    local axis = dim < 0 and dim + #x.shape or dim - 1
+    local v, at = e:emit("TopK", { x.name, e:integers { node.attrs.k } }, { axis = axis,
+      largest = node.attrs.largest and 1 or 0, sorted = 1 }, 2)
+    return v, e.wanted[node.outputs[2]] and plus_base(e, node, at)
+  end
+  local function sorted(e, node, x)
+    local dim = node.attrs.dim
+    local axis = dim < 0 and dim + #x.shape or dim - 1
+    return e:emit("TopK", { x.name, e:integers { x.shape[axis + 1] } }, { axis = axis,
+      largest = node.attrs.descending and 1 or 0, sorted = 1 }, 2)
+  end
+  function ops.sort(e, node, x)
+    local v, at = sorted(e, node, x)
+    return v, e.wanted[node.outputs[2]] and plus_base(e, node, at)
+  end
+  function ops.argsort(e, node, x)
+    local _, at = sorted(e, node, x)
+    return plus_base(e, node, at)
+  end
+  function ops.cumsum(e, node, x)
+    local dim = node.attrs.dim
+    return e:emit("CumSum", { e:cast(x, node.dtypes[1]), e:number(dim < 0 and dim + #x.shape or dim - 1, "i64") })
+  end
+  for ours, theirs in pairs { softmax = "Softmax", log_softmax = "LogSoftmax" } do
+    ops[ours] = function(e, node, x)
+      local dim, name = node.attrs.dim, e:cast(x, node.dtypes[1])
+      if #x.shape == 0 then e:fail(node, "of a 0-d tensor is not supported") end
+      return e:emit(theirs, { name }, { axis = dim < 0 and dim + #x.shape or dim - 1 })
+    end
+  end
+end

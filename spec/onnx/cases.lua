@@ -1,0 +1,123 @@
+-- SPDX-License-Identifier: MIT
+-- Modules with inputs for the specs of T.onnx.save, and for check.py.
+
+local T = require "perilune"
+local nn = T.nn
+local M = {}
+
+function M.layers()
+  local list = {}
+  T.manual_seed(1)
+  local function add(name, net, ...) list[#list + 1] = { name = name, net = net, inputs = { ... } } end
+  local picture, steps, rows = T.randn(2, 4, 8, 8), T.randn(5, 2, 6), T.randn(3, 6)
+  for _, name in ipairs { "ReLU", "ReLU6", "LeakyReLU", "ELU", "SELU", "CELU", "GELU", "SiLU", "Mish", "Softplus",
+    "Softsign", "Tanh", "Sigmoid", "LogSigmoid", "Hardtanh", "Hardsigmoid", "Hardswish", "Hardshrink", "Softshrink",
+    "Tanhshrink", "PReLU", "Identity", "Flatten", "Dropout" } do add(name, nn[name](), rows * 3) end
+  add("GELU, tanh", nn.GELU { approximate = "tanh" }, rows)
+  add("Threshold", nn.Threshold(0.1, 2), rows)
+  add("Softmax", nn.Softmax(-1), rows)
+  add("LogSoftmax", nn.LogSoftmax(2), rows)
+  add("Softmin", nn.Softmin(2), rows)
+  add("GLU", nn.GLU(2), rows)
+  add("Linear", nn.Linear(6, 3), rows)
+  add("Linear of three dimensions", nn.Linear(6, 3), steps)
+  add("Linear without bias", nn.Linear { 6, 3, bias = false }, rows)
+  add("Bilinear", nn.Bilinear(6, 6, 3), rows, rows * 2)
+  add("Conv1d", nn.Conv1d(4, 6, 3), T.randn(2, 4, 9))
+  add("Conv2d", nn.Conv2d(4, 6, 3, { padding = 1, stride = 2 }), picture)
+  add("Conv2d, groups and dilation", nn.Conv2d(4, 8, 3, { groups = 4, dilation = 2 }), picture)
+  add("Conv2d, circular", nn.Conv2d(4, 4, 3, { padding = 1, padding_mode = "circular" }), picture)
+  add("Conv2d, reflect", nn.Conv2d(4, 4, 3, { padding = 1, padding_mode = "reflect" }), picture)
+  add("Conv2d without a batch", nn.Conv2d(4, 4, 3), picture[1])
+  add("Conv3d", nn.Conv3d(2, 3, 2), T.randn(1, 2, 4, 4, 4))
+  add("ConvTranspose2d", nn.ConvTranspose2d(4, 3, 3, { stride = 2, padding = 1, output_padding = 1 }), picture)
+  add("MaxPool2d", nn.MaxPool2d(3, { stride = 2, padding = 1 }), picture)
+  add("MaxPool2d, ceil_mode", nn.MaxPool2d(3, { stride = 2, ceil_mode = true }), picture)
+  add("AvgPool2d", nn.AvgPool2d(3, { stride = 2, padding = 1 }), picture)
+  add("AvgPool2d without padding", nn.AvgPool2d(3, { stride = 2, padding = 1, count_include_pad = false }), picture)
+  add("AvgPool2d, ceil_mode", nn.AvgPool2d(3, { stride = 2, ceil_mode = true }), picture)
+  add("AdaptiveAvgPool2d to one", nn.AdaptiveAvgPool2d(1), picture)
+  add("AdaptiveAvgPool2d", nn.AdaptiveAvgPool2d(2), picture)
+  add("AdaptiveMaxPool2d", nn.AdaptiveMaxPool2d(4), picture)
+  add("LPPool2d", nn.LPPool2d(2, 2), picture)
+  add("BatchNorm2d", nn.BatchNorm2d(4), picture)
+  add("BatchNorm1d", nn.BatchNorm1d(6), rows)
+  add("InstanceNorm2d", nn.InstanceNorm2d(4), picture)
+  add("GroupNorm", nn.GroupNorm(2, 4), picture)
+  add("LayerNorm", nn.LayerNorm(6), steps)
+  add("RMSNorm", nn.RMSNorm(6), steps)
+  add("LocalResponseNorm", nn.LocalResponseNorm(2), picture)
+  add("Embedding", nn.Embedding(10, 4), T.tensor({ { 1, 5 }, { 10, 2 } }, { dtype = "i64" }))
+  add("EmbeddingBag", nn.EmbeddingBag(10, 4), T.tensor({ { 1, 5 }, { 10, 2 } }, { dtype = "i64" }))
+  add("LSTM", nn.LSTM(6, 5), steps)
+  add("LSTM, two layers, both ways", nn.LSTM { 6, 5, num_layers = 2, bidirectional = true }, steps)
+  add("GRU", nn.GRU(6, 5), steps)
+  add("GRU, both ways", nn.GRU { 6, 5, bidirectional = true, batch_first = true }, steps)
+  add("RNN", nn.RNN(6, 5), steps)
+  add("RNN, relu, both ways", nn.RNN { 6, 5, nonlinearity = "relu", bidirectional = true }, steps)
+  add("LSTMCell", nn.LSTMCell(6, 5), rows)
+  add("GRUCell", nn.GRUCell(6, 5), rows)
+  add("RNNCell", nn.RNNCell(6, 5), rows)
+  add("MultiheadAttention", nn.MultiheadAttention(6, 2), steps, steps, steps)
+  add("TransformerEncoderLayer", nn.TransformerEncoderLayer(6, 2, 12), steps)
+  add("TransformerDecoderLayer", nn.TransformerDecoderLayer(6, 2, 12), steps, steps)
+  add("PixelShuffle", nn.PixelShuffle(2), picture)
+  add("PixelUnshuffle", nn.PixelUnshuffle(2), picture)
+  add("ChannelShuffle", nn.ChannelShuffle(2), picture)
+  add("Upsample", nn.Upsample { scale_factor = 2 }, picture)
+  add("Upsample, bilinear", nn.Upsample { scale_factor = 2, mode = "bilinear" }, picture)
+  add("ZeroPad2d", nn.ZeroPad2d(1), picture)
+  add("ReplicationPad2d", nn.ReplicationPad2d(2), picture)
+  add("ReflectionPad2d", nn.ReflectionPad2d(2), picture)
+  add("CircularPad2d", nn.CircularPad2d(2), picture)
+  add("Unfold", nn.Unfold(2), picture)
+  add("Fold", nn.Fold({ 8, 8 }, 2, { stride = 2 }), T.randn(2, 16, 16))
+  add("Unflatten", nn.Unflatten(2, { 2, 3 }), rows)
+  add("CosineSimilarity", nn.CosineSimilarity(2), rows, rows + 1)
+  add("PairwiseDistance", nn.PairwiseDistance(), rows, rows + 1)
+  for _, name in ipairs { "MSELoss", "L1Loss", "SmoothL1Loss", "HuberLoss", "BCEWithLogitsLoss" } do
+    add(name, nn[name](), rows, rows:sigmoid())
+  end
+  add("CrossEntropyLoss", nn.CrossEntropyLoss(), rows, T.tensor({ 1, 2, 6 }, { dtype = "i64" }))
+  return list
+end
+
+local function class(init, forward)
+  local C = nn.class "Case"
+  C.init, C.forward = init, forward
+  return C()
+end
+
+-- Models with free sizes: `others` are inputs of other sizes.
+function M.free()
+  local list = {}
+  T.manual_seed(2)
+  local function add(name, net, dynamic, x, ...)
+    list[#list + 1] = { name = name, net = net, dynamic = { x = dynamic }, inputs = { x }, others = { ... } }
+  end
+  add("rows of a network", nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 2)), { "batch" }, T.randn(3, 6),
+    T.randn(1, 6), T.randn(7, 6))
+  add("batch of a convolutional network", nn.Sequential(nn.Conv2d(4, 6, 3), nn.BatchNorm2d(6), nn.ReLU(),
+    nn.MaxPool2d(2), nn.Flatten(), nn.Linear(54, 2)), { "batch" }, T.randn(2, 4, 8, 8), T.randn(5, 4, 8, 8))
+  add("pictures of any size", nn.Sequential(nn.Conv2d(4, 6, 3), nn.GroupNorm(2, 6), nn.GELU(),
+    nn.AdaptiveAvgPool2d(1), nn.Flatten()), { "batch", [3] = "height", [4] = "width" }, T.randn(2, 4, 8, 8),
+    T.randn(5, 4, 11, 9))
+  add("text of any length", class(function(self)
+    self.e, self.l = nn.Embedding(11, 6), nn.TransformerEncoderLayer { 6, 2, 12, batch_first = true }
+  end, function(self, x) return self.l(self.e(x)) end), { "batch", "length" }, T.randint(1, 11, { 2, 5 }),
+    T.randint(1, 11, { 3, 9 }), T.randint(1, 11, { 1, 2 }))
+  add("causal attention with places", class(function(self)
+    self.q, self.o = nn.Linear(6, 18), nn.Linear(6, 3)
+  end, function(self, x)
+    local b, l = x:size(1), x:size(2)
+    local q = self.q(x):view(b, l, 3, 2, 3):permute { 3, 1, 4, 2, 5 }
+    local y = nn.F.scaled_dot_product_attention(q[1], q[2], q[3], { is_causal = true })
+    local places = T.arange(l):float():view(1, l, 1)
+    return self.o(y:transpose(2, 3):reshape(b, l, 6) + places * 0.1)
+  end), { "batch", "length" }, T.randn(2, 5, 6), T.randn(3, 8, 6))
+  add("an LSTM", class(function(self) self.l = nn.LSTM { 6, 5, batch_first = true } end,
+    function(self, x) return (self.l(x)) end), { "batch", "length" }, T.randn(2, 5, 6), T.randn(3, 8, 6))
+  return list
+end
+
+return M

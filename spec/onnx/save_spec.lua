@@ -1,0 +1,117 @@
+-- SPDX-License-Identifier: MIT
+-- ONNX files that T.onnx.save writes: read again they compute what was saved, for layers, models and free sizes. What
+-- other programs make of them: spec/onnx/check.py, by hand.
+
+local T = require "perilune"
+local near = require "spec.support.near"
+local cases = require "spec.onnx.cases"
+local fails, nn = near.fails, T.nn
+
+local path
+before_each(function() path = os.tmpname() end)
+after_each(function() os.remove(path) end)
+
+local function flat(...)
+  local out = {}
+  local function put(v)
+    if type(v) == "table" then for _, x in ipairs(v) do put(x) end elseif v ~= nil then out[#out + 1] = v end
+  end
+  for i = 1, select("#", ...) do put((select(i, ...))) end
+  return out
+end
+
+local function compare(net, model, inputs)
+  local want = flat(T.no_grad(net, table.unpack(inputs)))
+  local got = flat(T.no_grad(model, table.unpack(inputs)))
+  assert.equal(#want, #got)
+  for i, y in ipairs(want) do
+    assert.same(y:shape(), got[i]:shape())
+    assert.equal(y:dtype(), got[i]:dtype())
+    assert.is_true(T.allclose(y, got[i], { rtol = 1e-5, atol = 1e-5 }), "result " .. i)
+  end
+end
+
+describe("saved as ONNX and loaded", function()
+  local layers, free = cases.layers(), cases.free()
+  teardown(function()
+    for _, list in ipairs { layers, free } do
+      for _, c in ipairs(list) do for key in pairs(c) do c[key] = nil end end
+    end
+  end)
+
+  for _, c in ipairs(layers) do
+    it(c.name, function()
+      local net = c.net:eval()
+      assert(T.onnx.save(path, net, c.inputs))
+      compare(net, assert(T.onnx.load(path)), c.inputs)
+    end)
+  end
+
+  for _, c in ipairs(free) do
+    it("with free sizes, " .. c.name, function()
+      local net = c.net:eval()
+      assert(T.onnx.save(path, net, c.inputs, { dynamic = c.dynamic }))
+      local model = assert(T.onnx.load(path))
+      compare(net, model, c.inputs)
+      for _, other in ipairs(c.others) do compare(net, model, { other }) end
+    end)
+  end
+
+  it("parameters keep their names, and what is loaded trains", function()
+    local net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    assert(T.onnx.save(path, net, T.randn(5, 3), { input_names = { "rows" }, output_names = { "scores" },
+      dynamic = { rows = { "n" } } }))
+    local model = assert(T.onnx.load(path))
+    local names = {}
+    for name in model:named_parameters() do names[#names + 1] = name end
+    table.sort(names)
+    assert.same({ "1.bias", "1.weight", "3.bias", "3.weight" }, names)
+    assert.equal("rows", model.inputs[1].name)
+    assert.equal("scores", model.outputs[1].name)
+    assert.is_false(model.inputs[1].shape[1])
+    model(T.randn(9, 3)):sum():backward()
+    for _, p in ipairs(model:parameters()) do assert.is_truthy(p.grad) end
+  end)
+
+  it("functions with several inputs and results", function()
+    local function f(a, b)
+      local v, i = (a * 2 + b):max(2)
+      return { v, i }, a:gt(b), T.where(a:gt(b), a, b), a[{ {}, { 2, 3 } }]:t(), T.cat({ a, b }, 1):sum { dim = 1 }
+    end
+    local inputs = { T.randn(2, 3), T.randn(2, 3) }
+    assert(T.onnx.save(path, f, inputs))
+    compare(f, assert(T.onnx.load(path)), inputs)
+  end)
+end)
+
+describe("onnx.save refuses", function()
+  it("what has no place in a file", function()
+    fails("call eval() on the module before it is exported", T.onnx.save, path, nn.Dropout(0.5), T.ones(3))
+    fails("it computes its statistics", T.onnx.save, path, nn.BatchNorm1d(3), T.randn(4, 3))
+    fails("ONNX has nothing for it", T.onnx.save, path, function(x) return x:erfinv() end, T.zeros(3))
+    fails("result 1 is 3.0", T.onnx.save, path, function() return 3.0 end, T.ones(2))
+    assert.equal("", assert(io.open(path)):read "a") -- nothing was written
+  end)
+
+  it("sizes that ONNX cannot follow", function()
+    local function by_size(x) return x:size(1) > 4 and x * 2 or x + 1 + x end
+    fails("does something else for another size of 'n'", T.onnx.save, path, by_size, T.ones(3, 2),
+      { dynamic = { x = { "n" } } })
+    fails("depends on the size 'n'", T.onnx.save, path, function(x) return x * x:size(1) end, T.ones(3),
+      { dynamic = { x = { "n" } } })
+    fails("give one of 2 or more", T.onnx.save, path, nn.ReLU(), T.ones(1, 2), { dynamic = { x = { "n" } } })
+    fails("has no dimension 3", T.onnx.save, path, nn.ReLU(), T.ones(2), { dynamic = { x = { [3] = "n" } } })
+    fails("unknown input 'q'", T.onnx.save, path, nn.ReLU(), T.ones(2), { dynamic = { q = { "n" } } })
+  end)
+
+  it("wrong arguments", function()
+    fails("the path must be a string", T.onnx.save, 3, nn.ReLU(), T.ones(2))
+    fails("a module or function is wanted", T.onnx.save, path, 3, T.ones(2))
+    fails("inputs", T.onnx.save, path, nn.ReLU(), 3)
+    fails("unknown option 'names'", T.onnx.save, path, nn.ReLU(), T.ones(2), { names = { "x" } })
+    fails("2 input_names for 1", T.onnx.save, path, nn.ReLU(), T.ones(2), { input_names = { "a", "b" } })
+    local ok, message = T.onnx.save("/nowhere/x.onnx", nn.ReLU(), T.ones(2))
+    assert.is_nil(ok)
+    assert.is_truthy(message:find "No such file")
+  end)
+end)
