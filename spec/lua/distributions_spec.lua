@@ -64,12 +64,41 @@ describe("a distribution's density and figures", function()
   end)
 
   for i, row in ipairs(known.kl) do
-    it(("divergence is PyTorch's: %s, row %d"):format(row.name, i), function()
-      local p, q = D[row.name](tensors(row.p)), D[row.name](tensors(row.q))
+    it(("divergence is PyTorch's: %s and %s, row %d"):format(row.name, row.other or row.name, i), function()
+      local p, q = D[row.name](tensors(row.p)), D[row.other or row.name](tensors(row.q))
       same(D.kl_divergence(p, q), row.kl, 1e-9, "kl")
-      same(D.kl_divergence(p, p), 0, 1e-9, "kl")
+      if not row.other then same(D.kl_divergence(p, p), 0, 1e-9, "kl") end
     end)
   end
+end)
+
+describe("between distributions", function()
+  it("the divergence has the shape of both, the gradient of both, and is infinite outside", function()
+    local rate, loc = T.tensor({ 1, 2 }, { dtype = "f64" }):requires_grad_(), T.zeros({ 3, 1 }, { dtype = "f64" })
+    assert.same({ 3, 2 }, D.kl_divergence(D.Exponential(rate), D.Normal(loc:requires_grad_(), 2.0)):shape())
+    assert.is_true(T.gradcheck(function(a, b) return D.kl_divergence(D.Exponential(a), D.Normal(b, 2.0)) end,
+      { rate:detach():requires_grad_(), loc:detach():requires_grad_() }))
+    local beyond = D.kl_divergence(D.Normal(loc:detach(), 1.0), D.Beta(T.tensor { 2.0, 3 }, 1.0))
+    assert.same({ 3, 2 }, beyond:shape())
+    assert.is_true(beyond:eq(math.huge):all():item())
+    local some = D.kl_divergence(D.Uniform(T.tensor { 0.2, -0.2 }, 0.9), D.Beta(2.0, 3.0))
+    assert.is_true(some[1]:item() < 10 and some[2]:item() == math.huge)
+  end)
+
+  it("transformed distributions have distribution functions, also through falling transforms", function()
+    local steps = { D.AffineTransform(1, -2), D.ExpTransform() }
+    local d = D.TransformedDistribution(D.Normal(T.tensor(0.5, { dtype = "f64" }), 0.7), steps)
+    local x, p = T.tensor({ 0.3, 1, 4 }, { dtype = "f64" }), T.tensor({ 0.1, 0.5, 0.9 }, { dtype = "f64" })
+    same(d:cdf(x), { 0.19489987531368425, 0.5, 0.8389643201535453 }, 1e-9, "cdf")
+    same(d:icdf(p), { 0.16626503095686726, 1.0, 6.014493812949888 }, 1e-9, "icdf")
+  end)
+
+  it("halves have no density below 0", function()
+    for _, name in ipairs { "HalfNormal", "HalfCauchy" } do
+      local y = D[name] { scale = 2.0, validate_args = false }:log_prob(T.tensor { -1.0, 0, 1 })
+      assert.is_true(y[1]:item() == -math.huge and y[2]:item() > y[3]:item() and y[3]:item() > -10)
+    end
+  end)
 end)
 
 describe("samples", function()
@@ -297,13 +326,14 @@ describe("distributions", function()
     end)
     fails("sample: size 1 of the shape is 1.5", function() D.Normal():sample(1.5) end)
     fails("Poisson: there is no entropy", function() D.Poisson(1):entropy() end)
-    fails("no rule for Normal and Laplace", D.kl_divergence, D.Normal(), D.Laplace())
+    fails("no rule for Laplace and Gumbel", D.kl_divergence, D.Laplace(), D.Gumbel())
+    fails("no rule for StudentT and Normal", D.kl_divergence, D.StudentT(3), D.Normal())
     fails("argument #2 must be a distribution", D.kl_divergence, D.Normal(), 1)
     fails("2 dimensions of a batch_shape of 1", D.Independent, D.Normal(T.zeros(2), 1), 2)
     fails("mixture_distribution must be a Categorical", D.MixtureSameFamily, D.Normal(), D.Normal())
     fails("entry 1 is no transform", D.TransformedDistribution, D.Normal(), { 1 })
     eq(D.Normal(0, T.tensor { 1, -1 }, { validate_args = false }).scale, { 1, -1 })
-    D.register_kl(D.Gumbel, D.Gumbel, function() return T.tensor(3) end)
-    eq(D.kl_divergence(D.Gumbel(), D.Gumbel()), 3)
+    D.register_kl(D.StudentT, D.StudentT, function() return T.tensor(3) end)
+    eq(D.kl_divergence(D.StudentT(3), D.StudentT(3)), 3)
   end)
 end)

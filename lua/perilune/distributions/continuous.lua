@@ -77,7 +77,9 @@ function HalfNormal.props.mode(d) return T.zeros_like(d.scale) end
 function HalfNormal.props.variance(d) return d.scale:square() * (1 - 2 / pi) end
 function HalfNormal:rsample(shape) return (self.scale * base.normal(self.scale, self:shape_of(shape))):abs() end
 function HalfNormal:log_prob(x)
-  return (self:value(x) / self.scale):square() * -0.5 - self.scale:log() + 0.5 * log(2 / pi)
+  x = self:value(x)
+  local y = (x / self.scale):square() * -0.5 - self.scale:log() + 0.5 * log(2 / pi)
+  return T.where(x:ge(0), y, -math.huge)
 end
 function HalfNormal:entropy() return self.scale:log() + 0.5 * log(pi / 2) + 0.5 end
 function HalfNormal:cdf(x) return (self:value(x, "cdf") / self.scale * math.sqrt(0.5)):erf() end
@@ -175,7 +177,8 @@ function HalfCauchy.props.variance(d) return T.full_like(d.scale, math.huge) end
 function HalfCauchy:icdf(p) return self.scale * (pi / 2 * self:probability(p)):tan() end
 function HalfCauchy:rsample(shape) return self:icdf(uniform(self.scale, self:shape_of(shape))) end
 function HalfCauchy:log_prob(x)
-  return log(2 / pi) - self.scale:log() - (self:value(x) / self.scale):square():log1p()
+  x = self:value(x)
+  return T.where(x:ge(0), log(2 / pi) - self.scale:log() - (x / self.scale):square():log1p(), -math.huge)
 end
 function HalfCauchy:entropy() return (2 * pi * self.scale):log() end
 function HalfCauchy:cdf(x) return (self:value(x, "cdf") / self.scale):atan() * (2 / pi) end

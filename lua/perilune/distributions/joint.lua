@@ -234,14 +234,15 @@ transform("AffineTransform", { { "loc", "operand", 0 }, { "scale", "operand", 1 
     slope = function(x)
       local s = type(a.scale) == "number" and T.full_like(x, a.scale) or a.scale + T.zeros_like(x)
       return s:abs():log()
-    end }
+    end, sign = function() return T.sign(a.scale) end }
 end)
 transform("ExpTransform", {}, function()
   return { call = T.exp, inverse = T.log, slope = function(x) return x end }
 end)
 transform("PowerTransform", { { "exponent", "operand" } }, function(a)
   return { call = function(x) return x ^ a.exponent end, inverse = function(y) return y ^ (1 / a.exponent) end,
-    slope = function(x, y) return (a.exponent * y / x):abs():log() end }
+    slope = function(x, y) return (a.exponent * y / x):abs():log() end,
+    sign = function() return T.sign(a.exponent) end }
 end)
 transform("SigmoidTransform", {}, function()
   return { call = T.sigmoid, inverse = T.logit, slope = function(x) return -F.softplus(-x) - F.softplus(x) end }
@@ -291,6 +292,26 @@ function Transformed:log_prob(y)
     y = x
   end
   return self.base:log_prob(y) - sum
+end
+-- Falling transforms exchange the two sides: P(y' <= y) is 1 - P(x' <= x).
+local function rising(self, p)
+  for _, t in ipairs(self.transforms) do
+    if t.sign then p = t.sign() * (p - 0.5) + 0.5 end
+  end
+  return p
+end
+local function of_one_number(self, name)
+  if #self.event_shape > 0 then fail("TransformedDistribution:%s: events are numbers alone", name) end
+end
+function Transformed:cdf(y)
+  of_one_number(self, "cdf")
+  y = self:value(y, "cdf")
+  for i = #self.transforms, 1, -1 do y = self.transforms[i]:inv(y) end
+  return rising(self, self.base:cdf(y))
+end
+function Transformed:icdf(p)
+  of_one_number(self, "icdf")
+  return through(self, self.base:icdf(rising(self, self:probability(p))))
 end
 function Transformed:__tostring()
   local names = {}

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: MIT
---- The divergence of Kullback and Leibler between two distributions of one family, E_p[log p(x) - log q(x)], and a
--- table where others may be added.
+--- The divergence of Kullback and Leibler between two distributions, E_p[log p(x) - log q(x)]: of one family, between
+-- families where PyTorch has a formula, and a table where others may be added.
 -- @module perilune.distributions.kl
 local T = require "perilune"
 local base = require "perilune.distributions.base"
@@ -31,7 +31,8 @@ function M.register_kl(p, q, f)
 end
 
 --- T.distributions.kl_divergence(p, q) → tensor
--- E_p[log p(x) - log q(x)] of two distributions of one family, of batch_shape.
+-- E_p[log p(x) - log q(x)], of batch_shape: of two distributions of one family, or of two that are known together, such
+-- as Gamma and Normal. Infinite where p has values that q does not.
 --   local p, q = T.distributions.Normal(0, 1), T.distributions.Normal(1, 1)
 --   print(T.distributions.kl_divergence(p, q))  --> 0.5000  -- f32[] cpu
 function M.kl_divergence(p, q)
@@ -132,5 +133,125 @@ same("Independent", function(p, q)
   if p.n ~= q.n then fail("distributions.kl_divergence: Independents of %d and %d dimensions", p.n, q.n) end
   return base.sum_last(M.kl_divergence(p.base, q.base), p.n)
 end)
+
+-- (s_p + s_q)² + (m_p - m_q)² over 4 s_p s_q (Chyzak & Nielsen 2019); of halves, m = 0.
+local function cauchy(p, q)
+  local d = p.loc and (p.loc - q.loc):square() or 0
+  return ((p.scale + q.scale):square() + d):log() - (4 * p.scale * q.scale):log()
+end
+same("Cauchy", cauchy)
+same("HalfCauchy", cauchy)
+same("InverseGamma", gamma) -- that of the Gammas whose inverses they are
+
+-- ---- between families ------------------------------------------------------------------------------------------
+-- -H(p) - E_p[log q(x)]: the density of q says which means of p it needs, below by the class of p, and where x may be.
+
+local euler = 0.57721566490153286061
+local function xlogx(x) return T.xlogy(x, x) end
+
+local real = { -math.huge, math.huge }
+local function positive() return 0, math.huge end
+local range = {
+  Normal = function() return real[1], real[2] end, Exponential = positive, Gamma = positive, Chi2 = positive,
+  Beta = function() return 0, 1 end, Pareto = function(p) return p.scale, math.huge end,
+  Uniform = function(p) return p.low, p.high end,
+}
+range.Laplace, range.Gumbel = range.Normal, range.Normal
+
+-- E log x
+local log_mean = {
+  Exponential = function(p) return -euler - p.rate:log() end,
+  Gamma = function(p) return p.concentration:digamma() - p.rate:log() end,
+  Beta = function(p) return p.concentration1:digamma() - (p.concentration1 + p.concentration0):digamma() end,
+  Pareto = function(p) return p.scale:log() + 1 / p.alpha end,
+  Uniform = function(p) return (xlogx(p.high) - xlogx(p.low)) / (p.high - p.low) - 1 end,
+}
+log_mean.Chi2 = log_mean.Gamma
+
+-- E e^(-x / s)
+local falling_mean = {
+  Normal = function(p, s) return (0.5 * (p.scale / s):square() - p.loc / s):exp() end,
+  Gumbel = function(p, s) return (T.lgamma(1 + p.scale / s) - p.loc / s):exp() end,
+  Exponential = function(p, s) return p.rate / (p.rate + 1 / s) end,
+  Gamma = function(p, s) return (-p.concentration * (1 / (p.rate * s)):log1p()):exp() end,
+  Uniform = function(p, s) return s * ((-p.low / s):exp() - (-p.high / s):exp()) / (p.high - p.low) end,
+}
+falling_mean.Chi2 = falling_mean.Gamma
+
+local function log_beta(a, b) return a:lgamma() + b:lgamma() - (a + b):lgamma() end
+
+local function gamma_density(q, p, of)
+  local a, b = q.concentration, q.rate
+  return a * b:log() - a:lgamma() + (a - 1) * of.log(p) - b * p.mean
+end
+-- E_p[log q(x)], from { log, falling }, the means above for the class of p; which of them each needs.
+local densities = {
+  Normal = { "", function(q, p)
+    local v = q.scale:square()
+    return -0.5 * (2 * math.pi * v):log() - (p.variance + (p.mean - q.loc):square()) / (2 * v)
+  end },
+  Exponential = { "", function(q, p) return q.rate:log() - q.rate * p.mean end },
+  Gamma = { "log", gamma_density },
+  Chi2 = { "log", gamma_density },
+  Pareto = { "log", function(q, p, of)
+    return q.alpha:log() + q.alpha * q.scale:log() - (q.alpha + 1) * of.log(p)
+  end },
+  Gumbel = { "falling", function(q, p, of)
+    local s = q.scale
+    return -s:log() - (p.mean - q.loc) / s - (q.loc / s):exp() * of.falling(p, s)
+  end },
+  Uniform = { "", function(q) return -(q.high - q.low):log() end },
+}
+
+-- E_p[log q(x)] of Beta densities needs E log(1 - x) as well, and that of Laplace E |x - loc|: for these alone.
+local special = {
+  ["Uniform Beta"] = function(q, p)
+    local a, b = q.concentration1, q.concentration0
+    local high, low = 1 - p.low, 1 - p.high
+    local other = (xlogx(high) - xlogx(low)) / (high - low) - 1
+    return (a - 1) * log_mean.Uniform(p) + (b - 1) * other - log_beta(a, b)
+  end,
+  ["Normal Laplace"] = function(q, p)
+    local d = p.loc - q.loc
+    local t = d / p.scale
+    local far = math.sqrt(2 / math.pi) * p.scale * (-0.5 * t:square()):exp() + d * (math.sqrt(0.5) * t):erf()
+    return -(2 * q.scale):log() - far / q.scale
+  end,
+}
+
+local function unbounded(v) return v == real[1] or v == real[2] end
+
+local function between(P, Q)
+  local density, given = densities[Q], special[P .. " " .. Q]
+  local of = { log = log_mean[P], falling = falling_mean[P] }
+  local finite = given or density and (density[1] == "" or of[density[1]]) and density[2]
+  rules[P .. " " .. Q] = function(p, q)
+    local lo, hi = range[P](p)
+    local from, to = range[Q](q)
+    local outside = unbounded(lo) and not unbounded(from) or unbounded(hi) and not unbounded(to)
+    local zero = -p:entropy() + 0 * q:entropy() -- of both batch shapes
+    if outside then return T.full_like(zero, math.huge) end
+    if not finite then
+      fail("distributions.kl_divergence: no rule for %s and %s; add one with register_kl, or average "
+        .. "p:log_prob(x) - q:log_prob(x) over samples x of p", P, Q)
+    end
+    local kl = -p:entropy() - finite(q, p, of)
+    if unbounded(from) and unbounded(to) then return kl end
+    if not unbounded(from) and not (lo == 0 and from == 0) then
+      kl = T.where(T.lt(lo, from), math.huge, kl)
+    end
+    if not unbounded(to) and not unbounded(hi) then kl = T.where(T.gt(hi, to), math.huge, kl) end
+    return kl
+  end
+end
+for P in pairs(range) do
+  for Q in pairs(range) do
+    if not rules[P .. " " .. Q] then between(P, Q) end
+  end
+end
+
+rules["Bernoulli Poisson"] = function(p, q) return -p:entropy() - p.probs * q.rate:log() + q.rate end
+local function never(p, q) return T.full_like(0 * p.mean + 0 * q.mean, math.huge) end
+rules["Poisson Bernoulli"], rules["Poisson Binomial"] = never, never
 
 return M
