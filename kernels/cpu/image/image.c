@@ -24,11 +24,11 @@ static double bilinear(double x) {
   return x < 1 ? 1 - x : 0;
 }
 
-/* Keys 1981 with a = -1/2. */
-static double bicubic(double x) {
+/* Keys 1981. */
+static double bicubic(double x, double a) {
   x = fabs(x);
-  if (x < 1) return (1.5 * x - 2.5) * x * x + 1;
-  return x < 2 ? ((-0.5 * x + 2.5) * x - 4) * x + 2 : 0;
+  if (x < 1) return ((a + 2) * x - (a + 3)) * x * x + 1;
+  return x < 2 ? ((a * x - 5 * a) * x + 8 * a) * x - 4 * a : 0;
 }
 
 /* The fixed weights sum to exactly one: what rounding lost goes to the largest. */
@@ -43,6 +43,21 @@ static void fix(const float *w, int n, int16_t *to) {
   to[top] = (int16_t)(to[top] + ONE - sum);
 }
 
+static int64_t within(int64_t at, int64_t n) { return at < 0 ? 0 : at < n ? at : n - 1; }
+
+/* Four points around, those outside being the border's: PyTorch's bicubic without antialias, whose a is -3/4. */
+static void fill_points(Weights *t, int64_t i, int64_t in, double scale) {
+  float *w = t->w + i * t->most;
+  const double x = ((double)i + 0.5) * scale - 0.5;
+  const int64_t at = (int64_t)floor(x), lo = within(at - 1, in);
+  t->first[i] = (int)lo;
+  t->n[i] = (int)(within(at + 2, in) + 1 - lo);
+  for (int k = 0; k < t->n[i]; k++) w[k] = 0;
+  for (int64_t k = at - 1; k <= at + 2; k++) w[within(k, in) - lo] += (float)bicubic((double)k - x, -0.75);
+  fix(w, t->n[i], t->fixed + i * t->most);
+}
+
+/* As Pillow, whose a is -1/2; weights of points outside go to those inside. */
 static void fill_output(Weights *t, int64_t i, int64_t in, double scale, PlkFilter filter, double support, double stretch) {
   float *w = t->w + i * t->most;
   double center = ((double)i + 0.5) * scale, sum = 0;
@@ -58,7 +73,7 @@ static void fill_output(Weights *t, int64_t i, int64_t in, double scale, PlkFilt
   t->n[i] = (int)(hi - lo);
   for (int k = 0; k < t->n[i]; k++) {
     double x = ((double)(lo + k) - center + 0.5) / stretch;
-    double v = filter == PLK_NEAREST ? 1 : filter == PLK_BILINEAR ? bilinear(x) : bicubic(x);
+    double v = filter == PLK_NEAREST ? 1 : filter == PLK_BILINEAR ? bilinear(x) : bicubic(x, -0.5);
     w[k] = (float)v;
     sum += v;
   }
@@ -77,7 +92,10 @@ static PlStatus make_weights(Weights *t, int64_t in, int64_t out, PlkFilter filt
   t->n = t->first + n;
   t->w = (float *)(void *)(t->n + n);
   t->fixed = (int16_t *)(void *)(t->w + n * (size_t)t->most);
-  for (int64_t i = 0; i < out; i++) fill_output(t, i, in, scale, filter, support, stretch);
+  for (int64_t i = 0; i < out; i++) {
+    if (filter == PLK_BICUBIC && !antialias) fill_points(t, i, in, scale);
+    else fill_output(t, i, in, scale, filter, support, stretch);
+  }
   return PL_OK;
 }
 

@@ -257,8 +257,12 @@ return function(T, core)
     if a.x:dim() ~= 2 then fail("pdist: rows [N, M] are wanted, got %s", a.x:describe()) end
     local n = a.x:size(1)
     if n < 2 then return a.x:new_zeros(0) end
-    local pairs_ = T.triu_indices(n, n, { offset = 1 })
-    local difference = T.index_select(a.x, pairs_:select(1, 1), 1) - T.index_select(a.x, pairs_:select(1, 2), 1)
+    local first, second = {}, {}
+    for i = 1, n - 1 do
+      for j = i + 1, n do first[#first + 1], second[#second + 1] = i, j end
+    end
+    local whole = { dtype = "i64", device = a.x:device() }
+    local difference = T.index_select(a.x, T.tensor(first, whole), 1) - T.index_select(a.x, T.tensor(second, whole), 1)
     return difference:norm { p = a.p, dim = 2 }
   end)
 

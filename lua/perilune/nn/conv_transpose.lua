@@ -51,7 +51,7 @@ for nd = 1, 3 do
   local spec = options.spec(who, {
     { "in_channels", "count" }, { "out_channels", "count" }, { "kernel_size", "window" }, { "stride", "window", 1 },
     { "padding", "window", 0 }, { "output_padding", "ints", 0 }, { "groups", "count", 1 }, { "bias", "bool", true },
-    { "dilation", "window", 1 }, { "dtype", "string", optional = true } })
+    { "dilation", "window", 1 }, { "padding_mode", { "zeros" }, "zeros" }, { "dtype", "string", optional = true } })
 
   function C:init(...)
     local a = options.read(spec, ...)

@@ -158,10 +158,11 @@ return function(F)
   -- Gaussian: ½ (log v + (x - y)²/v), v = max(var, eps); eps does not stop the gradient to var. `full` adds ½
   -- log 2π. var has the input's shape, or lacks its last dimension, or has size 1 where the input has more.
   --- nn.F.gaussian_nll_loss(x, y, var, {full=false, eps=1e-6, reduction="mean"}) → tensor
-  -- (log v + (x - y)²/v)/2 with v = max(var, eps).
+  -- (log v + (x - y)²/v)/2 with v = max(var, eps); var may be a number.
   --   print(nn.F.gaussian_nll_loss(T.tensor { 0.0 }, T.tensor { 2.0 }, T.tensor { 1.0 }))  --> 2.  -- f32[] cpu
   function F.gaussian_nll_loss(x, y, var, opts)
     local who = "gaussian_nll_loss"
+    if type(var) == "number" and T.is_tensor(x) then var = x:detach():new_full({}, var):expand(x:shape()) end
     tensors(who, x, y, var)
     local o = read(who, opts, { "full", "eps", "reduction" })
     local xs, vs = x:shape(), var:shape()

@@ -81,7 +81,7 @@ declare("triplet_margin_loss", 3, { anchor, positive, negative, may("margin", "p
   may("swap", "bool"), reduction })
 declare("triplet_margin_with_distance_loss", 3, { anchor, positive, negative, may("distance_function", "callable"),
   may("margin", "positive"), may("swap", "bool"), reduction })
-declare("gaussian_nll_loss", 3, { x, y, { "var", "tensor" }, may("full", "bool"), may("eps", "positive"), reduction })
+declare("gaussian_nll_loss", 3, { x, y, { "var", "operand" }, may("full", "bool"), may("eps", "positive"), reduction })
 declare("poisson_nll_loss", 2, { x, y, may("log_input", "bool"), may("full", "bool"), eps, reduction })
 declare("multi_margin_loss", 2, { x, y, weight, may("p", "int"), margin, reduction, index_base })
 declare("multilabel_margin_loss", 2, { x, y, reduction, index_base })
