@@ -10,7 +10,7 @@
 
 #include "kernels/kernel.h"
 
-#define PL_DEVICE_ABI   4u
+#define PL_DEVICE_ABI   5u
 #define PL_DEVICE_ENTRY "perilune_device_plugin"
 
 /* What the engine lends to the plug-in. */
@@ -39,6 +39,7 @@ typedef enum PlDeviceSetting {
   PL_DEVICE_TF32,          /* 1: f32 products may round their factors to TF32 (0 by default) */
   PL_DEVICE_SYNC,          /* 1: wait after every kernel, so that a failure names its op */
   PL_DEVICE_CUDNN,         /* 0: own kernels where cuDNN would compute (1 by default) */
+  PL_DEVICE_BENCHMARK,     /* 1: algorithms of libraries are chosen by their times, once a shape, unless deterministic (0 by default) */
   PL_DEVICE_NSETTING
 } PlDeviceSetting;
 

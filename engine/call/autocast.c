@@ -4,6 +4,7 @@
 #include "engine/call/autocast.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "engine/call/thread_state.h"
 #include "engine/grad/checkpoint.h"
@@ -170,6 +171,12 @@ static PlDtype wanted(const PlOp *op, PlTensor *const *in, int nin) {
 
 PlStatus pl_autocast_apply(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out) {
   PlTensor *few[PL_MAX_IN], **args = few;
+  PlAttrs wide;
+  if (op->autocast == PL_CAST_RESULT && takes_part(in[0]) && in[0]->a.dtype != PL_F32 && !pl_attr_has(attrs, op->nattr - 1)) {
+    memcpy(&wide, attrs, pl_attrs_size(attrs));
+    pl_attrs_int(&wide, op->nattr - 1, PL_F32);
+    attrs = &wide;
+  }
   const PlDtype to = wanted(op, in, nin);
   PlStatus s = PL_OK;
   int made = 0;

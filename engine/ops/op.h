@@ -232,9 +232,10 @@ typedef struct PlRows {
 /* What a region of mixed precision does with floating inputs (engine/call/autocast.h); PyTorch's lists for the CPU. */
 typedef enum PlCast {
   PL_CAST_NONE = 0,
-  PL_CAST_LOW,   /* the region's dtype: products, where the time goes */
-  PL_CAST_F32,   /* losses, factorizations: what narrow floats spoil */
-  PL_CAST_WIDEST /* the widest among them: ops that take one dtype only */
+  PL_CAST_LOW,    /* the region's dtype: products, where the time goes */
+  PL_CAST_F32,    /* losses, factorizations: what narrow floats spoil */
+  PL_CAST_RESULT, /* none, but the op's attribute "dtype", its last, is f32: it computes in f32 what it reads as it is */
+  PL_CAST_WIDEST  /* the widest among them: ops that take one dtype only */
 } PlCast;
 
 /* PlOp.flags: facts that the rest of the engine asks for, so that nothing outside engine/ops names an op to know one. */

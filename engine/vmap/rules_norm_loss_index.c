@@ -159,7 +159,8 @@ void pl_batch_class_loss(PlBatchCall *c) {
   if (how == MEAN) {
     PlTensor *minus = NULL;
     const PlArray *like = &in[0]->a;
-    if (c->status == PL_OK) c->status = pl_tensor_full_on(&minus, like->device, (PlDtype)like->dtype, like->ndim, like->shape, -1);
+    const PlDtype of = (PlDtype)loss->a.dtype; /* bf16 cannot count beyond 256 */
+    if (c->status == PL_OK) c->status = pl_tensor_full_on(&minus, like->device, of, like->ndim, like->shape, -1);
     PlAttrs b;
     pl_attrs_init(&pl_op_nll_loss, &b);
     pl_attrs_int(&b, 0, NONE);

@@ -47,7 +47,8 @@ int plc_processors(void);      /* multiprocessors */
 int plc_capability(void);      /* 90 for sm_90 */
 bool plc_deterministic(void);
 bool plc_tf32(void);
-bool plc_cudnn(void); /* may it compute? */
+bool plc_cudnn(void);     /* may it compute? */
+bool plc_benchmark(void); /* may libraries' algorithms be chosen by their times? Not where bits must repeat */
 
 /* Temporary device memory, 256-byte aligned; freed in stream order. NULL is fine. */
 PlStatus plc_scratch(size_t bytes, void **out);
@@ -58,6 +59,9 @@ enum { PLC_FEW_BYTES = 256 };
 PlStatus plc_upload_few(void *dst, const void *src, size_t n); /* n <= PLC_FEW_BYTES, as arguments of a launch */
 /* Copies n bytes to the host and waits. */
 PlStatus plc_download(void *dst, const void *src, size_t n);
+
+/* Allows a kernel launches with so many bytes of dynamic shared memory; beyond 48 KiB they must be asked for. */
+PlStatus plc_shared_limit(const void *kernel, size_t bytes);
 
 /* ---- numbers on the host ---------------------------------------------------------------------------------------- */
 

@@ -97,6 +97,37 @@ describe("T.autocast", function()
   it("leaves f64 alone", function() each(3, "f64", "f64") end)
   it("gives PyTorch's dtypes from bf16 with f32", function() each(4, "bf16", "f32") end)
 
+  it("cross_entropy reads halves as they are and computes in f32: the bits of a cast, no copy of the logits", function()
+    T.manual_seed(5)
+    local x, y, w = T.randn(6, 11):to("bf16"):requires_grad_(), T.randint(1, 11, { 6 }), T.rand(11)
+    for _, opts in ipairs { {}, { weight = w }, { reduction = "none" }, { label_smoothing = 0.1 } } do
+      local results = {}
+      for i, logits in ipairs { x, x:to("f32") } do
+        x.grad = nil
+        local loss = T.autocast("bf16", function() return F.cross_entropy(logits, y, opts) end)
+        assert.equal("f32", loss:dtype())
+        loss:sum():backward()
+        results[i] = { loss:detach(), x.grad }
+      end
+      assert.is_true(results[1][1]:equal(results[2][1]))
+      assert.is_true(results[1][2]:equal(results[2][2]))
+      assert.equal("bf16", results[1][2]:dtype())
+    end
+    local f = T.jit(function(v) return T.autocast("bf16", function() return F.cross_entropy(v, y) end) end)
+    f(x)
+    assert.is_nil(tostring(f:graph()):find("cast", 1, true))
+    local many = T.randn(3, 600, 4):to("bf16") -- the mean counts more samples than bf16 can
+    local t = T.randint(1, 4, { 3, 600 })
+    local losses = T.autocast("bf16", function() return T.vmap(F.cross_entropy)(many, t) end)
+    for i = 1, 3 do
+      local one = T.autocast("bf16", function() return F.cross_entropy(many[i], t[i]) end)
+      assert.is_true(losses[i]:allclose(one, { rtol = 1e-5 }))
+    end
+    assert.equal("bf16", F.cross_entropy(x, y):dtype())
+    assert.equal("f32", F.cross_entropy(x, y, { dtype = "f32" }):dtype())
+    assert.is_false((pcall(F.cross_entropy, x, y, { dtype = "f64" })))
+  end)
+
   it("ends with its block, also by an error, and nests", function()
     local a = T.ones(2, 2)
     do

@@ -200,7 +200,7 @@ static void long_attention(PlcDnnTarget t) {
       found = plc_sdpa_plan(&part, t, &plan) == PL_OK;
       if (found)
         printf("attention gradient %lldx%lldx%lldx%lld causal: try %d, %lld batches of %lld heads, workspace %zu MiB\n", (long long)B,
-               (long long)H, (long long)L, (long long)E, step, (long long)nb, (long long)nh, plc_plan_workspace(plan) >> 20);
+               (long long)H, (long long)L, (long long)E, step, (long long)nb, (long long)nh, plc_plan_workspace(plan, -1) >> 20);
       plc_plan_release(plan);
       step++;
     }
@@ -320,6 +320,36 @@ static void cache(PlcDnnTarget t) {
   plc_plans_clear();
 }
 
+/* Several ways while somebody measures: the fastest of those that run stays, and what was planned before is planned again. */
+static void ways(PlcDnnTarget t) {
+  static const ConvCase good = {2, 8, 64, {28, 28}, 64, {3, 3}, 1, 1, 1, 1};
+  static const double times[PLC_PLAN_WAYS] = {3, 2, 0, 5, 2.5, 9}, none[PLC_PLAN_WAYS] = {0};
+  PlcConvKey key;
+  PlcPlan *plan = NULL, *again = NULL;
+  conv_key(&key, &good, PLC_CONV, PL_F16, true);
+  key.deterministic = 0;
+  CHECK(plc_plan_get(&key, sizeof key, t, plc_conv_plan, &plan) == PL_OK && plc_plan_ways(plan) == 1, "%s", pl_message());
+  plc_plan_release(plan);
+  plc_plans_measure(true);
+  CHECK(plc_plan_get(&key, sizeof key, t, plc_conv_plan, &plan) == PL_OK, "%s", pl_message());
+  const int n = plc_plan_ways(plan);
+  printf("a convolution has %d ways\n", n);
+  CHECK(n > 1, "%d ways", n);
+  const size_t second = plc_plan_workspace(plan, 1);
+  plc_plan_decide(plan, times);
+  CHECK(plc_plan_ways(plan) == 1 && plc_plan_workspace(plan, -1) == second, "%zu, %zu", plc_plan_workspace(plan, -1), second);
+  CHECK(plc_plan_get(&key, sizeof key, t, plc_conv_plan, &again) == PL_OK && again == plan, "it was planned again");
+  plc_plan_release(plan);
+  plc_plan_release(again);
+  key.padding[1] = key.padding[0] = 0, key.y[2] -= 2, key.y[3] -= 2;
+  CHECK(plc_plan_get(&key, sizeof key, t, plc_conv_plan, &plan) == PL_OK, "%s", pl_message());
+  plc_plan_decide(plan, none); /* the first, if nothing could be measured */
+  CHECK(plc_plan_workspace(plan, -1) == plc_plan_workspace(plan, 0), "not the first");
+  plc_plan_release(plan);
+  plc_plans_measure(false);
+  plc_plans_clear();
+}
+
 static void strides(void) {
   PlcShape s = {.ndim = 4, .dim = {1, 1, 5, 7}, .stride = {0, 0, 7, 1}};
   plc_shape_normalize(&s);
@@ -351,6 +381,7 @@ int main(void) {
   slices();
   refusals(t);
   cache(t);
+  ways(t);
   (void)api->cudnnBackendDestroyDescriptor(t.device);
   printf("cuDNN %s: %d failures\n", plc_dnn_version(), failures);
   return failures ? 1 : 0;

@@ -35,6 +35,36 @@ describe("T.jit on the device", function()
     return
   end
 
+  it("what a function makes is where the call says, with the numbers of there", function()
+    local function draws(f)
+      T.manual_seed(7)
+      return f()
+    end
+    local made = function() return T.randn(100, { device = "cuda" }) * 2 + 1 end -- no leaf is on the GPU
+    local eager, jitted = draws(made), T.jit(made)
+    for _ = 1, 3 do
+      local y = draws(jitted)
+      assert.equal("cuda", y:device())
+      assert.is_true(y:equal(eager))
+    end
+    local function beside(x)
+      return x + T.ones(3, { device = "cuda" }), T.zeros(3, { device = "cpu" }) + 2,
+        T.randn(5, { device = "cpu" }), T.zeros(3)
+    end
+    local x = T.ones(3):cuda()
+    local f = T.jit(beside)
+    for _ = 1, 4 do
+      local want = table.pack(draws(function() return beside(x) end))
+      local got = table.pack(draws(function() return f(x) end))
+      for k = 1, 4 do
+        assert.equal(k == 1 and "cuda" or "cpu", got[k]:device())
+        assert.is_true(got[k]:equal(want[k]), "result " .. k)
+      end
+    end
+    local g = T.jit(function(a) return a * T.full({ 3 }, 4, { device = "cpu" }):to("cuda") end)
+    assert.same({ 4, 4, 4 }, g(x):totable())
+  end)
+
   it("joins elementwise operations, whatever is beside them", function()
     T.manual_seed(1)
     for _, dtype in ipairs { "f32", "f64", "f16", "bf16" } do

@@ -24,6 +24,8 @@ for _, e in ipairs { { "f32", "f" }, { "f16", "7plc_f16" }, { "bf16", "8plc_bf16
   } }
 end
 
+HOT[#HOT + 1] = { "norm/softmax", { { "staged_rowsI8plc_bf16", 1, 1 } } }
+
 local function objects()
   local list = {}
   local p = assert(io.popen(("ls '%s'/cuda/*/*.o 2>/dev/null"):format(build)))

@@ -82,6 +82,70 @@ describe("device kernels of all sizes", function()
     end), base)
   end)
 
+  it("rows of softmax and norms: a warp's, in registers, in shared memory, read again", function()
+    for _, n in ipairs { 5, 129, 1000, 1025, 4096, 4104, 4097, 13000 } do
+      for _, dtype in ipairs { "f32", "bf16", "f64" } do
+        local x = (T.randn(3, n) * 2 + 5):to(dtype)
+        local w, b = T.rand(n):to(dtype), T.rand(n):to(dtype)
+        local tol = tolerance[dtype] * 10
+        local of = (" of %d %s"):format(n, dtype)
+        check("softmax" .. of, tol, with_gradients(function(a) return a:softmax(-1) end), x)
+        check("log_softmax" .. of, tol, with_gradients(function(a) return a:log_softmax(-1) end), x)
+        local function norm(a, c, d) return T.nn.F.layer_norm(a, { n }, c, d) end
+        check("layer_norm" .. of, tol, with_gradients(norm), x, w, b)
+        check("rms_norm" .. of, tol, with_gradients(function(a, c) return T.nn.F.rms_norm(a, { n }, c) end), x, w)
+      end
+    end
+    local base = T.randn(3 * 8200 + 1) -- begins between packs
+    check("softmax, unaligned", 1e-5, function(a) return a[{ { 2, -1 } }]:view(3, 8200):softmax(-1) end, base)
+  end)
+
+  it("sums: rows, columns, all, of every stride, whatever is added", function()
+    for _, dtype in ipairs { "f32", "bf16", "f64", "i64" } do
+      local x = dtype == "i64" and T.randint(-9, 9, { 70, 515 }) or T.randn(70, 515):to(dtype)
+      local tol = dtype == "bf16" and 2e-2 or 1e-4
+      for _, how in ipairs { function(a) return a end, function(a) return a:t() end,
+        function(a) return a[{ {}, { 2, -2, 3 } }] end, function(a) return a:view(7, 10, 515):transpose(1, 2) end,
+        function(a) return a[3]:unsqueeze(1):expand(9, 515) end } do
+        check("sum", tol, function(a) return how(a):sum() end, x)
+        check("sum of rows", tol, function(a) return how(a):sum(-1) end, x)
+        check("sum of columns", tol, function(a) return how(a):sum(1) end, x)
+        check("amax", tol, function(a) return how(a):amax(1), how(a):amax(-1), how(a):amin() end, x)
+        if dtype ~= "i64" then
+          check("mean", tol, function(a) return how(a):mean(-1), how(a):var(1), how(a):norm() end, x)
+          check("logsumexp", tol, function(a) return how(a):logsumexp(-1) end, x)
+        end
+      end
+    end
+    local long = T.randn(50002)
+    check("a long sum", 1e-3, function(a) return a:sum(), a:view(2, -1):sum(-1), a:view(-1, 2):sum(1) end, long)
+  end)
+
+  it("copies that turn dims: whole squares and parts of them, planes, every size of element", function()
+    for _, dtype in ipairs { "u8", "bf16", "f32", "f64" } do
+      for _, shape in ipairs { { 64, 96 }, { 33, 41 }, { 8, 200 }, { 7, 200 } } do
+        local x = T.arange(1, shape[1] * shape[2] * 3):to(dtype):view(3, shape[1], shape[2])
+        local of = ("%s of %dx%d"):format(dtype, shape[1], shape[2])
+        check("transpose " .. of, 0, function(a) return a[1]:t():contiguous(), a:transpose(2, 3):contiguous() end, x)
+        check("permute " .. of, 0, function(a)
+          return a:permute(3, 1, 2):contiguous(), a:permute(2, 3, 1):contiguous()
+        end, x)
+        check("a part " .. of, 0, function(a)
+          return a[{ {}, { 2, -1 }, { 2, -1 } }]:transpose(2, 3):contiguous()
+        end, x)
+        check("into a part " .. of, 0, function(a)
+          local y = T.zeros(3, shape[2] + 2, shape[1] + 1, { dtype = dtype, device = a:device() })
+          y[{ {}, { 2, -2 }, { 2, -1 } }]:copy_(a:transpose(2, 3))
+          return y
+        end, x)
+      end
+    end
+    local images = T.randn(2, 9, 12, 11)
+    check("channels last", 0, function(a)
+      return (a:to { memory_format = "channels_last" } * 1):contiguous()
+    end, images)
+  end)
+
   it("group_norm", function()
     for _, shape in ipairs { { 2, 6, 5, 5 }, { 1, 4, 100, 90 }, { 3, 8 }, { 40, 12, 2 } } do
       for _, dtype in ipairs { "f32", "f64" } do

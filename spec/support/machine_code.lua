@@ -32,7 +32,7 @@ function M.resources(tool, object)
   return all
 end
 
---- M.code(tool, object, names) → {name = {instructions=, loads={[bits]=n}, stores=, spilled=, text=}}
+--- M.code(tool, object, names) → {name = {instructions=, loads={[bits]=n}, stores=, spilled=, text={{at=, op=}, …}}}
 -- Accesses to global memory by width; spilled counts those to local memory; text is the list of instructions. Of the
 -- kernels of those mangled names: all take minutes.
 function M.code(tool, object, names)
@@ -44,22 +44,51 @@ function M.code(tool, object, names)
       now = { instructions = 0, loads = {}, stores = {}, spilled = 0, text = {} }
       all[name] = now
     elseif now then
-      local op = line:match "/%*%x+%*/%s+(.-)%s*;"
+      local at, op = line:match "/%*(%x+)%*/%s+(.-)%s*;"
       if op then
         now.instructions = now.instructions + 1
-        now.text[#now.text + 1] = op
-        local kind = op:match "LDG[%w.]*" or op:match "STG[%w.]*"
-        if kind then
-          local into = kind:sub(1, 3) == "LDG" and now.loads or now.stores
-          local bits = tonumber(kind:match "%.(%d+)$" or kind:match "%.(%d+)%.") or
-            (kind:find "[US]8" and 8 or kind:find "[US]16" and 16 or 32)
-          into[bits] = (into[bits] or 0) + 1
+        now.text[#now.text + 1] = { at = tonumber(at, 16), op = op }
+        for kind, into in pairs { LDG = now.loads, STG = now.stores } do
+          local bits = M.width(op, kind)
+          if bits then into[bits] = (into[bits] or 0) + 1 end
         end
         if op:find "LDL" or op:find "STL" then now.spilled = now.spilled + 1 end
       end
     end
   end
   return all
+end
+
+-- Bits of a load or store, nil of anything else.
+function M.width(op, kind)
+  local access = op:match(kind .. "[%w.]*")
+  return access and (tonumber(access:match "%.(%d+)$" or access:match "%.(%d+)%.") or
+    (access:find "[US]8" and 8 or access:find "[US]16" and 16 or 32))
+end
+
+--- M.loop(code) → {instructions=, loads=, bytes=}, or nil
+-- The loop that does a kernel's work: of those that load most bytes the shortest. From what M.code says of one kernel.
+function M.loop(code)
+  local best
+  for i, branch in ipairs(code.text) do
+    local to = tonumber(branch.op:match "BRA[%w.]*%s+.*0x(%x+)" or "", 16)
+    if to and to < branch.at then
+      local loop = { instructions = 0, loads = 0, bytes = 0 }
+      for k = i, 1, -1 do
+        local line = code.text[k]
+        if line.at < to then break end
+        local bits = M.width(line.op, "LDG")
+        loop.instructions = loop.instructions + 1
+        loop.loads = loop.loads + (bits and 1 or 0)
+        loop.bytes = loop.bytes + (bits or 0) // 8
+      end
+      if loop.loads > 0 and (not best or loop.bytes > best.bytes or
+        loop.bytes == best.bytes and loop.instructions < best.instructions) then
+        best = loop
+      end
+    end
+  end
+  return best
 end
 
 return M

@@ -58,6 +58,7 @@ enum {
   PL_FN_VIEW = 8,       /* output 0 is a window of input 0's store: costs nothing */
   PL_FN_NAMED = 16,
   PL_FN_NO_GRAD = 32, /* the script ran it where gradients are off: none goes through it */
+  PL_FN_PLACED = 128, /* makes something on the CPU, as the script says, though leaves are on a GPU */
   PL_FN_THROUGH = 64  /* a write that no history knows of: the gradient of output 0 is that of input 0 */
 };
 
@@ -337,7 +338,7 @@ PlStatus pl_graph_run(const PlGraph *f, PlTensor *const *in, PlTensor **out);
 /* Does the graph itself decide about devices: values move between them, or are made on a GPU though no leaf is on one? */
 bool pl_graph_crosses(const PlGraph *f);
 /* Where a node makes something out of nothing: with the leaves (the first device of theirs), or, as_traced (they are on
- * several GPUs, or the graph crosses), where it did so in the trace. */
+ * several GPUs, or the graph crosses), where it did so in the trace; on the CPU if that was asked for beside a GPU's leaves. */
 uint8_t pl_graph_makes_on(const PlGraph *f, const PlGNode *n, uint8_t leaves, bool as_traced);
 
 #endif

@@ -67,8 +67,9 @@ static uint64_t hash_node(const PlGNode *n) {
   return n->attrs ? hash_bytes(h, n->attrs, pl_attrs_size(n->attrs)) : h;
 }
 
-static bool same_node(const PlGNode *a, const PlGNode *b) {
-  if (a->op != b->op || a->nin != b->nin || a->stage != b->stage) return false;
+static bool same_node(const PlGraph *f, const PlGNode *a, const PlGNode *b) {
+  if (a->op != b->op || a->nin != b->nin || a->stage != b->stage || (a->flags ^ b->flags) & PL_FN_PLACED) return false;
+  if (a->nin == 0 && f->vals[a->first].device != f->vals[b->first].device) return false;
   if (memcmp(a->in, b->in, (size_t)a->nin * sizeof *a->in) != 0 &&
       !((a->op->flags & PL_F_COMMUTES) && a->in[0] == b->in[1] && a->in[1] == b->in[0]))
     return false;
@@ -83,7 +84,7 @@ static bool merge_node(Cse *c, int32_t i) {
       c->slots[s] = i;
       return false;
     }
-    if (c->slots[s] < 0 || !same_node(&c->f->nodes[c->slots[s]], n)) continue;
+    if (c->slots[s] < 0 || !same_node(c->f, &c->f->nodes[c->slots[s]], n)) continue;
     const PlGNode *first = &c->f->nodes[c->slots[s]];
     for (int32_t o = 0; o < n->nout; o++) c->map[n->first + o] = first->first + o;
     n->flags |= PL_FN_DEAD;

@@ -63,7 +63,7 @@ static PlGVal simpler(const PlGraph *f, const PlGNode *n) {
   if (n->op == &pl_op_div && number(f, n->in[1], &k) && k == 1) return n->in[0];
   if (n->op == &pl_op_sub && number(f, n->in[1], &k) && k == 0 && !(1 / k < 0)) return n->in[0];
   if (n->op == &pl_op_cast) return n->in[0];
-  if (n->op == &pl_op_to_device && by && by->nin == 0 && home(f) == pl_attr_i(n->attrs, 0)) return n->in[0];
+  if (n->op == &pl_op_to_device && by && by->nin == 0 && !(by->flags & PL_FN_PLACED) && home(f) == pl_attr_i(n->attrs, 0)) return n->in[0];
   if (n->op == &pl_op_neg && by && by->op == &pl_op_neg) return by->in[0];
   if (f->unsafe_math && n->op == &pl_op_add && number(f, n->in[1], &k) && k == 0) return n->in[0];
   return -1;

@@ -98,6 +98,7 @@ bool pl_graph_crosses(const PlGraph *f) {
 }
 
 uint8_t pl_graph_makes_on(const PlGraph *f, const PlGNode *n, uint8_t leaves, bool as_traced) {
+  if (n->flags & PL_FN_PLACED) return PL_CPU;
   const uint8_t traced = n->nout > 0 ? f->vals[n->first].device : PL_CPU;
   return as_traced && traced ? traced : leaves;
 }

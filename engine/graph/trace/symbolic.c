@@ -193,9 +193,17 @@ static void note_base(PlTensor *whole, PlTensor *view) {
   if (view->storage == whole->storage && view != whole && !view->base) pl_tensor_join(view, whole);
 }
 
+/* Are all leaves until now the CPU's? */
+static bool at_home(const PlGraph *f) {
+  for (PlGVal v = 0; v < f->nvals; v++)
+    if (f->vals[v].kind != PL_FV_NODE && f->vals[v].device != PL_CPU) return false;
+  return true;
+}
+
 static PlStatus emit(PlGraph *f, PlCall *c, PlTensor **out) {
   int32_t node;
   PL_TRY(pl_sym_node(f, c, 0, &node));
+  if (c->nin == 0 && c->device == PL_CPU && !at_home(f)) f->nodes[node].flags |= PL_FN_PLACED;
   for (int o = 0; o < c->op->nout; o++) out[o] = NULL;
   for (int o = 0; o < c->op->nout; o++) {
     PlGVal v = f->nodes[node].first + o;
@@ -253,41 +261,7 @@ PlGraph *pl_sym_graph_of(PlTensor *const *in, int nin) {
   return pl_state.trace;
 }
 
-/* Are all leaves until now the CPU's? */
-static bool at_home(const PlGraph *f) {
-  for (PlGVal v = 0; v < f->nvals; v++)
-    if (f->vals[v].kind != PL_FV_NODE && f->vals[v].device != PL_CPU) return false;
-  return true;
-}
-
-static PlStatus apply(PlGraph *f, const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out);
-
-/* A run makes things out of nothing on the device of its leaves. What a call wants elsewhere is moved there. */
-static PlStatus made_on_device(PlGraph *f, const PlOp *op, const PlAttrs *attrs, PlTensor **out) {
-  const uint8_t device = pl_state.device;
-  pl_state.device = PL_CPU;
-  PlStatus s = apply(f, op, NULL, 0, attrs, out);
-  pl_state.device = device;
-  PL_TRY(s);
-  PlAttrs a;
-  pl_attrs_init(&pl_op_to_device, &a);
-  pl_attrs_int(&a, 0, device);
-  for (int o = 0; o < op->nout; o++) {
-    PlTensor *moved;
-    if (!out[o]) continue;
-    s = apply(f, &pl_op_to_device, &out[o], 1, &a, &moved);
-    if (s != PL_OK) {
-      pl_release_all(out, op->nout);
-      return s;
-    }
-    pl_tensor_release(out[o]);
-    out[o] = moved;
-  }
-  return PL_OK;
-}
-
 static PlStatus apply(PlGraph *f, const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out) {
-  if (nin == 0 && PL_UNLIKELY(pl_state.device != PL_CPU) && at_home(f)) return made_on_device(f, op, attrs, out);
   if (op->flags & PL_F_SIZES) return shape_tensor(in[0], out);
   if (op->autocast && pl_state.autocast) return pl_autocast_apply(op, in, nin, attrs, out);
   if (op->expand && !op->kernel[PL_CPU]) return op->expand(in, nin, attrs, out);

@@ -64,7 +64,14 @@ static PlStatus class_infer(PlInfer *c) {
   PL_TRY(pl_check_ndim(c, 0, 1, PL_MAX_DIM));
   PL_TRY(check_target(c, x, t));
   PL_TRY(check_weight(c, 2, x));
-  loss_desc(c, &c->out[0], c->compute, pl_attr_i(c->attrs, 0) != 0);
+  PlDtype to = c->compute;
+  if (c->op->nout == 2 && pl_attr_has(c->attrs, 4)) {
+    to = (PlDtype)pl_attr_i(c->attrs, 4);
+    if (to != c->compute && !(to == PL_F32 && c->compute != PL_F64))
+      PL_FAIL(PL_ERR_DTYPE, "%s: x is %s; dtype is that of x or, where x is f16 or bf16, f32, got %s", c->op->name, pl_desc_text(x),
+              pl_dtype_name(to));
+  }
+  loss_desc(c, &c->out[0], to, pl_attr_i(c->attrs, 0) != 0);
   if (c->op->nout == 1) return PL_OK;
   loss_desc(c, &c->out[1], c->compute == PL_F64 ? PL_F64 : PL_F32, false);
   return check_smooth(c, 3);
@@ -134,29 +141,32 @@ static PlStatus cross_entropy_grad(PlMaker *g) {
 /* The gradients of the losses times the tangent, summed over the classes, and over all where the losses are one number. */
 static PlStatus cross_entropy_tangent(PlMaker *g) {
   const PlArray *x = g->in[0];
+  const PlDtype to = (PlDtype)g->outd[0].dtype; /* of the loss, so also of what its tangent is added up in */
+  const bool wider = to != (PlDtype)x->dtype;
   PlAttrs a, zero;
   if (g->dy[0] == PL_NONE) return g->status;
   pass_attrs(g, &pl_op_cross_entropy_bwd, &a, true);
   pl_attrs_init(&pl_op_zeros_of, &zero);
-  pl_attrs_int(&zero, 0, x->dtype);
-  PlVal shape = pl_g1(g, &pl_op_shape_of, g->y[0]);
-  PlVal in[5] = {g_addn(g, pl_g_op(g, &pl_op_zeros_of, 1, &shape, &zero, NULL), 1), g->x[0], g->x[1], g->y[1], g->x[2]};
-  PlVal each = g_mul(g, g->dy[0], pl_g_op(g, &pl_op_cross_entropy_bwd, 5, in, &a, NULL));
+  pl_attrs_int(&zero, 0, to);
+  PlVal shape = pl_g1(g, &pl_op_shape_of, g->y[0]), logits = wider ? pl_g_cast(g, g->x[0], to) : g->x[0];
+  PlVal in[5] = {g_addn(g, pl_g_op(g, &pl_op_zeros_of, 1, &shape, &zero, NULL), 1), logits, g->x[1], g->y[1], g->x[2]};
+  PlVal each = g_mul(g, wider ? pl_g_cast(g, g->dy[0], to) : g->dy[0], pl_g_op(g, &pl_op_cross_entropy_bwd, 5, in, &a, NULL));
   bool one = pl_attr_i(g->attrs, 0) != 0;
   g->dx[0] = g_reduce(g, &pl_op_sum, each, x->ndim, one ? (1u << x->ndim) - 1 : 1u << class_dim(x));
   g->dx[0] = pl_g2(g, &pl_op_reshape_to, g->dx[0], shape);
   return g->status;
 }
 
-PL_OP(cross_entropy, .autocast = PL_CAST_F32,
+PL_OP(cross_entropy, .autocast = PL_CAST_RESULT,
       .doc = "nll_loss of log_softmax(x) along the classes, in one pass: x[N,C,...], target[N,...] or x[C], target[]. Targets are "
-             "class numbers; for probabilities see cross_entropy_prob. Further output: logsumexp.",
+             "class numbers; for probabilities see cross_entropy_prob. dtype: that of the loss, f32 if x is f16 or bf16 (so it is "
+             "under autocast). Further output: logsumexp.",
       .example = "local target = T.tensor({ 1 }, { dtype = \"i64\" })\n"
                  "print(T.cross_entropy(T.tensor { { 2, 0 } }, target))  --> 0.1269  -- f32[] cpu",
       .formula = "l = (1-e) w_t (lse - x_t) + e/C sum_c w_c (lse - x_c);  dx = (softmax x - onehot t) dy for w = 1, e = 0", .nin = 3,
-      .nopt = 1, .nout = 2, .nvisible = 1, .nattr = 4, .args = {"x", "target", "weight"}, .attrs = {ATTRS, SMOOTH}, .cls = PL_REDUCTION,
-      .batch = pl_batch_class_loss, .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_NOMETHOD, .infer = class_infer, .grad = cross_entropy_grad,
-      .tangent = cross_entropy_tangent, PL_KERNEL(cross_entropy));
+      .nopt = 1, .nout = 2, .nvisible = 1, .nattr = 5, .args = {"x", "target", "weight"}, .attrs = {ATTRS, SMOOTH, A_DTYPE_OPT("dtype")},
+      .cls = PL_REDUCTION, .batch = pl_batch_class_loss, .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_NOMETHOD, .infer = class_infer,
+      .grad = cross_entropy_grad, .tangent = cross_entropy_tangent, PL_KERNEL(cross_entropy));
 
 static PlStatus check_ce_bwd(const PlInfer *c, int weight) {
   const PlArray *x = c->in[1];

@@ -57,6 +57,68 @@ template <typename E> struct EwCopy {
   }
 };
 
+/* Copies whose operands are dense in different dims: squares of 32 by 32 go through shared memory, so that both are read and
+ * written along the dim in which they are dense. Dim 0 is y's, dim `along` x's; the others count the squares' planes. */
+enum { SQUARE = 32, SQUARE_ROWS = 8 };
+struct Turn {
+  plc_layout<2> planes;
+  int64_t rows, cols, down, across; /* rows: along x's dense dim; y[row * down + col], x[row + col * across] */
+  int64_t row_squares, col_squares;
+};
+template <typename E> __global__ void turn_kernel(Turn t, E *y, const E *x) {
+  __shared__ E square[SQUARE][SQUARE + 1];
+  const int lane = (int)threadIdx.x % SQUARE, first = (int)threadIdx.x / SQUARE;
+  const int64_t each = t.row_squares * t.col_squares;
+  for (int64_t b = blockIdx.x; b < each * t.planes.numel; b += gridDim.x) {
+    int64_t at[2];
+    plc_offsets<2>(t.planes, b / each, at);
+    const int64_t row = b % each / t.col_squares * SQUARE, col = b % each % t.col_squares * SQUARE;
+    E v[SQUARE / SQUARE_ROWS];
+    PLC_UNROLL for (int k = 0; k < SQUARE / SQUARE_ROWS; k++) {
+      const int64_t c = col + first + k * SQUARE_ROWS;
+      if (row + lane < t.rows && c < t.cols) v[k] = x[at[1] + row + lane + c * t.across];
+    }
+    PLC_UNROLL for (int k = 0; k < SQUARE / SQUARE_ROWS; k++) square[first + k * SQUARE_ROWS][lane] = v[k];
+    __syncthreads();
+    PLC_UNROLL for (int k = 0; k < SQUARE / SQUARE_ROWS; k++) {
+      const int64_t r = row + first + k * SQUARE_ROWS;
+      if (r < t.rows && col + lane < t.cols) y[at[0] + r * t.down + col + lane] = square[lane][first + k * SQUARE_ROWS];
+    }
+    __syncthreads(); /* the square is written again */
+  }
+}
+
+/* Is y = x such a copy, and large enough along both dims? */
+static bool turns(const PlArray *y, const PlArray *x, Turn *t) {
+  const PlArray *arr[2] = {y, x};
+  plc_layout<2> l;
+  plc_layout_of<2>(&l, arr);
+  if (l.ndim < 2 || l.stride[0][0] != 1 || l.stride[1][0] == 1 || l.stride[1][0] == 0) return false;
+  int along = 1;
+  while (along < l.ndim && l.stride[1][along] != 1) along++;
+  if (along == l.ndim || l.size[0] < 8 || l.size[along] < 8) return false;
+  t->rows = l.size[along], t->cols = l.size[0];
+  t->down = l.stride[0][along], t->across = l.stride[1][0];
+  t->row_squares = (t->rows + SQUARE - 1) / SQUARE, t->col_squares = (t->cols + SQUARE - 1) / SQUARE;
+  t->planes = l;
+  t->planes.ndim = 0;
+  t->planes.numel = 1;
+  for (int d = 1; d < l.ndim; d++) {
+    if (d == along) continue;
+    const int to = t->planes.ndim++;
+    t->planes.size[to] = l.size[d], t->planes.by[to] = l.by[d];
+    for (int k = 0; k < 2; k++) t->planes.stride[k][to] = l.stride[k][d];
+    t->planes.numel *= l.size[d];
+  }
+  return true;
+}
+template <typename E> static PlStatus turned(const PlkCall *call, const Turn &t) {
+  const int64_t squares = t.row_squares * t.col_squares * t.planes.numel, most = (int64_t)plc_processors() * 32;
+  PLC_LAUNCH(turn_kernel<E>, (unsigned)(squares < most ? squares : most), SQUARE * SQUARE_ROWS, 0, t, (E *)call->out[0]->data,
+             (const E *)call->in[0]->data);
+  return PL_OK;
+}
+
 template <typename E> __global__ void where_kernel(plc_layout<4> l, E *y, const uint8_t *m, const E *a, const E *b, E na, E nb, int nm) {
   for (PLC_EACH(i, l.numel)) {
     int64_t at[4];
@@ -114,6 +176,8 @@ PlStatus plc_ew_move(const PlkCall *call) {
       PLC_TRY(cudaMemcpyAsync(y->data, x->data, (size_t)y->numel * pl_dtype_size((PlDtype)d), cudaMemcpyDeviceToDevice, plc_stream()));
     return PL_OK;
   }
+  Turn t;
+  if (turns(y, x, &t)) PLC_BITS(d, E, return turned<E>(call, t));
   PLC_BITS(d, E, return ew_launch<EwCopy<E>>(call));
   return PL_OK;
 }

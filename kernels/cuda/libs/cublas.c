@@ -43,7 +43,8 @@ _Static_assert(sizeof(Key) == 10 * 8 + 4 * 2 + 8 + 8, "a key has no holes");
 typedef struct Entry {
   Key key;
   uint64_t hash, used;
-  bool none; /* the library has no algorithm */
+  bool none;     /* the library has no algorithm */
+  bool measured; /* chosen by times */
   cublasLtMatmulAlgo_t algo;
 } Entry;
 
@@ -154,7 +155,8 @@ static Key key_of(const PlcGemm *g) {
   return k;
 }
 
-static void ask(const Key *k, Product *p, Entry *e) {
+/* The library's best guesses, at most `most` of them. */
+static int ask(const Key *k, Product *p, cublasLtMatmulHeuristicResult_t *best, int most) {
   cublasLtMatmulPreferenceOpaque_t pref;
   const size_t workspace = WORKSPACE;
   (void)lt.api.cublasLtMatmulPreferenceInit_internal(&pref, sizeof pref);
@@ -172,12 +174,10 @@ static void ask(const Key *k, Product *p, Entry *e) {
   (void)lt.api.cublasLtMatmulPreferenceSetAttribute(&pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace);
   for (size_t i = 0; i < sizeof small / sizeof *small; i++)
     (void)lt.api.cublasLtMatmulPreferenceSetAttribute(&pref, small[i].name, &small[i].value, sizeof small[i].value);
-  cublasLtMatmulHeuristicResult_t best;
   int found = 0;
   cublasStatus_t s =
-      lt.api.cublasLtMatmulAlgoGetHeuristic(lt.handle[k->gpu], &p->desc, &p->a, &p->b, &p->c, &p->c, &pref, 1, &best, &found);
-  e->none = s != CUBLAS_STATUS_SUCCESS || found < 1 || best.state != CUBLAS_STATUS_SUCCESS;
-  if (!e->none) e->algo = best.algo;
+      lt.api.cublasLtMatmulAlgoGetHeuristic(lt.handle[k->gpu], &p->desc, &p->a, &p->b, &p->c, &p->c, &pref, most, best, &found);
+  return s == CUBLAS_STATUS_SUCCESS ? found : 0;
 }
 
 /* Multiplicative mixing of the key's words (Knuth, The Art of Computer Programming 3, 6.4). */
@@ -207,7 +207,9 @@ static Entry *choose(const PlcGemm *g, Product *p) {
   if (!e) {
     e = lt.nentry < CACHE ? &lt.entry[lt.nentry++] : oldest;
     *e = (Entry){.key = k, .hash = hash};
-    ask(&k, p, e);
+    cublasLtMatmulHeuristicResult_t best;
+    e->none = ask(&k, p, &best, 1) < 1 || best.state != CUBLAS_STATUS_SUCCESS;
+    if (!e->none) e->algo = best.algo;
   }
   e->used = ++lt.clock;
   return e;
@@ -233,6 +235,50 @@ static PlStatus workspace_of(cudaStream_t stream, void **out, bool *passing) {
   return PL_OK;
 }
 
+/* ---- measuring: T.cuda.benchmark ---------------------------------------------------------------------------------- */
+
+enum { WAYS = 8, REPEATS = 3 };
+
+static cublasStatus_t run_algo(const PlcGemm *g, Product *p, const cublasLtMatmulAlgo_t *algo, void *c, void *workspace) {
+  const float alpha = (float)g->alpha, beta = (float)g->beta;
+  const bool wide = g->dtype == PL_F64;
+  return lt.api.cublasLtMatmul(lt.handle[plc_gpu_number()], &p->desc, wide ? (const void *)&g->alpha : &alpha, g->b, &p->a, g->a, &p->b,
+                               wide ? (const void *)&g->beta : &beta, c, &p->c, c, &p->c, algo, workspace, WORKSPACE, plc_stream());
+}
+
+static bool time_of(const PlcGemm *g, Product *p, const cublasLtMatmulAlgo_t *algo, void *c, void *workspace, cudaEvent_t *ev, float *ms) {
+  bool fine = run_algo(g, p, algo, c, workspace) == CUBLAS_STATUS_SUCCESS && cudaEventRecord(ev[0], plc_stream()) == cudaSuccess;
+  for (int k = 0; k < REPEATS && fine; k++) fine = run_algo(g, p, algo, c, workspace) == CUBLAS_STATUS_SUCCESS;
+  return fine && cudaEventRecord(ev[1], plc_stream()) == cudaSuccess && cudaEventSynchronize(ev[1]) == cudaSuccess &&
+         cudaEventElapsedTime(ms, ev[0], ev[1]) == cudaSuccess;
+}
+
+/* The fastest of the library's guesses, into a result of its own: the call's may be added to. Without memory for that, or time
+ * for what fails, the first guess stays. */
+static PlStatus measure(const PlcGemm *g, Product *p, Entry *e, void *workspace) {
+  cublasLtMatmulHeuristicResult_t guess[WAYS];
+  const Key k = e->key;
+  const int found = ask(&k, p, guess, WAYS);
+  const size_t bytes = (size_t)((g->batch - 1) * g->sc + (g->m - 1) * g->ldc + g->n) * pl_dtype_size(g->result);
+  void *c = NULL;
+  cudaEvent_t ev[2] = {NULL, NULL};
+  float best = 0, ms = 0;
+  e->measured = true;
+  if (found < 2 || plc_scratch(bytes, &c) != PL_OK) return plc_alive();
+  bool fine = cudaEventCreateWithFlags(&ev[0], cudaEventDefault) == cudaSuccess &&
+              cudaEventCreateWithFlags(&ev[1], cudaEventDefault) == cudaSuccess;
+  for (int i = 0; fine && i < found; i++) {
+    if (guess[i].state != CUBLAS_STATUS_SUCCESS || guess[i].workspaceSize > WORKSPACE) continue;
+    if (!time_of(g, p, &guess[i].algo, c, workspace, ev, &ms) || !(ms > 0) || (best > 0 && ms >= best)) continue;
+    best = ms;
+    e->algo = guess[i].algo;
+  }
+  for (int i = 0; i < 2; i++)
+    if (ev[i]) (void)cudaEventDestroy(ev[i]);
+  plc_scratch_free(c);
+  return plc_alive();
+}
+
 /* ---- running ------------------------------------------------------------------------------------------------------- */
 
 static PlStatus product(const PlcGemm *g, bool *done) {
@@ -244,16 +290,15 @@ static PlStatus product(const PlcGemm *g, bool *done) {
   }
   cublasStatus_t s = describe(g, plc_tf32(), &p);
   if (s != CUBLAS_STATUS_SUCCESS) return failed(s, g);
-  const Entry *e = choose(g, &p);
+  Entry *e = choose(g, &p);
   if (e->none) return PL_OK;
   void *workspace = NULL;
   bool passing = false;
   PL_TRY(workspace_of(plc_stream(), &workspace, &passing));
-  const float alpha = (float)g->alpha, beta = (float)g->beta;
-  const bool wide = g->dtype == PL_F64;
-  s = lt.api.cublasLtMatmul(*handle, &p.desc, wide ? (const void *)&g->alpha : &alpha, g->b, &p.a, g->a, &p.b,
-                            wide ? (const void *)&g->beta : &beta, g->c, &p.c, g->c, &p.c, &e->algo, workspace, WORKSPACE, plc_stream());
+  PlStatus st = plc_benchmark() && !e->measured && !plc_capturing() ? measure(g, &p, e, workspace) : PL_OK;
+  if (st == PL_OK) s = run_algo(g, &p, &e->algo, g->c, workspace);
   if (passing) plc_scratch_free(workspace);
+  PL_TRY(st);
   if (s != CUBLAS_STATUS_SUCCESS) return failed(s, g);
   *done = true;
   return PL_OK;

@@ -79,12 +79,17 @@ typedef struct PlcRules {
   size_t workspace;   /* bytes at most */
 } PlcRules;
 
-/* The first engine configuration of the library's list that keeps the rules. UNSUPPORTED: there is none. */
+/* The first engine configuration of the library's list that keeps the rules, or the first few: ways, of which times decide.
+ * UNSUPPORTED: there is none. */
+enum { PLC_PLAN_WAYS = 6 };
+void plc_plans_measure(bool on); /* plans made from now on have several ways; those that have one are made again */
 PlStatus plc_graph_plan(PlcGraph *g, const PlcRules *rules, PlcPlan **out);
-void plc_plan_release(PlcPlan *p); /* NULL is fine */
-size_t plc_plan_workspace(const PlcPlan *p);
+void plc_plan_release(PlcPlan *p);                     /* NULL is fine */
+int plc_plan_ways(const PlcPlan *p);                   /* 1 once it is decided */
+size_t plc_plan_workspace(const PlcPlan *p, int way);  /* way < 0: the one that was decided for, until then the first */
+void plc_plan_decide(PlcPlan *p, const double *times); /* of each way; not positive, or no number: it does not run */
 /* at[k] is the address of the tensor with uid[k]. */
-PlStatus plc_plan_run(const PlcPlan *p, cudnnHandle_t handle, int n, const int64_t *uid, void *const *at, void *workspace);
+PlStatus plc_plan_run(const PlcPlan *p, int way, cudnnHandle_t handle, int n, const int64_t *uid, void *const *at, void *workspace);
 
 /* Plans by key: the bytes of a struct whose padding is zero. A key that no engine takes is remembered, too: *out is then
  * NULL and the answer UNSUPPORTED, without asking the library again. The least recently used of 512 goes first. The

@@ -7,14 +7,19 @@
 #include <stdlib.h>
 #include <string.h>
 
+typedef struct Way {
+  PlcDesc plan, config; /* the plan reads its configuration and the graph as long as it lives */
+  size_t workspace;
+} Way;
 struct PlcPlan {
   const PlcDnnApi *api;
   atomic_int refs;
-  PlcDesc plan, config; /* the plan reads its configuration and the graph as long as it lives */
+  Way way[PLC_PLAN_WAYS];
+  int nway, most, best; /* most: that it was asked for; nway is 1 once `best` is decided */
   int ndesc;
   PlcDesc desc[PLC_G_DESC + 1];
-  size_t workspace;
 };
+static atomic_int most_ways = 1;
 
 enum { CANDIDATES = 24, NOTES = 16, CACHE = 512 };
 
@@ -81,17 +86,19 @@ static bool try_mode(PlcGraph *g, PlcDesc graph, cudnnBackendHeurMode_t mode, co
   ok = ok && made > 0 &&
        api->cudnnBackendGetAttribute(heur, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR, made, &n, config) ==
            CUDNN_STATUS_SUCCESS;
-  for (int k = 0; ok && k < made && k < n && !p->plan; k++) {
+  for (int k = 0; ok && k < made && k < n && p->nway < p->most; k++) {
+    Way *w = &p->way[p->nway];
     if (!keeps(api, config[k], rules)) continue;
-    p->plan = plan_of(api, g->target, config[k], rules, &p->workspace);
-    if (!p->plan) continue;
-    p->config = config[k];
+    w->plan = plan_of(api, g->target, config[k], rules, &w->workspace);
+    if (!w->plan) continue;
+    w->config = config[k];
     config[k] = NULL;
+    p->nway++;
   }
   for (int k = 0; k < made; k++)
     if (config[k]) (void)api->cudnnBackendDestroyDescriptor(config[k]);
   if (heur) (void)api->cudnnBackendDestroyDescriptor(heur);
-  return p->plan != NULL;
+  return p->nway > 0;
 }
 
 static PlStatus operation_graph(PlcGraph *g, PlcDesc *out) {
@@ -124,12 +131,13 @@ PlStatus plc_graph_plan(PlcGraph *g, const PlcRules *rules, PlcPlan **out) {
   }
   p->api = g->api;
   atomic_init(&p->refs, 1);
+  p->most = atomic_load(&most_ways);
   if (!try_mode(g, graph, CUDNN_HEUR_MODE_A, rules, p)) (void)try_mode(g, graph, CUDNN_HEUR_MODE_FALLBACK, rules, p);
   p->desc[p->ndesc++] = graph; /* the descriptors live as long as the plan that was made of them */
   memcpy(p->desc + p->ndesc, g->desc, (size_t)g->ndesc * sizeof *g->desc);
   p->ndesc += g->ndesc;
   g->ndesc = 0;
-  if (!p->plan) {
+  if (p->nway == 0) {
     plc_plan_release(p);
     PL_FAIL(PL_ERR_UNSUPPORTED, "cudnn: no engine computes this%s%s within %zu MiB", rules->deterministic ? " reproducibly" : "",
             rules->exact ? " in full f32" : "", rules->workspace >> 20);
@@ -140,15 +148,27 @@ PlStatus plc_graph_plan(PlcGraph *g, const PlcRules *rules, PlcPlan **out) {
 
 void plc_plan_release(PlcPlan *p) {
   if (!p || atomic_fetch_sub(&p->refs, 1) > 1) return;
-  if (p->plan) (void)p->api->cudnnBackendDestroyDescriptor(p->plan);
-  if (p->config) (void)p->api->cudnnBackendDestroyDescriptor(p->config);
+  for (int k = 0; k < PLC_PLAN_WAYS; k++) {
+    if (p->way[k].plan) (void)p->api->cudnnBackendDestroyDescriptor(p->way[k].plan);
+    if (p->way[k].config) (void)p->api->cudnnBackendDestroyDescriptor(p->way[k].config);
+  }
   for (int k = 0; k < p->ndesc; k++) (void)p->api->cudnnBackendDestroyDescriptor(p->desc[k]);
   free(p);
 }
 
-size_t plc_plan_workspace(const PlcPlan *p) { return p->workspace; }
+void plc_plans_measure(bool on) { atomic_store(&most_ways, on ? PLC_PLAN_WAYS : 1); }
+int plc_plan_ways(const PlcPlan *p) { return p->nway; }
+size_t plc_plan_workspace(const PlcPlan *p, int way) { return p->way[way < 0 ? p->best : way].workspace; }
 
-PlStatus plc_plan_run(const PlcPlan *p, cudnnHandle_t handle, int n, const int64_t *uid, void *const *at, void *workspace) {
+void plc_plan_decide(PlcPlan *p, const double *times) {
+  int best = -1;
+  for (int k = 0; k < p->nway; k++)
+    if (times[k] > 0 && (best < 0 || times[k] < times[best])) best = k;
+  p->best = best < 0 ? 0 : best;
+  p->nway = 1;
+}
+
+PlStatus plc_plan_run(const PlcPlan *p, int way, cudnnHandle_t handle, int n, const int64_t *uid, void *const *at, void *workspace) {
   static const char doing[] = "starting a plan";
   PlcDesc pack = NULL;
   PLC_DNN_TRY(p->api, cudnnBackendCreateDescriptor(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR, &pack), doing);
@@ -158,7 +178,7 @@ PlStatus plc_plan_run(const PlcPlan *p, cudnnHandle_t handle, int n, const int64
   if (s == CUDNN_STATUS_SUCCESS)
     s = p->api->cudnnBackendSetAttribute(pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace);
   if (s == CUDNN_STATUS_SUCCESS) s = p->api->cudnnBackendFinalize(pack);
-  if (s == CUDNN_STATUS_SUCCESS) s = p->api->cudnnBackendExecute(handle, p->plan, pack);
+  if (s == CUDNN_STATUS_SUCCESS) s = p->api->cudnnBackendExecute(handle, p->way[way < 0 ? p->best : way].plan, pack);
   PlStatus st = s == CUDNN_STATUS_SUCCESS ? PL_OK : plc_dnn_fail(s, doing);
   (void)p->api->cudnnBackendDestroyDescriptor(pack);
   return st;
@@ -217,6 +237,11 @@ PlStatus plc_plan_get(const void *key, size_t size, PlcDnnTarget target, PlcPlan
   for (int k = 0; k < cache.n && !e; k++) {
     Entry *c = &cache.entry[k];
     if (c->hash == hash && c->size == size && c->handle == target.handle && memcmp(c->key, key, size) == 0) e = c;
+  }
+  if (e && e->plan && e->plan->most < atomic_load(&most_ways)) { /* made when nobody measured */
+    drop(e);
+    *e = cache.entry[--cache.n];
+    e = NULL;
   }
   if (!e) {
     PlcPlan *plan = NULL;

@@ -245,8 +245,12 @@ PlStatus start(Job *j, const PlkCall *call, const PlArray *x, const PlArray *tar
   PL_TRY(plc_scratch((size_t)(2 * k->rows + 2 * PLC_LOSS_PARTS + 2) * sizeof(double), &j->mem));
   j->loss = (double *)j->mem, j->wt = j->loss + k->rows, j->part = j->wt + k->rows, j->sums = j->part + 2 * PLC_LOSS_PARTS;
   k->sums = j->sums;
-  PLC_LAUNCH(weight_sum, 1, PLC_BLOCK, 0, *k, j->sums);
-  return PL_OK;
+  if (w) {
+    PLC_LAUNCH(weight_sum, 1, PLC_BLOCK, 0, *k, j->sums);
+    return PL_OK;
+  }
+  const double plain[2] = {(double)k->n, 1};
+  return plc_upload_few(j->sums, plain, sizeof plain);
 }
 /* Writes the reduced loss; `none` was written by the rows. */
 PlStatus finish(const Job *j, PlArray *y, bool by_rows) {

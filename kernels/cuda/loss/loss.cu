@@ -65,10 +65,13 @@ __global__ void parts_of(int64_t n, const double *a, const double *b, double *pa
   sb = plc_block_all(sb, plc_sum(), 0.0, room);
   if (threadIdx.x == 0) part[blockIdx.x * 2] = sa, part[blockIdx.x * 2 + 1] = sb;
 }
-__global__ void end_of(int end, int parts, const double *part, double divisor, plc_numbers factor, plc_numbers y) {
+__global__ void end_of(int end, int parts, const double *part, double divisor, plc_numbers factor, plc_numbers y) { /* one block */
+  __shared__ double room[32];
   double a = 0, b = 0;
+  for (int i = (int)threadIdx.x; i < parts; i += (int)blockDim.x) a += part[i * 2], b += part[i * 2 + 1];
+  a = plc_block_all(a, plc_sum(), 0.0, room);
+  b = plc_block_all(b, plc_sum(), 0.0, room);
   if (threadIdx.x != 0) return;
-  for (int i = 0; i < parts; i++) a += part[i * 2], b += part[i * 2 + 1];
   plc_number_put(y, 0, end == PLC_LOSS_SUM ? a / divisor : end == PLC_LOSS_RATIO ? a / b : plc_number(factor, 0, 1) / b);
 }
 
@@ -141,6 +144,6 @@ PlStatus plc_loss_end(PlcLossEnd end, int64_t n, const double *a, const double *
   const int64_t need = (n + PLC_BLOCK * 4 - 1) / (PLC_BLOCK * 4);
   const int parts = need < PLC_LOSS_PARTS ? (int)need : (int)PLC_LOSS_PARTS;
   if (parts > 0) PLC_LAUNCH(parts_of, (unsigned)parts, PLC_BLOCK, 0, n, a, b, part);
-  PLC_LAUNCH(end_of, 1, 32, 0, (int)end, parts, part, divisor, factor, y);
+  PLC_LAUNCH(end_of, 1, PLC_LOSS_PARTS, 0, (int)end, parts, part, divisor, factor, y);
   return PL_OK;
 }

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Layer norm and RMS norm, a block a row: statistics in f32 (f64 of f64), two passes so that large means lose no digits.
+ * Rows of up to KEEP elements a thread are read once, all loads under way together, and stay in registers; longer ones are
+ * read again for each pass. The order of sums is the same either way, and that of generated kernels.
  * backward: dx with two sums a row; dw and db are added up over stretches of rows, then over stretches, in one order.
  * T is x's type, W that of weight and bias: T, or under autocast the type of the statistics. */
 #include "kernels/cuda/device.h"
@@ -26,6 +28,45 @@ template <typename T, typename W> struct Norm {
   void *mean, *rstd;
   int stat_dtype;
 };
+
+/* Element i of a row of n, this thread's k-th. The number of threads is a constant, so that all of a thread's addresses are one
+ * register and offsets. */
+#define ROW_EACH(k, i, n) PLC_UNROLL for (int k = 0; k < KEEP; k++) if (const int i = k * THREADS + (int)threadIdx.x; i < (n))
+template <typename T, typename W, int THREADS, int KEEP> __global__ void __launch_bounds__(THREADS) kept_forward(Norm<T, W> p) {
+  typedef typename plc_type<T>::math M;
+  typedef plc_type<T> E;
+  typedef plc_type<W> V;
+  __shared__ M room[32];
+  const int n = (int)p.n;
+  for (int64_t r = blockIdx.x; r < p.rows; r += gridDim.x) {
+    const T *x = p.x + r * p.n;
+    T *y = p.y + r * p.n;
+    T raw[KEEP];
+    M mean = 0, sum = 0;
+    ROW_EACH(k, i, n) raw[k] = x[i];
+    if (p.center) {
+      ROW_EACH(k, i, n) sum += E::load(raw[k]);
+      mean = plc_block_all(sum, plc_sum(), (M)0, room) / (M)p.n;
+      sum = 0;
+    }
+    ROW_EACH(k, i, n) {
+      M d = E::load(raw[k]) - mean;
+      sum += d * d;
+    }
+    sum = plc_block_all(sum, plc_sum(), (M)0, room);
+    M rstd = (M)(1.0 / sqrt((double)sum / (double)p.n + p.eps));
+    ROW_EACH(k, i, n) {
+      M v = (E::load(raw[k]) - mean) * rstd;
+      if (p.w) v *= V::load(p.w[i]);
+      if (p.b) v += V::load(p.b[i]);
+      y[i] = E::store(v);
+    }
+    if (threadIdx.x == 0) {
+      if (p.mean) put_stat(p.mean, p.stat_dtype, r, (double)mean);
+      if (p.rstd) put_stat(p.rstd, p.stat_dtype, r, (double)rstd);
+    }
+  }
+}
 
 template <typename T, typename W> __global__ void forward_rows(Norm<T, W> p) {
   typedef typename plc_type<T>::math M;
@@ -91,13 +132,71 @@ template <typename T, typename W> __global__ void backward_rows(Bwd<T, W> p) {
   }
 }
 
+template <typename T, typename W, int THREADS, int KEEP> __global__ void __launch_bounds__(THREADS) kept_backward(Bwd<T, W> p) {
+  typedef typename plc_type<T>::math M;
+  typedef plc_type<T> E;
+  typedef plc_type<W> V;
+  __shared__ M room[32];
+  const int n = (int)p.n;
+  for (int64_t r = blockIdx.x; r < p.rows; r += gridDim.x) {
+    const T *x = p.x + r * p.n, *dy = p.dy + r * p.n;
+    T *dx = p.dx + r * p.n;
+    T rx[KEEP], rdy[KEEP];
+    M mean = p.center ? (M)stat(p.mean, p.stat_dtype, r) : (M)0, rstd = (M)stat(p.rstd, p.stat_dtype, r), a = 0, b = 0;
+    ROW_EACH(k, i, n) rx[k] = x[i], rdy[k] = dy[i];
+    ROW_EACH(k, i, n) {
+      M g = E::load(rdy[k]) * (p.w ? V::load(p.w[i]) : (M)1);
+      a += g;
+      b += g * (E::load(rx[k]) - mean) * rstd;
+    }
+    a = p.center ? plc_block_all(a, plc_sum(), (M)0, room) / (M)p.n : (M)0;
+    b = plc_block_all(b, plc_sum(), (M)0, room) / (M)p.n;
+    ROW_EACH(k, i, n) {
+      M g = E::load(rdy[k]) * (p.w ? V::load(p.w[i]) : (M)1), h = (E::load(rx[k]) - mean) * rstd;
+      dx[i] = E::store(rstd * (g - a - h * b));
+    }
+  }
+}
+template <typename T, typename W> static PlStatus run_backward(const Bwd<T, W> &p, unsigned blocks) {
+  if constexpr (sizeof(T) <= 4) {
+    if (p.n > 128 && p.n <= 4096) { /* plc_row_threads */
+      if (p.n <= 1024) PLC_LAUNCH((kept_backward<T, W, 128, 8>), blocks, 128, 0, p);
+      else PLC_LAUNCH((kept_backward<T, W, 256, 16>), blocks, 256, 0, p);
+      return PL_OK;
+    }
+  }
+  PLC_LAUNCH((backward_rows<T, W>), blocks, plc_row_threads(p.n), 0, p);
+  return PL_OK;
+}
+template <typename T, typename W> static PlStatus run_forward(const Norm<T, W> &p, unsigned blocks) {
+  if constexpr (sizeof(T) <= 4) {
+    if (p.n > 128 && p.n <= 4096) { /* plc_row_threads */
+      if (p.n <= 1024) PLC_LAUNCH((kept_forward<T, W, 128, 8>), blocks, 128, 0, p);
+      else PLC_LAUNCH((kept_forward<T, W, 256, 16>), blocks, 256, 0, p);
+      return PL_OK;
+    }
+  }
+  PLC_LAUNCH((forward_rows<T, W>), blocks, plc_row_threads(p.n), 0, p);
+  return PL_OK;
+}
+
 /* part[stretch][2][n]: Σ dy h and Σ dy over the stretch's rows; neighbours take neighbouring columns. */
 template <typename T, typename W, typename M> __global__ void weight_parts(Bwd<T, W> p, int64_t stretch, int64_t stretches, M *part) {
   typedef plc_type<T> E;
   for (PLC_EACH(t, stretches * p.n)) {
     int64_t s = t / p.n, i = t % p.n, end = (s + 1) * stretch < p.rows ? (s + 1) * stretch : p.rows;
     M dw = 0, db = 0;
-    for (int64_t r = s * stretch; r < end; r++) {
+    int64_t r = s * stretch;
+    for (; r + 4 <= end; r += 4) { /* eight loads under way, and the order of one row after the other */
+      T dy[4], x[4];
+      PLC_UNROLL for (int u = 0; u < 4; u++) dy[u] = p.dy[(r + u) * p.n + i], x[u] = p.x[(r + u) * p.n + i];
+      PLC_UNROLL for (int u = 0; u < 4; u++) {
+        M g = E::load(dy[u]), mean = p.center ? (M)stat(p.mean, p.stat_dtype, r + u) : (M)0;
+        dw += g * (E::load(x[u]) - mean) * (M)stat(p.rstd, p.stat_dtype, r + u);
+        db += g;
+      }
+    }
+    for (; r < end; r++) {
       M g = E::load(p.dy[r * p.n + i]), mean = p.center ? (M)stat(p.mean, p.stat_dtype, r) : (M)0;
       dw += g * (E::load(p.x[r * p.n + i]) - mean) * (M)stat(p.rstd, p.stat_dtype, r);
       db += g;
@@ -167,7 +266,7 @@ template <typename T, typename W> static PlStatus forward(const PlkCall *c, int 
   void *room[2] = {NULL, NULL};
   PL_TRY(params<W>(w, b, dtype, room, &p.w, &p.b));
   p.rows = x->numel / p.n;
-  PLC_LAUNCH((forward_rows<T, W>), row_blocks(p.rows), plc_row_threads(p.n), 0, p);
+  PL_TRY(run_forward(p, row_blocks(p.rows)));
   plc_scratch_free(room[0]);
   plc_scratch_free(room[1]);
   return PL_OK;
@@ -195,7 +294,7 @@ template <typename T, typename W> static PlStatus backward(const PlkCall *c, int
   PL_TRY(plc_as(c->in[0], x->dtype, &room[2], &dy));
   PL_TRY(params<W>(w, NULL, dtype, room, &p.w, &none));
   p.dy = (const T *)dy;
-  if (p.dx && p.rows) PLC_LAUNCH((backward_rows<T, W>), row_blocks(p.rows), plc_row_threads(p.n), 0, p);
+  if (p.dx && p.rows) PL_TRY(run_backward(p, row_blocks(p.rows)));
   if ((dw || db) && p.n) {
     int64_t stretch = (p.rows + 63) / 64 < 16 ? 16 : (p.rows + 63) / 64, count = (p.rows + stretch - 1) / stretch;
     void *part;

@@ -1,40 +1,80 @@
 /* SPDX-License-Identifier: MIT
  * softmax and log_softmax along one dim, forward and backward. Dense rows are one block's work, with the row in
- * registers up to 4096 elements; rows across an inner dim are a thread's each, neighbours reading neighbours. */
+ * registers up to 4096 elements, then in shared memory up to 96 KiB; rows across an inner dim are a thread's each, neighbours reading neighbours. */
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/norm/channels.h"
 extern "C" {
 #include "kernels/softmax.h"
 }
 
-enum { KEEP = 16 };
-
 template <typename T> PLC_DEV T lowest() { return (T)-INFINITY; }
 
-template <typename T, bool CACHED> __global__ void soft_rows(int64_t rows, int64_t n, bool logarithm, const T *x, T *y) {
+/* Element i of a row, this thread's k-th: registers, and all loads of a row under way together. */
+#define ROW_EACH(k, i, n) PLC_UNROLL for (int k = 0; k < KEEP; k++) if (const int i = k * THREADS + (int)threadIdx.x; i < (n))
+
+template <typename T, int THREADS, int KEEP>
+__global__ void __launch_bounds__(THREADS) kept_rows(int64_t rows, int n, bool logarithm, const T *x, T *y) {
   typedef typename plc_type<T>::math M;
   __shared__ M room[32];
   for (int64_t r = blockIdx.x; r < rows; r += gridDim.x) {
     const T *in = x + r * n;
     T *out = y + r * n;
     M v[KEEP], top = lowest<M>(), sum = 0;
-    for (int k = 0; CACHED && k < KEEP; k++) {
-      int64_t i = (int64_t)k * blockDim.x + threadIdx.x;
-      v[k] = i < n ? plc_type<T>::load(in[i]) : lowest<M>();
-      top = plc_max()(v[k], top);
-    }
-    for (int64_t i = threadIdx.x; !CACHED && i < n; i += blockDim.x) top = plc_max()(plc_type<T>::load(in[i]), top);
+    ROW_EACH(k, i, n) v[k] = plc_type<T>::load(in[i]);
+    ROW_EACH(k, i, n) top = plc_max()(v[k], top);
     top = plc_block_all(top, plc_max(), lowest<M>(), room);
-    for (int k = 0; CACHED && k < KEEP; k++)
-      if ((int64_t)k * blockDim.x + threadIdx.x < n) sum += exp(v[k] - top);
-    for (int64_t i = threadIdx.x; !CACHED && i < n; i += blockDim.x) sum += exp(plc_type<T>::load(in[i]) - top);
+    ROW_EACH(k, i, n) {
+      if (!logarithm) v[k] = exp(v[k] - top);
+      sum += logarithm ? exp(v[k] - top) : v[k];
+    }
     sum = plc_block_all(sum, plc_sum(), (M)0, room);
     M by = logarithm ? top + log(sum) : (M)1 / sum;
-    for (int k = 0; CACHED && k < KEEP; k++) {
-      int64_t i = (int64_t)k * blockDim.x + threadIdx.x;
-      if (i < n) out[i] = plc_type<T>::store(logarithm ? v[k] - by : exp(v[k] - top) * by);
+    ROW_EACH(k, i, n) out[i] = plc_type<T>::store(logarithm ? v[k] - by : v[k] * by);
+  }
+}
+
+/* Long rows wait in shared memory: read once, 16 bytes at a time; what adds up does so in the order of all kernels of rows. */
+template <typename T> __global__ void staged_rows(int64_t rows, int n, bool logarithm, const T *x, T *y) {
+  typedef typename plc_type<T>::math M;
+  enum { V = 16 / (int)sizeof(T) };
+  PLC_SHARED(T, row);
+  __shared__ M room[32];
+  for (int64_t r = blockIdx.x; r < rows; r += gridDim.x) {
+    const T *in = x + r * n;
+    T *out = y + r * n;
+    M top = lowest<M>(), sum = 0;
+    for (int i = (int)threadIdx.x * V; i < n; i += (int)blockDim.x * V) *(plc_pack<T, V> *)(row + i) = *(const plc_pack<T, V> *)(in + i);
+    __syncthreads();
+    for (int i = (int)threadIdx.x; i < n; i += (int)blockDim.x) top = plc_max()(plc_type<T>::load(row[i]), top);
+    top = plc_block_all(top, plc_max(), lowest<M>(), room);
+    for (int i = (int)threadIdx.x; i < n; i += (int)blockDim.x) sum += exp(plc_type<T>::load(row[i]) - top);
+    sum = plc_block_all(sum, plc_sum(), (M)0, room);
+    M by = logarithm ? top + log(sum) : (M)1 / sum;
+    for (int i = (int)threadIdx.x * V; i < n; i += (int)blockDim.x * V) {
+      plc_pack<T, V> p = *(const plc_pack<T, V> *)(row + i);
+      PLC_UNROLL for (int j = 0; j < V; j++) {
+        const M a = plc_type<T>::load(p.v[j]);
+        p.v[j] = plc_type<T>::store(logarithm ? a - by : exp(a - top) * by);
+      }
+      *(plc_pack<T, V> *)(out + i) = p;
     }
-    for (int64_t i = threadIdx.x; !CACHED && i < n; i += blockDim.x) {
+    __syncthreads(); /* the next row takes its place */
+  }
+}
+
+template <typename T> __global__ void soft_rows(int64_t rows, int64_t n, bool logarithm, const T *x, T *y) {
+  typedef typename plc_type<T>::math M;
+  __shared__ M room[32];
+  for (int64_t r = blockIdx.x; r < rows; r += gridDim.x) {
+    const T *in = x + r * n;
+    T *out = y + r * n;
+    M top = lowest<M>(), sum = 0;
+    for (int64_t i = threadIdx.x; i < n; i += blockDim.x) top = plc_max()(plc_type<T>::load(in[i]), top);
+    top = plc_block_all(top, plc_max(), lowest<M>(), room);
+    for (int64_t i = threadIdx.x; i < n; i += blockDim.x) sum += exp(plc_type<T>::load(in[i]) - top);
+    sum = plc_block_all(sum, plc_sum(), (M)0, room);
+    M by = logarithm ? top + log(sum) : (M)1 / sum;
+    for (int64_t i = threadIdx.x; i < n; i += blockDim.x) {
       M a = plc_type<T>::load(in[i]);
       out[i] = plc_type<T>::store(logarithm ? a - by : exp(a - top) * by);
     }
@@ -73,6 +113,23 @@ template <typename T> __global__ void soft_rows_bwd(int64_t rows, int64_t n, boo
     }
   }
 }
+template <typename T, int THREADS, int KEEP>
+__global__ void __launch_bounds__(THREADS) kept_rows_bwd(int64_t rows, int n, bool logarithm, const T *dy, const T *y, T *dx) {
+  typedef typename plc_type<T>::math M;
+  __shared__ M room[32];
+  for (int64_t r = blockIdx.x; r < rows; r += gridDim.x) {
+    const T *from = dy + r * n, *soft = y + r * n;
+    T *to = dx + r * n, g[KEEP], v[KEEP];
+    M sum = 0;
+    ROW_EACH(k, i, n) g[k] = from[i], v[k] = soft[i];
+    ROW_EACH(k, i, n) sum += logarithm ? plc_type<T>::load(g[k]) : plc_type<T>::load(g[k]) * plc_type<T>::load(v[k]);
+    sum = plc_block_all(sum, plc_sum(), (M)0, room);
+    ROW_EACH(k, i, n) {
+      const M a = plc_type<T>::load(g[k]), s = plc_type<T>::load(v[k]);
+      to[i] = plc_type<T>::store(logarithm ? a - exp(s) * sum : s * (a - sum));
+    }
+  }
+}
 template <typename T>
 __global__ void soft_columns_bwd(int64_t rows, int64_t n, int64_t inner, bool logarithm, const T *dy, const T *y, T *dx) {
   typedef typename plc_type<T>::math M;
@@ -90,6 +147,28 @@ __global__ void soft_columns_bwd(int64_t rows, int64_t n, int64_t inner, bool lo
   }
 }
 
+/* Rows of one dim that lie one after the other. */
+enum { STAGED_BYTES = 96 << 10 }; /* two blocks a multiprocessor */
+template <typename T> static PlStatus forward_rows(int64_t rows, int64_t n, bool logarithm, const T *x, T *y) {
+  const unsigned blocks = (unsigned)(rows < 1 << 20 ? rows : 1 << 20), threads = plc_row_threads(n);
+  const int64_t bytes = n * (int64_t)sizeof(T);
+  if (n > 128 && n <= 1024) PLC_LAUNCH((kept_rows<T, 128, 8>), blocks, 128, 0, rows, (int)n, logarithm, x, y);
+  else if (n > 1024 && n <= 4096) PLC_LAUNCH((kept_rows<T, 256, 16>), blocks, 256, 0, rows, (int)n, logarithm, x, y);
+  else if (n > 4096 && bytes <= STAGED_BYTES && bytes % 16 == 0 && ((uintptr_t)x | (uintptr_t)y) % 16 == 0) {
+    PL_TRY(plc_shared_limit((const void *)staged_rows<T>, (size_t)bytes));
+    PLC_LAUNCH(staged_rows<T>, blocks, threads, (size_t)bytes, rows, (int)n, logarithm, x, y);
+  } else PLC_LAUNCH(soft_rows<T>, blocks, threads, 0, rows, n, logarithm, x, y);
+  return PL_OK;
+}
+template <typename T> static PlStatus backward_rows(int64_t rows, int64_t n, bool logarithm, const T *dy, const T *y, T *dx) {
+  const unsigned blocks = (unsigned)(rows < 1 << 20 ? rows : 1 << 20);
+  if (n > 128 && n <= 1024) PLC_LAUNCH((kept_rows_bwd<T, 128, 8>), blocks, 128, 0, rows, (int)n, logarithm, dy, y, dx);
+  else if (sizeof(T) <= 4 && n > 1024 && n <= 4096)
+    PLC_LAUNCH((kept_rows_bwd<T, 256, 16>), blocks, 256, 0, rows, (int)n, logarithm, dy, y, dx);
+  else PLC_LAUNCH(soft_rows_bwd<T>, blocks, plc_row_threads(n), 0, rows, n, logarithm, dy, y, dx);
+  return PL_OK;
+}
+
 static PlStatus run(const PlkCall *c, const void *in, const void *y, bool backward) {
   const PlArray *x = c->in[0];
   int64_t dim = pl_attr_i(c->attrs, 0), outer = 1, n = x->ndim ? x->shape[dim] : 1, inner = 1;
@@ -98,16 +177,13 @@ static PlStatus run(const PlkCall *c, const void *in, const void *y, bool backwa
     if (d != dim) *(d < dim ? &outer : &inner) *= x->shape[d];
   int64_t rows = outer * inner;
   if (x->numel == 0) return PL_OK;
-  const unsigned blocks = (unsigned)(rows < 1 << 20 ? rows : 1 << 20), threads = plc_row_threads(n);
   void *out = c->out[0]->data;
   PLC_FLOATS(c->out[0]->dtype, T, c->name, {
     if (inner > 1 && backward)
       PLC_LAUNCH(soft_columns_bwd<T>, plc_grid(rows, 1), PLC_BLOCK, 0, rows, n, inner, logarithm, (const T *)in, (const T *)y, (T *)out);
     else if (inner > 1) PLC_LAUNCH(soft_columns<T>, plc_grid(rows, 1), PLC_BLOCK, 0, rows, n, inner, logarithm, (const T *)in, (T *)out);
-    else if (backward) PLC_LAUNCH(soft_rows_bwd<T>, blocks, threads, 0, rows, n, logarithm, (const T *)in, (const T *)y, (T *)out);
-    else if (n <= (int64_t)KEEP * threads && n > 128)
-      PLC_LAUNCH((soft_rows<T, true>), blocks, threads, 0, rows, n, logarithm, (const T *)in, (T *)out);
-    else PLC_LAUNCH((soft_rows<T, false>), blocks, threads, 0, rows, n, logarithm, (const T *)in, (T *)out);
+    else if (backward) return backward_rows<T>(rows, n, logarithm, (const T *)in, (const T *)y, (T *)out);
+    else return forward_rows<T>(rows, n, logarithm, (const T *)in, (T *)out);
   });
   return PL_OK;
 }

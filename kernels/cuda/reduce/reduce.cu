@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * Reductions over any set of dims: y = post(combine(pre(x))), the jobs of kernels/cpu/reduce/reduce.c. The order of a sum depends on
  * sizes alone: each output's elements are cut into chunks, a chunk is summed by one block (or, where outputs are side by
- * side, by one thread), and chunks are added one after the other. */
+ * side, by one thread), and chunks are added one after the other. Where an output's elements have one stride (STEPS), a thread
+ * has eight loads under way and adds them in the order of before. */
 #include "kernels/cuda/any_dtype.h"
 extern "C" {
 #include "kernels/reduce.h"
@@ -23,6 +24,7 @@ struct Job {
   void *out;
   int out_dtype; /* PL_F64 and `out` plain doubles for what a second pass reads */
   int64_t n, chunk, chunks, outs;
+  int64_t step;             /* between elements of an output; 0: they have no one stride */
   plc_layout<1> kept, gone; /* offsets of an output's first element; of an element within */
 };
 
@@ -111,18 +113,51 @@ template <typename A> PLC_DEV void finish(const Job &j, int64_t o, A acc) {
   plc_put_any(j.out, j.out_dtype, o, false, v, 0);
 }
 
+enum { EIGHT = 8 };
+
+/* acc with elements first, first + by, … before end of the output at `base`. */
+template <typename T, typename A> PLC_DEV A one_stride(const Job &j, int64_t base, int64_t first, int64_t end, int64_t by, A aux, A acc) {
+  int64_t i = first;
+  const int64_t at = base + first * j.step, step = by * j.step;
+  int64_t k = 0;
+  if (j.core == SUM && j.pre == PLAIN) { /* sums and means: one addition an element */
+    for (; i + (EIGHT - 1) * by < end; i += EIGHT * by, k += EIGHT) {
+      A v[EIGHT];
+      PLC_UNROLL for (int u = 0; u < EIGHT; u++) v[u] = Load<T, A>::at(j, at + (k + u) * step);
+      PLC_UNROLL for (int u = 0; u < EIGHT; u++) acc += v[u];
+    }
+    for (; i < end; i += by, k++) acc += Load<T, A>::at(j, at + k * step);
+    return acc;
+  }
+  for (; i + (EIGHT - 1) * by < end; i += EIGHT * by, k += EIGHT) {
+    A v[EIGHT];
+    PLC_UNROLL for (int u = 0; u < EIGHT; u++) v[u] = Load<T, A>::at(j, at + (k + u) * step);
+    PLC_UNROLL for (int u = 0; u < EIGHT; u++) acc = combine(j.core, acc, prepared<A>(j, v[u], aux));
+  }
+  for (; i < end; i += by, k++) acc = combine(j.core, acc, prepared<A>(j, Load<T, A>::at(j, at + k * step), aux));
+  return acc;
+}
+
+/* The same where they have several. */
+template <typename T, typename A> PLC_DEV A strides(const Job &j, int64_t base, int64_t first, int64_t end, int64_t by, A aux, A acc) {
+  int64_t at[1];
+  for (int64_t i = first; i < end; i += by) {
+    plc_offsets<1>(j.gone, i, at);
+    acc = combine(j.core, acc, prepared<A>(j, Load<T, A>::at(j, base + at[0]), aux));
+  }
+  return acc;
+}
+
 /* A block for each chunk of each output. */
-template <typename T, typename A> __global__ void by_block(Job j, A *part) {
+template <typename T, typename A, bool STEPS> __global__ void by_block(Job j, A *part) {
   __shared__ A room[32];
   for (int64_t b = blockIdx.x; b < j.outs * j.chunks; b += gridDim.x) {
-    int64_t o = b / j.chunks, c = b % j.chunks, base[1], at[1];
+    int64_t o = b / j.chunks, c = b % j.chunks, base[1];
     plc_offsets<1>(j.kept, o, base);
-    int64_t end = (c + 1) * j.chunk < j.n ? (c + 1) * j.chunk : j.n;
+    int64_t end = (c + 1) * j.chunk < j.n ? (c + 1) * j.chunk : j.n, first = c * j.chunk + threadIdx.x;
     A aux = j.aux ? (A)j.aux[o] : (A)0, acc = start<A>(j);
-    for (int64_t i = c * j.chunk + threadIdx.x; i < end; i += blockDim.x) {
-      plc_offsets<1>(j.gone, i, at);
-      acc = combine(j.core, acc, prepared<A>(j, Load<T, A>::at(j, base[0] + at[0]), aux));
-    }
+    acc = STEPS ? one_stride<T, A>(j, base[0], first, end, blockDim.x, aux, acc)
+                : strides<T, A>(j, base[0], first, end, blockDim.x, aux, acc);
     acc = plc_block_all(acc, Combine{j.core}, start<A>(j), room);
     if (threadIdx.x == 0) {
       if (part) part[o * j.chunks + c] = acc;
@@ -132,16 +167,13 @@ template <typename T, typename A> __global__ void by_block(Job j, A *part) {
 }
 
 /* A thread for each chunk of each output: neighbours read neighbours. */
-template <typename T, typename A> __global__ void by_thread(Job j, A *part) {
+template <typename T, typename A, bool STEPS> __global__ void by_thread(Job j, A *part) {
   for (PLC_EACH(t, j.outs * j.chunks)) {
-    int64_t o = t % j.outs, c = t / j.outs, base[1], at[1];
+    int64_t o = t % j.outs, c = t / j.outs, base[1];
     plc_offsets<1>(j.kept, o, base);
     int64_t end = (c + 1) * j.chunk < j.n ? (c + 1) * j.chunk : j.n;
     A aux = j.aux ? (A)j.aux[o] : (A)0, acc = start<A>(j);
-    for (int64_t i = c * j.chunk; i < end; i++) {
-      plc_offsets<1>(j.gone, i, at);
-      acc = combine(j.core, acc, prepared<A>(j, Load<T, A>::at(j, base[0] + at[0]), aux));
-    }
+    acc = STEPS ? one_stride<T, A>(j, base[0], c * j.chunk, end, 1, aux, acc) : strides<T, A>(j, base[0], c * j.chunk, end, 1, aux, acc);
     if (part) part[o * j.chunks + c] = acc;
     else finish<A>(j, o, acc);
   }
@@ -169,10 +201,11 @@ template <typename T, typename A> static PlStatus launch(Job *j, bool side_by_si
   void *part = NULL;
   if (j->chunks > 1) PL_TRY(plc_scratch((size_t)(j->outs * j->chunks) * sizeof(A), &part));
   int64_t tasks = j->outs * j->chunks;
-  if (side_by_side) PLC_LAUNCH((by_thread<T, A>), plc_grid(tasks, 1), PLC_BLOCK, 0, *j, (A *)part);
-  else {
-    PLC_LAUNCH((by_block<T, A>), (unsigned)(tasks < 1 << 20 ? tasks : 1 << 20), plc_row_threads(j->chunk), 0, *j, (A *)part);
-  }
+  const unsigned blocks = (unsigned)(tasks < 1 << 20 ? tasks : 1 << 20);
+  if (side_by_side && j->step) PLC_LAUNCH((by_thread<T, A, true>), plc_grid(tasks, 1), PLC_BLOCK, 0, *j, (A *)part);
+  else if (side_by_side) PLC_LAUNCH((by_thread<T, A, false>), plc_grid(tasks, 1), PLC_BLOCK, 0, *j, (A *)part);
+  else if (j->step) PLC_LAUNCH((by_block<T, A, true>), blocks, plc_row_threads(j->chunk), 0, *j, (A *)part);
+  else PLC_LAUNCH((by_block<T, A, false>), blocks, plc_row_threads(j->chunk), 0, *j, (A *)part);
   if (part) PLC_LAUNCH(join_chunks<A>, plc_grid(j->outs * 32, 1), PLC_BLOCK, 0, *j, (const A *)part);
   plc_scratch_free(part);
   return PL_OK;
@@ -201,6 +234,7 @@ static PlStatus run(Job *j, const PlArray *x, uint32_t mask, int64_t outs, int c
   const PlArray *k = &kept, *g = &gone;
   plc_layout_of<1>(&j->kept, &k);
   plc_layout_of<1>(&j->gone, &g);
+  j->step = j->gone.ndim == 0 ? 1 : j->gone.ndim == 1 ? j->gone.stride[0][0] : 0; /* expanded ones have no step either */
   j->x = x->data;
   j->dtype = x->dtype;
   j->n = n;

@@ -199,8 +199,15 @@ int plc_capability(void) { return here->capability; }
 bool plc_deterministic(void) { return plc_get(PL_DEVICE_DETERMINISTIC) != 0; }
 bool plc_tf32(void) { return plc_get(PL_DEVICE_TF32) != 0; }
 bool plc_cudnn(void) { return plc_get(PL_DEVICE_CUDNN) != 0; }
+bool plc_benchmark(void) { return plc_get(PL_DEVICE_BENCHMARK) != 0 && !plc_deterministic(); }
 void plc_set(PlDeviceSetting what, int64_t value) { atomic_store_explicit(&rt.setting[what], value, memory_order_relaxed); }
 int64_t plc_get(PlDeviceSetting what) { return atomic_load_explicit(&rt.setting[what], memory_order_relaxed); }
+
+PlStatus plc_shared_limit(const void *kernel, size_t bytes) {
+  if (bytes <= (48u << 10)) return PL_OK;
+  PLC_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
+  return PL_OK;
+}
 
 /* ---- numbers --------------------------------------------------------------------------------------------------------- */
 

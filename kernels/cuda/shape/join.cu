@@ -3,6 +3,7 @@
  * rolls map each output position to its source. Gradients gather what an element was copied to. */
 #include "kernels/convert.h"
 #include "kernels/cuda/shape/window_walk.h"
+#include "kernels/elementwise.h"
 #include "kernels/join.h"
 #include "kernels/reduce.h"
 
@@ -27,18 +28,27 @@ PlStatus cat(const PlkCall *call) {
   return PL_OK;
 }
 
-/* As cat, but x + 0, which is what sums with zeros make of it. */
+/* As cat, but x + 0, which is what sums with zeros make of it: by the elementwise engine, which takes 16 bytes at once. */
 PlStatus slices_bwd(const PlkCall *call) {
+  static const PlAttrs no_attrs = {};
   PlArray *y = call->out[0];
   const int64_t dim = pl_attr_i(call->attrs, 0);
-  int64_t at = 0;
+  int64_t at = 0, bits = 0;
+  PlArray zero;
+  memset(&zero, 0, sizeof zero);
+  zero.dtype = y->dtype, zero.device = PL_CPU, zero.numel = 1, zero.contiguous = 1, zero.data = &bits;
   for (int i = 0; i < call->nin; i++) {
-    const PlArray *x = call->in[i];
-    plc_walk w;
-    w.n = 0;
-    for (int d = 0; d < x->ndim; d++) plc_walk_dim(&w, x->shape[d], y->strides[d], x->strides[d]);
-    if (x->numel) PL_TRY(plc_walk_sum(&w, y->dtype, plc_at(y->data, at * y->strides[dim], y->dtype), x->data));
+    const PlArray *x = call->in[i], *in[2] = {x, &zero};
+    PlArray part = *y, *out[1] = {&part};
+    part.data = plc_at(y->data, at * y->strides[dim], y->dtype);
+    part.shape = x->shape, part.numel = x->numel;
+    part.contiguous = y->contiguous && call->nin == 1;
     at += x->shape[dim];
+    if (x->numel == 0) continue;
+    PlkCall add;
+    memset(&add, 0, sizeof add);
+    add.name = call->name, add.code = PLK_EW_ADD, add.nin = 2, add.nout = 1, add.in = in, add.out = out, add.attrs = &no_attrs;
+    PL_TRY(plc_run(&plc_kernel_elementwise, &add));
   }
   return PL_OK;
 }

@@ -206,6 +206,15 @@ return function(T, core)
   --   end
   function cuda.cudnn(on) return raw.setting("cudnn", on) end
 
+  --- T.cuda.benchmark(on) → what it was
+  -- Products, convolutions and attention: of the algorithms that cuBLASLt and cuDNN offer for a shape the fastest is
+  -- measured at its first call and kept; off at first. Which one is fastest may differ from run to run, and with it the
+  -- last bits, so nothing is measured while T.deterministic holds.
+  --   if T.cuda.is_available() then
+  --     T.cuda.benchmark(false)
+  --   end
+  function cuda.benchmark(on) return raw.setting("benchmark", on) end
+
   --- T.set_default_device(name)
   -- Makes tensors on this device from now on: "cpu", or "cuda" where there is a GPU.
   --   T.set_default_device("cpu")

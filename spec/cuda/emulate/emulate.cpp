@@ -3,6 +3,7 @@
 // functions: runtime.cpp. Kernels that are watched: guard.cpp.
 #include "inside.h"
 
+#include <atomic>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -14,7 +15,9 @@ namespace {
 
 const size_t STACK = 64 << 10;
 const unsigned MAX_THREADS = 1024;
-const size_t SHARED = 48 << 10;
+const size_t ROOM = 228 << 10; // whole pages, of which a block has
+const size_t SHARED = 227 << 10, PLAIN_SHARED = 48 << 10; // at most, and without asking
+std::atomic<size_t> asked{0}; // the most that some kernel was allowed
 
 // ---- fibers: one stack a thread of the block, reused from block to block
 
@@ -141,12 +144,12 @@ void thread_ends() {
   release_warp(&warps[t / 32]);
 }
 
-// 48 KiB of shared memory; what a launch gets of it ends where memory ends.
+// 227 KiB of shared memory; what a launch gets of it ends where memory ends.
 unsigned char *shared_memory(size_t bytes) {
   if (!plce_shared_end) {
-    void *p = mmap(NULL, SHARED + 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void *p = mmap(NULL, ROOM + 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED) abort();
-    plce_shared_end = (unsigned char *)p + SHARED;
+    plce_shared_end = (unsigned char *)p + ROOM;
     if (mprotect(plce_shared_end, 4096, PROT_NONE) != 0) abort();
   }
   return plce_shared_end - (bytes + 15) / 16 * 16;
@@ -254,11 +257,16 @@ void plce_bad_argument(const char *name, const void *p) {
   abort();
 }
 
+extern "C" cudaError_t cudaFuncSetAttribute(const void *, cudaFuncAttribute, int value) {
+  if (value < 0 || (size_t)value > SHARED) return plce_said(cudaErrorInvalidValue);
+  if ((size_t)value > asked) asked = (size_t)value;
+  return cudaSuccess;
+}
 cudaError_t plce_run(dim3 grid, dim3 block, size_t shared, void (*body)(void *), void *context, const char *name) {
   static long long launches;
   unsigned n = block.x * block.y * block.z;
   if (n == 0 || n > MAX_THREADS || block.z > 64 || grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.x > 0x7fffffffu || grid.y > 65535 ||
-      grid.z > 65535 || shared > SHARED) {
+      grid.z > 65535 || (shared > PLAIN_SHARED && shared > asked)) {
     fprintf(stderr, "cuda emulation: launch of %s with %u threads, grid %u %u %u, %zu bytes shared\n", name, n, grid.x, grid.y, grid.z,
             shared);
     return cudaErrorInvalidValue;
