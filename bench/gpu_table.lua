@@ -32,7 +32,7 @@ local ROWS = {
   { "softmax_4096x1024 forward", "norm/softmax", "kept_rowsI8plc_bf16Li128E", 128, 4, 4, { 8, 16 } },
   { "softmax_4096x1024 backward", "norm/softmax", "kept_rows_bwdI8plc_bf16Li128E", 128, 6, 6, { 16, 16 } },
   { "softmax_8192x32768 forward", "norm/softmax", "staged_rowsI8plc_bf16E", 256, 4, 4, { 4, 128 }, 65536 },
-  { "softmax_8192x32768 backward", "norm/softmax", "soft_rows_bwdI8plc_bf16E", 256, 6, 10, { 2, 16 } },
+  { "softmax_8192x32768 backward", "norm/softmax", "staged_rows_bwdI8plc_bf16E", 256, 6, 6, { 8, 128 }, 131072 },
   { "layernorm_16384x4096 forward", "norm/layer_norm", "kept_forwardI8plc_bf16S0_Li256E", 256, 4, 4, { 16, 16 } },
   { "layernorm_16384x4096 backward", "norm/layer_norm", "kept_backwardI8plc_bf16S0_Li256E", 256, 6, 10, { 32, 16 } },
   { "xent_8192x50304 forward, of bf16", "loss/cross_entropy", "ce_forwardI8plc_bf16Li8E", 256, 2, 2, { 1, 128 } },

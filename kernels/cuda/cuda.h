@@ -60,8 +60,9 @@ PlStatus plc_upload_few(void *dst, const void *src, size_t n); /* n <= PLC_FEW_B
 /* Copies n bytes to the host and waits. */
 PlStatus plc_download(void *dst, const void *src, size_t n);
 
-/* Allows a kernel launches with so many bytes of dynamic shared memory; beyond 48 KiB they must be asked for. */
-PlStatus plc_shared_limit(const void *kernel, size_t bytes);
+/* May a kernel have so many bytes of dynamic shared memory? Beyond 48 KiB they must be asked for, and GPUs differ: 99 to
+ * 227 KiB. */
+bool plc_shared_fits(const void *kernel, size_t bytes);
 
 /* ---- numbers on the host ---------------------------------------------------------------------------------------- */
 

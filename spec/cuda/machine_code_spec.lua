@@ -24,7 +24,7 @@ for _, e in ipairs { { "f32", "f" }, { "f16", "7plc_f16" }, { "bf16", "8plc_bf16
   } }
 end
 
-HOT[#HOT + 1] = { "norm/softmax", { { "staged_rowsI8plc_bf16", 1, 1 } } }
+HOT[#HOT + 1] = { "norm/softmax", { { "staged_rowsI8plc_bf16", 4, 1 }, { "staged_rows_bwdI8plc_bf16", 8, 1 } } }
 
 local function objects()
   local list = {}

@@ -115,6 +115,17 @@ print("done", T.cuda.memory_stats().retries)
     assert.truthy(text:find "done\t[12]", text)
   end)
 
+  it("takes rows another way where a block has little shared memory", function()
+    local text, fine = child("PERILUNE_EMULATE=shared=50000", [[
+local x = T.randn(2, 16384):requires_grad_()
+local y = x:cuda():softmax(-1)
+assert(y:cpu():allclose(x:softmax(-1), { rtol = 1e-4, atol = 1e-8 }))
+print("equal", T.cuda.memory_stats().blocks > 0)
+]])
+    assert.is_true(fine, text)
+    assert.truthy(text:find("equal\ttrue", 1, true), text)
+  end)
+
   for code, name in pairs { [999] = "cudaErrorUnknown", [709] = "cudaErrorContextIsDestroyed", [220] = "cudaError",
     [201] = "cudaError" } do
     it(("takes error %d as the end of the device"):format(code), function()

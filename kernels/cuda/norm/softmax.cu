@@ -36,14 +36,19 @@ __global__ void __launch_bounds__(THREADS) kept_rows(int64_t rows, int n, bool l
 /* Long rows wait in shared memory: read once, 16 bytes at a time; what adds up does so in the order of all kernels of rows. */
 template <typename T> __global__ void staged_rows(int64_t rows, int n, bool logarithm, const T *x, T *y) {
   typedef typename plc_type<T>::math M;
-  enum { V = 16 / (int)sizeof(T) };
+  enum { V = 16 / (int)sizeof(T), FOUR = 4 }; /* loads under way together */
   PLC_SHARED(T, row);
   __shared__ M room[32];
   for (int64_t r = blockIdx.x; r < rows; r += gridDim.x) {
     const T *in = x + r * n;
     T *out = y + r * n;
     M top = lowest<M>(), sum = 0;
-    for (int i = (int)threadIdx.x * V; i < n; i += (int)blockDim.x * V) *(plc_pack<T, V> *)(row + i) = *(const plc_pack<T, V> *)(in + i);
+    const int step = (int)blockDim.x * V;
+    for (int i = (int)threadIdx.x * V; i < n; i += FOUR * step) {
+      plc_pack<T, V> p[FOUR];
+      PLC_UNROLL for (int u = 0; u < FOUR; u++) if (i + u * step < n) p[u] = *(const plc_pack<T, V> *)(in + i + u * step);
+      PLC_UNROLL for (int u = 0; u < FOUR; u++) if (i + u * step < n) * (plc_pack<T, V> *)(row + i + u * step) = p[u];
+    }
     __syncthreads();
     for (int i = (int)threadIdx.x; i < n; i += (int)blockDim.x) top = plc_max()(plc_type<T>::load(row[i]), top);
     top = plc_block_all(top, plc_max(), lowest<M>(), room);
@@ -130,6 +135,44 @@ __global__ void __launch_bounds__(THREADS) kept_rows_bwd(int64_t rows, int n, bo
     }
   }
 }
+/* Long rows: dy and y wait in shared memory. */
+template <typename T> __global__ void staged_rows_bwd(int64_t rows, int n, bool logarithm, const T *dy, const T *y, T *dx) {
+  typedef typename plc_type<T>::math M;
+  enum { V = 16 / (int)sizeof(T), FOUR = 4 };
+  PLC_SHARED(T, kept);
+  __shared__ M room[32];
+  T *g = kept, *v = kept + n;
+  const int step = (int)blockDim.x * V;
+  for (int64_t r = blockIdx.x; r < rows; r += gridDim.x) {
+    const T *from = dy + r * n, *soft = y + r * n;
+    T *to = dx + r * n;
+    M sum = 0;
+    for (int i = (int)threadIdx.x * V; i < n; i += FOUR * step) {
+      plc_pack<T, V> p[FOUR], q[FOUR];
+      PLC_UNROLL for (int u = 0; u < FOUR; u++) if (i + u * step < n) {
+        p[u] = *(const plc_pack<T, V> *)(from + i + u * step);
+        q[u] = *(const plc_pack<T, V> *)(soft + i + u * step);
+      }
+      PLC_UNROLL for (int u = 0; u < FOUR; u++) if (i + u * step < n) {
+        *(plc_pack<T, V> *)(g + i + u * step) = p[u];
+        *(plc_pack<T, V> *)(v + i + u * step) = q[u];
+      }
+    }
+    __syncthreads();
+    for (int i = (int)threadIdx.x; i < n; i += (int)blockDim.x)
+      sum += logarithm ? plc_type<T>::load(g[i]) : plc_type<T>::load(g[i]) * plc_type<T>::load(v[i]);
+    sum = plc_block_all(sum, plc_sum(), (M)0, room);
+    for (int i = (int)threadIdx.x * V; i < n; i += step) {
+      plc_pack<T, V> p = *(const plc_pack<T, V> *)(g + i), q = *(const plc_pack<T, V> *)(v + i);
+      PLC_UNROLL for (int j = 0; j < V; j++) {
+        const M a = plc_type<T>::load(p.v[j]), s = plc_type<T>::load(q.v[j]);
+        p.v[j] = plc_type<T>::store(logarithm ? a - exp(s) * sum : s * (a - sum));
+      }
+      *(plc_pack<T, V> *)(to + i) = p;
+    }
+    __syncthreads(); /* the next row takes their place */
+  }
+}
 template <typename T>
 __global__ void soft_columns_bwd(int64_t rows, int64_t n, int64_t inner, bool logarithm, const T *dy, const T *y, T *dx) {
   typedef typename plc_type<T>::math M;
@@ -148,24 +191,28 @@ __global__ void soft_columns_bwd(int64_t rows, int64_t n, int64_t inner, bool lo
 }
 
 /* Rows of one dim that lie one after the other. */
-enum { STAGED_BYTES = 96 << 10 }; /* two blocks a multiprocessor */
+enum { STAGED_BYTES = 96 << 10, STAGED_BWD_BYTES = 128 << 10 }; /* two blocks a multiprocessor of Hopper, one */
 template <typename T> static PlStatus forward_rows(int64_t rows, int64_t n, bool logarithm, const T *x, T *y) {
   const unsigned blocks = (unsigned)(rows < 1 << 20 ? rows : 1 << 20), threads = plc_row_threads(n);
   const int64_t bytes = n * (int64_t)sizeof(T);
   if (n > 128 && n <= 1024) PLC_LAUNCH((kept_rows<T, 128, 8>), blocks, 128, 0, rows, (int)n, logarithm, x, y);
   else if (n > 1024 && n <= 4096) PLC_LAUNCH((kept_rows<T, 256, 16>), blocks, 256, 0, rows, (int)n, logarithm, x, y);
-  else if (n > 4096 && bytes <= STAGED_BYTES && bytes % 16 == 0 && ((uintptr_t)x | (uintptr_t)y) % 16 == 0) {
-    PL_TRY(plc_shared_limit((const void *)staged_rows<T>, (size_t)bytes));
+  else if (n > 4096 && bytes <= STAGED_BYTES && bytes % 16 == 0 && ((uintptr_t)x | (uintptr_t)y) % 16 == 0 &&
+           plc_shared_fits((const void *)staged_rows<T>, (size_t)bytes)) {
     PLC_LAUNCH(staged_rows<T>, blocks, threads, (size_t)bytes, rows, (int)n, logarithm, x, y);
   } else PLC_LAUNCH(soft_rows<T>, blocks, threads, 0, rows, n, logarithm, x, y);
   return PL_OK;
 }
 template <typename T> static PlStatus backward_rows(int64_t rows, int64_t n, bool logarithm, const T *dy, const T *y, T *dx) {
   const unsigned blocks = (unsigned)(rows < 1 << 20 ? rows : 1 << 20);
+  const int64_t bytes = n * (int64_t)sizeof(T);
   if (n > 128 && n <= 1024) PLC_LAUNCH((kept_rows_bwd<T, 128, 8>), blocks, 128, 0, rows, (int)n, logarithm, dy, y, dx);
   else if (sizeof(T) <= 4 && n > 1024 && n <= 4096)
     PLC_LAUNCH((kept_rows_bwd<T, 256, 16>), blocks, 256, 0, rows, (int)n, logarithm, dy, y, dx);
-  else PLC_LAUNCH(soft_rows_bwd<T>, blocks, plc_row_threads(n), 0, rows, n, logarithm, dy, y, dx);
+  else if (n > 4096 && 2 * bytes <= STAGED_BWD_BYTES && bytes % 16 == 0 && ((uintptr_t)dy | (uintptr_t)y | (uintptr_t)dx) % 16 == 0 &&
+           plc_shared_fits((const void *)staged_rows_bwd<T>, (size_t)(2 * bytes))) {
+    PLC_LAUNCH(staged_rows_bwd<T>, blocks, plc_row_threads(n), (size_t)(2 * bytes), rows, (int)n, logarithm, dy, y, dx);
+  } else PLC_LAUNCH(soft_rows_bwd<T>, blocks, plc_row_threads(n), 0, rows, n, logarithm, dy, y, dx);
   return PL_OK;
 }
 

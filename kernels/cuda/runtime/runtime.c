@@ -203,10 +203,11 @@ bool plc_benchmark(void) { return plc_get(PL_DEVICE_BENCHMARK) != 0 && !plc_dete
 void plc_set(PlDeviceSetting what, int64_t value) { atomic_store_explicit(&rt.setting[what], value, memory_order_relaxed); }
 int64_t plc_get(PlDeviceSetting what) { return atomic_load_explicit(&rt.setting[what], memory_order_relaxed); }
 
-PlStatus plc_shared_limit(const void *kernel, size_t bytes) {
-  if (bytes <= (48u << 10)) return PL_OK;
-  PLC_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
-  return PL_OK;
+bool plc_shared_fits(const void *kernel, size_t bytes) {
+  if (bytes <= (48u << 10)) return true;
+  if (cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes) == cudaSuccess) return true;
+  (void)cudaGetLastError();
+  return false;
 }
 
 /* ---- numbers --------------------------------------------------------------------------------------------------------- */

@@ -258,7 +258,9 @@ void plce_bad_argument(const char *name, const void *p) {
 }
 
 extern "C" cudaError_t cudaFuncSetAttribute(const void *, cudaFuncAttribute, int value) {
-  if (value < 0 || (size_t)value > SHARED) return plce_said(cudaErrorInvalidValue);
+  long long most = SHARED;
+  (void)plce_word("shared", &most);
+  if (value < 0 || value > most) return plce_said(cudaErrorInvalidValue);
   if ((size_t)value > asked) asked = (size_t)value;
   return cudaSuccess;
 }

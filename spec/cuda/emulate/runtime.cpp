@@ -3,6 +3,7 @@
 // (streams.cpp). PERILUNE_EMULATE, words separated by commas, plays a bad day:
 //   no-driver, old-driver, no-device, memory=BYTES (of each device), pinned=BYTES (the most at once), fault=N (the N-th launch is an illegal access),
 //   fault-as=CODE (as which cudaError that shows; else 700), no-pools (the GPU has no memory pools),
+//   shared=BYTES (the most that a block may have),
 //   slow (work is done when somebody has asked three times whether something is),
 //   open (memory stays accessible to everybody: what takes long takes less),
 //   guard, twice (kernels are watched: guard.cpp), reverse (blocks and threads run in the opposite order),
