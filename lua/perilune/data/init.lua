@@ -16,6 +16,7 @@ local data = {
   StackDataset = dataset.StackDataset,
   IterableDataset = dataset.IterableDataset,
   random_split = dataset.random_split,
+  chat_template = require("perilune.data.chat").chat_template,
   cifar10 = require("perilune.data.cifar").cifar10,
   csv = csv.csv,
   image_folder = require("perilune.data.folder").image_folder,

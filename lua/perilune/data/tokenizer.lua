@@ -4,6 +4,8 @@
 local core = require "perilune.core"
 local options = require "perilune.options"
 
+local chat = require "perilune.data.chat"
+
 local fail, describe = options.fail, options.describe
 
 local Tokenizer = { __name = "tokenizer" }
@@ -14,34 +16,43 @@ Tokenizer.__tostring = function(self) return ("tokenizer of %d tokens"):format(#
 local M = { Tokenizer = Tokenizer }
 
 --- A tokenizer from the text of a tokenizer.json file; `name` is for messages.
+-- chat: chat templates and special tokens, {templates={default=}, special={bos_token=}}.
 -- @treturn Tokenizer or nil, message, code
-function M.from_json(json, name)
+function M.from_json(json, name, chat_)
   local handle, message, code = core.tokenizer(json, name)
   if not handle then return nil, message, code end
-  return setmetatable({ handle = handle, json = json, name = name }, Tokenizer)
+  return setmetatable({ handle = handle, json = json, name = name, chat = chat_ }, Tokenizer)
 end
 
--- How it travels to a loader's worker: from_json(json, name) there. See data.pack.
-Tokenizer.__pack = function(self) return M.from_json, { self.json, self.name } end
+-- How it travels to a loader's worker: from_json(json, name, chat) there. See data.pack.
+Tokenizer.__pack = function(self) return M.from_json, { self.json, self.name, self.chat } end
 
 --- T.data.tokenizer(path) → tokenizer, or nil, message, code
--- A tokenizer.json file with any model (BPE, Unigram, WordPiece, WordLevel), normalizer, pre_tokenizer, post_processor
--- and decoder of the Hugging Face tokenizers library, with the same results. t:encode(text, {add_special=true,
--- split_special=true, index_base=1}) → i64 [n]; t:decode(ids, {skip_special=true, errors="replace", index_base=1}) →
--- text; t(text, {pair=, padding=, truncation=, …}) → what models take, see Tokenizer:__call; t:stream{} decodes token
--- by token; t:token(id), t:id(token), #t, t:save(path). Ids are the file's, and count from 1 unless index_base=0.
--- Needs Jansson when perilune is built, PCRE2 for expressions, utf8proc for normal forms, cases and classes of
--- characters.
+-- A tokenizer.json file, or the folder of one, with any model (BPE, Unigram, WordPiece, WordLevel), normalizer,
+-- pre_tokenizer, post_processor and decoder of the Hugging Face tokenizers library, with the same results.
+-- t:encode(text, {add_special=true, split_special=true, index_base=1}) → i64 [n]; t:decode(ids, {skip_special=true,
+-- errors="replace", index_base=1}) → text; t(text, {pair=, padding=, truncation=, …}) → what models take, see
+-- Tokenizer:__call; t:stream{} decodes token by token; t:apply_chat_template(messages, {…}) → ids or text, with the
+-- chat template and special tokens that stand beside the file; t:token(id), t:id(token), #t, t:save(path). Ids are the
+-- file's, and count from 1 unless index_base=0. Needs Jansson when perilune is built, PCRE2 for expressions, utf8proc
+-- for normal forms, cases and classes of characters.
 --   print((T.data.tokenizer("/nowhere/tokenizer.json")))  --> nil
 function M.tokenizer(path)
   if type(path) ~= "string" then fail("data.tokenizer: the path must be a string, got %s", describe(path)) end
   local f, message = io.open(path, "rb")
+  if f and not f:read(0) and f:seek "end" ~= 0 then -- a folder
+    f:close()
+    path = path:gsub("/*$", "/tokenizer.json")
+    f, message = io.open(path, "rb")
+  end
   if not f then return nil, message, "io" end
   local json
   json, message = f:read("a")
   f:close()
   if not json then return nil, ("%s: %s"):format(path, message or "cannot read"), "io" end
-  return M.from_json(json, path)
+  local beside, why, code = chat.beside(path:match "^(.*/)" or "")
+  if why then return nil, why, code end
+  return M.from_json(json, path, beside)
 end
 
 -- ---- training ---------------------------------------------------------------------------------------------------
@@ -326,6 +337,13 @@ function Tokenizer:id(token, opts)
   if type(token) ~= "string" then fail("id: a string is wanted, got %s", describe(token)) end
   return self.handle:id(token, base_of("id", opts))
 end
+
+--- t:apply_chat_template(messages, {add_generation_prompt=false, tools=, documents=, chat_template=, tokenize=true,
+-- continue_final_message=false, index_base=1, …}) → ids, i64 [n], or with tokenize=false text. messages: a list of
+-- tables with role and content, or the text of a JSON array, which keeps the order of keys (tools and documents, too).
+-- Other options are variables of the template.
+-- @treturn Tensor or string; or nil, message (with the template's line), code
+function Tokenizer:apply_chat_template(messages, opts) return chat.apply(self, messages, opts) end
 
 --- Writes the tokenizer.json file.
 -- @treturn boolean true; or nil, message, code

@@ -1,0 +1,538 @@
+-- SPDX-License-Identifier: MIT
+--- Methods of strings, lists and dicts in templates. Those that change a value are refused, as in transformers'
+-- sandbox.
+-- @module perilune.jinja.methods
+local values = require "perilune.jinja.values"
+
+local M = {}
+local NONE, fail, str = values.NONE, values.fail, values.str
+
+-- ---- arguments ------------------------------------------------------------------------------------------------------
+
+local function text(name, v)
+  if type(v) ~= "string" then fail("TypeError: %s: a string is wanted, not '%s'", name, values.type_of(v)) end
+  return v
+end
+local function whole(name, v)
+  local n = math.tointeger(values.number_of(v))
+  if not n then fail("TypeError: %s: an integer is wanted, not '%s'", name, values.type_of(v)) end
+  return n
+end
+M.text, M.whole = text, whole
+
+-- Argument i, or the one with the name; nil where it is absent.
+local function argument(args, named, i, name)
+  if i <= args.n then return args[i] end
+  return named[name]
+end
+M.argument = argument
+
+-- ---- characters: cases go by Lua for ASCII and by the pairs below for Latin, Greek and Cyrillic --------------------
+
+local upper_of, lower_of = {}, {}
+local function pair(low, high)
+  upper_of[utf8.char(low)], lower_of[utf8.char(high)] = utf8.char(high), utf8.char(low)
+end
+for c = 0xE0, 0xFE do if c ~= 0xF7 then pair(c, c - 32) end end
+for c = 0x100, 0x136, 2 do if c ~= 0x130 then pair(c + 1, c) end end
+for c = 0x139, 0x147, 2 do pair(c + 1, c) end
+for c = 0x14A, 0x176, 2 do pair(c + 1, c) end
+for c = 0x179, 0x17D, 2 do pair(c + 1, c) end
+for c = 0x3B1, 0x3C9 do if c ~= 0x3C2 then pair(c, c - 32) end end
+for c = 0x430, 0x44F do pair(c, c - 32) end
+for c = 0x450, 0x45F do pair(c, c - 80) end
+for c = 0x561, 0x586 do pair(c, c - 48) end
+pair(0xFF, 0x178)
+for low, high in pairs { [0x3AC] = 0x386, [0x3AD] = 0x388, [0x3AE] = 0x389, [0x3AF] = 0x38A, [0x3CC] = 0x38C,
+  [0x3CD] = 0x38E, [0x3CE] = 0x38F } do pair(low, high) end
+upper_of["ß"], upper_of["ς"] = "SS", "Σ"
+
+local function upper(s) return (s:upper():gsub("[\xC2-\xF4][\x80-\xBF]+", upper_of)) end
+local function lower(s) return (s:lower():gsub("[\xC2-\xF4][\x80-\xBF]+", lower_of)) end
+M.upper, M.lower = upper, lower
+
+local function is_letter(c)
+  if #c == 1 then return c:find "%a" ~= nil end
+  if upper_of[c] or lower_of[c] then return true end
+  for _, head in ipairs { "^\xE2\x80", "^\xE3\x80", "^\xF0\x9F", "^\xC2" } do -- punctuation, pictures, Latin-1's signs
+    if c:find(head) then return false end
+  end
+  return true
+end
+
+local function title(s)
+  local out, inside = {}, false
+  for c in s:gmatch(utf8.len(s) and utf8.charpattern or ".") do
+    out[#out + 1] = inside and lower(c) or upper(c)
+    inside = is_letter(c)
+  end
+  return table.concat(out)
+end
+local function capitalize(s)
+  local first = s:match("^" .. (utf8.len(s) and utf8.charpattern or ".")) or ""
+  return upper(first) .. lower(s:sub(#first + 1))
+end
+M.title, M.capitalize = title, capitalize
+
+-- ---- strip, split, find --------------------------------------------------------------------------------------------
+
+-- Whether a character is stripped: one of `set`, or a space.
+local function stripper(set)
+  if set == nil or set == NONE then
+    return function(c)
+      return c:find "^[%s\x1C-\x1F]$" ~= nil or c == "\u{A0}" or c == "\u{85}" or c == "\u{3000}" or c == "\u{1680}"
+        or c:find "^\xE2\x80[\x80-\x8A\xA8\xA9\xAF]$" ~= nil or c == "\u{205F}"
+    end
+  end
+  local has = {}
+  for _, c in ipairs((values.characters(text("strip", set)))) do has[c] = true end
+  return function(c) return has[c] end
+end
+
+local function strip(s, set, left, right)
+  local is, all, n = stripper(set), values.characters(s)
+  local from, to = 1, n
+  while left and from <= to and is(all[from]) do from = from + 1 end
+  while right and to >= from and is(all[to]) do to = to - 1 end
+  return table.concat(all, "", from, to)
+end
+M.strip = strip
+
+local function split(s, sep, most, from_right)
+  local list, n = {}, 0
+  most = most and most >= 0 and most or math.huge
+  if sep == nil or sep == NONE then
+    local words = {}
+    for from, word, to in s:gmatch "()([^%s\x1C-\x1F]+)()" do words[#words + 1] = { from, word, to } end
+    if #words <= most + 1 and most ~= 0 then
+      for i, w in ipairs(words) do list[i] = w[2] end
+    elseif #words > 0 and from_right then
+      local k = #words - most
+      list[1] = s:sub(1, words[k][3] - 1):gsub("^%s+", "")
+      for i = k + 1, #words do list[#list + 1] = words[i][2] end
+    elseif #words > 0 then
+      for i = 1, most do list[i] = words[i][2] end
+      list[#list + 1] = s:sub(words[most + 1][1]):gsub("%s+$", "")
+    end
+    return values.list(list)
+  end
+  if text("split", sep) == "" then fail "ValueError: empty separator" end
+  local places, at = {}, 1
+  while true do
+    local i = s:find(sep, at, true)
+    if not i then break end
+    places[#places + 1] = i
+    at = i + #sep
+  end
+  local first, last = 1, math.min(#places, most)
+  if from_right then first, last = math.max(1, #places - most + 1), #places end
+  at = 1
+  for i = first, last do
+    n = n + 1
+    list[n] = s:sub(at, places[i] - 1)
+    at = places[i] + #sep
+  end
+  list[n + 1] = s:sub(at)
+  return values.list(list, n + 1)
+end
+
+local function replace(run, s, old, new, most)
+  local out, at, count = {}, 1, 0
+  most = most and most >= 0 and most or math.huge
+  if old == "" then
+    local all, n = values.characters(s)
+    run.spend(math.min(n + 1, most) * (1 + #new // 16) // 1)
+    for i = 1, n + 1 do
+      if count < most then
+        out[#out + 1] = new
+        count = count + 1
+      end
+      out[#out + 1] = all[i]
+    end
+  else
+    while count < most do
+      local i = s:find(old, at, true)
+      if not i then break end
+      out[#out + 1] = s:sub(at, i - 1)
+      out[#out + 1] = new
+      at, count = i + #old, count + 1
+      run.spend(1 + #new // 16)
+    end
+    out[#out + 1] = s:sub(at)
+  end
+  run.spend(#s // 16 + #new * count // 16)
+  return table.concat(out)
+end
+M.replace = replace
+
+-- The place of a text, in characters from 0, or -1.
+local function find(s, what, from_right)
+  local i = s:find(what, 1, true)
+  if from_right then
+    local at = i
+    while at do
+      i, at = at, s:find(what, at + 1, true)
+    end
+  end
+  if not i then return -1 end
+  return (utf8.len(s, 1, i - 1) or i - 1)
+end
+
+local function pad(run, s, width, fill, left)
+  local n = math.max(0, width - values.length(s))
+  run.spend(n // 16)
+  if left == "both" then
+    local before = n // 2 + (n & width & 1)
+    return fill:rep(before) .. s .. fill:rep(n - before)
+  end
+  return left and fill:rep(n) .. s or s .. fill:rep(n)
+end
+M.pad = pad
+
+-- ---- formats -------------------------------------------------------------------------------------------------------
+
+local MAX_WIDTH = 1000
+
+-- A number or text by the part of a format behind the colon: [[fill]align][sign][0][width][,][.precision][type].
+local function format_value(run, v, spec)
+  local fill, align, rest = spec:match "^(.)([<>=^])(.*)$"
+  if not fill then
+    fill, align, rest = " ", spec:match "^([<>=^]?)(.*)$"
+  end
+  local sign, zero, width, comma, precision, kind = rest:match "^([-+ ]?)(0?)(%d*)(,?)%.?(%d*)([%a%%]?)$"
+  if not sign then fail("ValueError: Invalid format specifier '%s'", spec) end
+  width, precision = tonumber(width) or 0, tonumber(precision)
+  if width > MAX_WIDTH or (precision or 0) > 99 then fail("ValueError: a width of more than %d", MAX_WIDTH) end
+  local s, x = nil, values.number_of(v)
+  if type(v) == "number" or x and kind ~= "" and kind ~= "s" then
+    if kind == "d" or kind == "" and math.type(x) == "integer" then
+      if not math.tointeger(x) then fail "ValueError: Unknown format code 'd' for object of type 'float'" end
+      s = ("%d"):format(math.tointeger(x))
+    elseif kind == "x" or kind == "X" or kind == "o" then
+      s = ("%" .. kind):format(math.tointeger(x) or 0)
+    elseif kind ~= "" and ("fFeEg"):find(kind, 1, true) then
+      s = ("%." .. (precision or 6) .. kind):format(x)
+    elseif kind == "%" then
+      s = ("%." .. (precision or 6) .. "f%%"):format(x * 100)
+    elseif kind == "" then
+      s = precision and ("%." .. precision .. "g"):format(x) or str(v)
+    else
+      fail("ValueError: Unknown format code '%s'", kind)
+    end
+    if comma == "," then
+      local head, tail = s:match "^(%-?%d+)(.*)$"
+      head = head:reverse():gsub("(%d%d%d)", "%1,"):reverse():gsub("^(%-?),", "%1")
+      s = head .. tail
+    end
+    if (sign == "+" or sign == " ") and s:sub(1, 1) ~= "-" then s = sign .. s end
+    if zero == "0" and align == "" then fill, align = "0", "=" end
+    if align == "=" then
+      local mark, digits = s:match "^([-+ ]?)(.*)$"
+      return mark .. pad(run, digits, width - #mark, fill, true)
+    end
+    if align == "" then align = ">" end
+  else
+    if kind ~= "" and kind ~= "s" then
+      fail("ValueError: Unknown format code '%s' for object of type '%s'", kind, values.type_of(v))
+    end
+    s = str(v)
+    if precision then s = table.concat((values.characters(s)), "", 1, math.min(precision, values.length(s))) end
+  end
+  if align == "^" then
+    local n = math.max(0, width - values.length(s))
+    return fill:rep(n // 2) .. s .. fill:rep(n - n // 2)
+  end
+  return pad(run, s, width, fill, align == ">")
+end
+
+-- "{} {0.name!r:>5}".format(…)
+local function format(run, s, args, named)
+  local out, at, auto = {}, 1, 0
+  while at <= #s do
+    local i = s:find("[{}]", at)
+    out[#out + 1] = s:sub(at, (i or #s + 1) - 1)
+    if not i then break end
+    local c = s:sub(i, i)
+    if s:sub(i + 1, i + 1) == c then
+      out[#out + 1], at = c, i + 2
+    else
+      local field, conversion, spec, after = s:match("^{([%w_]*)!?([rs]?):?([^{}]*)}()", i)
+      if not field then fail "ValueError: the format string is not supported" end
+      local v
+      if field == "" then
+        v, auto = args[auto + 1], auto + 1
+      elseif field:find "^%d+$" then
+        v = args[tonumber(field) + 1]
+      else
+        v = named[field]
+      end
+      if v == nil then fail("IndexError: no argument for {%s}", field) end
+      if conversion == "r" then v = values.repr(v) elseif conversion == "s" then v = str(v) end
+      out[#out + 1] = format_value(run, v, spec)
+      at = after
+    end
+    run.spend(1)
+  end
+  return table.concat(out)
+end
+
+--- "%s of %d" % (a, b)
+function M.percent(run, s, v)
+  local args = type(v) == "table" and v.kind == "tuple" and v or { v, n = 1 }
+  local k = 0
+  local out, at = {}, 1
+  local function item_text(name, flags, width, precision, kind)
+    if kind == "%" then return "%" end
+    local item
+    if name then
+      item = values.is_dict(v) and values.dict_get(v, name)
+    else
+      k = k + 1
+      item = args[k]
+    end
+    if item == nil then fail "TypeError: not enough arguments for format string" end
+    if (tonumber(width) or 0) > MAX_WIDTH or #precision > 3 then
+      fail("ValueError: a width of more than %d", MAX_WIDTH)
+    end
+    run.spend(1)
+    if kind == "s" or kind == "r" then
+      local text_ = kind == "s" and str(item) or values.repr(item)
+      local most = tonumber(precision:match "%d+")
+      if most then text_ = table.concat((values.characters(text_)), "", 1, math.min(most, values.length(text_))) end
+      return pad(run, text_, tonumber(width) or 0, " ", not flags:find("-", 1, true))
+    end
+    local x = values.number_of(item)
+    if not x then fail("TypeError: %%%s format: a real number is required, not %s", kind, values.type_of(item)) end
+    if kind == "d" or kind == "i" or kind == "u" then
+      x = x >= 0 and math.floor(x) or math.ceil(x)
+      return ("%" .. flags .. width .. "d"):format(math.tointeger(x) or 0)
+    end
+    if not ("xXofFeEgG"):find(kind, 1, true) then fail("ValueError: unsupported format character '%s'", kind) end
+    if ("xXo"):find(kind, 1, true) then x = math.tointeger(x) or 0 end
+    return ("%" .. flags .. width .. precision .. kind):format(x)
+  end
+  while true do
+    local i = s:find("%", at, true)
+    out[#out + 1] = s:sub(at, (i or #s + 1) - 1)
+    if not i then break end
+    local name, after = s:match("^%(([^()]*)%)()", i + 1)
+    local flags, width, precision, kind, rest = s:match("^([-+ 0#]*)(%d*)(%.?%d*)([%a%%])()", after or i + 1)
+    if not flags or #flags > 5 then fail "ValueError: incomplete format" end
+    out[#out + 1] = item_text(name, flags, width, precision, kind)
+    at = rest
+  end
+  if k < args.n and not values.is_dict(v) then
+    fail "TypeError: not all arguments converted during string formatting"
+  end
+  return table.concat(out)
+end
+
+-- ---- the tables ----------------------------------------------------------------------------------------------------
+
+local function all_are(s, test)
+  if s == "" then return false end
+  for c in s:gmatch(utf8.len(s) and utf8.charpattern or ".") do if not test(c) then return false end end
+  return true
+end
+
+local function affix(s, v, at_end)
+  local list = type(v) == "table" and v.kind == "tuple" and v or { text("startswith", v), n = 1 }
+  for i = 1, list.n do
+    local a = list[i]
+    if at_end and (a == "" or s:sub(-#a) == a) or not at_end and s:sub(1, #a) == a then return true end
+  end
+  return false
+end
+
+local function parts_of(s, sep, right)
+  local i
+  local at = s:find(text("partition", sep), 1, true)
+  while at do
+    i = at
+    at = right and s:find(sep, at + 1, true) or nil
+  end
+  if not i then return values.tuple(right and { "", "", s } or { s, "", "" }) end
+  return values.tuple { s:sub(1, i - 1), sep, s:sub(i + #sep) }
+end
+
+local strings = {
+  upper = function(_, s) return upper(s) end,
+  lower = function(_, s) return lower(s) end,
+  casefold = function(_, s) return (lower(s):gsub("ß", "ss")) end,
+  title = function(_, s) return title(s) end,
+  capitalize = function(_, s) return capitalize(s) end,
+  swapcase = function(_, s)
+    return (s:gsub(utf8.charpattern, function(c) return c == upper(c) and lower(c) or upper(c) end))
+  end,
+  strip = function(_, s, args) return strip(s, args[1], true, true) end,
+  lstrip = function(_, s, args) return strip(s, args[1], true, false) end,
+  rstrip = function(_, s, args) return strip(s, args[1], false, true) end,
+  split = function(run, s, args, named)
+    run.spend(#s // 8)
+    local most = argument(args, named, 2, "maxsplit")
+    return split(s, argument(args, named, 1, "sep"), most and whole("split", most))
+  end,
+  rsplit = function(run, s, args, named)
+    run.spend(#s // 8)
+    local most = argument(args, named, 2, "maxsplit")
+    return split(s, argument(args, named, 1, "sep"), most and whole("rsplit", most), true)
+  end,
+  splitlines = function(_, s, args, named)
+    local list = {}
+    local keep = values.truth(argument(args, named, 1, "keepends") or false)
+    s = s:gsub("\r\n", "\n"):gsub("\r", "\n")
+    for line, ending in s:gmatch "([^\n]*)(\n?)" do
+      if line ~= "" or ending ~= "" then list[#list + 1] = keep and line .. ending or line end
+    end
+    return values.list(list)
+  end,
+  replace = function(run, s, args, named)
+    local most = argument(args, named, 3, "count")
+    return replace(run, s, text("replace", args[1]), text("replace", args[2]), most and whole("replace", most))
+  end,
+  startswith = function(_, s, args) return affix(s, args[1], false) end,
+  endswith = function(_, s, args) return affix(s, args[1], true) end,
+  find = function(_, s, args) return find(s, text("find", args[1])) end,
+  rfind = function(_, s, args) return find(s, text("rfind", args[1]), true) end,
+  index = function(_, s, args)
+    local i = find(s, text("index", args[1]))
+    return i >= 0 and i or fail "ValueError: substring not found"
+  end,
+  count = function(_, s, args)
+    local what = text("count", args[1])
+    if what == "" then return values.length(s) + 1 end
+    local n, at = 0, s:find(what, 1, true)
+    while at do
+      n, at = n + 1, s:find(what, at + #what, true)
+    end
+    return n
+  end,
+  join = function(run, s, args)
+    local all, n = values.items(args[1])
+    local out = {}
+    run.spend(n * (1 + #s // 16))
+    for i = 1, n do
+      out[i] = text("join", all[i])
+      run.spend(#out[i] // 16)
+    end
+    local joined = table.concat(out, s)
+    run.spend(n + #joined // 16)
+    return joined
+  end,
+  format = function(run, s, args, named) return format(run, s, args, named) end,
+  removeprefix = function(_, s, args)
+    return affix(s, args[1], false) and s:sub(#args[1] + 1) or s
+  end,
+  removesuffix = function(_, s, args)
+    return args[1] ~= "" and affix(s, args[1], true) and s:sub(1, -#args[1] - 1) or s
+  end,
+  partition = function(_, s, args) return parts_of(s, args[1], false) end,
+  rpartition = function(_, s, args) return parts_of(s, args[1], true) end,
+  zfill = function(run, s, args)
+    local sign, rest = s:match "^([-+]?)(.*)$"
+    return sign .. pad(run, rest, whole("zfill", args[1]) - #sign, "0", true)
+  end,
+  ljust = function(run, s, args) return pad(run, s, whole("ljust", args[1]), args[2] or " ", false) end,
+  rjust = function(run, s, args) return pad(run, s, whole("rjust", args[1]), args[2] or " ", true) end,
+  center = function(run, s, args) return pad(run, s, whole("center", args[1]), args[2] or " ", "both") end,
+  isdigit = function(_, s) return all_are(s, function(c) return c:find "^%d$" end) end,
+  isnumeric = function(_, s) return all_are(s, function(c) return c:find "^%d$" end) end,
+  isdecimal = function(_, s) return all_are(s, function(c) return c:find "^%d$" end) end,
+  isalpha = function(_, s) return all_are(s, is_letter) end,
+  isalnum = function(_, s) return all_are(s, function(c) return c:find "^%d$" or is_letter(c) end) end,
+  isspace = function(_, s) return all_are(s, stripper(nil)) end,
+  isupper = function(_, s) return s == upper(s) and s ~= lower(s) end,
+  islower = function(_, s) return s == lower(s) and s ~= upper(s) end,
+  istitle = function(_, s) return s == title(s) and s ~= "" and upper(s) ~= lower(s) end,
+  encode = function(_, s) return s end,
+  expandtabs = function(_, s) return (s:gsub("\t", "        ")) end,
+}
+
+local lists = {
+  index = function(_, v, args)
+    for i = 1, v.n do if values.equal(v[i], args[1]) then return i - 1 end end
+    fail("ValueError: %s is not in list", values.repr(args[1]))
+  end,
+  count = function(_, v, args)
+    local n = 0
+    for i = 1, v.n do if values.equal(v[i], args[1]) then n = n + 1 end end
+    return n
+  end,
+  copy = function(run, v)
+    run.spend(v.n)
+    return values.list(table.move(v, 1, v.n, 1, {}), v.n)
+  end,
+}
+
+local function pairs_of(d)
+  local list = {}
+  for i, k in ipairs(d.keys) do list[i] = values.tuple { k, values.dict_get(d, k) } end
+  return values.list(list, d.n)
+end
+M.pairs_of = pairs_of
+
+local dicts = {
+  items = function(run, d)
+    run.spend(d.n)
+    return pairs_of(d)
+  end,
+  keys = function(run, d)
+    run.spend(d.n)
+    return values.list(table.move(d.keys, 1, d.n, 1, {}), d.n)
+  end,
+  values = function(run, d)
+    local list = {}
+    run.spend(d.n)
+    for i, k in ipairs(d.keys) do list[i] = values.dict_get(d, k) end
+    return values.list(list, d.n)
+  end,
+  get = function(_, d, args)
+    local v = values.dict_get(d, args[1])
+    if v ~= nil then return v end
+    if args.n >= 2 then return args[2] end
+    return NONE
+  end,
+  copy = function(run, d)
+    run.spend(d.n)
+    local new = values.dict()
+    for _, k in ipairs(d.keys) do values.dict_set(new, k, values.dict_get(d, k)) end
+    return new
+  end,
+}
+
+local refused = { list = {}, dict = {} }
+for name in ("append extend insert pop remove clear reverse sort"):gmatch "%a+" do refused.list[name] = true end
+for name in ("pop popitem clear update setdefault"):gmatch "%a+" do refused.dict[name] = true end
+
+local numbers = {
+  is_integer = function(_, v) return math.tointeger(v) ~= nil end,
+  bit_length = function(_, v)
+    local n, x = 0, math.abs(v)
+    while x > 0 do n, x = n + 1, x >> 1 end
+    return n
+  end,
+}
+
+--- The method of a value as a callable, or nil.
+function M.find(v, name)
+  local kind, set = type(v), nil
+  if kind == "string" then set = strings
+  elseif kind == "number" then set = numbers
+  elseif kind == "table" then
+    kind = v.kind
+    if refused[kind] and refused[kind][name] then
+      return values.callable(name, function()
+        fail("SecurityError: access to attribute '%s' of '%s' object is unsafe.", name, kind)
+      end)
+    end
+    set = kind == "dict" and dicts or (kind == "list" or kind == "tuple" or kind == "range") and lists or nil
+  end
+  local method = set and set[name]
+  if not method then return nil end
+  return values.callable(name, function(run, args, named)
+    values.spend_on(v)
+    return method(run, v, args, named)
+  end)
+end
+
+return M

@@ -1,0 +1,234 @@
+-- SPDX-License-Identifier: MIT
+-- Chat templates against what Jinja makes of them (spec/fixtures/make_chat_templates.py) and, where ../shared/models
+-- is, against transformers; templates that mean harm.
+
+local T = require "perilune"
+local near = require "spec.support.near"
+local fails = near.fails
+local known = require "spec.fixtures.chat_templates"
+
+local function compile(source, options) return assert(T.data.chat_template(source, options)) end
+local function refused(source, text, variables, options)
+  local t, why, code = T.data.chat_template(source, options)
+  local got
+  if t then got, why, code = t:render(variables) end
+  assert.is_nil(got, source)
+  assert.equal("format", code)
+  assert.truthy(why:find(text, 1, true), why)
+end
+
+describe("data.chat_template", function()
+  it("renders what Jinja renders", function()
+    for _, case in ipairs(known.cases) do
+      local t, why = T.data.chat_template(case.template)
+      local got
+      if t then got, why = t:render(known.context) end
+      if case.error then
+        assert.is_nil(got, case.template)
+        assert.truthy(why:find("chat_template: line 1: ", 1, true), why)
+      else
+        assert.equal(case.text, got, case.template .. ": " .. tostring(why))
+      end
+    end
+  end)
+
+  it("takes tables and JSON texts, which keep the order of keys", function()
+    local t = compile "{{ d | tojson }}{{ x }}"
+    assert.equal('{"b": 1, "a": [2.5, null]}None', t:render('{"d": {"b": 1, "a": [2.5, null]}}', '{"x": null}'))
+    assert.equal('{"role": 1, "a": 3, "b": 2}7', t:render({ d = { a = 3, b = 2, role = 1 }, x = 7 }))
+    assert.equal('"\u{1F600}\\"\\n"', compile "{{ s | tojson }}":render [[{"s": "\ud83d\ude00\"\n"}]])
+    fails("malformed JSON at byte 7", t.render, t, '{"d": }')
+    fails("variables must be a table or JSON text", t.render, t, 3)
+  end)
+
+  it("says where a template fails", function()
+    refused("a\nb\n{% if x %}\n", "line 3: TemplateSyntaxError: Unexpected end of template")
+    refused("\n\n{{ x.y }}", "line 3: UndefinedError: 'x' is undefined")
+    refused("{{ 1 }}\n{% frob %}", "line 2: TemplateSyntaxError: Encountered unknown tag 'frob'")
+    refused("{% include 'x' %}", "'include' is not supported")
+    refused("{{ s }}", "mine: line 1: ", { s = print }, { name = "mine" })
+    fails("the source must be a string", T.data.chat_template, 3)
+    fails("max_steps must be a whole number", T.data.chat_template, "", { max_steps = 0 })
+  end)
+
+  it("reaches nothing but what it is given", function()
+    for _, name in ipairs { "os", "io", "require", "_G", "package", "load", "string", "debug" } do
+      assert.equal("False", compile("{{ " .. name .. " is defined }}"):render {})
+    end
+    assert.equal("|||", compile "{{ s.__class__ }}|{{ s['__len'] }}|{{ d._x }}|{{ d.keys.call }}":render { s = "x",
+      d = { a = 1 } })
+    refused("{{ s.__class__.__mro__ }}", "unsafe", { s = "x" })
+    refused("{{ l.append(1) }}", "SecurityError", { l = { 1 } })
+    local list = { 1, 2 }
+    compile "{% set l = l + [3] %}{{ l | sort(reverse=true) }}":render { l = list }
+    assert.same({ 1, 2 }, list)
+  end)
+
+  it("is bounded in steps, depth and size", function()
+    local many = {
+      { "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}", "more than 100000 steps" },
+      { "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "calls inside each other" },
+      { "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(50) }}", "steps" },
+      { "{{ 'x' * 99999999999 }}", "steps" },
+      { "{{ [0] * 99999999999 }}", "steps" },
+      { "{{ 'x' * 9999999999999999 }}", "MemoryError" },
+      { "{{ range(999999999) }}", "Range too big" },
+      { "{% set ns = namespace(s='xx') %}{% for i in range(99) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}", "steps" },
+      { "{% set ns = namespace(s=[1]) %}{% for i in range(99) %}{% set ns.s = [ns.s, ns.s] %}{% endfor %}{{ ns.s }}",
+        "inside too many others" },
+      { "{% set ns = namespace(s=[1]) %}{% for i in range(50) %}{% set ns.s = [ns.s, ns.s] %}{% endfor %}{{ ns.s }}",
+        "steps" },
+      { "{% set ns = namespace(s=[1]) %}{% for i in range(50) %}{% set ns.s = [ns.s, ns.s] %}{% endfor %}"
+        .. "{{ ns.s == [] + ns.s }}{{ ns.s | tojson }}", "steps" },
+      { "{% set b = 'x' * 9999 %}{% for i in range(9999) %}{{ b }}{% endfor %}", "more than 16777216 bytes" },
+      { "{{ ('x' * 99999) | replace('x', 'y' * 99999) }}", "steps" },
+      { "{{ ('x' * 99999).replace('', 'y' * 99999) }}", "steps" },
+      { "{{ range(99999) | join('y' * 99999) }}", "steps" },
+      { "{{ ('x\n' * 99999) | indent('y' * 99999) }}", "steps" },
+      { "{{ 'x' | center(99999999999) }}", "steps" },
+      { "{{ '%999999d' % 1 }}", "a width of more than" },
+      { "{{ '{:999999}'.format(1) }}", "a width of more than" },
+      { "{% for a in [[]] recursive %}{{ loop([[]]) }}{% endfor %}", "calls inside each other" },
+      { "{{ 9 ** 9 ** 9 }}", "OverflowError" },
+      { "{{ 9223372036854775807 + 1 }}", "OverflowError" },
+      { ("("):rep(999) .. "1" .. (")"):rep(999), nil },
+      { "{{ " .. ("("):rep(999) .. "1" .. (")"):rep(999) .. " }}", "levels inside each other" },
+      { "{{ " .. ("not "):rep(9999) .. "1 }}", "levels inside each other" },
+      { ("{% if true %}"):rep(999) .. ("{% endif %}"):rep(999), "levels inside each other" },
+      { "{{ " .. ("-"):rep(9999) .. "1 }}", "levels inside each other" },
+    }
+    for _, case in ipairs(many) do
+      local begin = os.clock()
+      if case[2] then refused(case[1], case[2], {}, { max_steps = 100000 }) end
+      assert.is_true(os.clock() - begin < 10, case[1])
+    end
+    local loop = {}
+    loop.x = loop
+    refused("{{ loop }}", "inside itself", { m = loop })
+    refused("{% for i in range(10) %}{% endfor %}", "more than 5 steps", {}, { max_steps = 5 })
+    refused("{{ 'abc' }}", "more than 2 bytes", {}, { max_bytes = 2 })
+  end)
+
+  it("ends for any damaged template", function()
+    local pieces = {}
+    for _, case in ipairs(known.cases) do
+      for piece in case.template:gmatch "[%w_]+%s*|?[^%w]?" do pieces[#pieces + 1] = piece end
+    end
+    local seed = 7
+    local function random(n)
+      seed = (seed * 1103515245 + 12345) % 2147483648
+      return seed // 65536 % n + 1
+    end
+    local whole = 0
+    for _ = 1, tonumber(os.getenv "PERILUNE_FUZZ_CHAT") or 3000 do
+      local source = known.cases[random(#known.cases)].template
+      for _ = 1, random(3) do
+        local at = random(#source + 1)
+        local kind = random(3)
+        local sign = ("{}%#|-([.'"):sub(random(10), -1):sub(1, 1)
+        local piece = kind == 1 and pieces[random(#pieces)] or kind == 2 and sign or ""
+        source = source:sub(1, at - 1) .. piece .. source:sub(at + random(3) - 1)
+      end
+      local t, why, code = T.data.chat_template(source, { max_steps = 20000 })
+      local got
+      if t then got, why, code = t:render(known.context) end
+      if got then whole = whole + 1
+      else
+        assert.equal("format", code)
+        assert.truthy(why:find("^chat_template: line %d+: "), why)
+        assert.is_nil(why:find("%.lua:%d+:"), source .. "\n" .. why) -- an error of this code, not of the template
+      end
+    end
+    assert.is_true(whole > 100)
+  end)
+end)
+
+describe("apply_chat_template", function()
+  local source = "{{ bos_token }}{% for m in messages %}<{{ m.role }}>{{ m.content }}</>{% endfor %}"
+    .. "{% if tools %}{{ tools | length }}{% endif %}{% if add_generation_prompt %}<a>{% endif %}{{ mood }}"
+  local tok = T.data.train_bpe { 300, text = "user assistant", special = { "<user>" } }
+  if not tok then return end
+  local chat = { { role = "user", content = "Hi" } }
+
+  it("gives text or ids", function()
+    local function text(o)
+      o.chat_template, o.tokenize = source, false
+      return tok:apply_chat_template(chat, o)
+    end
+    assert.equal("<user>Hi</>", text {})
+    assert.equal("<user>Hi</><a>", text { add_generation_prompt = true })
+    assert.equal("<user>Hi</>2calm", text { tools = { {}, {} }, mood = "calm" })
+    assert.equal("<user>Hi", text { continue_final_message = true })
+    local ids = tok:apply_chat_template(chat, { chat_template = source })
+    assert.same(tok:encode("<user>Hi</>"):totable(), ids:totable())
+    assert.equal(0, tok:apply_chat_template(chat, { chat_template = source, index_base = 0 })[1]:item())
+    fails("did you mean add_generation_prompt", text, { add_generation_promt = true })
+    fails("has no chat template", tok.apply_chat_template, tok, chat, {})
+    fails("message 1 must be a table", tok.apply_chat_template, tok, { 3 }, { chat_template = source })
+    fails("messages must be a list or JSON text", tok.apply_chat_template, tok, 3, { chat_template = source })
+    assert.equal("format", select(3, tok:apply_chat_template(chat, { chat_template = "{{ x.y }}" })))
+  end)
+
+  it("finds what stands beside the file", function()
+    local dir = os.tmpname()
+    os.remove(dir)
+    assert(os.execute("mkdir " .. dir))
+    assert(tok:save(dir .. "/tokenizer.json"))
+    local function write(name, content)
+      local f = assert(io.open(dir .. "/" .. name, "wb"))
+      f:write(content)
+      f:close()
+    end
+    write("tokenizer_config.json", [[{"bos_token": {"content": "<s>"}, "chat_template": [{"name": "default",
+      "template": "{{ bos_token }}D"}, {"name": "tool_use", "template": "T"}]}]])
+    local t = assert(T.data.tokenizer(dir))
+    assert.equal("<s>D", t:apply_chat_template(chat, { tokenize = false }))
+    assert.equal("T", t:apply_chat_template(chat, { tokenize = false, tools = { { name = "f" } } }))
+    write("chat_template.jinja", "J{{ bos_token }}")
+    assert.equal("J<s>", assert(T.data.tokenizer(dir .. "/tokenizer.json")):apply_chat_template(chat,
+      { tokenize = false }))
+    write("tokenizer_config.json", "{")
+    assert.equal("format", select(3, T.data.tokenizer(dir)))
+    os.execute("rm -r " .. dir)
+    assert.equal("io", select(3, T.data.tokenizer(dir)))
+  end)
+
+  local root = (os.getenv("PERILUNE_ROOT") or ".") .. "/../shared/models/"
+  for _, name in ipairs { "chatml", "headers", "headings", "inst", "options", "signatures", "tags", "thoughts", "tools",
+    "turns" } do
+    it("is exact for ../shared/models: " .. name, function()
+      local cases = loadfile(root .. "tok/chat/" .. name .. "/cases.lua")
+      if not cases then return pending "../shared/models is not here" end
+      cases = cases()
+      tok.chat = { templates = { default = cases.template }, special = cases.special }
+      for _, row in ipairs(cases.cases) do
+        local o = { tokenize = false }
+        for k in pairs(row.lua.options) do -- values by JSON: the order of keys counts
+          local value = require("perilune.jinja").from_json(row.options)
+          o[k] = value.map[k]
+        end
+        local got, why = tok:apply_chat_template(row.messages, o)
+        if row.error then assert.is_nil(got) else assert.equal(row.text, got, why) end
+      end
+    end)
+  end
+
+  it("is exact for single features and a whole folder", function()
+    local cases = loadfile(root .. "tok/chat/jinja.lua")
+    if not cases then return pending "../shared/models is not here" end
+    cases = cases()
+    for _, row in ipairs(cases.cases) do
+      local t, why = T.data.chat_template(row.template)
+      local got
+      if t then got, why = t:render(cases.context, cases.special) end
+      if row.error then assert.is_nil(got, row.template) else assert.equal(row.text, got, why) end
+    end
+    local t = assert(T.data.tokenizer(root .. "hf/llama_chat"))
+    for _, row in ipairs(dofile(root .. "hf/llama_chat/chat.lua").cases) do
+      local o = { add_generation_prompt = true, tokenize = false }
+      assert.equal(row.text, t:apply_chat_template(row.messages, o))
+      o.tokenize, o.index_base = nil, 0
+      assert.same(row.ids, t:apply_chat_template(row.messages, o):totable())
+    end
+  end)
+end)
