@@ -136,6 +136,37 @@ describe("load_pt", function()
     assert.is_false(load(P.zip "N"))
   end)
 
+  it("reads arrays of NumPy as tensors", function()
+    local function array(kind, order, shape, fortran, bytes, cut)
+      local dtype = P.call("numpy", "dtype", P.text(kind), "\x89", "\x88") .. P.tuple(P.int(3), P.text(order), "N",
+        "N", "N", P.int(-1), P.int(-1), P.int(0)) .. "b"
+      local text = bytes:gsub(".", function(c) return utf8.char(c:byte()) end)
+      return P.call("numpy.core.multiarray", "_reconstruct", P.global("numpy", "ndarray"), P.ints { 0 }, P.text "b")
+        .. (cut and "" or P.tuple(P.int(1), P.ints(shape), dtype, fortran and "\x88" or "\x89",
+          P.call("_codecs", "encode", P.text(text), P.text "latin1")) .. "b")
+    end
+    local t = load(P.zip(array("f4", "<", { 2, 2 }, false, floats)))
+    assert.same({ { 1.0, 2.0 }, { 3.0, 4.0 } }, t:totable())
+    t = load(P.zip(P.dict(P.text "a", array("f4", "<", { 2, 2 }, true, floats), P.text "b",
+      array("b1", "|", { 2 }, false, "\1\0"), P.text "c", array("i8", "<", {}, false, string.pack("<i8", -5)),
+      P.text "d",
+      array("f2", "<", { 0, 3 }, false, ""))))
+    assert.same({ { { 1.0, 3.0 }, { 2.0, 4.0 } }, { true, false }, -5, "f16", 0 }, { t.a:totable(), t.b:totable(),
+      t.c:item(), t.d:dtype(), t.d:numel() })
+    for _, row in ipairs { { array("f4", "<", { 3 }, false, floats), "16 bytes for 3 elements" },
+      { array("f4", "<", { 1 << 30, 1 << 30, 1 << 30 }, false, floats), "an array of NumPy with 16 bytes" },
+      { array("f4", ">", { 4 }, false, floats), "a dtype that perilune does not have" },
+      { array("u4", "<", { 4 }, false, floats), "a dtype that perilune does not have" },
+      { array("f4", "<", { 4 }, false, floats, true), "without elements" },
+      { P.call("numpy.core.multiarray", "_reconstruct", P.global("torch", "Size"), P.ints { 0 }, P.text "b"),
+        "a class that is not known" } } do
+      local v, message = load(P.zip(row[1]))
+      assert.is_nil(v)
+      assert.truthy(message:find(row[2], 1, true), message)
+    end
+    assert.equal("", load(P.zip(P.global("__builtin__", "bytes") .. ")R")))
+  end)
+
   it("keeps cycles", function()
     local t = load(P.zip "]q\0h\0a")
     assert.is_true(rawequal(t, t[1]))
@@ -154,7 +185,7 @@ describe("load_pt", function()
       { "builtins", "open" }, { "builtins", "getattr" }, { "subprocess", "Popen" }, { "torch", "load" },
       { "torch.hub", "load" }, { "operator", "attrgetter" }, { "collections", "UserDict" },
       { "torch.nn.modules.linear", "Linear" }, { "__main__", "Net" }, { "torch.storage", "_load_from_bytes" },
-      { "numpy.core.multiarray", "_reconstruct" }, { "torch._utils", "_rebuild" } } do
+      { "numpy.core.multiarray", "fromfile" }, { "torch._utils", "_rebuild" } } do
       local name = f[1] .. "." .. f[2]
       local pickle = P.call(f[1], f[2], P.text("touch " .. mark))
       refuses(P.zip(pickle), "it names " .. name, "unsupported")

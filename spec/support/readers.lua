@@ -440,7 +440,11 @@ do
   local floats = string.pack("<ffff", 1, 2, 3, 4)
   local function storage(kind, key, n, more) return pt.storage(kind, key, n, more) end
   local small = pt.dict(pt.text "a", pt.tensor(storage("Float", "0", 4), 0, { 2, 2 }, { 2, 1 }, true), pt.text "b",
-    pt.list(pt.tensor(storage("Float", "0", 4), 1, { 3 }, { 1 }), pt.int(5), "N", pt.text "x"))
+    pt.list(pt.tensor(storage("Float", "0", 4), 1, { 3 }, { 1 }), pt.int(5), "N", pt.text "x"), pt.text "n",
+    pt.call("numpy.core.multiarray", "_reconstruct", pt.global("numpy", "ndarray"), pt.ints { 0 }, pt.text "b")
+    .. pt.tuple(pt.int(1), pt.ints { 2, 3 }, pt.call("numpy", "dtype", pt.text "i2", "\x89", "\x88")
+    .. pt.tuple(pt.int(3), pt.text "<", "N", "N", "N", pt.int(-1), pt.int(-1), pt.int(0)) .. "b", "\x88",
+    pt.text "abcdefghijkl") .. "b")
   local by_hand, old = pt.zip(small, { ["0"] = floats }), pt.old(small, { { "0", 4, floats } })
   local kept = {
     pt.zip(pt.tensor(storage("Float", "0", 4), 0, { 1 << 30 }, { 1 }), { ["0"] = floats }),

@@ -41,7 +41,8 @@ end
 
 -- ---- values of the machine that are no data -----------------------------------------------------------------------
 
-local Name, Storage, Mark, Lost = {}, {}, {}, {}
+local Name, Storage, Mark, Lost, Array = {}, {}, {}, {}, {}
+-- Array {tensor=}: one of NumPy, whose elements come after the object; the tensor takes its place when all is read.
 -- Name {path=, call=, dtype=, form=}: of the list of known ones. Storage {key=, form=, n=, tensor=, offset=}.
 -- Lost {why=}: a tensor that perilune cannot have, or, with unsupported = "skip", a name that is no data and whatever
 -- is
@@ -189,6 +190,12 @@ for _, module in ipairs { "builtins.", "__builtin__." } do
   for _, kind in ipairs { "int", "float", "str", "bool" } do name(module .. kind, {}) end -- of a defaultdict
 end
 -- bytes, as protocol 2 has them: text whose characters are the bytes
+for _, module in ipairs { "builtins.", "__builtin__." } do -- no bytes
+  name(module .. "bytes", { call = function(r, args)
+    if #args > 0 then bad(r, "bytes made of something") end
+    return ""
+  end })
+end
 name("_codecs.encode", { call = function(r, args)
   if type(args[1]) ~= "string" or args[2] ~= "latin1" then bad(r, "bytes in an encoding that is not latin1") end
   local ok, text = pcall(function()
@@ -265,9 +272,13 @@ end
 -- Numbers of NumPy: scalar(dtype, bytes), and the dtype's own state ('<' or '>', …), set by build.
 local NUMPY = { f8 = "d", f4 = "f", i8 = "i8", i4 = "i4", i2 = "i2", i1 = "i1", u8 = "I8", u4 = "I4", u2 = "I2",
   u1 = "I1", b1 = "I1" }
+local ARRAYS = { f8 = "f64", f4 = "f32", f2 = "f16", i8 = "i64", i4 = "i32", i2 = "i16", i1 = "i8", u1 = "u8",
+  b1 = "u8" }
 local NumpyType = {}
 name("numpy.dtype", { call = function(r, args)
-  if not NUMPY[args[1]] then bad(r, ("a dtype of NumPy, %s, that is not known"):format(describe(args[1])), true) end
+  if not NUMPY[args[1]] and not ARRAYS[args[1]] then
+    bad(r, ("a dtype of NumPy, %s, that is not known"):format(describe(args[1])), true)
+  end
   return setmetatable({ kind = args[1], order = "<" }, NumpyType)
 end })
 for _, module in ipairs { "numpy.core.multiarray.", "numpy._core.multiarray." } do
@@ -280,6 +291,41 @@ for _, module in ipairs { "numpy.core.multiarray.", "numpy._core.multiarray." } 
     if args[1].kind == "u8" and v < 0 then return lost "is an integer of more than 63 bits" end
     return v
   end })
+  -- an array without elements, which build gives it
+  name(module .. "_reconstruct", { call = function(r, args)
+    if not is(args[1], Name) or not args[1].is_array then bad(r, "an array of a class that is not known", true) end
+    return setmetatable({}, Array)
+  end })
+end
+name("numpy.ndarray", { is_array = true })
+
+-- state: version, shape, dtype, whether the order is Fortran's, bytes.
+local function fill_array(r, array, state)
+  local shape, kind, fortran, bytes = state[2], state[3], state[4], state[5]
+  if array.tensor or not is(kind, NumpyType) or type(fortran) ~= "boolean" or type(bytes) ~= "string" then
+    bad(r, "an array of NumPy without its elements")
+  end
+  local dtype, n = ARRAYS[kind.kind], 1
+  for _, size in ipairs(integers(r, shape, "sizes")) do
+    n = size > 0 and n > #bytes // size and math.maxinteger // size or n * size
+  end
+  if not dtype or kind.order ~= "<" then
+    array.why = "is an array of NumPy of a dtype that perilune does not have"
+    return
+  end
+  if #bytes ~= n * tonumber(kind.kind:sub(2)) then
+    bad(r, ("an array of NumPy with %d bytes for %d elements"):format(#bytes, n))
+  end
+  local sizes = {}
+  for d = 1, #shape do sizes[d] = fortran and shape[#shape + 1 - d] or shape[d] end
+  local t = core.from_string(bytes, dtype, sizes)
+  if kind.kind == "b1" then t = t:ne(0) end
+  if fortran and #shape > 1 then
+    local turn = {}
+    for d = 1, #shape do turn[d] = #shape + 1 - d end
+    t = t:permute(turn)
+  end
+  array.tensor = r.where and t:to(r.where) or t
 end
 
 -- ---- the machine ----------------------------------------------------------------------------------------------------
@@ -420,6 +466,10 @@ function ops.build(r)
     v.order = order
     return
   end
+  if is(v, Array) then
+    if not is_list(state) then bad(r, "an array of NumPy without its elements") end
+    return fill_array(r, v, state)
+  end
   if not is_dict(v) or not is_dict(state) then bad(r, "attributes of something that has none", true) end
   for key in pairs(state) do
     if key ~= "_metadata" then bad(r, ("the attribute '%s' of a dictionary"):format(tostring(key):sub(1, 60)), true) end
@@ -466,6 +516,11 @@ local function check(r, v)
   local function look(x, at, depth, owner, key)
     local why = is(x, Lost) and x.why or is(x, Storage) and "is a storage without a tensor, which is no data"
       or is(x, Name) and ("is %s, which is no data"):format(x.path) or is(x, NumpyType) and "is a dtype of NumPy"
+    if is(x, Array) and x.tensor then
+      if owner then rawset(owner, key, x.tensor) end
+      return
+    end
+    if is(x, Array) then why = x.why or "is an array of NumPy without elements" end
     if why and not (r.skip and owner) then
       stop(("%s: %s %s%s"):format(r.path, owner and "'" .. at .. "'" or "the object in it", why,
         owner and '; unsupported = "skip" leaves it out' or ""), "unsupported")
@@ -494,6 +549,7 @@ local function check(r, v)
       look(entry[2], (at == "" and "" or at .. ".") .. tostring(entry[1]), depth + 1, t, entry[1])
     end
   end
+  if is(v, Array) then return v.tensor end
   return v
 end
 
@@ -546,7 +602,8 @@ end
 --- T.load_pt(path, {map_location=, none=false, unsupported="error"}) → value, or nil, message, code
 -- Reads what torch.save wrote, as a zip archive or in the format before: tensors of every dtype and layout, with
 -- storages
--- shared as they were; dictionaries in their order, lists and tuples (from 1), numbers, texts, booleans. Nothing in
+-- shared as they were; dictionaries in their order, lists and tuples (from 1), numbers, texts, booleans, arrays of
+-- NumPy as tensors. Nothing in
 -- the file is
 -- run, and a name that is no data is an error that says which. None becomes none; u16, u32, u64 and 8-bit floats become
 -- i32, i64, i64 and f16. Parameters require gradients where they did. unsupported: "error", or "skip" to leave out what
