@@ -1,7 +1,6 @@
 -- SPDX-License-Identifier: MIT
 -- Files of torch.save: real ones (spec/fixtures/pt/make.py), hostile ones written by hand, and those of
--- ../shared/models/pt where
--- that is there.
+-- ../shared/models/pt where that is there.
 
 local T = require "perilune"
 local P = require "spec.support.pt_writer"

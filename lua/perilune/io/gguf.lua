@@ -60,10 +60,9 @@ end
 -- @treturn table name → tensor, in the file's order; the metadata; the kinds of its values; or nil, message, code
 --- T.load_gguf(path, {dtype="f32", map_location=}) → {name = tensor}, metadata, kinds; or nil, message, code
 -- Reads a GGUF file, version 2 or 3. Quantized tensors become numbers of dtype (f32, f16 or bf16), others keep theirs;
--- shapes are as
--- PyTorch has them, the fastest dimension last. metadata: key → value; integers that Lua does not have (u64 from 2^63)
--- are
--- texts of their digits. kinds: key → "u32", "f32", "text", "[i32]" …, for T.save_gguf. T.open reads single tensors.
+-- shapes are as PyTorch has them, the fastest dimension last. metadata: key → value; integers that Lua does not have
+-- (u64 from 2^63) are texts of their digits. kinds: key → "u32", "f32", "text", "[i32]" …, for T.save_gguf. T.open
+-- reads single tensors.
 --   print((T.load_gguf("/nowhere/model.gguf")))  --> nil
 local function load_gguf(path, opts)
   opts = options.check("load_gguf", opts, { "dtype", "map_location" })
@@ -276,13 +275,10 @@ end
 -- {name = type}, or function(name, tensor) → type or nil; `alignment=32`
 --- T.save_gguf(path, {name = tensor}, {metadata=, kinds=, type=, alignment=32}) → true, or nil, message, code
 -- Writes a GGUF file, version 3, as safely as T.save. type: what tensors become, "Q8_0", "Q5_1", "Q5_0", "Q4_1",
--- "Q4_0", "F16",
--- "BF16", "F32"; one for all tensors of floats with two dimensions or more and rows of whole blocks, {name = type}, or
--- a
--- function of name and tensor; without it their dtype. The bytes are those of ggml's reference. metadata: integers
--- become
--- u32 or i32 if they fit, else u64 or i64, floats f32, lists of integers i32 or i64; kinds = {key = "f64"} says
--- otherwise.
+-- "Q4_0", "F16", "BF16", "F32"; one for all tensors of floats with two dimensions or more and rows of whole blocks,
+-- {name = type}, or a function of name and tensor; without it their dtype. The bytes are those of ggml's reference.
+-- metadata: integers become u32 or i32 if they fit, else u64 or i64, floats f32, lists of integers i32 or i64; kinds =
+-- {key = "f64"} says otherwise.
 --   local path = os.tmpname()
 --   assert(T.save_gguf(path, { w = T.ones(2, 32) * 127 }, { metadata = { ["a.name"] = "x" }, type = "Q8_0" }))
 --   local t, meta = T.load(path)

@@ -288,10 +288,8 @@ end
 -- @treturn table the metadata of safetensors and GGUF, key → value
 --- T.load(path, {map_location=, none=, unsupported=, dtype=}) → tables of tensors, or nil and a message
 -- Reads safetensors, what torch.save wrote (.pt, .pth, .bin; none= and unsupported= as in T.load_pt), or GGUF (dtype=
--- as in
--- T.load_gguf), by what the file is, not by its name; a model in shards by its index (model.safetensors.index.json),
--- or by
--- its folder. Its tensors are on the CPU, or on the device map_location.
+-- as in T.load_gguf), by what the file is, not by its name; a model in shards by its index
+-- (model.safetensors.index.json), or by its folder. Its tensors are on the CPU, or on the device map_location.
 --   local path = os.tmpname()
 --   assert(T.save(path, { w = T.ones(2) }))
 --   print(T.load(path).w)  --> {1., 1.}  -- f32[2] cpu

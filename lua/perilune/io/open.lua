@@ -116,8 +116,7 @@ local function item(key, n, d)
 end
 
 --- file:slice(name, {entry, …}, {dtype=, map_location=}) → x[{entry, …}] of the tensor x, or nil, message, code: only
--- what is
--- asked for is read. Entries as in indexing: a position, {} for all, {from, to}, {from, to, step}.
+-- what is asked for is read. Entries as in indexing: a position, {} for all, {from, to}, {from, to, step}.
 function File:slice(name, key, opts)
   local part, i = entry(self, "slice", name)
   if type(key) ~= "table" then fail("slice: a list of positions and ranges is wanted, got %s", describe(key)) end

@@ -1,9 +1,7 @@
 -- SPDX-License-Identifier: MIT
 --- Files of torch.save (.pt, .pth, .bin): data only. A pickle is a program for a small machine that may call any
--- function of
--- Python; the machine here knows a list of names (`known` below) that stand for data, and makes that data itself. It
--- has
--- nothing else that could be called: any other name ends the reading, and the message says which.
+-- function of Python; the machine here knows a list of names (`known` below) that stand for data, and makes that data
+-- itself. It has nothing else that could be called: any other name ends the reading, and the message says which.
 -- docs/design/files-of-others.md has the decisions.
 -- @module perilune.io.pt
 local core = require "perilune.core"
@@ -44,8 +42,7 @@ end
 local Name, Storage, Mark, Lost, Array = {}, {}, {}, {}, {}
 -- Array {tensor=}: one of NumPy, whose elements come after the object; the tensor takes its place when all is read.
 -- Name {path=, call=, dtype=, form=}: of the list of known ones. Storage {key=, form=, n=, tensor=, offset=}.
--- Lost {why=}: a tensor that perilune cannot have, or, with unsupported = "skip", a name that is no data and whatever
--- is
+-- Lost {why=}: a tensor that perilune cannot have, or, with unsupported = "skip", a name that is no data and what is
 -- made with it; where it lies is known when all is read.
 
 local function is(v, class) return type(v) == "table" and getmetatable(v) == class end
@@ -554,8 +551,7 @@ local function check(r, v)
 end
 
 -- The format before the zip: magic number, version, facts about the machine, the object, the keys of the storages,
--- each storage. The
--- object is read twice: for its storages, and with them.
+-- each storage. The object is read twice: for its storages, and with them.
 local MAGIC = "\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19"
 local function read_old(r)
   r.magic = MAGIC
@@ -596,19 +592,15 @@ end
 -- @tparam string path
 -- @tparam[opt] table opts `map_location=`: the device on which tensors shall be; `none=false`: what stands for None;
 -- `unsupported="error"`, or "skip": tensors that perilune cannot have (complex, sparse, quantized) and objects of
--- classes
--- that are no data are left out; nothing of them is run
+-- classes that are no data are left out; nothing of them is run
 -- @treturn value; or nil, message, code ("io", "format", "unsupported": there is more than data in it)
 --- T.load_pt(path, {map_location=, none=false, unsupported="error"}) → value, or nil, message, code
 -- Reads what torch.save wrote, as a zip archive or in the format before: tensors of every dtype and layout, with
--- storages
--- shared as they were; dictionaries in their order, lists and tuples (from 1), numbers, texts, booleans, arrays of
--- NumPy as tensors. Nothing in
--- the file is
--- run, and a name that is no data is an error that says which. None becomes none; u16, u32, u64 and 8-bit floats become
--- i32, i64, i64 and f16. Parameters require gradients where they did. unsupported: "error", or "skip" to leave out what
--- perilune does not have: complex, sparse and quantized tensors, objects of other classes (a Namespace of options).
--- T.load reads the same files.
+-- storages shared as they were; dictionaries in their order, lists and tuples (from 1), numbers, texts, booleans,
+-- arrays of NumPy as tensors. Nothing in the file is run, and a name that is no data is an error that says which. None
+-- becomes none; u16, u32, u64 and 8-bit floats become i32, i64, i64 and f16. Parameters require gradients where they
+-- did. unsupported: "error", or "skip" to leave out what perilune does not have: complex, sparse and quantized
+-- tensors, objects of other classes (a Namespace of options). T.load reads the same files.
 --   print((T.load_pt("/nowhere/model.pt")))  --> nil
 local function load_pt(path, opts)
   opts = options.check("load_pt", opts, { "map_location", "none", "unsupported" })

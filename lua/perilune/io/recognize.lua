@@ -17,8 +17,7 @@ local function archive(head)
 end
 
 -- The kind of file that begins with these bytes: "safetensors", "pt", "gguf", "json", "npy", "npz", "zip", "image",
--- "gzip",
--- "idx"; nil for none of them.
+-- "gzip", "idx"; nil for none of them.
 local function kind_of(head)
   if head:sub(1, 6) == "\x93NUMPY" then return "npy" end
   if head:sub(1, 4) == "PK\3\4" or head:sub(1, 4) == "PK\5\6" then return archive(head) end

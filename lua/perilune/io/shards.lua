@@ -66,8 +66,7 @@ local function read_index(path)
 end
 
 --- The files of a model. → {files = {path, …}, kind = "safetensors", "pt" or "gguf", and of an index: path, metadata};
--- or nil,
--- message, code
+-- or nil, message, code
 function M.find(path)
   if core.list_folder(path) then
     local file, message, code = pick(path:gsub("(.)/+$", "%1"))
