@@ -17,6 +17,7 @@
 #   bench/gpu.sh --out $OUT/report smoke                 # there, in that folder; then values, specs, bandwidth, train
 # Dry runs: --device cpu --tiny all; --device emulated --tiny smoke (the plug-in on the CPU; minutes to hours without --jobs).
 # Exit status: 0 all went well; 1 something failed (which, stands in OUT/checks.jsonl); 2 usage, or no device.
+# shellcheck disable=SC2317,SC2034,SC2086 # groups and slices are called by name; parts read each other's settings; lists are split
 set -u
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(dirname "$here")
@@ -284,8 +285,13 @@ theirs() { # mode, seconds, further options; PyTorch has more modes than perilun
     return
   fi
   # shellcheck disable=SC2086
-  timeout -k 5 $(($2 + 8)) "$python" "$peers" --modes $modes --device "$device" ${tiny[@]+"${tiny[@]}"} --budget "$2" \
-    --json "$out/torch.jsonl" "${@:3}" && note "PyTorch $1" ok 0 || { bad=1; note "PyTorch $1" "exit status $?" 0; }
+  if timeout -k 5 $(($2 + 8)) "$python" "$peers" --modes $modes --device "$device" ${tiny[@]+"${tiny[@]}"} --budget "$2" \
+    --json "$out/torch.jsonl" "${@:3}"; then
+    note "PyTorch $1" ok 0
+  else
+    note "PyTorch $1" "exit status $?" 0
+    bad=1
+  fi
 }
 report() { "${ours_env[@]}" "$perilune" run "$here/gpu_report.lua" -- "$out" ${1:+${1//,/ }} || bad=1; }
 leave() { # from anywhere within a slice

@@ -72,7 +72,7 @@ pack_busted() { # dir
     at=$(module "$name.core")
     case $at in *.so) mkdir -p "$dir/lib/lua/5.4/$name" && cp -L "$at" "$dir/lib/lua/5.4/$name/" ;; esac
   done
-  holds busted "$(ls "$dir/share/lua/5.4" | tr '\n' ' ')"
+  holds busted "$(cd "$dir/share/lua/5.4" && echo *)"
 }
 
 # Nothing of this machine but Lua's own search paths of the pack: what lacks shows here, not there.
@@ -101,7 +101,11 @@ pack() {
   (cd "$root" && { git ls-files lua spec bench .busted 2>/dev/null | grep . || find lua spec bench -type f; }) |
     (cd "$root" && tar cf - -T -) | tar xf - -C "$dir"
   [ -z "$peers" ] || cp "$peers" "$(dirname "$peers")/peer_torch.py" "$dir/bench/"
-  [ -n "$peers" ] && holds "PyTorch's side" "$(basename "$peers")" || note "pack: PyTorch's side" "skipped: gpu_peers.py is not there" 0
+  if [ -n "$peers" ]; then
+    holds "PyTorch's side" "$(basename "$peers")"
+  else
+    note "pack: PyTorch's side" "skipped: gpu_peers.py is not there" 0
+  fi
   need=$(find "$dir" -type f \( -name '*.so*' -o -path '*/bin/*' -o -path '*/spec/cuda_*' \) -exec readelf -V {} + 2>/dev/null |
     grep -oE 'GLIBC_[0-9.]+' | sed 's/GLIBC_//' | sort -uV | tail -1)
   if [ "$(printf '%s\n%s\n' "$need" "$PACK_GLIBC" | sort -V | tail -1)" = "$PACK_GLIBC" ]; then holds glibc "$need or newer"; else
@@ -109,5 +113,5 @@ pack() {
   pack_try "$dir"
   size=$(du -sm "$dir" | cut -f1)
   if [ "$size" -le $PACK_MIB ]; then holds size "$size MiB of $PACK_MIB"; else lacks size "$size MiB, $PACK_MIB are allowed"; fi
-  return $bad
+  return "$bad"
 }
