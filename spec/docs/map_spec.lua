@@ -60,6 +60,8 @@ local questions = {
   ["where does the optimizer Adam step"] = { "lua/perilune/optim/adam.lua", "AdamW = define" },
   ["where is a learning rate schedule"] = { "lua/perilune/optim/lr_scheduler.lua", "StepLR" },
   ["where does a worker of DataLoader run Lua code"] = { "lua/perilune/data/worker.lua", "setup%.collate" },
+  ["where is the model GPT2"] = { "lua/perilune/models/gpt2.lua", "GPT2LMHeadModel" },
+  ["where do models generate text"] = { "lua/perilune/models/generate.lua", "function M.run%(" },
   ["where is einsum"] = { "lua/perilune/math/einsum.lua", "einsum: " },
   ["where does the prompt complete a name"] = { "lua/perilune/repl/complete.lua", "function Completer.new%(" },
   ["where is Ctrl-C noticed"] = { "bindings/core/interrupt.c", "signal" },

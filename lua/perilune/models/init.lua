@@ -98,6 +98,20 @@ local function class_of(path, given, a, wanted)
   return class
 end
 
+-- More layers than tensors would only be made to be refused: whoever wrote so many may mean to fill the memory.
+local function check_layers(path, c, tensors)
+  local n = 0
+  for _ in pairs(tensors) do n = n + 1 end
+  local function look(name, v)
+    if type(v) == "table" then
+      for key, x in pairs(v) do look(type(key) == "string" and key or name, x) end
+    elseif type(name) == "string" and (name:find "layers?$" or name == "depths") and type(v) == "number" and v > n then
+      config.fault("%s: %s = %s, and the files hold %d tensors", path, name, tostring(v), n)
+    end
+  end
+  for name, v in pairs(c) do look(name, v) end
+end
+
 local function load(dir, o)
   local path = dir .. "/config.json"
   local given = read_json(path)
@@ -128,6 +142,7 @@ local function load(dir, o)
   end
   for key, v in pairs(generation) do if v == json.null then generation[key] = nil end end
   local tensors, from = weights.read(dir)
+  check_layers(path, c, tensors)
   if a.look then a.look(c, tensors) end
   local state = require "perilune.nn.init_state"
   local stays = o.architecture ~= nil -- a new head is drawn
