@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: MIT
--- Folders of models with anything in their config: T.models.load returns a network or nil, a message and a code; it never
--- raises, and never takes what it cannot have read.
+-- Folders of models with anything in their config: T.models.load returns a network, or nil, a message and a code; it
+-- never raises, and never takes what it cannot have read.
 
 local T = require "perilune"
 local json = require "perilune.io.json"

@@ -246,3 +246,39 @@ describe("T.models.image_processor", function()
     end
   end)
 end)
+
+describe("T.models on GGUF files", function()
+  local dir = root .. "/../gguf"
+  local index = exists(dir .. "/index.lua") and dofile(dir .. "/index.lua")
+  if not index then return it("agrees with transformers", function() pending("no folder " .. dir) end) end
+  local list = io.popen('ls "' .. dir .. '" 2>/dev/null')
+  for file in list:lines() do
+    local name = file:match "^(%a+3?_.*)%.gguf$"
+    if name and exists(("%s/%s.safetensors"):format(dir, name)) and not name:find "^blocks" then
+      it("agrees on " .. name, function()
+        local net = assert(T.models.load(("%s/%s.gguf"):format(dir, name)))
+        local t = assert(T.load(("%s/%s.safetensors"):format(dir, name)))
+        local logits = T.no_grad(net, t.input_ids)
+        local case
+        for _, m in ipairs(index.models) do if m.name == name then case = m end end
+        within(case, "logits", logits:select(1, 1), t.logits)
+        local prompt, want = t.input_ids:narrow(1, 1, 8), t["generate.tokens"]
+        local got = net:generate(prompt, { max_new_tokens = want:size(1), stop = false })
+        assert.same(want:totable(), got:totable())
+      end)
+    end
+  end
+  list:close()
+
+  it("are written as folders, too", function()
+    local net = assert(T.models.load(dir .. "/llama3_rope_q8_0.gguf"))
+    local out = os.tmpname()
+    os.remove(out)
+    assert(os.execute('mkdir "' .. out .. '"'))
+    assert(T.models.save(net, out))
+    local again = assert(T.models.load(out))
+    os.execute('rm -r "' .. out .. '"')
+    local ids = T.tensor({ { 3, 4, 5 } }, { dtype = "i64" })
+    assert.is_true(net(ids):equal((again(ids))))
+  end)
+end)

@@ -98,23 +98,42 @@ local function class_of(path, given, a, wanted)
   return class
 end
 
--- More layers than tensors would only be made to be refused: whoever wrote so many may mean to fill the memory.
-local function check_layers(path, c, tensors)
+-- Numbers of parts that have tensors of their own: more of them than there are tensors would only be made to be
+-- refused, and who wrote so many may mean to fill the memory.
+local counts = {}
+for name in ([[num_hidden_layers n_layer n_layers num_layers num_decoder_layers encoder_layers decoder_layers depths
+  num_experts num_local_experts]]):gmatch "%S+" do counts[name] = true end
+
+local function check_counts(path, c, tensors)
   local n = 0
   for _ in pairs(tensors) do n = n + 1 end
   local function look(name, v)
     if type(v) == "table" then
       for key, x in pairs(v) do look(type(key) == "string" and key or name, x) end
-    elseif type(name) == "string" and (name:find "layers?$" or name == "depths") and type(v) == "number" and v > n then
+    elseif counts[name] and type(v) == "number" and v > n then
       config.fault("%s: %s = %s, and the files hold %d tensors", path, name, tostring(v), n)
     end
   end
   for name, v in pairs(c) do look(name, v) end
 end
 
-local function load(dir, o)
+-- What a folder or a GGUF file has: config, tensors, the file of each, settings of generation, and where the config is.
+local function source(dir)
+  if dir:find "%.gguf$" then
+    local given, tensors, from, generation = require("perilune.models.gguf").read(dir)
+    return given, tensors, from, generation, dir
+  end
   local path = dir .. "/config.json"
   local given = read_json(path)
+  if types[given.model_type] then -- else there is no use in reading them
+    local tensors, from = weights.read(dir)
+    return given, tensors, from, read_json(dir .. "/generation_config.json", true) or {}, path
+  end
+  return given, nil, nil, nil, path
+end
+
+local function load(dir, o)
+  local given, tensors, from, generation, path = source(dir)
   local kind = given.model_type
   local file = types[kind]
   if not file then config.fault("%s: %s", path, options.unknown("model_type", tostring(kind), sorted(types))) end
@@ -136,13 +155,11 @@ local function load(dir, o)
   end
   local c = config.read(path, config.fields(config.common, a.fields), given)
   if a.check then a.check(path, given, c) end
-  local generation = read_json(dir .. "/generation_config.json", true) or {}
   for _, name in ipairs { "eos_token_id", "pad_token_id", "bos_token_id", "decoder_start_token_id" } do
     if generation[name] == nil then generation[name] = c[name] end
   end
   for key, v in pairs(generation) do if v == json.null then generation[key] = nil end end
-  local tensors, from = weights.read(dir)
-  check_layers(path, c, tensors)
+  check_counts(path, c, tensors)
   if a.look then a.look(c, tensors) end
   local state = require "perilune.nn.init_state"
   local stays = o.architecture ~= nil -- a new head is drawn
@@ -165,8 +182,9 @@ end
 
 --- T.models.load(dir, {architecture=, num_labels=, dtype="f32", device=}) → module, list of new parameters; or nil and
 --   a message
--- The network of a folder as transformers writes them: config.json, generation_config.json, model.safetensors or its
--- shards. It is in evaluation mode and trains like any other: net:train(), net:parameters(). architecture,
+-- The network of a folder as transformers writes them: config.json, generation_config.json, model.safetensors or
+-- pytorch_model.bin, or their shards; or of a GGUF file of architecture llama, qwen2 or qwen3, whose quantized weights
+-- become numbers. It is in evaluation mode and trains like any other: net:train(), net:parameters(). architecture,
 -- "BertModel" or "BertForSequenceClassification", takes another class of the same family; parameters of a head that
 -- the files lack are then drawn, and named in the second result. dtype: "f32", "bf16", "f16", "f64", or "file", as
 -- stored. Ids count from 0. What is wrong with a folder is told in one message that names the file and the tensor;

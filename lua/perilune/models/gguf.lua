@@ -1,0 +1,110 @@
+-- SPDX-License-Identifier: MIT
+--- Models in GGUF files, as llama.cpp keeps them: their keys and names of tensors in transformers' words.
+-- @module perilune.models.gguf
+local T = require "perilune"
+local config = require "perilune.models.config"
+local json = require "perilune.io.json"
+
+local M = {}
+
+-- Names of tensors: before ".weight" or ".bias".
+local whole = { token_embd = "model.embed_tokens", output_norm = "model.norm", output = "lm_head" }
+local inside = { attn_norm = "input_layernorm", ffn_norm = "post_attention_layernorm", attn_q = "self_attn.q_proj",
+  attn_k = "self_attn.k_proj", attn_v = "self_attn.v_proj", attn_output = "self_attn.o_proj",
+  attn_q_norm = "self_attn.q_norm", attn_k_norm = "self_attn.k_norm", ffn_gate = "mlp.gate_proj",
+    ffn_up = "mlp.up_proj",
+  ffn_down = "mlp.down_proj" }
+
+-- Architectures → model_type and class; pairs: heads are rotated by neighbours, as their rows are kept for it.
+local kinds = { llama = { "llama", "LlamaForCausalLM", pairs = true }, qwen2 = { "qwen2", "Qwen2ForCausalLM" },
+  qwen3 = { "qwen3", "Qwen3ForCausalLM" } }
+
+-- Rows of heads with neighbours rotated → with halves rotated.
+local function halves(t, heads)
+  local shape = t:shape()
+  local d = shape[1] // heads
+  local parts = t:reshape(heads, d // 2, 2, -1):transpose(2, 3)
+  return parts:reshape(shape)
+end
+
+local function name_of(name)
+  local stem, kind = name:match "^(.*)%.(%a+)$"
+  local layer, part = (stem or ""):match "^blk%.(%d+)%.(.*)$"
+  if layer and inside[part] then return ("model.layers.%s.%s.%s"):format(layer, inside[part], kind), part end
+  if whole[stem] then return whole[stem] .. "." .. kind end
+end
+
+--- config.json's table, tensors by transformers' names, the file of each, and generation_config.json's table.
+function M.read(path)
+  local stored, meta, code = T.load_gguf(path)
+  if not stored then error({ message = meta, code = code }, 0) end
+  local arch = meta["general.architecture"]
+  local kind = kinds[arch]
+  if not kind then
+    config.fault("%s: general.architecture %s is not supported (llama, qwen2 and qwen3 are)", path, tostring(arch))
+  end
+  local function key(name, default)
+    local v = meta[arch .. "." .. name]
+    if v == nil then v = default end
+    if v == nil then config.fault("%s: the key %s.%s is missing", path, arch, name) end
+    return v
+  end
+  local heads = key "attention.head_count"
+  local shared = key("attention.head_count_kv", heads)
+  local width = key "embedding_length"
+  for name, v in pairs { head_count = heads, head_count_kv = shared, embedding_length = width } do
+    if math.type(v) ~= "integer" or v < 1 then
+      config.fault("%s: %s must be a positive integer, got %s", path, name, tostring(v))
+    end
+  end
+  local head_dim = key("attention.key_length", width // heads)
+  local tensors, from, factors = {}, {}, nil
+  for name, t in pairs(stored) do
+    local new, part = name_of(name)
+    if name == "rope_freqs.weight" then
+      factors = t
+    elseif not new then
+      config.fault("%s: tensor '%s' is not of a model of architecture %s", path, name, arch)
+    else
+      if kind.pairs and (part == "attn_q" or part == "attn_k") then
+        local n = part == "attn_q" and heads or shared
+        if t:size(1) % (2 * n) ~= 0 then
+          config.fault("%s: tensor '%s' has %d rows, no even number for each of %d heads", path, name, t:size(1), n)
+        end
+        t = halves(t, n)
+      end
+      tensors[new], from[new] = t, path
+    end
+  end
+  local words = tensors["model.embed_tokens.weight"]
+  if not words then config.fault("%s: tensor 'token_embd.weight' is missing", path) end
+  local c = { model_type = kind[1], architectures = json.array { kind[2] }, vocab_size = words:size(1),
+    hidden_size = width, intermediate_size = key "feed_forward_length", num_hidden_layers = key "block_count",
+    num_attention_heads = heads, num_key_value_heads = shared, head_dim = head_dim,
+    rms_norm_eps = key "attention.layer_norm_rms_epsilon", max_position_embeddings = key "context_length",
+    rope_theta = key("rope.freq_base", 10000.0), tie_word_embeddings = tensors["lm_head.weight"] == nil,
+    attention_bias = tensors["model.layers.0.self_attn.q_proj.bias"] ~= nil or nil }
+  if kind[1] == "qwen2" then c.head_dim, c.attention_bias = nil, nil end
+  local scaling = meta[arch .. ".rope.scaling.type"]
+  if factors then -- each frequency divided by a factor of its own
+    local list = factors:double():totable()
+    c.rope_scaling = { rope_type = "longrope", short_factor = json.array(list),
+      long_factor = json.array { table.unpack(list) }, attention_factor = 1.0, factor = 1.0,
+      original_max_position_embeddings = c.max_position_embeddings }
+  elseif scaling == "linear" then
+    c.rope_scaling = { rope_type = "linear", factor = key "rope.scaling.factor" }
+  elseif scaling == "yarn" then
+    c.rope_scaling = { rope_type = "yarn", factor = key "rope.scaling.factor",
+      original_max_position_embeddings = key "rope.scaling.original_context_length" }
+  elseif scaling and scaling ~= "none" then
+    config.fault("%s: %s.rope.scaling.type %s is not supported", path, arch, tostring(scaling))
+  end
+  local generation = {}
+  for _, name in ipairs { "bos", "eos" } do
+    local id = meta["tokenizer.ggml." .. name .. "_token_id"]
+    generation[name .. "_token_id"], c[name .. "_token_id"] = id, id
+  end
+  return c, tensors, from, generation
+end
+
+return M
