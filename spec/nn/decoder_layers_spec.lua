@@ -67,6 +67,18 @@ describe("nn.RotaryEmbedding", function()
     near.near(long.inv_freq, { 1, 0.005 })
   end)
 
+  it("keeps its angles in f32, whatever the network is converted to", function()
+    local rope = nn.RotaryEmbedding(8)
+    local at = T.tensor({ { 1, 77, 1000 } }, { dtype = "i64" })
+    local want = rope(at)
+    for _, dtype in ipairs { "bf16", "f16", "f64" } do
+      rope:to(dtype)
+      local cos = rope(at)
+      assert.equal("f32", cos:dtype())
+      assert.is_true(cos:equal(want))
+    end
+  end)
+
   it("refuses settings that do not go together", function()
     fails(function() nn.RotaryEmbedding(3) end, "dim must be even")
     fails(function() nn.RotaryEmbedding { 4, kind = "yarn" } end, "kind yarn needs factor")

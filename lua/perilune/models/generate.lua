@@ -100,9 +100,10 @@ end
 -- Rows of logits → ids, from 0.
 local function best(logits) return logits:argmax(-1, { index_base = 0 }):totable() end
 
--- One number drawn for each row, by a uniform number u and the running sum of its shares.
+-- One number drawn for each row, by a uniform number u and the running sum of its shares; on the CPU, so that a seed
+-- means the same on every device.
 local function draw(logits, generator)
-  local share = logits:double():softmax(-1)
+  local share = logits:cpu():double():softmax(-1)
   local sum = share:cumsum(-1)
   local u = T.rand(logits:size(1), 1, { generator = generator, dtype = "f64" }) * sum:narrow(2, sum:size(2), 1)
   local at = sum:le(u):long():sum(-1)

@@ -145,7 +145,9 @@ function Rotary:forward(positions)
     local now = s.kind == "dynamic" and math.max(n, s.max_positions) or s.kind == "longrope"
       and n > s.original_max_positions
     if now ~= self._for then self:set_frequencies(n) end
+    self._length = n
   end
+  if self.inv_freq:dtype() ~= "f32" then self:set_frequencies(self._length or 0) end -- net:to("bf16") took it along
   local angle = positions:to(self.inv_freq:device()):float():unsqueeze(3) * self.inv_freq
   local cos, sin = angle:cos(), angle:sin()
   if self.heat ~= 1 then cos, sin = cos * self.heat, sin * self.heat end
