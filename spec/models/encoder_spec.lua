@@ -149,6 +149,16 @@ describe("a model of T.models", function()
     fails(function() T.models.BERT { hidden_size = 15, num_attention_heads = 4 } end, "must be a multiple of num_heads")
   end)
 
+  it("ResNet has relu within its layers, whatever stands behind them", function()
+    local net = made("ResNet", { hidden_act = "gelu" })
+    local layer = net.resnet.encoder.stages[1].layers[1]
+    local x = T.randn(1, 6, 4, 4)
+    local a, b, c = layer.layer[1], layer.layer[2], layer.layer[3]
+    local function conv(m, y) return m.normalization(m.convolution(y)) end
+    local y = conv(c, conv(b, conv(a, x):relu()):relu())
+    same(layer(x), T.nn.F.gelu(y + conv(layer.shortcut, x)))
+  end)
+
   it("pictures of another size are refused", function()
     fails(function() made "ViT"(T.ones(1, 3, 9, 8)) end, "pixels must be floating [B, 3, 8, 8]")
     fails(function() made "ResNet"(T.ones(1, 1, 32, 32)) end, "pixels must be floating [B, 3, H, W]")

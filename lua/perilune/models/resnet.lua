@@ -24,15 +24,17 @@ function ConvLayer:forward(x)
   return self._act and self._act(y) or y
 end
 
+-- hidden_act is what comes behind the sum; within a layer transformers has relu, whatever hidden_act says.
+local relu = nn.F.relu
 local Layer = module.class "ResNetLayer"
 function Layer:init(c, from, to, stride)
   if from ~= to or stride ~= 1 then self.shortcut = ConvLayer(from, to, 1, stride) end
   if c.layer_type == "basic" then
-    self.layer = nn.Sequential(ConvLayer(from, to, 3, stride, c.act), ConvLayer(to, to, 3, 1))
+    self.layer = nn.Sequential(ConvLayer(from, to, 3, stride, relu), ConvLayer(to, to, 3, 1))
   else
     local narrow, first = to // 4, c.downsample_in_bottleneck
-    self.layer = nn.Sequential(ConvLayer(from, narrow, 1, first and stride or 1, c.act),
-      ConvLayer(narrow, narrow, 3, first and 1 or stride, c.act), ConvLayer(narrow, to, 1, 1))
+    self.layer = nn.Sequential(ConvLayer(from, narrow, 1, first and stride or 1, relu),
+      ConvLayer(narrow, narrow, 3, first and 1 or stride, relu), ConvLayer(narrow, to, 1, 1))
   end
   rawset(self, "_act", c.act)
 end
