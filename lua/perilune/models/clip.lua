@@ -181,7 +181,9 @@ end
 --   local texts = T.tensor({ { 1, 5, 7 }, { 1, 2, 7 } }, { dtype = "i64" })
 --   print(table.concat((net(texts, { pixel_values = T.zeros(3, 3, 8, 8) })):shape(), " "))  --> 3 2
 return encoder.family({ model_type = "clip", default = "CLIPModel", fields = fields,
-  ignore = { "position_ids$", "^text_", "^vision_model%.", "^visual_", "^logit_scale$" } }, classes,
+  ignore = { "position_ids$", "^text_", "^vision_model%.", "^visual_", "^logit_scale$" }, nested = {
+    text_config = text_fields, text_config_dict = text_fields, vision_config = vision_fields,
+    vision_config_dict = vision_fields } }, classes,
   function(c, who)
     c.text = part_of(who, "text_config", text_fields, c.text_config, c.text_config_dict)
     c.vision = part_of(who, "vision_config", vision_fields, c.vision_config, c.vision_config_dict)

@@ -125,6 +125,9 @@ function config.rope(who, c, rope, head_dim, defaults)
   if kind == "su" or kind == "yarn" and defaults.yarn_is_longrope then kind = "longrope" end
   local part = of "partial_rotary_factor" or c.partial_rotary_factor or defaults.partial or 1
   if kind == "default" and not defaults.partial then part = 1 end -- as transformers does for most architectures
+  if type(part) ~= "number" or not (part > 0 and part <= 1) then
+    fault("%s: partial_rotary_factor must be a number above 0, 1 at most, got %s", who, tostring(part))
+  end
   local most, old = c.max_position_embeddings, nil
   if kind == "llama3" or kind == "yarn" or kind == "longrope" then
     old = c.original_max_position_embeddings or of "original_max_position_embeddings" or most

@@ -98,23 +98,33 @@ local function class_of(path, given, a, wanted)
   return class
 end
 
--- Numbers of parts that have tensors of their own: more of them than there are tensors would only be made to be
--- refused, and who wrote so many may mean to fill the memory.
-local counts = {}
-for name in ([[num_hidden_layers n_layer n_layers num_layers num_decoder_layers encoder_layers decoder_layers depths
-  num_experts num_local_experts]]):gmatch "%S+" do counts[name] = true end
+-- Sizes that no tensor has: how far a text may go, how far a layer sees, and the like.
+local free = {}
+for name in ([[max_position_embeddings original_max_position_embeddings sliding_window max_window_layers
+  sliding_window_pattern relative_attention_max_distance decoder_sparse_step]]):gmatch "%S+" do
+  free[name] = true
+end
 
-local function check_counts(path, c, tensors)
-  local n = 0
-  for _ in pairs(tensors) do n = n + 1 end
-  local function look(name, v)
-    if type(v) == "table" then
-      for key, x in pairs(v) do look(type(key) == "string" and key or name, x) end
-    elseif counts[name] and type(v) == "number" and v > n then
-      config.fault("%s: %s = %s, and the files hold %d tensors", path, name, tostring(v), n)
+-- Sizes in a config are sizes of tensors, or numbers of parts that have tensors of their own. One that is larger than
+-- all that the files hold would only be made to be refused, and who wrote it may mean to fill the memory.
+local function check_sizes(path, fields, c, tensors, nested)
+  local parts, elements = 0, 0
+  for _, t in pairs(tensors) do parts, elements = parts + 1, elements + t:numel() end
+  local function look(list, values)
+    for _, field in ipairs(list) do
+      local name, kind, v = field[1], field[2], values[field[1]]
+      local most = (name:find "layers?$" or name == "depths") and parts or elements
+      for _, n in ipairs(type(v) == "table" and v or { v }) do
+        if (kind == "count" or kind == "size" or kind == "ints") and not free[name] and not name:find "_token_id$"
+          and type(n) == "number" and n > most then
+          config.fault("%s: %s = %s, and the files hold %d tensors of %d elements", path, name, tostring(n), parts,
+            elements)
+        end
+      end
     end
   end
-  for name, v in pairs(c) do look(name, v) end
+  look(fields, c)
+  for name, list in pairs(nested or {}) do if type(c[name]) == "table" then look(list, c[name]) end end
 end
 
 -- What a folder or a GGUF file has: config, tensors, the file of each, settings of generation, and where the config is.
@@ -153,13 +163,14 @@ local function load(dir, o)
     more.num_labels, more.id2label, more.label2id = o.num_labels, nil, nil
     given = more
   end
-  local c = config.read(path, config.fields(config.common, a.fields), given)
+  local fields = config.fields(config.common, a.fields)
+  local c = config.read(path, fields, given)
   if a.check then a.check(path, given, c) end
   for _, name in ipairs { "eos_token_id", "pad_token_id", "bos_token_id", "decoder_start_token_id" } do
     if generation[name] == nil then generation[name] = c[name] end
   end
   for key, v in pairs(generation) do if v == json.null then generation[key] = nil end end
-  check_counts(path, c, tensors)
+  check_sizes(path, fields, c, tensors, a.nested)
   if a.look then a.look(c, tensors) end
   local state = require "perilune.nn.init_state"
   local stays = o.architecture ~= nil -- a new head is drawn

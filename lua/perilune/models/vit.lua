@@ -21,7 +21,7 @@ function Embeddings:init(c)
   local size, patch = base.pair(c.image_size), base.pair(c.patch_size)
   local n = (size[1] // patch[1]) * (size[2] // patch[2])
   self.cls_token = nn.Parameter(T.zeros { 1, 1, c.hidden_size })
-  self.position_embeddings = nn.Parameter(T.zeros { 1, n + 1, c.hidden_size })
+  self.position_embeddings = nn.Parameter(nn.init.zeros_(T.empty { 1, n + 1, c.hidden_size }))
   self.patch_embeddings = encoder.group { "projection", nn.Conv2d(c.num_channels, c.hidden_size, patch,
     { stride = patch }) }
   self.dropout = nn.Dropout(c.hidden_dropout_prob)
