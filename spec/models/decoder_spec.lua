@@ -369,6 +369,34 @@ describe("T.models.load", function()
     has(refused(function(d) write(d .. "/model.safetensors", "short") end), "model.safetensors")
   end)
 
+  it("refuses experts that do not fit, and tied tensors that differ", function()
+    local function changed(name, more, f)
+      local message
+      folder(function(dir)
+        assert(T.models.save(made(name, more), dir))
+        tensors(dir, f)
+        local net, why = T.models.load(dir)
+        assert.is_nil(net)
+        message = why
+      end)
+      return message
+    end
+    local expert = "model.layers.1.block_sparse_moe.experts.2.w3.weight"
+    has(changed("Mixtral", nil, function(t) t[expert] = T.ones(24, 15) end),
+      "tensor 'model.layers.1.mlp.experts.2.w3.weight' is [24, 15], expected [24, 16]")
+    has(changed("Mixtral", nil, function(t) t[expert] = t[expert]:half() end), "is f16, and others of its kind are not")
+    has(changed("Mixtral", nil, function(t) t[expert] = nil end),
+      "1 tensor is missing: model.layers.1.mlp.experts.2.w3.weight")
+    local tied = { tie_word_embeddings = true }
+    has(changed("Llama", tied, function(t) t["lm_head.weight"] = T.zeros(32, 16) end),
+      "'lm_head.weight' is the same as 'model.embed_tokens.weight' in this model")
+    folder(function(dir) -- the same twice is fine
+      assert(T.models.save(made("Llama", tied), dir))
+      tensors(dir, function(t) t["lm_head.weight"] = t["model.embed_tokens.weight"]:clone() end)
+      assert(T.models.load(dir))
+    end)
+  end)
+
   it("refuses configs that it cannot follow", function()
     local function config(f) return refused(function(d) settings(d, f) end) end
     has(config(function(c) c.model_type = "lama" end), "config.json: unknown model_type 'lama'", "did you mean 'llama'")

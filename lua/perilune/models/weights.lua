@@ -45,7 +45,7 @@ end
 
 -- ---- names -------------------------------------------------------------------------------------------------
 
--- name by the first of the rules {pattern, replacement} that fits.
+-- name by all of the rules {pattern, replacement} that fit, in turn.
 local function renamed(name, rules)
   for _, rule in ipairs(rules or {}) do
     local new, n = name:gsub(rule[1], rule[2])
@@ -54,9 +54,8 @@ local function renamed(name, rules)
   return name
 end
 
--- The parts of one tensor that is kept in several: {"(.*)experts%.gate_up_proj$", f(prefix, number of parts, i) →
--- names}. A stack is {pattern, parts(prefix, e) → list of names that are joined along dim 1, e from 0}, along a new
--- first dim.
+-- What a tensor that files keep in parts is made of: the function that names the parts of its entry e, from 0, and its
+-- prefix. stacks: list of {pattern of its name, f(prefix, e) → names of what is joined along dim 1 for entry e}.
 local function stacked(name, stacks)
   for _, s in ipairs(stacks or {}) do
     local prefix = name:match(s[1])
@@ -97,23 +96,29 @@ local function by_own_name(tensors, from, own, a)
   return out, files
 end
 
--- Makes one tensor of those that it is kept in.
+-- Makes one tensor of those that it is kept in; nil and the names that are missing, or nil, nil and what is wrong.
 local function joined(parts, prefix, have, shape)
   local rows, missing = {}, {}
+  local want = { table.unpack(shape, 2) }
   for e = 0, shape[1] - 1 do
-    local piece = {}
-    for _, name in ipairs(parts(prefix, e)) do
+    local piece, names = {}, parts(prefix, e)
+    for _, name in ipairs(names) do
       if have[name] then piece[#piece + 1] = have[name] else missing[#missing + 1] = name end
     end
-    if #missing == 0 then rows[e + 1] = #piece > 1 and T.cat(piece, 1) or piece[1] end
-  end
-  if #missing > 0 then return nil, missing end
-  for e, t in ipairs(rows) do
-    if not same(t:shape(), { table.unpack(shape, 2) }) then
-      return nil, nil, ("%s is %s, expected %s"):format(table.concat(parts(prefix, e - 1), " with "), dims(t),
-        "[" .. table.concat(shape, ", ", 2) .. "]")
+    if #missing == 0 then
+      local each = { table.unpack(want) }
+      each[1] = want[1] // #names
+      for k, t in ipairs(piece) do
+        if not same(t:shape(), each) then
+          return nil, nil, ("tensor '%s' is %s, expected [%s]"):format(names[k], dims(t), table.concat(each, ", "))
+        elseif t:dtype() ~= have[parts(prefix, 0)[1]]:dtype() then
+          return nil, nil, ("tensor '%s' is %s, and others of its kind are not"):format(names[k], t:dtype())
+        end
+      end
+      rows[e + 1] = #piece > 1 and T.cat(piece, 1) or piece[1]
     end
   end
+  if #missing > 0 then return nil, missing end
   return T.stack(rows, 1)
 end
 
@@ -133,7 +138,7 @@ function weights.fill(net, dir, tensors, from, a, dtype, fresh)
       own[name] = false end end end
   end
   local have, files = by_own_name(tensors, from, own, a)
-  local found, missing, wrong, used = {}, {}, {}, {}
+  local found, first_name, missing, wrong, used = {}, {}, {}, {}, {}
   for _, item in ipairs(list) do
     local name, value = item[1], item[2]
     local s, t, why = stack_names[name], have[name], nil
@@ -151,7 +156,10 @@ function weights.fill(net, dir, tensors, from, a, dtype, fresh)
       t = nil
     end
     if why then wrong[#wrong + 1] = (files[name] or dir) .. ": " .. why end
-    if t then found[value] = found[value] or t
+    if t and found[value] and not (found[value]:dtype() == t:dtype() and found[value]:equal(t)) then
+      wrong[#wrong + 1] = ("%s: tensor '%s' is the same as '%s' in this model (tie_word_embeddings), and differs here")
+        :format(files[name] or dir, name, first_name[value])
+    elseif t then found[value], first_name[value] = found[value] or t, first_name[value] or name
     elseif not why and not s and not item[1]:find "num_batches_tracked$" then missing[#missing + 1] = name end
   end
   local new = {}
