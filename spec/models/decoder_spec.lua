@@ -174,10 +174,19 @@ describe("a decoder of T.models", function()
     assert.equal("ModelOutput(hidden_states, logits)", tostring(out))
   end)
 
-  it("can be jitted", function()
-    local net = made("Llama"):eval()
-    local f = T.jit(function(x) return (net(x)) end)
-    T.no_grad(function() same(f(ids { text }), (net(ids { text }))) end)
+  it("can be jitted, losses and gradients, too", function()
+    for _, name in ipairs { "Llama", "GPT2", "Gemma2", "Mixtral" } do
+      local net = made(name):eval()
+      local f = T.jit(function(x) return (net(x)) end)
+      T.no_grad(function() same(f(ids { text }), (net(ids { text }))) end)
+      local function loss(x) return select(2, net(x, { labels = x })).loss end
+      local p = net:parameters()[1]
+      loss(ids { text }):backward()
+      local want = p.grad:clone()
+      net:zero_grad()
+      T.jit(loss)(ids { text }):backward()
+      same(p.grad, want, 1e-5)
+    end
   end)
 
   it("says what is wrong with a call", function()

@@ -231,6 +231,10 @@ describe("feed-forward of decoders", function()
       local got = T.grad_of({ y }, list, { grad_outputs = { dy } })
       local want = T.grad_of({ z }, list, { grad_outputs = { dy } })
       for i = 1, 4 do same(got[i], want[i]) end
+      local jitted = T.jit(function(input) return (moe(input)) end)
+      same(jitted(x), z)
+      got = T.grad_of({ jitted(x) }, list, { grad_outputs = { dy } })
+      for i = 1, 4 do same(got[i], want[i]) end
     end
     fails(function() nn.MixtureOfExperts(4, 6, { num_experts = 2, top_k = 3 }) end, "must not exceed num_experts 2")
   end)

@@ -83,7 +83,7 @@ end
 -- Each place goes through top_k of num_experts gated MLPs, whose results are weighed by the router's softmax over all
 -- experts (Shazeer et al. 2017); normalize: by the shares of the chosen ones among themselves. Children gate
 -- [num_experts, embed_dim], experts.gate_up_proj [num_experts, 2 hidden_dim, embed_dim], experts.down_proj. Only the
--- chosen experts are computed. Second result: the router's logits.
+-- chosen experts are computed; in T.jit all are, as their number is not known. Second result: the router's logits.
 -- Shapes: [*, embed_dim] → the same, logits [places, num_experts]
 --   local moe = nn.MixtureOfExperts(4, 8, { num_experts = 3, top_k = 2 })
 --   print(table.concat((moe(T.ones(2, 5, 4))):shape(), " "))  --> 2 5 4
@@ -114,6 +114,15 @@ function Mixture:forward(x)
   if self.normalize then share = share / share:sum(-1, { keepdim = true }) end
   share = share:to(x:dtype())
   local y, w = T.zeros_like(rows), self.experts
+  if T.core.jit_tracing() then -- how many places an expert gets is not known then: all of them, weighed with 0
+    for e = 1, self.num_experts do
+      local all = F.linear(rows, w.gate_up_proj:select(1, e))
+      local z = self._act(all:narrow(2, 1, n)) * all:narrow(2, n + 1, n)
+      local weight = share:masked_fill(chosen:ne(e), 0):sum(-1, { keepdim = true })
+      y = y + F.linear(z, w.down_proj:select(1, e)) * weight
+    end
+    return y:view(shape), logits
+  end
   for e = 1, self.num_experts do
     local at = T.no_grad(function() return chosen:eq(e):nonzero() end) -- [m, 2]: row, which of its top_k
     if at:size(1) > 0 then
