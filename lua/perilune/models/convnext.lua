@@ -9,7 +9,7 @@ local module = require "perilune.nn.module"
 local nn = require "perilune.nn"
 local options = require "perilune.options"
 
-local fields = { { "num_channels", "count", 3 }, { "patch_size", "ints", 4 }, { "num_stages", "count", 4 },
+local fields = { { "num_channels", "count", 3 }, { "patch_size", "ints", 4 }, { "num_stages", "count" },
   { "hidden_sizes", "ints", { 96, 192, 384, 768 } }, { "depths", "ints", { 3, 3, 9, 3 } },
   { "hidden_act", "string", "gelu" }, { "layer_norm_eps", "nonnegative", 1e-12 },
   { "layer_scale_init_value", "nonnegative", 1e-6 }, { "drop_path_rate", "probability", 0.0 },
@@ -105,9 +105,11 @@ local classes = {
 return encoder.family({ model_type = "convnext", prefix = "convnext", default = "ConvNextForImageClassification",
   fields = fields }, classes, function(c, who)
     c.hidden_sizes, c.depths = base.list(c.hidden_sizes), base.list(c.depths)
-    if #c.hidden_sizes ~= #c.depths then
-      config.fault("%s: hidden_sizes has %d entries and depths %d; one for each stage", who, #c.hidden_sizes, #c.depths)
+    if #c.hidden_sizes ~= #c.depths or c.num_stages and c.num_stages ~= #c.depths then
+      config.fault("%s: hidden_sizes has %d entries, depths %d%s; one for each stage", who, #c.hidden_sizes, #c.depths,
+        c.num_stages and (", num_stages is %d"):format(c.num_stages) or "")
     end
+    c.num_stages = #c.depths
     c.act, c.who = config.activation(who, c.hidden_act), who
     return c
   end)

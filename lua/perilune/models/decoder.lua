@@ -259,13 +259,13 @@ local Token = module.class("TokenClassifier", base.Pretrained)
 function Token:init(d)
   self[d.names.root] = Decoder(d)
   self.dropout = Dropout(d.head_dropout or 0.1)
-  self.score = Linear(d.width, d.num_labels)
+  self[d.names.token] = Linear(d.width, d.num_labels)
   rawset(self, "_d", d)
 end
 function Token:forward(tokens, opts)
   local o, d = opts or {}, self._d
   local x, out = self[d.names.root](tokens, base.without(o, "labels"))
-  local logits = self.score(self.dropout(x))
+  local logits = self[d.names.token](self.dropout(x))
   if o.labels ~= nil then out.loss = base.cross_entropy(d.who, logits, o.labels) end
   out.logits, out.last_hidden_state = logits, nil
   return base.results(logits, out, opts)
@@ -276,12 +276,12 @@ local heads = { ForCausalLM = Causal, ForSequenceClassification = Sequence, ForT
   Model = Decoder }
 
 --- The classes of a family: Name, "Llama", gives LlamaModel, LlamaForCausalLM, LlamaForSequenceClassification,
--- LlamaForTokenClassification.
+-- LlamaForTokenClassification; class_names has those that are called otherwise.
 -- settings(c, who) → d.
 function M.family(a)
   a.classes = {}
   for suffix, Head in pairs(heads) do
-    local name = (suffix == "ForCausalLM" and a.causal_name) or a.name .. suffix
+    local name = a.class_names and a.class_names[suffix] or a.name .. suffix
     local C = module.class(name, Head)
     a.classes[name] = function(c)
       local d = a.settings(c, name)
@@ -289,13 +289,14 @@ function M.family(a)
       return base.initialize(C(d), c.initializer_range)
     end
   end
-  a.default = a.causal_name or a.name .. "ForCausalLM"
+  a.default = a.class_names and a.class_names.ForCausalLM or a.name .. "ForCausalLM"
   return a
 end
 
 --- The names of the children in Llama's files.
 function M.names(more)
   local n = { root = "model", embed = "embed_tokens", layers = "layers", norm = "norm", head = "lm_head",
+    token = "score",
     attention = "self_attn", mlp = "mlp", attention_norm = "input_layernorm", mlp_norm = "post_attention_layernorm" }
   for key, v in pairs(more or {}) do n[key] = v or nil end
   return n

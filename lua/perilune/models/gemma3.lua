@@ -35,4 +35,6 @@ return llama.family("Gemma3", "gemma3_text", fields, function(c, who)
     attention = function() return gemma2.attention(c, gemma.norm(c)) end, ropes = list,
     rope_of = function(i) return windows[i] and 2 or 1 end }, gemma2.names)
   return d
-end, { check = gemma.check })
+end, { check = gemma.check, class_names = { Model = "Gemma3TextModel",
+  ForSequenceClassification = "Gemma3TextForSequenceClassification",
+  ForTokenClassification = "Gemma3TextForTokenClassification" } })

@@ -29,13 +29,15 @@ local fields = { { "vocab_size", "count", 50257 }, { "n_positions", "count", 102
 -- GPT-2. As T.models.Llama, with GPT-2's own fields.
 --   local net = T.models.GPT2 { vocab_size = 8, n_positions = 16, n_embd = 8, n_layer = 1, n_head = 2 }
 --   print(table.concat((net(T.tensor({ { 0, 7, 3 } }, { dtype = "i64" }))):shape(), " "))  --> 1 3 8
-return decoder.family { name = "GPT2", model_type = "gpt2", causal_name = "GPT2LMHeadModel", prefix = "transformer",
+return decoder.family { name = "GPT2", model_type = "gpt2", class_names = { ForCausalLM = "GPT2LMHeadModel" },
+  prefix = "transformer",
   fields = fields, ignore = { "attn%.bias$", "attn%.masked_bias$" },
   check = function(path, given) config.only(path, given, { add_cross_attention = { false } }) end,
   settings = function(c, who)
     local act, width = config.activation(who, c.activation_function), c.n_embd
     return { names = decoder.names { root = "transformer", embed = "wte", places = "wpe", layers = "h", norm = "ln_f",
-      attention = "attn", attention_norm = "ln_1", mlp_norm = "ln_2" }, vocab = c.vocab_size, width = width,
+      token = "classifier", attention = "attn", attention_norm = "ln_1", mlp_norm = "ln_2" }, vocab = c.vocab_size,
+        width = width,
       layers = c.n_layer, places = c.n_positions, tied = c.tie_word_embeddings, dropout = c.resid_pdrop,
       embed_dropout = c.embd_pdrop,
       norm = function(n) return nn.LayerNorm(n, { eps = c.layer_norm_epsilon }) end,

@@ -22,7 +22,7 @@ return decoder.family { name = "GPTNeoX", model_type = "gpt_neox", prefix = "gpt
   ignore = { "rotary_emb%.inv_freq$", "attention%.bias$", "attention%.masked_bias$" }, settings = function(c, who)
     local act = config.activation(who, c.hidden_act)
     return { names = decoder.names { root = "gpt_neox", embed = "embed_in", norm = "final_layer_norm",
-      head = "embed_out",
+      head = "embed_out", token = "classifier",
       attention = "attention" }, vocab = c.vocab_size, width = c.hidden_size, layers = c.num_hidden_layers,
       tied = c.tie_word_embeddings, parallel = c.use_parallel_residual, dropout = c.hidden_dropout,
       embed_dropout = c.hidden_dropout,
