@@ -395,6 +395,36 @@ describe("rarer optimizers:", function()
     end
   end)
 
+  it("LBFGS keeps to max_eval also while it searches along a line, as PyTorch does", function()
+    local p = nn.Parameter(T.tensor({ -1.2, 1.0, 0.5, 2.0 }, f64))
+    local opt = optim.LBFGS({ p }, { line_search_fn = "strong_wolfe", lr = 0.3, max_iter = 1, history_size = 2 })
+    local calls = 0
+    local function closure()
+      opt:zero_grad()
+      local a, b = p[{ { 1, 3 } }], p[{ { 2, 4 } }]
+      local l = ((1 - a) ^ 2 + 100 * (b - a ^ 2) ^ 2):sum() * 0.01
+      l:backward()
+      calls = calls + 1
+      return l
+    end
+    for _, want in ipairs { 3.557, 2.581913997496357, 0.13275474630796302, 0.07889924310444102 } do
+      close(opt:step(closure):item(), want, 1e-9)
+    end
+    assert.equal(8, calls)
+  end)
+
+  it("Adam with decoupled_weight_decay is AdamW", function()
+    local a, b = nn.Parameter(T.tensor({ 1, -2 }, f64)), nn.Parameter(T.tensor({ 1, -2 }, f64))
+    local one = optim.Adam({ a }, { lr = 0.1, weight_decay = 0.3, decoupled_weight_decay = true })
+    local two = optim.AdamW({ b }, { lr = 0.1, weight_decay = 0.3 })
+    for _ = 1, 3 do
+      a.grad, b.grad = T.tensor({ 0.5, 2 }, f64), T.tensor({ 0.5, 2 }, f64)
+      one:step()
+      two:step()
+    end
+    near.same_bits(a:detach(), b:detach())
+  end)
+
   it("refuses what it cannot use", function()
     local p = nn.Parameter(T.zeros(2))
     fails("RMSprop: alpha", optim.RMSprop, { p }, { alpha = -1 })

@@ -18,16 +18,19 @@ local function make_max(p)
 end
 
 local function define(name, decay, decoupled)
-  local C = base.class(name, {
+  local known = {
     { "lr", 1e-3, check.nonnegative }, { "betas", { 0.9, 0.999 }, check.betas },
     { "eps", 1e-8, check.nonnegative }, { "weight_decay", decay, check.nonnegative },
     { "amsgrad", false, check.bool }, { "maximize", false, check.bool },
-  })
+  }
+  if not decoupled then known[#known + 1] = { "decoupled_weight_decay", false, check.bool } end
+  local C = base.class(name, known)
 
   local function settings(group, o, count)
     local betas = group.betas
     o.k, o.lr, o.beta1, o.beta2, o.eps = group.amsgrad and 5 or 4, group.lr, betas[1], betas[2], group.eps
-    o.weight_decay, o.flags = group.weight_decay, (decoupled and 1 or 0) + (group.maximize and 2 or 0)
+    local apart = decoupled or group.decoupled_weight_decay
+    o.weight_decay, o.flags = group.weight_decay, (apart and 1 or 0) + (group.maximize and 2 or 0)
     o.step = count
     return o
   end
@@ -71,7 +74,7 @@ return {
   --- Kingma & Ba 2015: m, v are running means of g and g²; p -= lr · m̂ / (√v̂ + eps), with weight_decay
   -- added
   -- to the gradient. amsgrad: v̂ from its largest value so far (Reddi et al. 2018).
-  -- `lr=1e-3 betas={0.9, 0.999} eps=1e-8 weight_decay=0 amsgrad=false maximize=false`
+  -- `lr=1e-3 betas={0.9, 0.999} eps=1e-8 weight_decay=0 amsgrad=false maximize=false decoupled_weight_decay=false`
   Adam = define("Adam", 0.0, false),
   --- The same with weight decay apart from the gradient: p -= lr·weight_decay·p first (Loshchilov & Hutter
   -- 2019). `weight_decay=0.01`

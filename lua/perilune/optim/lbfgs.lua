@@ -79,17 +79,18 @@ local function cubic_minimum(a, b, low, high)
   return min(max(t, low), high)
 end
 
-local C1, C2, TRIES = 1e-4, 0.9, 25
+local C1, C2 = 1e-4, 0.9
 
--- A step that decreases enough and flattens enough, or the best found. at(t) evaluates a step: { t, f, g, slope }.
+-- A step that decreases enough and flattens enough, or the best of `most` steps after the first. at(t) evaluates a
+-- step: { t, f, g, slope }.
 -- Returns the point and the number of evaluations.
-local function strong_wolfe(at, start, t, d_size, tolerance)
+local function strong_wolfe(at, start, t, d_size, tolerance, most)
   local before, now = start, at(t)
   local tries, evals, low, high = 0, 1, nil, nil
   local function too_high(p) return p.f > start.f + C1 * p.t * start.slope end
   local function flat(p) return abs(p.slope) <= -C2 * start.slope end
   -- grow the step until the minimum is between two points
-  while tries < TRIES do
+  while tries < most do
     if too_high(now) or (tries > 1 and now.f >= before.f) then
       low, high = before, now
       break
@@ -107,7 +108,7 @@ local function strong_wolfe(at, start, t, d_size, tolerance)
   if low.f > high.f then low, high = high, low end
   -- then narrow it
   local stuck = false
-  while tries < TRIES do
+  while tries < most do
     local left, right = min(low.t, high.t), max(low.t, high.t)
     if (right - left) * d_size < tolerance then break end
     t = cubic_minimum(low, high)
@@ -234,7 +235,7 @@ function LBFGS:step(closure)
         return { t = t, f = f, g = grad, slope = dot(grad, m.d) }
       end
       local point, used = strong_wolfe(at, { t = 0.0, f = loss, g = g, slope = slope }, m.t, largest(m.d),
-        o.tolerance_change)
+        o.tolerance_change, most - evals) -- as PyTorch's, it keeps to max_eval
       loss, g, m.t = point.f, point.g, point.t
       evals = evals + used
       move(params, m.d, m.t)
