@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: MIT
--- perilune's side of the benchmarks: one JSON line per workload and mode.
---   perilune run bench/run.lua -- [--only NAME ...] [--threads N] [--json FILE] [--list]
+-- perilune's side of the benchmarks: one JSON line per workload and mode, or a row of a table with --table.
+--   perilune run bench/run.lua -- [--only NAME ...] [--threads N] [--json FILE] [--table] [--list]
 -- Every workload and mode runs in a process of its own, so peak_rss_mb is its peak alone. A workload that
 -- cannot run is skipped with its reason on stderr.
 
@@ -24,8 +24,8 @@ local function parse(args)
       i = i + 1
       if not args[i] then fail("%s wants a value", a) end
       o[a:sub(3)] = args[i]
-    elseif a == "--list" then
-      o.list = true
+    elseif a == "--list" or a == "--table" then
+      o[a:sub(3)] = true
     elseif a ~= "--" then
       fail("unknown option '%s'", a)
     end
@@ -157,6 +157,30 @@ local function results(name, threads, take, skip)
   end
 end
 
+-- ---- a table for people -------------------------------------------------------------------------
+
+local function duration(s)
+  if not s then return "-" end
+  if s < 1e-6 then return ("%.1f ns"):format(s * 1e9) end
+  if s < 1e-3 then return ("%.2f us"):format(s * 1e6) end
+  if s < 1 then return ("%.2f ms"):format(s * 1e3) end
+  return ("%.2f s"):format(s)
+end
+
+-- What a result's line says, as a row; the heading before the first.
+local headed = false
+local function show(line)
+  local function text(key) return line:match('"' .. key .. '":%s*"([^"]*)"') end
+  local function number(key) return tonumber(line:match('"' .. key .. '":%s*(-?[%d.eE+-]+)')) end
+  local form = "%-30s %-10s %12s %12s %16s %9s"
+  if not headed then print(form:format("workload", "mode", "median", "fastest", "figure", "peak MB")) end
+  headed = true
+  local figure = number "throughput"
+  print((form:format(text "workload", text "mode", duration(number "median_s"), duration(number "min_s"),
+    figure and ("%.4g %s"):format(figure, text "unit" or "") or "-",
+    number "peak_rss_mb" and ("%.1f"):format(number "peak_rss_mb") or "-"):gsub("%s+$", "")))
+end
+
 local function main(args)
   local o = parse(args)
   if o.list then
@@ -166,7 +190,7 @@ local function main(args)
   if o.child then return child(o.only[1], o.child, o.threads) end
   for _, name in ipairs(o.only) do
     results(name, o.threads, function(line)
-      print(line)
+      if o.table then show(line) else print(line) end
       io.stdout:flush()
       if o.json then
         local f = assert(io.open(o.json, "a"))

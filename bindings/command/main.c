@@ -201,7 +201,10 @@ static int dispatch(lua_State *L, int argc, char **argv) {
   }
   if (strcmp(first, "run") == 0) return argc > 2 ? run_script(L, argc, argv, 2) : usage("%s needs a file", first);
   if (first[0] == '-' && first[1] != '\0') return usage("unknown option %s", first);
-  if (!strpbrk(first, "./") && access(first, F_OK) != 0) return usage("there is no command and no file %s", first);
+  if (!strpbrk(first, "./") && access(first, F_OK) != 0) {
+    set_args(L, argc, argv, 0, 1);
+    return command(L, "--unknown");
+  }
   return run_script(L, argc, argv, 1);
 }
 

@@ -42,19 +42,24 @@ local SEARCH = [[
   var box = document.getElementById('search'), list = document.getElementById('found');
   var sections = document.getElementById('sections');
   function show() {
-    var words = box.value.toLowerCase().trim();
+    var text = box.value.toLowerCase().trim(), words = text.split(/[\s.:()_]+/).filter(Boolean);
     list.textContent = '';
-    sections.hidden = words !== '';
-    if (words === '') return;
-    var hits = PERILUNE_INDEX.filter(function (e) { return e[0].toLowerCase().indexOf(words) >= 0; });
-    hits.sort(function (a, b) {
-      var ka = a[0].split('.').pop().toLowerCase(), kb = b[0].split('.').pop().toLowerCase();
-      var ra = ka === words ? 0 : ka.indexOf(words) === 0 ? 1 : 2;
-      var rb = kb === words ? 0 : kb.indexOf(words) === 0 ? 1 : 2;
-      return ra - rb || a[0].length - b[0].length || (a[0] < b[0] ? -1 : 1);
+    sections.hidden = text !== '';
+    if (text === '') return;
+    // every word is in the name or in the sentence about it; names come first, those that are the text before all
+    var hits = [], plain = words.join('');
+    PERILUNE_INDEX.forEach(function (e) {
+      var name = e[0].toLowerCase(), last = name.split('.').pop().replace(/_/g, ''), about = e[2].toLowerCase();
+      var in_name = words.every(function (w) { return name.indexOf(w) >= 0; });
+      if (!in_name && !words.every(function (w) { return name.indexOf(w) >= 0 || about.indexOf(w) >= 0; })) return;
+      hits.push([last === plain ? 0 : last.indexOf(plain) === 0 ? 1 : in_name ? 2 : 3, e]);
     });
-    hits.slice(0, 60).forEach(function (e) {
-      var item = document.createElement('li'), link = document.createElement('a');
+    hits.sort(function (a, b) {
+      return a[0] - b[0] || a[1][0].length - b[1][0].length || (a[1][0] < b[1][0] ? -1 : 1);
+    });
+    hits.slice(0, 60).forEach(function (hit) {
+      var item = document.createElement('li'), link = document.createElement('a'), e = hit[1];
+      link.title = e[2];
       link.href = e[1];
       link.textContent = e[0];
       item.appendChild(link);
@@ -78,7 +83,6 @@ local function escape(text)
   return (text:gsub("[&<>\"]", { ["&"] = "&amp;", ["<"] = "&lt;", [">"] = "&gt;", ['"'] = "&quot;" }))
 end
 
-local function slug(title) return (title:lower():gsub("[^%w]+", "-")) end
 local function anchor(name) return (name:gsub("[^%w_.]", "-")) end
 
 -- Paragraphs at blank lines, `code` in code.
@@ -124,7 +128,7 @@ end
 local function page(title, sections, body)
   local links = {}
   for _, s in ipairs(sections) do
-    links[#links + 1] = ('<li><a href="%s.html">%s</a> <span class="note">%d</span></li>'):format(slug(s.title),
+    links[#links + 1] = ('<li><a href="%s.html">%s</a> <span class="note">%d</span></li>'):format(s.file,
       escape(s.title), #s.entries)
   end
   return table.concat({
@@ -133,7 +137,7 @@ local function page(title, sections, body)
     ("<title>%s — perilune %s</title>"):format(escape(title), T.version),
     '<link rel="stylesheet" href="style.css">\n</head>\n<body>\n<div class="page">\n<nav>',
     '<a href="index.html"><strong>perilune</strong></a> ' .. T.version,
-    '<p><input id="search" type="search" placeholder="Search names ( / )" aria-label="Search names"></p>',
+    '<p><input id="search" type="search" placeholder="Search ( / )" aria-label="Search names and what they do"></p>',
     '<ul id="found"></ul>\n<ul id="sections">', table.concat(links, "\n"), "</ul>\n</nav>\n<main>", body,
     '</main>\n</div>\n<script src="names.js"></script>\n<script src="search.js"></script>\n</body>\n</html>', "",
   }, "\n")
@@ -145,11 +149,13 @@ return function(inventory)
   local files = { ["style.css"] = STYLE, ["search.js"] = SEARCH }
   local index = {}
   for _, s in ipairs(sections) do
-    local file = slug(s.title) .. ".html"
+    local file = s.file .. ".html"
     local out = { "<h1>" .. escape(s.title) .. "</h1>" }
     for _, entry in ipairs(s.entries) do
       article(out, entry)
-      index[#index + 1] = ('["%s","%s#%s"]'):format(entry.name, file, anchor(entry.name))
+      local about = (entry.text or ""):match "^[^\n]*\n?[^\n]*":gsub("[\\\"%c]", " "):sub(1, 160)
+      about = about:sub(1, utf8.len(about) and -1 or select(2, utf8.len(about)) - 1)
+      index[#index + 1] = ('["%s","%s#%s","%s"]'):format(entry.name, file, anchor(entry.name), about)
     end
     files[file] = page(s.title, sections, table.concat(out, "\n"))
   end
@@ -159,7 +165,7 @@ return function(inventory)
   for _, s in ipairs(sections) do
     out[#out + 1] = ("<h2>%s</h2>\n<ul class=\"names\">"):format(escape(s.title))
     for _, entry in ipairs(s.entries) do
-      out[#out + 1] = ('<li><a href="%s.html#%s">%s</a></li>'):format(slug(s.title), anchor(entry.name),
+      out[#out + 1] = ('<li><a href="%s.html#%s">%s</a></li>'):format(s.file, anchor(entry.name),
         escape((entry.name:gsub("^T%.", ""))))
     end
     out[#out + 1] = "</ul>"

@@ -7,13 +7,6 @@ local symbols = require("perilune.help.pages").all()
 local reference = require "perilune.help.reference"
 local source = require "perilune.help.source"
 
-local SECTIONS = { { "Making tensors", "creation" }, { "Elementwise", "pointwise" }, { "Reductions", "reduction" },
-  { "Shapes and views", "view" }, { "Indexing and joining", "indexing" },
-  { "Products, convolutions, networks", "heavy" },
-}
-local TITLES = {}
-for _, s in ipairs(SECTIONS) do TITLES[s[2]] = s[1] end
-
 local M = {}
 
 local function callable(v)
@@ -34,7 +27,6 @@ local function op_entry(op)
   end
   return { name = "T." .. op.name, signature = "T." .. reference.op_signature(op), text = op.doc,
     formula = op.formula, params = params, notes = { reference.op_notes(op) },
-    section = TITLES[op.class] or "Other operations",
     method = not op.flags.nomethod and op.nin >= 1 and op.name or nil, results = op.nout, op = op,
     inplace = op.flags.inplace, example = op.example }
 end
@@ -44,12 +36,10 @@ local function written_entry(name, entry)
   local value = { T = T, nn = T.nn, optim = T.optim }
   for key in path:gmatch "[^.]+" do value = type(value) == "table" and value[key] or nil end
   local written = value ~= nil and source.entry(path, value) or {}
-  local space = name:match "^(%w+)%."
-  local section = ({ nn = "Networks", optim = "Optimizers", data = "Data", F = "Networks" })[space]
-    or "Functions of T"
-  return { name = path, signature = entry.signature, text = entry.text, example = entry.example, section = section,
+  return { name = path, signature = entry.signature, text = entry.text, example = entry.example,
     params = {},
-    notes = entry.shapes and { "shapes: " .. entry.shapes } or {}, same = entry.same, arguments = written.arguments,
+    notes = entry.shapes and { "shapes: " .. entry.shapes } or {}, same = entry.same,
+    arguments = #entry.arguments > 0 and entry.arguments or written.arguments,
     class = written.class, methods = written.class and source.methods(written.class) or nil }
 end
 
@@ -79,7 +69,7 @@ local function completed(entry, value)
 end
 
 -- Adds what a table of the library holds, under a prefix, for names that have no entry yet.
-local function add_space(list, known, prefix, space, section, seen)
+local function add_space(list, known, prefix, space, seen)
   if seen[space] then return end
   seen[space] = true
   local names = {}
@@ -91,18 +81,34 @@ local function add_space(list, known, prefix, space, section, seen)
       local entry = source.entry(name, value)
       if entry then
         known[name] = true
-        list[#list + 1] = completed({ name = name, signature = entry.signature, text = entry.text, section = section,
+        list[#list + 1] = completed({ name = name, signature = entry.signature, text = entry.text,
           params = {}, notes = {}, arguments = entry.arguments, class = entry.class,
           methods = entry.class and source.methods(entry.class) or {} }, value)
       elseif callable(value) then
         known[name] = true
-        list[#list + 1] = completed({ name = name, signature = name .. "(…)", section = section, params = {},
+        list[#list + 1] = completed({ name = name, signature = name .. "(…)", params = {},
           notes = {} }, value)
       elseif type(value) == "table" and rawget(value, "__index") == nil then
-        add_space(list, known, name, value, section, seen)
+        add_space(list, known, name, value, seen)
       end
     end
   end
+end
+
+-- Sections are the pages of the reference in Markdown, and T.help()'s: title, file and entries of each.
+local function sections(list)
+  local order, by_name, by_file = {}, {}, {}
+  for i, page in ipairs(reference.pages()) do
+    order[i] = { title = page.title, file = page.file, entries = {} }
+    by_file[page.file] = order[i]
+    for _, e in ipairs(page.entries) do by_name[e.name] = order[i] end
+  end
+  for _, entry in ipairs(list) do -- a form in place is where its op is
+    local s = by_name[entry.name] or by_name[entry.name:match "^(.*)_$" or ""]
+      or by_file[entry.name:find "^nn%.F%." and "nn-functional" or entry.op and "creation" or "tools"]
+    s.entries[#s.entries + 1] = entry
+  end
+  return order
 end
 
 -- All entries, sorted by section and name; and the sections in order.
@@ -126,32 +132,15 @@ function M.all()
     end
   end
   local seen = {}
-  add_space(list, known, "nn", T.nn, "Networks", seen)
-  add_space(list, known, "optim", T.optim, "Optimizers", seen)
-  add_space(list, known, "T.data", T.data, "Data", seen)
+  add_space(list, known, "nn", T.nn, seen)
+  add_space(list, known, "optim", T.optim, seen)
+  add_space(list, known, "T.data", T.data, seen)
   for _, name in ipairs { "linalg", "metrics" } do
     local space = T[name]
-    if type(space) == "table" then add_space(list, known, "T." .. name, space, "Functions of T", seen) end
+    if type(space) == "table" then add_space(list, known, "T." .. name, space, seen) end
   end
   table.sort(list, function(a, b) return a.name < b.name end)
-  local order, by_title = {}, {}
-  local function section(title)
-    if not by_title[title] then
-      by_title[title] = { title = title, entries = {} }
-      order[#order + 1] = by_title[title]
-    end
-    return by_title[title]
-  end
-  for _, s in ipairs(SECTIONS) do section(s[1]) end
-  for _, title in ipairs { "Other operations", "Functions of T", "Networks", "Optimizers", "Data" } do
-    section(title)
-  end
-  for _, entry in ipairs(list) do
-    local s = section(entry.section)
-    s.entries[#s.entries + 1] = entry
-  end
-  for i = #order, 1, -1 do if #order[i].entries == 0 then table.remove(order, i) end end
-  return list, order
+  return list, sections(list)
 end
 
 return M

@@ -39,6 +39,126 @@ local function doc_of(out, entry)
   end
 end
 
+-- Kinds as the reference writes them, of declared arguments.
+local KINDS = { boolean = "boolean", string = "string", ["function"] = "function", value = "any", integer = "integer",
+  tensor = "perilune.Tensor", ["list of tensors"] = "perilune.Tensor[]", ["{h, c}"] = "perilune.Tensor[]",
+  ["tensor or number"] = "perilune.Tensor|number",
+  ["tensor or packed sequence"] = "perilune.Tensor|table", ["number or list"] = "number|number[]",
+  ["integer or list"] = "integer|integer[]", ["integer, list or tensor"] = "integer|integer[]|perilune.Tensor" }
+
+-- A default as it is written: what kind of value it is.
+local function of_default(text)
+  if not text then return "any" end
+  if text:find "^[-%d.]" and tonumber(text) then
+    return "number"
+  end
+  if text == "true" or text == "false" then return "boolean" end
+  if text:find '^"' then return "string" end
+  if text:find "^{[%d., -]+}$" then return "number[]" end
+  return "any"
+end
+
+-- "integer >= 0, optional" → type, whether it may be left out
+local function of_kind(text)
+  local default = text:match "default (.*)$"
+  local optional = default ~= nil or text:find ", optional$" ~= nil
+  local kind = text:gsub(", optional$", ""):gsub(",? ?default .*$", "")
+  if KINDS[kind] then return KINDS[kind], optional end
+  if kind:find "^integer" or kind == "positive integer" then
+    local words = {}
+    for word in kind:gmatch '"[^"]+"' do words[#words + 1] = word end
+    return kind:find "list" and "integer|integer[]" .. (#words > 0 and "|" .. table.concat(words, "|") or "")
+      or "integer", optional
+  end
+  if kind:find "^number" then return "number", optional end
+  if kind:find '^"' then return (kind:gsub('", "', '"|"')), optional end
+  return of_default(default), optional
+end
+
+-- name → {type, optional} of an entry: by its declared arguments, else by the options in its signature; and the names
+-- in order.
+local function typed(entry)
+  local types, order = {}, {}
+  local function add(name, kind, optional)
+    if types[name] or not name:find "^[%a_][%w_]*$" then return end
+    types[name] = { kind, optional }
+    order[#order + 1] = name
+  end
+  for _, line in ipairs(entry.arguments or {}) do
+    local name, rest = line:match "^([%w_]+): (.*)$"
+    if name then add(name, of_kind(rest)) end
+  end
+  for inner in entry.signature:gsub("→.*$", ""):gmatch "{(.*)}" do
+    local depth, part = 0, ""
+    for c in (inner .. ","):gmatch "." do
+      depth = depth + (c:find "[{(]" and 1 or 0) - (c:find "[)}]" and 1 or 0)
+      if c == "," and depth == 0 then
+        local name, default = part:match "^%s*([%a_][%w_]*)%s*=?%s*(.-)%s*$"
+        if name and part:find "=" then add(name, of_default(default ~= "" and default or nil), true) end
+        part = ""
+      else
+        part = part .. c
+      end
+    end
+  end
+  return types, order
+end
+
+-- Writes the class of an entry's table of options; its name, or nil.
+local function options_class(out, entry)
+  local types, order = typed(entry)
+  if #order == 0 then return nil, types end
+  local name = entry.name .. ".Options"
+  out[#out + 1] = "---@class " .. name
+  for _, key in ipairs(order) do
+    if not KEYWORDS[key] then out[#out + 1] = ("---@field %s? %s"):format(key, types[key][1]) end
+  end
+  if entry.signature:find "{[^}]*…" then out[#out + 1] = "---@field [string] any" end
+  out[#out + 1] = "---@field [integer] any\n"
+  return name, types
+end
+
+-- Parameter lines: kinds where they are known, and the table of options wherever it may come.
+local function param_lines(out, names, class, types)
+  for i, name in ipairs(names) do
+    local t = types[name] or types[name:gsub("_$", "")]
+    local kind = name == "options" and class or t and t[1] or "any"
+    local last = class and kind ~= class and kind ~= "any" and (i == 1 or t and t[2])
+    if last then kind = kind .. "|" .. class end
+    if name == "..." and class then kind = "any" end
+    out[#out + 1] = ("---@param %s %s"):format(name == "..." and "..." or name .. "?", kind)
+  end
+end
+
+local RETURN_KINDS = { { "^tensor", "perilune.Tensor" }, { "^x$", "perilune.Tensor" },
+  { "^booleans?$", "boolean" }, { "^numbers?$", "number" }, { "^integer$", "integer" }, { "^string$", "string" },
+  { "^text$", "string" }, { "^list of numbers$", "number[]" }, { "^list of integers$", "integer[]" },
+  { "^list of tensors$", "perilune.Tensor[]" }, { "^list of strings$", "string[]" }, { "^function$", "function" },
+  { "^module$", "nn.Module" }, { "^optimizer$", "optim.Optimizer" }, { "^table$", "table" } }
+
+-- What stands behind the arrow of a signature, as types; any, with the text, where one is not known.
+local function returned(text)
+  local list = {}
+  for part in (text:gsub(" or nil.*$", ""):gsub(",$", "") .. ","):gmatch "%s*([^,]+)," do
+    local kind
+    for _, r in ipairs(RETURN_KINDS) do kind = kind or part:find(r[1]) and r[2] end
+    list[#list + 1] = kind
+    if not kind then return "any" .. (text ~= "" and " # " .. text or "") end
+  end
+  return #list > 0 and table.concat(list, ", ") or "any"
+end
+
+-- What calling a module gives, and its methods.
+local CALLED = { LSTM = "perilune.Tensor, perilune.Tensor[]", GRU = "perilune.Tensor, perilune.Tensor",
+  RNN = "perilune.Tensor, perilune.Tensor", LSTMCell = "perilune.Tensor, perilune.Tensor",
+  MultiheadAttention = "perilune.Tensor, perilune.Tensor?", Module = "perilune.Tensor, any" }
+local METHODS = { parameters = "perilune.Tensor[]", buffers = "perilune.Tensor[]", modules = "nn.Module[]",
+  children = "nn.Module[]", named_parameters = "fun(): string, perilune.Tensor", named_buffers =
+  "fun(): string, perilune.Tensor", named_modules = "fun(): string, nn.Module", type = "string",
+  state_dict = "table<string, perilune.Tensor>", get_parameter = "perilune.Tensor" }
+local SELF = { train = true, eval = true, to = true, half = true, float = true, double = true, bfloat16 = true,
+  freeze = true, apply = true, clone = true }
+
 local RESULT = { [0] = nil, "perilune.Tensor" }
 -- Sizes may also come one by one: T.zeros(2, 3).
 local SIZED = { ["T.zeros"] = true, ["T.ones"] = true, ["T.empty"] = true, ["T.rand"] = true, ["T.randn"] = true,
@@ -93,17 +213,16 @@ local function parameters(signature)
 end
 
 local function written_function(out, entry, path)
+  local class, types = options_class(out, setmetatable({ name = path:gsub(":", ".") }, { __index = entry }))
   doc_of(out, entry)
   local names = parameters(entry.signature)
   if names[#names] ~= "..." then names[#names + 1] = "..." end -- other forms of the call: all by name, several tensors
-  for _, name in ipairs(names) do
-    out[#out + 1] = ("---@param %s any"):format(name == "..." and "..." or name .. "?")
-  end
+  param_lines(out, names, class, types)
   local returns = entry.signature:match "→%s*(.*)$" or ""
   if returns:find "^tensor" or returns:find "^x" or returns == "" and path:find "^nn%.F%." then
     out[#out + 1] = "---@return perilune.Tensor"
   else
-    out[#out + 1] = "---@return any" .. (returns ~= "" and " # " .. returns or "")
+    out[#out + 1] = "---@return " .. returned(returns)
   end
   out[#out + 1] = ("function %s(%s) end"):format(path, table.concat(names, ", "))
   out[#out + 1] = ""
@@ -126,23 +245,27 @@ end
 -- The class is a type alone; its name is the function that makes an object.
 local function class_definition(out, entry)
   local kind = entry.name
+  local options, types = options_class(out, entry)
+  local result = kind:find "^nn%." and (CALLED[kind:match "[^.]+$"] or "perilune.Tensor")
   out[#out + 1] = ("---@class %s%s"):format(kind, base_of(kind))
-  if kind:find "^nn%." then out[#out + 1] = "---@overload fun(...: any): any\n---@field [string] any" end
+  if result then
+    out[#out + 1] = ("---@overload fun(...: any): %s\n---@field [string] any"):format(result)
+  end
   for _, m in ipairs(entry.methods or source.methods(BASES[kind])) do
     local name, args = m.signature:match "^:([%w_]+)(%b())"
     local list = { "self: " .. kind }
     for _, arg in ipairs(parameters(args)) do
-      list[#list + 1] = arg == "..." and "...: any" or arg .. "?: any"
+      local tensor = name == "forward" and (arg == "x" or arg == "input" or arg == "target") and result
+      list[#list + 1] = arg == "..." and "...: any" or arg .. (tensor and "?: perilune.Tensor" or "?: any")
     end
-    out[#out + 1] = ("---@field %s fun(%s): any%s"):format(name, table.concat(list, ", "),
+    local gives = name == "forward" and result or result and (METHODS[name] or SELF[name] and kind) or "any"
+    out[#out + 1] = ("---@field %s fun(%s): %s%s"):format(name, table.concat(list, ", "), gives,
       m.text and m.text ~= "" and " # " .. m.text:gsub("%s+", " ") or "")
   end
   out[#out + 1] = ""
   doc_of(out, entry)
   local names = parameters(entry.signature)
-  for _, name in ipairs(names) do
-    out[#out + 1] = ("---@param %s any"):format(name == "..." and "..." or name .. "?")
-  end
+  param_lines(out, names, options, types)
   out[#out + 1] = "---@return " .. kind
   out[#out + 1] = ("function %s(%s) end"):format(kind, table.concat(names, ", "))
   out[#out + 1] = ""
@@ -195,10 +318,17 @@ return function(inventory)
     if parent and parent ~= "T" then open_space(parent) end
     out[#out + 1] = ("%s%s = {}\n"):format(parent and "" or "local ", path)
   end
+  local by_name = {}
+  for _, entry in ipairs(list) do by_name[entry.name] = entry end
   for _, entry in ipairs(list) do
     local path = entry.name
     local parent = path:match "^(.*)%.[^.]+$"
     if parent and parent ~= "T" then open_space(parent) end
+    local first = entry.same and by_name["T." .. entry.same:gsub("^T%.", "")]
+    if first and path:find "^T%.[%w_]+$" then -- another name: the arguments are those of the first
+      entry = setmetatable({ name = path, text = entry.text, method = first.op and path:match "[%w_]+$" or nil,
+        signature = first.signature:gsub("^[%w_.]+", path, 1), same = false }, { __index = first })
+    end
     local holder = parents[path] and path:find "^T%." -- T.log and T.plot are functions and hold others
     if holder then
       doc_of(out, entry)
@@ -222,7 +352,7 @@ return function(inventory)
       if key and core.metatable().methods[key] and not methods[key] then
         methods[key] = true
         written_function(out, { signature = entry.signature:gsub("^T%.[%w_]+%([^,)]*,?%s*", key .. "("),
-          text = entry.text, example = entry.example }, "Tensor:" .. key)
+          text = entry.text, example = entry.example, arguments = entry.arguments }, "Tensor:" .. key)
       end
     end
   end

@@ -8,6 +8,9 @@ local here = arg[0]:match "^(.*)docs/make/run%.lua$" or "./"
 
 local FILES = {
   { "docs/man/perilune.1", "man" },
+  { "docs/completion/perilune.bash", "complete", "bash" },
+  { "docs/completion/_perilune", "complete", "zsh" },
+  { "docs/completion/perilune.fish", "complete", "fish" },
 }
 
 local function write(path, text)
@@ -32,7 +35,7 @@ end
 
 local check, stale = arg[1] == "--check", 0
 for _, entry in ipairs(FILES) do
-  local path, text = here .. entry[1], dofile(here .. "docs/make/" .. entry[2] .. ".lua")()
+  local path, text = here .. entry[1], dofile(here .. "docs/make/" .. entry[2] .. ".lua")(entry[3])
   local f = io.open(path, "rb")
   local old = f and f:read "a"
   if f then f:close() end

@@ -37,6 +37,15 @@ describe("perilune", function()
       assert.equal(2, status, wrong .. ": " .. text)
       assert.truthy(#text > 10, wrong)
     end
+    for typed, meant in pairs { hepl = "help", bech = "bench", docktest = "doctest", lauch = "launch" } do
+      text = perilune(typed)
+      local said = ("no command and no file %s, did you mean perilune %s?"):format(typed, meant)
+      assert.truthy(text:find(said, 1, true), text)
+    end
+    assert.truthy(perilune("nosuchcommand"):find("no command and no file nosuchcommand; see", 1, true))
+    assert.truthy(perilune("help"):find("\n  losses +%d+  Losses"))
+    assert.truthy(perilune("help optim"):find("optim\n.*\n  optim.Adam +Adam %(Kingma"))
+    assert.truthy(perilune("help --names"):find("\nnn.Linear\n", 1, true))
     text, status = perilune "nowhere.lua"
     assert.equal(1, status)
     assert.truthy(text:find("nowhere.lua", 1, true))

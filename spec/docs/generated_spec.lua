@@ -72,12 +72,81 @@ describe("generated files", function()
         end
       end
       assert.same({}, missing)
-      for _, line in ipairs { "---@class nn.Linear: nn.Module", "---@field forward fun(self: nn.Linear, x?: any): any",
+      for _, line in ipairs { "---@class nn.Linear: nn.Module",
+        "---@field forward fun(self: nn.Linear, x?: perilune.Tensor): perilune.Tensor",
         "---@return nn.Linear", "---@class optim.Adam: optim.Optimizer", "---@class optim.Optimizer",
         "---@field step fun(self: optim.Optimizer, closure?: any): any", "---@class perilune.log",
         "function T.log.csv(path, options, ...) end", "function T.rand(...) end" } do
         assert.truthy(meta:find("\n" .. line, 1, true), line)
       end
+    end)
+
+    -- One inventory for help, the reference, editors and examples.
+    it("give every public name help, and editors the types of its declared arguments", function()
+      local list = dofile(root .. "/docs/make/inventory.lua").all()
+      local about, T = require "perilune.repl.about", require "perilune"
+      local env, meta = { T = T, nn = T.nn, optim = T.optim }, term.read(dir .. "/luals/perilune.lua")
+      local without, declared = {}, 0
+      local fields = {}
+      for class, body in meta:gmatch "\n%-%-%-@class ([%w_.]+)%.Options\n(.-)\n\n" do fields[class] = body end
+      for _, e in ipairs(list) do
+        local text, known = about.name(e.name, env)
+        if known == false or not text:find "\n" then without[#without + 1] = e.name .. " (help)" end
+        for _, line in ipairs(not e.op and not e.same and e.arguments or {}) do
+          local name, kind = line:match "^([%a_][%w_]*): (.*)$"
+          declared = declared + (name and 1 or 0)
+          local of = name and fields[e.name]
+          local type = of and ("\n" .. of .. "\n"):match("\n%-%-%-@field " .. name .. "%? ([^\n]+)\n")
+          if name and (not type or type == "any" and not kind:find "^value" and not kind:find "default nil") then
+            without[#without + 1] = ("%s: %s (%s)"):format(e.name, line, type or "none")
+          end
+        end
+      end
+      assert.is_true(#list > 1200 and declared > 1000, #list .. " names, " .. declared .. " arguments")
+      assert.equal("", table.concat(without, "\n"))
+      for _, line in ipairs { "---@field bias? boolean", "---@param in_features? integer|nn.Linear.Options",
+        "---@overload fun(...: any): perilune.Tensor" } do
+        assert.truthy(meta:find("\n" .. line, 1, true), line)
+      end
+    end)
+
+    it("are found by words, and have the pages of the reference in Markdown", function()
+      local index = term.read(dir .. "/html/names.js")
+      assert.truthy(index:find('["T.backward","bindings.html#T.backward","Adds the gradients', 1, true))
+      for file in io.popen("ls " .. term.quote(dir .. "/reference")):lines() do
+        local page = file:gsub("%.md$", ".html")
+        if file ~= "README.md" then assert.truthy(#term.read(dir .. "/html/" .. page) > 100, page) end
+      end
+      local missing = term.missing "node"
+      if missing then return end
+      local script = term.read(dir .. "/html/search.js")
+      local page = ([[var found = []; var box = { value: %%q, addEventListener: function (n, f) { this[n] = f; } };
+        var node = function () { return { appendChild: function (c) { if (c.href) found.push(c.textContent); } }; };
+        global.document = { getElementById: function (id) { return id === 'search' ? box : node(); },
+          createElement: node, addEventListener: function () {} };
+        %s %s box.input(); console.log(found.slice(0, 3).join(' '));]]):format(index:gsub("%%", "%%%%"), script:gsub(
+        "%%", "%%%%"))
+      for typed, want in pairs { ["backward"] = "T.backward", ["cross entropy"] = "T.cross_entropy",
+        ["matrix product"] = "T.", ["x:exp()"] = "T.exp" } do
+        local file = dir .. "/search_test.js"
+        term.write(file, page:format(typed))
+        local text = term.shell("node " .. term.quote(file))
+        assert.truthy(text:find(want, 1, true), typed .. ": " .. text)
+      end
+    end)
+
+    it("complete the command in a shell", function()
+      local missing = term.missing "bash"
+      if missing then return pending(missing) end
+      local function completed(words, n)
+        local text = term.shell(([[PATH=%s:$PATH bash -c 'source %s/docs/completion/perilune.bash
+          COMP_WORDS=(%s); COMP_CWORD=%d; _perilune; echo "${COMPREPLY[*]}"']]):format(term.quote(
+          (term.command:gsub("/perilune$", ""))), root, words, n))
+        return text:gsub("\n$", "")
+      end
+      assert.equal("doctest", completed("perilune doct", 1))
+      assert.equal("softshrink softplus softsign softmax", completed("perilune help soft", 2))
+      assert.equal("--atol --any-dtype", completed("perilune diff --a", 2))
     end)
 
     it("give every name a text and an example", function()

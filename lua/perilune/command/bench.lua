@@ -73,13 +73,23 @@ end
 return function(...)
   local root = checkout()
   if root then
-    _G.arg = { [0] = root .. "/bench/run.lua", ... }
+    -- for people a table; --json - prints the lines instead, --json FILE writes them as well
+    local args, lines = { ... }, false
+    for i = #args, 1, -1 do
+      if args[i] == "--json" and args[i + 1] == "-" then
+        table.remove(args, i)
+        table.remove(args, i)
+        lines = true
+      end
+    end
+    if not lines then args[#args + 1] = "--table" end
+    _G.arg = { [0] = root .. "/bench/run.lua", table.unpack(args) }
     local f, message = loadfile(root .. "/bench/run.lua")
     if not f then
       io.stderr:write("perilune bench: ", message, "\n")
       return 1
     end
-    return f(...)
+    return f(table.unpack(args))
   end
   if select("#", ...) > 0 then
     io.stderr:write("perilune bench: options are those of bench/run.lua, and there is no checkout here\n")

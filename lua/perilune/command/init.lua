@@ -50,11 +50,18 @@ function commands.help(...)
     print(T.help_text())
     return OK
   end
+  if ... == "--names" then
+    for _, page in ipairs(require("perilune.help.reference").pages()) do
+      for _, e in ipairs(page.entries) do print((e.name:gsub("^T%.", ""))) end
+    end
+    return OK
+  end
   local about = require "perilune.repl.about"
   local env = setmetatable({ T = T, nn = T.nn, optim = T.optim }, { __index = _G })
   local status = OK
   for _, name in ipairs { ... } do
-    local text, known = about.name(name, env)
+    local text, known = require("perilune.help.reference").topic(name), nil
+    if not text then text, known = about.name(name, env) end
     if known == false then
       io.stderr:write("perilune help: ", text, "\n")
       status = FAILED
@@ -155,6 +162,15 @@ return function(name, ...)
   if name == "--help" then
     print(M.overview())
     return OK
+  end
+  if name == "--unknown" then
+    local word, names = ..., {}
+    for i, page in ipairs(pages) do names[i] = page[1] end
+    table.sort(names)
+    local near = require("perilune.options").nearest(word, names)
+    io.stderr:write(("perilune: there is no command and no file %s%s; see perilune --help\n"):format(word,
+      near and (", did you mean perilune %s?"):format(near) or ""))
+    return USAGE
   end
   local first = ...
   local f = commands[name]

@@ -12,8 +12,9 @@ error in the script (exit status 130), a second one ends the process.]] },
   { "-e", "-e CODE ARGS...", "runs code",
     "The arguments are in arg[1]... and in `...`." },
   { "bench", "bench [OPTIONS]", "measures this machine",
-    [[In a checkout, or with one in the folder above, runs bench/run.lua with the options (--only NAME, --threads N,
---json FILE, --list); elsewhere a few probes, each the median of five samples.]] },
+    [[In a checkout, or with one in the folder above, runs the workloads of bench/ and prints a table (--only NAME ...,
+--threads N, --list; --json FILE writes JSON lines as well, --json - prints them instead of the table); elsewhere a few
+probes, each the median of five samples.]] },
   { "info", "info", "version, libraries, threads: the block for a bug report",
     "" },
   { "peek", "peek [--header] FILE...", "what is in a file: tensors with statistics, metadata, events",
@@ -21,8 +22,9 @@ error in the script (exit status 130), a second one ends the process.]] },
 first bytes, and models in shards by their index or folder. For each tensor: dtype, shape, range, mean, standard
 deviation, count of NaN. --header reads no elements of safetensors and GGUF. Exit status 1 if a file cannot be
 read.]] },
-  { "help", "help NAME...", "what a name is: perilune help softmax",
-    [[NAME is an op, a function of T, or a path such as nn.Linear. Without a name, lists all.
+  { "help", "help [NAME...]", "what a name is: perilune help softmax",
+    [[NAME is an op, a function of T, a path such as nn.Linear, a pattern such as 'soft*', or a topic, which lists its
+names. Without a name, lists the topics; --names lists all names, one a line.
 Exit status 1 if there is no such name.]] },
   { "doctest", "doctest [--verbose] FILE.md...", "runs the Lua blocks of Markdown files",
     [[Compares what each block prints with the lines behind `-->` in it. Blocks that do not load perilune themselves get

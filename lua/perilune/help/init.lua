@@ -48,15 +48,6 @@ return function(T, core)
     return table.concat(lines, "\n")
   end
 
-  local function known_names()
-    local ops, others = {}, {}
-    for name, o in pairs(by_name) do if not o.flags.internal then ops[#ops + 1] = name end end
-    for name in pairs(symbols) do others[#others + 1] = name end
-    table.sort(ops)
-    table.sort(others)
-    return table.concat(ops, " "), table.concat(others, " ")
-  end
-
   -- T.help(name or function) prints and returns nothing; T.help_text(…) returns the text or nil.
   --- T.help_text(what) → string
   -- What T.help prints.
@@ -78,11 +69,12 @@ return function(T, core)
     if op then return page(op) end
     if type(what) == "function" and of_functional(what) then return page(of_functional(what)) end
     if what == nil then
-      local ops, others = known_names()
-      return ("ops: %s\nother functions: %s\nT.help(\"name\") says more about one."):format(ops, others)
+      return require("perilune.help.reference").topics()
     end
     if core.is_tensor(what) then return what:brief() end
     if type(what) == "string" then
+      local names = require("perilune.help.reference").topic(what)
+      if names then return names end
       local path = require("perilune.help.elsewhere").meant(what)
       local plain = path and path:gsub("^T%.", ""):gsub("^x:", "")
       local function bare(name) return name:match("[^.:]*$"):lower():gsub("_", "") end
@@ -97,7 +89,7 @@ return function(T, core)
   end
 
   --- T.help(what)
-  -- Prints what an op or a function is: by name or by value. T.help() lists the names.
+  -- Prints what an op or a function is: by name or by value. T.help() lists topics, T.help("topic") the names of one.
   --   T.help("help_text")
   T.help = function(what) print(T.help_text(what)) end
 

@@ -98,7 +98,7 @@ local entries
 function M.all()
   if entries then return entries end
   core.load_parts() -- all functions are there, with their arguments and other names
-  for _, part in ipairs { "nn", "optim" } do require("perilune." .. part) end -- they declare arguments when they load
+  getmetatable(require "perilune").__pairs(require "perilune") -- loads every part: each declares its arguments then
   local all = {}
   for _, file in ipairs(comments.files()) do read(file, all) end
   for path, entry in pairs(all) do complete(path, entry) end

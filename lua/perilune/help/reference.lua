@@ -149,6 +149,42 @@ function M.pages()
   return pages
 end
 
+-- ---- by topic ---------------------------------------------------------------------------------------------------
+
+--- The list of topics: file and title of each page.
+function M.topics()
+  local lines = { "Topics; T.help(\"topic\") lists the names of one, T.help(\"name\") says what a name is:" }
+  for _, p in ipairs(M.pages()) do
+    if #p.entries > 0 then lines[#lines + 1] = ("  %-14s %3d  %s"):format(p.file, #p.entries, p.title) end
+  end
+  return table.concat(lines, "\n")
+end
+
+local WIDTH = 116
+
+-- The first sentence of a text, cut where it is longer than `room` characters.
+local function sentence(text, room)
+  text = text:gsub("%s+", " ")
+  local first = text:match "^(.-[.;:])%s" or text
+  if (utf8.len(first) or #first) <= room then return first end
+  return first:sub(1, utf8.offset(first, room) - 1) .. "…"
+end
+
+--- The names of a topic, each with its first sentence; nil where the word is no topic.
+function M.topic(word)
+  for _, p in ipairs(M.pages()) do
+    if p.file == word:lower() and #p.entries > 0 then
+      local lines, widest = { p.title }, 0
+      for _, e in ipairs(p.entries) do widest = math.max(widest, #e.name) end
+      for _, e in ipairs(p.entries) do
+        lines[#lines + 1] = ("  %-" .. widest .. "s  %s"):format(e.name, sentence(e.text, math.max(30, WIDTH - widest)))
+      end
+      return table.concat(lines, "\n")
+    end
+  end
+  return nil
+end
+
 -- ---- errors ------------------------------------------------------------------------------------------------------
 
 -- The value at a path such as "T.linalg.lu" or "nn.Linear".

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: MIT
+# Completion of perilune for bash; written by docs/make/complete.lua.
+_perilune() {
+  local word=${COMP_WORDS[COMP_CWORD]} options= kind=files
+  COMPREPLY=()
+  if [ "$COMP_CWORD" -eq 1 ]; then
+    COMPREPLY=($(compgen -W 'repl run bench info peek help doctest new diff convert launch --version --help -e' -- "$word") $(compgen -f -X '!*.lua' -- "$word")
+      $(compgen -d -- "$word"))
+    return
+  fi
+  case ${COMP_WORDS[1]} in
+    repl) options='--help' kind=none ;;
+    run) options='--help' kind=files ;;
+    bench) options='--only --threads --list --json --help' kind=none ;;
+    info) options='--help' kind=none ;;
+    peek) options='--header --help' kind=files ;;
+    help) options='--names --help' kind=names ;;
+    doctest) options='--verbose --help' kind=files ;;
+    new) options='--help' kind=none ;;
+    diff) options='--atol --rtol --any-dtype --help' kind=files ;;
+    convert) options='--type --dtype --help' kind=files ;;
+    launch) options='-n --hosts --hostfile --threads --tag --env --master-addr --master-port --show --help' kind=files ;;
+  esac
+  case $word in
+    -*) COMPREPLY=($(compgen -W "$options" -- "$word")) ;;
+    *)
+      case $kind in
+        names) COMPREPLY=($(compgen -W "$(perilune help --names 2>/dev/null)" -- "$word")) ;;
+        files) COMPREPLY=($(compgen -f -- "$word")) ;;
+      esac ;;
+  esac
+}
+complete -o filenames -F _perilune perilune

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: MIT
+# Completion of perilune for fish; written by docs/make/complete.lua.
+complete -c perilune -n __fish_use_subcommand -l version -d 'the version'
+complete -c perilune -n __fish_use_subcommand -s e -x -d 'runs code'
+complete -c perilune -n __fish_use_subcommand -a repl -d 'the prompt: reads, evaluates and shows inputs'
+complete -c perilune -n __fish_use_subcommand -a run -d 'runs a script; FILE - is standard input'
+complete -c perilune -n __fish_use_subcommand -a bench -d 'measures this machine'
+complete -c perilune -n __fish_use_subcommand -a info -d 'version, libraries, threads: the block for a bug report'
+complete -c perilune -n __fish_use_subcommand -a peek -d 'what is in a file: tensors with statistics, metadata, events'
+complete -c perilune -n __fish_use_subcommand -a help -d 'what a name is: perilune help softmax'
+complete -c perilune -n __fish_use_subcommand -a doctest -d 'runs the Lua blocks of Markdown files'
+complete -c perilune -n __fish_use_subcommand -a new -d 'makes a folder with a small project that trains'
+complete -c perilune -n __fish_use_subcommand -a diff -d 'compares the tensors of two files'
+complete -c perilune -n __fish_use_subcommand -a convert -d 'writes the tensors of a file in another format'
+complete -c perilune -n __fish_use_subcommand -a launch -d 'runs a script in several processes that train together'
+complete -c perilune -n '__fish_seen_subcommand_from repl' -l help
+complete -c perilune -n '__fish_seen_subcommand_from repl' -f
+complete -c perilune -n '__fish_seen_subcommand_from run' -l help
+complete -c perilune -n '__fish_seen_subcommand_from bench' -l only
+complete -c perilune -n '__fish_seen_subcommand_from bench' -l threads
+complete -c perilune -n '__fish_seen_subcommand_from bench' -l list
+complete -c perilune -n '__fish_seen_subcommand_from bench' -l json
+complete -c perilune -n '__fish_seen_subcommand_from bench' -l help
+complete -c perilune -n '__fish_seen_subcommand_from bench' -f
+complete -c perilune -n '__fish_seen_subcommand_from info' -l help
+complete -c perilune -n '__fish_seen_subcommand_from info' -f
+complete -c perilune -n '__fish_seen_subcommand_from peek' -l header
+complete -c perilune -n '__fish_seen_subcommand_from peek' -l help
+complete -c perilune -n '__fish_seen_subcommand_from help' -l names
+complete -c perilune -n '__fish_seen_subcommand_from help' -l help
+complete -c perilune -n '__fish_seen_subcommand_from help' -f -a '(perilune help --names 2>/dev/null)'
+complete -c perilune -n '__fish_seen_subcommand_from doctest' -l verbose
+complete -c perilune -n '__fish_seen_subcommand_from doctest' -l help
+complete -c perilune -n '__fish_seen_subcommand_from new' -l help
+complete -c perilune -n '__fish_seen_subcommand_from new' -f
+complete -c perilune -n '__fish_seen_subcommand_from diff' -l atol
+complete -c perilune -n '__fish_seen_subcommand_from diff' -l rtol
+complete -c perilune -n '__fish_seen_subcommand_from diff' -l any-dtype
+complete -c perilune -n '__fish_seen_subcommand_from diff' -l help
+complete -c perilune -n '__fish_seen_subcommand_from convert' -l type
+complete -c perilune -n '__fish_seen_subcommand_from convert' -l dtype
+complete -c perilune -n '__fish_seen_subcommand_from convert' -l help
+complete -c perilune -n '__fish_seen_subcommand_from launch' -s n
+complete -c perilune -n '__fish_seen_subcommand_from launch' -l hosts
+complete -c perilune -n '__fish_seen_subcommand_from launch' -l hostfile
+complete -c perilune -n '__fish_seen_subcommand_from launch' -l threads
+complete -c perilune -n '__fish_seen_subcommand_from launch' -l tag
+complete -c perilune -n '__fish_seen_subcommand_from launch' -l env
+complete -c perilune -n '__fish_seen_subcommand_from launch' -l master-addr
+complete -c perilune -n '__fish_seen_subcommand_from launch' -l master-port
+complete -c perilune -n '__fish_seen_subcommand_from launch' -l show
+complete -c perilune -n '__fish_seen_subcommand_from launch' -l help
