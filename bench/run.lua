@@ -171,14 +171,14 @@ end
 local headed = false
 local function show(line)
   local function text(key) return line:match('"' .. key .. '":%s*"([^"]*)"') end
-  local function number(key) return tonumber(line:match('"' .. key .. '":%s*(-?[%d.eE+-]+)')) end
+  local function value(key) return tonumber(line:match('"' .. key .. '":%s*(-?[%d.eE+-]+)')) end
   local form = "%-30s %-10s %12s %12s %16s %9s"
   if not headed then print(form:format("workload", "mode", "median", "fastest", "figure", "peak MB")) end
   headed = true
-  local figure = number "throughput"
-  print((form:format(text "workload", text "mode", duration(number "median_s"), duration(number "min_s"),
+  local figure = value "throughput"
+  print((form:format(text "workload", text "mode", duration(value "median_s"), duration(value "min_s"),
     figure and ("%.4g %s"):format(figure, text "unit" or "") or "-",
-    number "peak_rss_mb" and ("%.1f"):format(number "peak_rss_mb") or "-"):gsub("%s+$", "")))
+    value "peak_rss_mb" and ("%.1f"):format(value "peak_rss_mb") or "-"):gsub("%s+$", "")))
 end
 
 local function main(args)

@@ -79,7 +79,8 @@ function shells.zsh()
     local kind = c.argument == "names" and "compadd -- ${(f)\"$(perilune help --names 2>/dev/null)\"}"
       or c.argument == "files" and "_files" or ":"
     cases[#cases + 1] = ("    %s)\n      options=(%s)\n      "
-      .. "[[ $words[CURRENT] == -* ]] && compadd -- $options || %s ;;"):format(c.name, table.concat(c.options, " "), kind)
+      .. "[[ $words[CURRENT] == -* ]] && compadd -- $options || %s ;;"):format(
+      c.name, table.concat(c.options, " "), kind)
   end
   return ([[
 #compdef perilune

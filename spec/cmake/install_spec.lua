@@ -42,8 +42,10 @@ describe("an installed perilune", function()
         prefix, prefix)))
     end
     for _, file in ipairs { "share/man/man1/perilune.1", "share/doc/perilune/html/index.html",
-      "share/perilune/luals/perilune.lua", "share/bash-completion/completions/perilune",
-      "share/zsh/vendor-completions/_perilune", "share/fish/vendor_completions.d/perilune.fish", "include/perilune/perilune.h", "share/doc/perilune/CHANGELOG.md" } do
+      "share/perilune/luals/perilune.lua",
+      "share/bash-completion/completions/perilune",
+      "share/zsh/vendor-completions/_perilune", "share/fish/vendor_completions.d/perilune.fish",
+      "include/perilune/perilune.h", "share/doc/perilune/CHANGELOG.md" } do
       assert.truthy(#term.read(prefix .. "/" .. file) > 50, file)
     end
   end)
