@@ -264,3 +264,117 @@ describe("x:spark", function()
     assert.equal("▃", T.tensor(0.3):spark { lo = 0, hi = 1 })
   end)
 end)
+
+-- What a reader of a chart relies on.
+describe("a picture", function()
+  local function tag_list(svg, name, fill)
+    local out = {}
+    for _, tag in ipairs(tags_of(svg)) do
+      if tag.name == name and (not fill or attr(tag, "fill") == fill) then out[#out + 1] = tag end
+    end
+    return out
+  end
+
+  -- The box of the axes: the dark polyline of three points.
+  local function axes_box(svg)
+    local p = polylines(svg, "#333333")[1]
+    return p[1][1], p[1][2], p[3][1], p[2][2] -- left, top, right, bottom
+  end
+
+  it("has bars that stand on 0 and are whole, inside the axes", function()
+    for _, case in ipairs { { 31, 52, 44 }, { -3, 2, -1, 4 }, { -5, -6 }, { 7 }, { 0, 0 } } do
+      local svg = T.plot(case, { style = "bars" }):svg()
+      local left, top, right, bottom = axes_box(svg)
+      local bars, width, zero = tag_list(svg, "rect", "#0072b2"), nil, nil
+      assert.equal(#case, #bars)
+      for i, bar in ipairs(bars) do
+        local x, y, w, h = tonumber(attr(bar, "x")), tonumber(attr(bar, "y")), tonumber(attr(bar, "width")),
+          tonumber(attr(bar, "height"))
+        assert.is_true(x >= left and x + w <= right + 0.01 and y >= top and y + h <= bottom + 0.01)
+        width, zero = width or w, zero or (case[i] > 0 and y + h or y)
+        assert.is_true(math.abs(w - width) < 0.02, "bars are equally wide")
+        assert.is_true(math.abs((case[i] > 0 and y + h or y) - zero) < 0.02, "bars have one ground")
+      end
+      if math.min(table.unpack(case)) >= 0 then assert.is_true(math.abs(zero - bottom) < 0.02) end
+    end
+    assert.same({ 0.5, 3.5 }, { T.plot({ 1, 2, 3 }, { style = "bars" }):axes().lo, T.plot({ 1, 2, 3 },
+      { style = "bars" }):axes().hi })
+  end)
+
+  it("has ticks on logarithmic axes of less than a decade", function()
+    for _, case in ipairs { { 2.1, 4.8 }, { 0.3, 3.2 }, { 1.1, 1.2 }, { 20, 90 }, { 0.011, 0.05 } } do
+      local list = ticks.axis(case[1], case[2], true).ticks(6)
+      assert.is_true(#list >= 2, case[1] .. " to " .. case[2])
+      for i = 2, #list do assert.is_true(list[i].at > list[i - 1].at and list[i].text ~= list[i - 1].text) end
+    end
+  end)
+
+  it("has a legend that hides nothing", function()
+    local falling, rising, noise = {}, {}, {}
+    for i = 1, 50 do
+      falling[i], rising[i] = 50 - i, i
+    end
+    for i = 1, 400 do noise[i] = (i * 7919) % 53 end
+    local places = {}
+    for k, y in ipairs { falling, rising, noise } do
+      local svg = T.plot({ { y = y, label = "a label" } }):svg()
+      local box = tag_list(svg, "rect", "#ffffff")[2]
+      local x, top = tonumber(attr(box, "x")), tonumber(attr(box, "y"))
+      local w, h = tonumber(attr(box, "width")), tonumber(attr(box, "height"))
+      for _, line in ipairs(polylines(svg, "#0072b2")) do
+        for _, p in ipairs(line) do
+          assert.is_false(p[1] > x and p[1] < x + w and p[2] > top and p[2] < top + h)
+        end
+      end
+      local _, _, right = axes_box(svg)
+      places[k] = x > right and "outside" or "inside"
+      assert.is_true(x + w <= 640)
+    end
+    assert.same({ "inside", "inside", "outside" }, places)
+  end)
+
+  it("has units as long on both axes where that is asked for", function()
+    local t = T.linspace(0, 2 * math.pi, 50)
+    local p = polylines(T.plot(t:cos() * 3, t:sin() * 3, { aspect = "equal" }):svg(), "#0072b2")[1]
+    local lo, hi = { math.huge, math.huge }, { -math.huge, -math.huge }
+    for _, point in ipairs(p) do
+      for d = 1, 2 do lo[d], hi[d] = math.min(lo[d], point[d]), math.max(hi[d], point[d]) end
+    end
+    assert.is_true(math.abs((hi[1] - lo[1]) / (hi[2] - lo[2]) - 1) < 0.01)
+    assert.has_error(function() T.plot({ 1 }, { aspect = "square" }) end)
+    assert.has_error(function() T.plot({ 1 }, { aspect = "equal", yscale = "log" }) end)
+  end)
+
+  it("of a tensor has its title", function()
+    local image = T.zeros(8, 8):imshow { title = "µ = 0" }
+    local pixels = read_png(image:png())
+    assert.same({ 8 * 32 + 30, 8 * 32 }, { pixels:size(-2), pixels:size(-1) })
+    local head = pixels:narrow(-2, 1, 30)
+    assert.is_true(head:eq(255):sum():item() > 0.8 * head:numel() and head:lt(128):sum():item() > 30)
+    assert.is_true(texts(image:svg())["µ = 0"])
+    assert.same({ 64, 64 }, { read_png(T.zeros(8, 8):imshow { title = "wide", scale = 8 }:png()):size(-2) - 30, 64 })
+  end)
+
+  it("draws Latin-1, Greek and signs with letters of their own, smoothly", function()
+    local font = require "perilune.plot.font"
+    local box, seen, count = font.strokes "\u{4e00}", {}, 0
+    local letters = "ÀÁÂÃÄÅÆÇÈÉÊËÌÍÎÏÐÑÒÓÔÕÖ×ØÙÚÛÜÝÞßàáâãäåæçèéêëìíîïðñòóôõö÷øùúûüýþÿ¡¢£¥§°±²³µ¶·¹«»¿"
+      .. "αβγδεζηθικλμνξοπρσςτυφχψωΓΔΘΛΞΠΣΦΨΩάέήίύώ€∞≤≥≈≠√∂∇→←–"
+    local function text_of(strokes)
+      local out = {}
+      for i, s in ipairs(strokes) do out[i] = table.concat(s, ",") end
+      return table.concat(out, " ")
+    end
+    for _, code in utf8.codes(letters) do
+      local char = utf8.char(code)
+      local text = text_of(font.strokes(char))
+      assert.is_true(text ~= text_of(box) and #text > 0, char)
+      assert.is_true(seen[text] == nil or char == "μ" or char == "µ" or seen[text] == "Σ", char)
+      seen[text], count = char, count + 1
+    end
+    assert.is_true(count > 120)
+    local head = read_png(T.plot({ 1, 2 }, { title = "größe σ" }):png()):narrow(-2, 1, 50)
+    local grey = head:gt(60):logical_and(head:lt(220)):sum():item()
+    assert.is_true(grey > 100, "edges have shades: " .. grey)
+  end)
+end)

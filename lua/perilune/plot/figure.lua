@@ -16,23 +16,45 @@ local function deliver(who, path, bytes)
   return core.write_file(path, bytes)
 end
 
+-- The least distance of two neighbouring positions: how wide bars may be.
+local function spacing(x)
+  local sorted, least = { table.unpack(x) }, math.huge
+  table.sort(sorted)
+  for i = 2, #sorted do
+    local gap = sorted[i] - sorted[i - 1]
+    if gap > 0 and gap < least then least = gap end
+  end
+  return least < math.huge and least or 1
+end
+
 --- Both axes, from the limits given and the values of the series.
 function Figure:axes()
-  local xs, ys, bars = {}, {}, nil
+  local xs, ys, bars, all = {}, {}, false, true
   for i, s in ipairs(self.series) do
     xs[i], ys[i] = s.x, s.y
-    bars = bars or (s.style == "bars" and s.step)
+    if s.style == "bars" then
+      bars = true
+      s.step = s.step or spacing(s.x)
+      local lo, hi = ticks.range { s.x }
+      xs[#self.series + i] = { lo - s.step / 2, hi + s.step / 2 } -- whole bars are inside
+    else
+      all = false
+    end
   end
+  for i = 1, 2 * #self.series do xs[i] = xs[i] or {} end
   local function axis(limits, lists, log, tight, with_zero)
     local lo, hi = ticks.range(lists, log)
     if with_zero then lo, hi = math.min(lo, 0), math.max(hi, 0) end
     if limits then return ticks.axis(limits[1], limits[2], log, true) end
     return ticks.axis(lo, hi, log, tight)
   end
-  local xaxis = axis(self.xlim, xs, self.xscale == "log", not bars)
-  local yaxis = axis(self.ylim, ys, self.yscale == "log", false, bars)
-  if bars and not self.ylim and yaxis.lo < 0 and ticks.range(ys) >= 0 then
-    yaxis = ticks.axis(0, yaxis.hi, false, true)
+  local xaxis = axis(self.xlim, xs, self.xscale == "log", all or not bars)
+  local log = self.yscale == "log"
+  local yaxis = axis(self.ylim, ys, log, false, bars and not log)
+  if bars and not self.ylim and not log then -- bars stand on 0, without room below it
+    local lo, hi = ticks.range(ys)
+    local nothing = lo == hi and lo == 0
+    yaxis = ticks.axis(lo >= 0 and 0 or yaxis.lo, nothing and 1 or hi <= 0 and 0 or yaxis.hi, false, true)
   end
   return xaxis, yaxis
 end
@@ -63,7 +85,8 @@ end
 function Figure:png(path, opts)
   if type(path) == "table" then path, opts = nil, path end
   opts = sizes("figure:png", opts, { "width", "height", "scale" })
-  return deliver("figure:png", path, require "perilune.plot.raster"(page_of(self, opts), opts.scale or 2))
+  return deliver("figure:png", path,
+    core.png(require "perilune.plot.raster"(page_of(self, opts), opts.scale or 2)))
 end
 
 --- A file of the kind that its name ends in: .svg, .png or .txt.

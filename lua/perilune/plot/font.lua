@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: MIT
---- Letters of 5 × 8 dots for pictures made of pixels. A digit of base 32 a row; the eighth row is below the line.
+--- Letters for pictures made of pixels: 5 × 8 dots, between whose neighbours a pen of one dot draws. A digit of base 32
+-- a row; the eighth row is below the line. Latin-1, Greek, and signs of units and comparisons.
 -- @module perilune.plot.font
 local M = { width = 5, height = 8 }
 
@@ -20,17 +21,88 @@ local rows = {
   ["]"] = "e22222e", ["{"] = "2448442", ["}"] = "8442448", ["_"] = "0000000v", ["%"] = "op248j3", ["#"] = "aavavaa",
   ["&"] = "cik8lid", ["'"] = "4480000", ['"'] = "aaa0000", ["@"] = "eh1dlle", ["|"] = "4444444", ["~"] = "008l200",
   ["^"] = "4ah0000", ["$"] = "4fke5u4", ["`"] = "8420000", ["…"] = "00000l0",
+  -- Greek
+  ["α"] = "009liid", ["β"] = "0ehuhugg", ["γ"] = "00hha444", ["δ"] = "68ehhhe", ["ε"] = "00egcge", ["ζ"] = "u48gge16",
+  ["η"] = "00mphhh1", ["θ"] = "ciiuiic", ["ι"] = "00c4446", ["κ"] = "00ikoki", ["λ"] = "844aahh", ["μ"] = "00hhhjtg",
+  ["ν"] = "00hhha4", ["ξ"] = "egegge16", ["ο"] = "00ehhhe", ["π"] = "00vaaaj", ["ρ"] = "00ehhugg", ["σ"] = "00fihhe",
+  ["ς"] = "00eggc24", ["τ"] = "00v4442", ["υ"] = "00hhhhe", ["φ"] = "04ellle4", ["χ"] = "00ha4ah", ["ψ"] = "04lllle4",
+  ["ω"] = "00ahlla", ["Γ"] = "vgggggg", ["Δ"] = "44aahhv", ["Θ"] = "ehhvhhe", ["Λ"] = "44aahhh", ["Ξ"] = "v00e00v",
+  ["Π"] = "vhhhhhh", ["Σ"] = "vg848gv", ["Φ"] = "4ellle4", ["Ψ"] = "lllle44", ["Ω"] = "ehhhhar",
+  -- Latin-1 without accents, and signs
+  ["ß"] = "ehiihhm", ["æ"] = "00q5fkf", ["Æ"] = "fkkukkn", ["ø"] = "01ejlpeg", ["Ø"] = "ejjlppe", ["ð"] = "a42fhhe",
+  ["Ð"] = "sihphis", ["þ"] = "ggmphhug", ["Þ"] = "guhhugg", ["°"] = "ciic000", ["±"] = "44v440v", ["×"] = "0ha4ah0",
+  ["÷"] = "040v040", ["¹"] = "4c44e00", ["²"] = "ci48u00", ["³"] = "s2c2s00", ["·"] = "0004000", ["£"] = "698s88v",
+  ["€"] = "78u8u87", ["¥"] = "hhav4v4", ["¢"] = "04fkkf4", ["§"] = "egehe1e", ["¶"] = "fttd555", ["¡"] = "4044444",
+  ["¿"] = "4048ghe", ["«"] = "005aka5", ["»"] = "00ka5ak", ["–"] = "000v000", ["—"] = "000v000", ["’"] = "4480000",
+  ["→"] = "042v240", ["←"] = "048v840", ["∞"] = "000ala0", ["≤"] = "248420e", ["≥"] = "842480e", ["≈"] = "08l208l2",
+  ["≠"] = "01v4vg0", ["√"] = "7444kc4", ["∑"] = "vg848gv", ["∂"] = "611fhhe", ["∇"] = "vhhaa44", ["¬"] = "000v100",
 }
+rows["µ"] = rows["μ"] -- the sign of micro
+for greek, latin in ("ΑAΒBΕEΖZΗHΙIΚKΜMΝNΟOΡPΤTΥYΧX"):gmatch "([\xc2-\xdf][\x80-\xbf])(%a)" do
+  rows[greek] = rows[latin]
+end
 
---- Calls dot(column, row), from 0, for every dot of a character; others are boxes.
-function M.dots(char, dot)
-  local glyph = rows[char] or "vhhhhhv"
+-- Accents: column, row of their dots above a small letter; over capitals they are higher.
+local accents = {
+  ["`"] = { 1, -1, 2, 0 }, ["'"] = { 3, -1, 2, 0 }, ["^"] = { 1, 0, 2, -1, 3, 0 },
+  ["~"] = { 0, 0, 1, -1, 2, -0.5, 3, 0, 4, -1 },
+  [":"] = { 1, -0.5, 3, -0.5 }, ["*"] = { 2, -2, 1, -1, 3, -1, 2, 0 }, [","] = { 2, 7, 1, 8 },
+}
+local composed = {}
+local pattern = "([\xc2-\xdf][\x80-\xbf])([\xc2-\xdf]?[\x80-\xff%a])(%p)"
+for char, base, accent in ([[ÀA` ÁA' ÂA^ ÃA~ ÄA: ÅA* ÇC, ÈE` ÉE' ÊE^ ËE: ÌI` ÍI' ÎI^ ÏI: ÑN~ ÒO` ÓO' ÔO^ ÕO~ ÖO:
+  ÙU` ÚU' ÛU^ ÜU: ÝY' àa` áa' âa^ ãa~ äa: åa* çc, èe` ée' êe^ ëe: ìi` íi' îi^ ïi: ñn~ òo` óo' ôo^ õo~ öo:
+  ùu` úu' ûu^ üu: ýy' ÿy: άα' έε' ήη' ίι' όο' ύυ' ώω']]):gmatch(pattern) do
+  composed[char] = { base, accent }
+end
+
+-- Dots of a character: list of column, row, from 0; and how many numbers of it are the letter's, without accents.
+local function dots(char)
+  local made = composed[char]
+  local glyph, list = rows[made and made[1] or char] or "vhhhhhv", {}
+  if made and made[1] == "i" then glyph = "00c444e" end -- without its own dot
   for y = 1, #glyph do
     local bits = tonumber(glyph:sub(y, y), 32)
     for x = 0, 4 do
-      if bits >> (4 - x) & 1 == 1 then dot(x, y - 1) end
+      if bits >> (4 - x) & 1 == 1 then list[#list + 1], list[#list + 2] = x, y - 1 end
     end
   end
+  local lift = made and made[1]:find "%u" and made[2] ~= "," and -1.5 or 0
+  local own = #list
+  for i, v in ipairs(made and accents[made[2]] or {}) do list[#list + 1] = i % 2 == 0 and v + lift or v end
+  return list, own
+end
+
+-- Are two dots joined? Neighbours in a row or column are; on a diagonal where no dot beside both joins them already.
+local function joined(at, x, y, u, v)
+  if x == u or y == v then return true end
+  return not (at[x .. "," .. v] or at[u .. "," .. y])
+end
+
+local known = {}
+
+--- The strokes of a character: list of {x1, y1, x2, y2} in dots, a point where both ends are the same; others are
+-- boxes.
+function M.strokes(char)
+  if known[char] then return known[char] end
+  local list, own = dots(char)
+  local at, out = {}, {}
+  for i = 1, #list, 2 do at[list[i] .. "," .. list[i + 1]] = true end
+  for i = 1, #list, 2 do
+    local x, y, alone = list[i], list[i + 1], true
+    for k = 1, #list, 2 do
+      local u, v = list[k], list[k + 1]
+      local near = k ~= i and (i <= own) == (k <= own) and math.abs(u - x) <= 1 and math.abs(v - y) <= 1
+        and joined(at, x, y, u, v)
+      if near then
+        alone = false
+        if k > i then out[#out + 1] = { x, y, u, v } end
+      end
+    end
+    if alone then out[#out + 1] = { x, y, x, y } end
+  end
+  known[char] = out
+  return out
 end
 
 return M

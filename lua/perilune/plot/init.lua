@@ -94,9 +94,16 @@ local function limits(who, opts)
       fail("%s: %s", who, options.unknown(key, v, { "linear", "log" }))
     end
   end
+  local aspect = opts.aspect
+  if aspect ~= nil and aspect ~= "equal" and aspect ~= "auto" then
+    fail("%s: %s", who, options.unknown("aspect", aspect, { "equal", "auto" }))
+  end
+  if aspect == "equal" and (opts.xscale == "log" or opts.yscale == "log") then
+    fail("%s: aspect = \"equal\" is for linear axes", who)
+  end
 end
 
-local line_keys = names("xlim", "ylim", "xscale", "yscale", "labels", "style", "legend")
+local line_keys = names("xlim", "ylim", "xscale", "yscale", "labels", "style", "legend", "aspect")
 
 local function is_options(v)
   return type(v) == "table" and getmetatable(v) == nil and v[1] == nil and next(v) ~= nil
@@ -109,7 +116,7 @@ local function lines(who, style, a, b, opts)
   local series = read_series(who, a, b, opts.style or style)
   for i, label in ipairs(opts.labels or {}) do if series[i] then series[i].label = tostring(label) end end
   return figure("lines", opts, { series = series, xlim = opts.xlim, ylim = opts.ylim, xscale = opts.xscale,
-    yscale = opts.yscale, legend = opts.legend }, 640, 400)
+    yscale = opts.yscale, legend = opts.legend, aspect = opts.aspect }, 640, 400)
 end
 
 --- T.plot.scatter(x, y, options) → figure
@@ -143,7 +150,7 @@ function plot.hist(x, opts)
   local n = T.zeros({ bins }, { dtype = "f64", device = "cpu" })
   if v:numel() > 0 then n = n:scatter_add_(1, at, T.ones_like(v)) end
   for i = 1, bins do counts[i], middles[i] = n:get(i), lo + (i - 0.5) * step end
-  local bars = { x = middles, y = counts, style = "bars", color = color.series[1], step = step }
+  local bars = { x = middles, y = counts, style = "bars", color = color.series[1], step = step, close = true }
   return figure("lines", opts, { xlim = { lo, hi }, series = { bars } }, 640, 400)
 end
 
@@ -196,6 +203,23 @@ local function enlarged(pixels, k)
   return pixels:repeat_interleave(k, 1):repeat_interleave(k, 2)
 end
 
+local TITLE = 30 -- pixels above the picture
+
+-- The pixels below their title, centred, on white; a long title makes the picture wider.
+local function titled(title, pixels)
+  local w = pixels:size(2)
+  local wide = math.max(w, math.ceil(require("perilune.plot.shapes").text_width(title, 14)) + 16)
+  local head = require "perilune.plot.raster"({ width = wide, height = TITLE,
+    { kind = "text", x = wide / 2, y = 20, text = title, size = 14, anchor = "middle", color = 0x333333 } }, 1)
+  local left = (wide - w) // 2
+  if wide > w then
+    local page = T.full({ pixels:size(1), wide, 3 }, 255, { dtype = "u8", device = "cpu" })
+    page[{ {}, { left + 1, left + w }, {} }] = pixels
+    pixels = page
+  end
+  return T.cat({ head, pixels }, 1)
+end
+
 --- PNG bytes or file; `scale` pixels a pixel (as many as make about 256).
 function Image:png(path, opts)
   if type(path) == "table" then path, opts = nil, path end
@@ -204,7 +228,9 @@ function Image:png(path, opts)
   if math.type(k) ~= "integer" or k < 1 then
     fail("image:png: scale must be a positive integer, got %s", describe(k))
   end
-  local bytes = T.core.png(enlarged(self.pixels, k):contiguous())
+  local pixels = enlarged(self.pixels, k)
+  if self.title then pixels = titled(self.title, pixels) end
+  local bytes = T.core.png(pixels:contiguous())
   if path == nil then return bytes end
   if type(path) ~= "string" then fail("image:png: the path must be a string, got %s", describe(path)) end
   return T.core.write_file(path, bytes)
@@ -291,7 +317,9 @@ end
 -- print(figure) draws in the terminal. figure:svg(path), figure:png(path, {scale=2}) write files (without a path: the
 -- text, the bytes), figure:save(path) by the name's end, figure:text{width=, height=16, color=}. Options: title,
 -- xlabel, ylabel, xlim={lo, hi}, ylim, xscale="log", yscale, labels={…}, style="line"|"points"|"both"|"bars",
--- legend=false, width, height in pixels. Lists or tensors; the rows of a matrix are series.
+-- legend=false (it
+-- stands where it hides nothing), aspect="equal" (a unit is as long on both axes), width, height in pixels. Lists or
+-- tensors; the rows of a matrix are series.
 --   local f = T.plot({ 3, 1, 2, 5 }, { title = "loss" })
 --   print(f:text { width = 16, height = 5 })
 --   -->        loss
@@ -342,7 +370,13 @@ end
 
 -- What a page shows of an image: the image itself.
 require("perilune.plot.shapes").image = function(f, width, height)
-  return { width = width, height = height, { kind = "image", x = 0, y = 0, w = width, h = height, pixels = f.pixels } }
+  local top = f.title and TITLE or 0
+  local page = { width = width, height = height + top,
+    { kind = "image", x = 0, y = top, w = width, h = height, pixels = f.pixels } }
+  if f.title then
+    page[2] = { kind = "text", x = width / 2, y = 20, text = f.title, size = 14, anchor = "middle", color = 0x333333 }
+  end
+  return page
 end
 
 return setmetatable(plot, { __call = function(_, ...) return lines("plot", "line", ...) end })

@@ -73,27 +73,30 @@ function draw.path(self, s, k)
   for key, share in pairs(shares) do self:put((key >> 20) - 4096, (key & 0xfffff) - 4096, s.color, share) end
 end
 
+-- Letters are drawn with a pen, in steps of a tenth of their size, which need not be whole pixels.
 function draw.text(self, s, k)
   local chars = {}
-  for _, code in utf8.codes(s.text, true) do chars[#chars + 1] = utf8.char(code) end
-  local d = max(1, floor(s.size * k / 10 + 0.5)) -- pixels a dot
-  local width = (#chars * 6 - 1) * d
-  local shift = s.anchor == "middle" and width // 2 or s.anchor == "end" and width or 0
-  local x0, y0 = floor(s.x * k + 0.5), floor(s.y * k + 0.5)
-  for i, char in ipairs(chars) do
-    font.dots(char, function(x, y)
-      local a, b = ((i - 1) * 6 + x) * d - shift, (y - 7) * d
-      for p = 0, d - 1 do
-        for q = 0, d - 1 do
-          if s.up then
-            self:put(x0 + b + q, y0 - a - p, s.color, 1)
-          else
-            self:put(x0 + a + p, y0 + b + q, s.color, 1)
-          end
-        end
-      end
-    end)
+  for _, code in utf8.codes(utf8.len(s.text) and s.text or s.text:gsub("[\128-\255]", "?"), true) do
+    chars[#chars + 1] = utf8.char(code)
   end
+  local d = s.size * k / 10 -- pixels a dot
+  local width = (#chars * 6 - 1) * d
+  local shift = s.anchor == "middle" and width / 2 or s.anchor == "end" and width or 0
+  local x0, y0, shares = s.x * k, s.y * k, {}
+  local function place(i, x, y)
+    local a, b = ((i - 1) * 6 + x + 0.5) * d - shift, (y - 6.5) * d
+    if s.up then return x0 + b, y0 - a end
+    return x0 + a, y0 + b
+  end
+  local pen = max(1, d * 1.05)
+  for i, char in ipairs(chars) do
+    for _, line in ipairs(font.strokes(char)) do
+      local x1, y1 = place(i, line[1], line[2])
+      local x2, y2 = place(i, line[3], line[4])
+      segment(self, shares, x1, y1, x2, y2, pen)
+    end
+  end
+  for key, share in pairs(shares) do self:put((key >> 20) - 4096, (key & 0xfffff) - 4096, s.color, share) end
 end
 
 -- A picture within the picture: u8[H,W,3] stretched over a box.
@@ -130,9 +133,9 @@ function Canvas:tensor()
   return T.from_string(table.concat(out), "u8", { self.height, self.width, 3 })
 end
 
---- PNG bytes of shapes on a page of width × height, `scale` pixels a unit.
+--- Shapes on a page of width × height, `scale` pixels a unit, as u8[H,W,3].
 return function(page, scale)
   local c = canvas(floor(page.width * scale + 0.5), floor(page.height * scale + 0.5))
   for _, s in ipairs(page) do draw[s.kind](c, s, scale) end
-  return T.core.png(c:tensor())
+  return c:tensor()
 end

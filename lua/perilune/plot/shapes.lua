@@ -58,14 +58,49 @@ local function axes(page, f, box, xaxis, xticks, yaxis, yticks)
   title_and_labels(page, f, box)
 end
 
-local function legend(page, f, box)
-  local add, wide, n = adder(page), 0, 0
+-- Width and height of the legend; nil where there is none.
+local function legend_size(f)
+  local wide, n = 0, 0
   for _, s in ipairs(f.series) do
     if s.label then wide, n = math.max(wide, text_width(s.label, SIZE)), n + 1 end
   end
-  if n == 0 or f.legend == false then return end
-  local x, y = box.x + box.w - wide - 34, box.y + 8
-  add("rect", { x = x - 6, y = y - 4, w = wide + 36, h = n * 16 + 6, fill = 0xffffff })
+  if n == 0 or f.legend == false then return nil end
+  return wide + 36, n * 16 + 6
+end
+
+-- How much of a rectangle the drawn series cross: points of lines every few pixels, dots, bars.
+local function crossed(page, from, x, y, w, h)
+  local count = 0
+  local function look(px, py)
+    if px >= x - 3 and px <= x + w + 3 and py >= y - 3 and py <= y + h + 3 then count = count + 1 end
+  end
+  for i = from, #page do
+    local s = page[i]
+    if s.kind == "dot" then look(s.x, s.y) end
+    if s.kind == "rect" and s.x < x + w and s.x + s.w > x and s.y < y + h and s.y + s.h > y then count = count + 5 end
+    for k = 1, s.kind == "path" and #s.points - 3 or 0, 2 do
+      local x1, y1, x2, y2 = table.unpack(s.points, k, k + 3)
+      local pieces = math.max(1, math.min(100, (math.abs(x2 - x1) + math.abs(y2 - y1)) // 4))
+      for p = 0, pieces do look(x1 + (x2 - x1) * p / pieces, y1 + (y2 - y1) * p / pieces) end
+    end
+  end
+  return count
+end
+
+-- The place of the legend inside the axes where it hides nothing, corners first; nil if there is none.
+local function legend_place(page, from, box, w, h)
+  for _, ver in ipairs { 0, 1, 0.5 } do
+    for _, hor in ipairs { 1, 0, 0.5 } do
+      local x, y = box.x + 8 + hor * (box.w - w - 16), box.y + 8 + ver * (box.h - h - 16)
+      if w <= box.w - 16 and h <= box.h - 16 and crossed(page, from, x, y, w, h) == 0 then return x + 6, y + 4 end
+    end
+  end
+  return nil
+end
+
+local function legend(page, f, x, y)
+  local add, w, h = adder(page), legend_size(f)
+  add("rect", { x = x - 6, y = y - 4, w = w, h = h, fill = 0xffffff })
   for _, s in ipairs(f.series) do
     if s.label then
       add("rect", { x = x, y = y + 4, w = 16, h = 3, fill = s.color })
@@ -86,14 +121,18 @@ local function series(page, f, s, box, xaxis, yaxis)
   local base = box.y + box.h * (1 - math.max(0, math.min(1, yaxis.place(0) or 0)))
   for i = 1, #s.x do
     local u, v = xaxis.place(s.x[i]), yaxis.place(s.y[i])
+    if s.style == "bars" and u and v then v = math.max(0, math.min(1, v)) end -- a bar beyond the limits ends there
     local inside = u and v and u >= -1e-9 and u <= 1 + 1e-9 and v >= -0.01 and v <= 1.01
     if not inside then
       flush()
     else
       local x, y = box.x + u * box.w, box.y + (1 - v) * box.h
       if s.style == "bars" then
-        local w = box.w * (s.step or 1) / (xaxis.hi - xaxis.lo)
-        add("rect", { x = x - w / 2 + 0.5, y = math.min(y, base), w = math.max(1, w - 1), h = math.abs(base - y),
+        -- apart where they stand at places of their own, close together in a histogram
+        local w = box.w * s.step / (xaxis.hi - xaxis.lo)
+        local gap = s.close and 1 or 0.2 * w
+        local left, right = math.max(box.x, x - (w - gap) / 2), math.min(box.x + box.w, x + (w - gap) / 2)
+        add("rect", { x = left, y = math.min(y, base), w = math.max(1, right - left), h = math.abs(base - y),
           fill = s.color })
       else
         if s.style ~= "points" then points[#points + 1], points[#points + 2] = x, y end
@@ -104,15 +143,34 @@ local function series(page, f, s, box, xaxis, yaxis)
   flush()
 end
 
+-- Makes the box smaller so that a unit is as long on both axes.
+local function square(box, xaxis, yaxis)
+  if xaxis.log or yaxis.log then return end
+  local unit = math.min(box.w / (xaxis.hi - xaxis.lo), box.h / (yaxis.hi - yaxis.lo))
+  local w, h = unit * (xaxis.hi - xaxis.lo), unit * (yaxis.hi - yaxis.lo)
+  box.x, box.y, box.w, box.h = box.x + (box.w - w) / 2, box.y + (box.h - h) / 2, w, h
+end
+
 --- The page of a figure of series (plot/figure.lua).
 function M.lines(f, width, height)
   local page = { width = width, height = height }
   local xaxis, yaxis = f:axes()
   local yticks = yaxis.ticks(math.max(2, math.min(7, height // 50)))
-  local box = data_box(f, width, height, yticks)
-  axes(page, f, box, xaxis, xaxis.ticks(math.max(2, math.min(8, width // 80))), yaxis, yticks)
-  for _, s in ipairs(f.series) do series(page, f, s, box, xaxis, yaxis) end
-  legend(page, f, box)
+  local wide, high = legend_size(f)
+  local function draw(room)
+    page = { width = width, height = height }
+    local box = data_box(f, width - room, height, yticks)
+    if f.aspect == "equal" then square(box, xaxis, yaxis) end
+    axes(page, f, box, xaxis, xaxis.ticks(math.max(2, math.min(8, box.w // 70))), yaxis, yticks)
+    local from = #page + 1
+    for _, s in ipairs(f.series) do series(page, f, s, box, xaxis, yaxis) end
+    if not wide then return true end
+    local x, y = legend_place(page, from, box, wide, high)
+    if room > 0 then x, y = box.x + box.w + 14, box.y + 4 end -- outside, where it hides nothing
+    if x then legend(page, f, x, y) end
+    return x ~= nil
+  end
+  if not draw(0) then draw(math.min(wide + 8, width / 2)) end
   return page
 end
 

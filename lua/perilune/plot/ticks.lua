@@ -41,7 +41,21 @@ end
 
 local function decades(lo, hi, count)
   local list, a, b = {}, math.ceil(log10(lo) - 1e-9), floor(log10(hi) + 1e-9)
-  if b - a < 1 then return linear(lo, hi, count) end
+  if b - a < 1 then -- less than a decade between two powers: their multiples, as many as fit
+    for _, multiples in ipairs { { 1, 2, 5 }, { 1, 2, 3, 4, 6, 8 } } do
+      list = {}
+      for k = floor(log10(lo)), floor(log10(hi)) do
+        for _, m in ipairs(multiples) do
+          local v = m * 10.0 ^ k
+          if v >= lo * (1 - 1e-9) and v <= hi * (1 + 1e-9) then
+            list[#list + 1] = { at = v, text = text_of(v, 10.0 ^ k) }
+          end
+        end
+      end
+      if #list >= 3 then return list end
+    end
+    return linear(lo, hi, count)
+  end
   for k = a, b, math.max(1, math.ceil((b - a + 1) / count)) do
     list[#list + 1] = { at = 10.0 ^ k, text = (k >= -2 and k <= 4) and ("%g"):format(10.0 ^ k) or "1e" .. k }
   end
