@@ -148,6 +148,31 @@ describe("T.fit", function()
     assert.equal(history:best("valid_loss").valid_loss, math.min(table.unpack(history:column("valid_loss"))))
   end)
 
+  it("ends after as many steps as it is told, also in the middle of a pass", function()
+    local function steps_of(more)
+      local o = setup()
+      local history, run = T.fit(o.net, options_of(o, more))
+      return { #history, run.step, run.epoch }, bits(o)
+    end
+    assert.same({ 4, 24, 4 }, (steps_of {}))
+    assert.same({ 2, 8, 2 }, (steps_of { steps = 8 }))
+    assert.same({ 1, 6, 1 }, (steps_of { steps = 8, epochs = 1 }))
+    assert.same({ 0, 0, 0 }, (steps_of { steps = 0 }))
+    assert.same({ 2, 4, 2 }, (steps_of { steps = 4, accumulate = 2 }))
+    assert.equal(select(2, steps_of { epochs = 2 }), (select(2, steps_of { steps = 12 })))
+    local o, x = setup(), T.rand(4, 8)
+    local a = options_of(o, { steps = 9, valid = false, train = function()
+      return function() return x, T.tensor({ 1, 2, 3, 1 }, { dtype = "i64" }) end
+    end })
+    a.epochs, a.valid = nil, nil -- an endless pass
+    local history, run = T.fit(o.net, a)
+    assert.same({ 1, 9 }, { #history, run.step })
+    a.train, a.steps = function() return function() end end, 20
+    local ok, message = pcall(T.fit, o.net, a)
+    assert.is_false(ok)
+    assert.truthy(message:find("train gave no batch in epoch 1, so its 20 steps cannot be reached", 1, true), message)
+  end)
+
   it("takes batches from lists and functions, and measures on them without validation", function()
     local o = setup()
     local list = {}

@@ -18,7 +18,8 @@ local Run = { __name = "run" }
 Run.__index = Run
 
 local spec = options.spec("fit", {
-  { "train", "any" }, { "valid", "any", optional = true }, { "epochs", "size", 1 }, { "optimizer", "any" },
+  { "train", "any" }, { "valid", "any", optional = true }, { "epochs", "size", optional = true },
+  { "steps", "size", optional = true }, { "optimizer", "any" },
   { "loss", "any", optional = true }, { "step", "func", optional = true }, { "metrics", "any", optional = true },
   { "scheduler", "any", optional = true }, { "schedule", { "epoch", "batch" }, "epoch" },
   { "clip", "nonnegative", optional = true }, { "accumulate", "count", 1 }, { "callbacks", "any", optional = true },
@@ -195,10 +196,13 @@ local function train_batch(run, ...)
   return true
 end
 
+-- Has training taken the steps that it was to take?
+local function reached(run) return run.options.steps and run.step >= run.options.steps end
+
 local function train_epoch(run)
   local next_batch = run.resumed or batches.pass(run, "train")
   run.resumed = nil
-  while not run.stop and train_batch(run, next_batch()) do end -- luacheck: ignore 542
+  while not run.stop and not reached(run) and train_batch(run, next_batch()) do end -- luacheck: ignore 542
   if run.batch % run.options.accumulate ~= 0 then update_weights(run) end -- the last group was smaller
   run.row.loss = run.count > 0 and run.total / run.count or 0 / 0
 end
@@ -242,7 +246,9 @@ local function report(run)
       words[#words + 1] = ("%s %s"):format(name, math.type(v) == "float" and ("%.4f"):format(v) or tostring(v))
     end
   end
-  print(("epoch %d/%d: %s (%.1f s)"):format(run.epoch, run.options.epochs, table.concat(words, ", "), run.row.seconds))
+  local a = run.options
+  local of = a.epochs and ("/%d"):format(a.epochs) or (", step %d/%d"):format(run.step, a.steps)
+  print(("epoch %d%s: %s (%.1f s)"):format(run.epoch, of, table.concat(words, ", "), run.row.seconds))
 end
 
 local function one_epoch(run)
@@ -289,9 +295,14 @@ end
 -- script it is an error as anywhere, and ends the script.
 local function train(run)
   local function epochs()
-    while not run.stop and (run.epoch < run.options.epochs or run.batch > 0) do
+    local most = run.options.epochs or math.huge
+    while not run.stop and not reached(run) and (run.epoch < most or run.batch > 0) do
       if run.batch == 0 then run.epoch = run.epoch + 1 end
+      local before = run.step
       one_epoch(run)
+      if not run.options.epochs and run.step == before and not run.stop then
+        fail("fit: train gave no batch in epoch %d, so its %d steps cannot be reached", run.epoch, run.options.steps)
+      end
     end
   end
   if not T.core.prompt then return epochs() end
@@ -309,6 +320,7 @@ end
 local function new_run(net, ...)
   if not (base.is_module(net)) then fail("fit: the network must be a module, got %s", describe(net)) end
   local a = options.read(spec, ...)
+  if not a.epochs and not a.steps then a.epochs = 1 end
   if type(a.optimizer) ~= "table" or type(a.optimizer.param_groups) ~= "table" then
     fail("fit: optimizer must be one of optim.*, got %s", describe(a.optimizer))
   end
@@ -340,8 +352,10 @@ end
 --- Writes the whole state of the run; T.fit{…, resume = true} goes on from it. True, or nil, message, code.
 function Run:save(path) return checkpoint.save(self, path) end
 
---- T.fit(net, {train=, optimizer=, epochs=1, …}) → history, run; or nil, message, code
--- A training loop. train, valid: DataLoaders, lists of batches, or functions that return an iterator. loss: a function
+--- T.fit(net, {train=, optimizer=, epochs=1, steps=, …}) → history, run; or nil, message, code
+-- A training loop. It ends after `epochs` passes over train, or after `steps` steps of the optimizer, whichever comes
+-- first (steps alone: as many passes as they take, of which the last may be cut short; train may be endless). train,
+-- valid: DataLoaders, lists of batches, or functions that return an iterator. loss: a function
 -- of output and targets (nn.F.cross_entropy); or step = function(run, x, y) … return loss, output, target end. metrics:
 -- names or meters, measured on valid, else on train. scheduler, schedule = "epoch"|"batch", clip (norm of the
 -- gradients), accumulate (batches a step), autocast = "bf16", scaler = T.GradScaler{…}, bar, quiet, jit = true (each

@@ -258,13 +258,14 @@ end
 out.TransformerDecoderLayer = Decoder
 
 --- nn.TransformerDecoder(…) → module
--- num_layers copies of a layer, then an optional norm.
+-- num_layers copies of a layer, then an optional norm. Called as net(tgt, memory, {tgt_mask=, memory_mask=,
+-- tgt_key_padding_mask=, memory_key_padding_mask=, tgt_is_causal=, memory_is_causal=}).
 -- Shapes: tgt [L, N, E], memory [S, N, E] → [L, N, E]
 --   local net = nn.TransformerDecoder(nn.TransformerDecoderLayer(8, 2, 16), 2)
 --   print(table.concat(net(T.ones(3, 1, 8), T.ones(5, 1, 8)):shape(), " "))  --> 3 1 8
 
 --- nn.TransformerEncoder(…) → module
--- num_layers copies of a layer, then an optional norm.
+-- num_layers copies of a layer, then an optional norm. Called as net(src, {mask=, src_key_padding_mask=, is_causal=}).
 -- Shapes: [L, N, E] → the same
 --   print(table.concat(nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16), 2)(T.ones(5, 1, 8)):shape(), " "))
 --   --> 5 1 8
