@@ -80,6 +80,18 @@ local d]])
   end)
 end)
 
+describe("statements with an expression behind them", function()
+  it("give its value, where it surely begins there", function()
+    local Session = require "perilune.repl.session"
+    local session = Session.new { env = { f = print, g = print }, style = plain }
+    for text, want in pairs { ["x = 1; f(x)"] = "both", ["local x = 1\nf(x)"] = "both", ["x = f\n(g)(1)"] = "statement",
+      ["x = f\n'text'"] = "statement", ["for i = 1, 2 do f(i) end"] = "statement", ["f(1)"] = "expression",
+      ["x = g\n.y"] = "statement", ["do x = 1; f(x) end"] = "statement" } do
+      assert.equal(want, (select(2, session:compile(text, "=input"))), text)
+    end
+  end)
+end)
+
 describe("completion", function()
   it("offers every name of T from all but its last letter", function()
     local missing = {}

@@ -95,7 +95,11 @@ local TEXTS = { split = "for word in s:gmatch('[^,]+') do … end", strip = "s:m
 -- What tensors of others have.
 local TENSORS = { type = "x:to(dtype) converts, x:dtype() tells", T = "x:t()", mT = "x:transpose(-2, -1)",
   data = "x:detach()", ndim = "x:dim()", show = "print(x), or x:imshow()", plot = "T.plot(x)", append =
-  "T.cat({x, y}, 1)", len = "#x, the size of dim 1", length = "#x, the size of dim 1" }
+  "T.cat({x, y}, 1)", resize = "x:reshape(…)", len = "#x, the size of dim 1", length = "#x, the size of dim 1" }
+-- What networks of others have.
+local MODULES = { fit = "T.fit(net, { train = loader, optimizer = opt }) trains",
+  predict = "T.no_grad(function() return net(x) end)", compile = "loss and optimizer go to T.fit; T.compile(net) compiles", evaluate =
+  "T.fit measures on valid =; net:eval() switches to evaluation", cuda = 'net:to("cuda")' }
 -- What T, nn and optim of others have.
 local FUNCTIONS = { device = 'devices are texts: device = "cpu" or "cuda"', dtype = 'dtypes are texts: dtype = "f64"',
   Variable = "a tensor is enough: x:requires_grad_()", array = "T.tensor { … }", Dense = "nn.Linear(in, out)",
@@ -126,7 +130,7 @@ local function called_nil(kind, name, line, vars, env)
   if meta and not rawget(meta, "__lazy") then spaced = nil end
   local list = type(value) == "table" and debug.getmetatable(value) == nil
   local other = type(value) == "string" and TEXTS or is_tensor(value) and TENSORS
-    or spaced and FUNCTIONS or list and LISTS
+    or require("perilune.nn.module").is_module(value) and MODULES or spaced and FUNCTIONS or list and LISTS
   if spaced and list then other = FUNCTIONS end
   if other and rawget(other, name) then return "; " .. other[name] end
   if value ~= nil then
@@ -157,6 +161,21 @@ end
 --- A hint for a message of Lua at run time: text to add behind it, or "". line: the script's line, if known; vars:
 -- what it sees (M.variables), env: its globals; before: the line above.
 function M.runtime(message, line, vars, env, before)
+  if line and line:find "^%s*[%a_][%w_.]*%s*<%-%s" and message:find("compare", 1, true) then
+    return "; an assignment is written x = …"
+  end
+  if line and message:find ": argument x is missing$" then -- x.sum()
+    local method = message:match "([%a_][%w_]*): argument x is missing$"
+    local holder = line:match("([%a_][%w_.]*)%." .. method .. "%s*%(")
+    if holder and is_tensor(at_path(holder:match "^[^.]+", vars, env)) then
+      return ("; a method is called with a colon: %s:%s()"):format(holder, method)
+    end
+  end
+  local indexed = message:match "attempt to call a tensor value %(%a+ '([%a_][%w_]*)'%)$"
+  if indexed then
+    local inner = line and line:match("%f[%w_]" .. indexed .. "%(([%d, :-]+)%)")
+    return inner and ('; an element or a part is %s["%s"]'):format(indexed, inner) or ""
+  end
   local on = goes_on(message, line, before)
   if on then return on end
   local kind, name = message:match "attempt to call a nil value %((%a+) '([%a_][%w_]*)'%)$"
@@ -216,6 +235,8 @@ local PATTERNS = {
   { "function%s*[%w_.:]*%s*%b()%s*:", function() return "function f(x) … end, without a colon" end, ":" },
   { "^%s*while%f[%A].*:", function() return "while … do … end, without a colon" end, ":" },
   { "@", function() return "the matrix product is a:matmul(b)" end, "@" },
+  { "%%%*%%", function() return "the matrix product is a:matmul(b)" end, "%%" },
+  { "=>", function() return "a function is written function(x) return … end" end, "=" },
   { "%*%*", function() return "the power is x ^ y" end, "%*" },
   { "&&", function() return "Lua writes and; elementwise it is x:logical_and(y)" end, "&" },
   { "||", function() return "Lua writes or; elementwise it is x:logical_or(y)" end, "|" },
@@ -251,6 +272,8 @@ function M.syntax(message, line)
     return ("; in Lua: %s"):format(KEYWORDS[first])
   end
   local code = line:gsub("%-%-.*$", ""):gsub('"[^"]*"', '""'):gsub("'[^']*'", "''")
+  local broken = line:match "^%s*([%a_][%w_.]*)'%s*$"
+  if broken and message:find("unfinished string", 1, true) then return "; the transpose is " .. broken .. ":t()" end
   if message:find("function arguments expected", 1, true) then
     for name, method, after in code:gmatch "([%a_][%w_.]*):([%a_][%w_]*)%s*()" do
       if not code:find("^[({\"'%[]", after) then return ("; a method is called: %s:%s()"):format(name, method) end

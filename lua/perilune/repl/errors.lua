@@ -66,6 +66,7 @@ local function names_of(line, vars, env)
       local library = type(value) == "function" or (type(value) == "table" and (rawequal(package.loaded[text], value)
         or rawget(value, "core") ~= nil or rawget(value, "F") ~= nil or rawget(value, "__perilune_module") ~= nil
         or type(rawget(value, "settings")) == "table" or show.brief(value) == "class"))
+      library = library or text:find "^T%." and not (vars and vars.T) -- a part of perilune
       local lazy = value == nil and (text == "T" or text == "nn" or text == "optim" or text:find(".", 1, true))
       if not library and not lazy and not assigned and not seen[text] and #list < MAX_NAMES then
         seen[text] = true

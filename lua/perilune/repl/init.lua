@@ -105,6 +105,15 @@ local function run_input(session, text, first)
     session.out:flush()
     return (os.execute(shell)) == true
   end
+  local word = text:match "^%s*(%a+)%s*$"
+  if word == "help" and rawget(session.env, "help") == session.own_help then
+    session:write(require("perilune.repl.about").INTRODUCTION)
+    return true
+  end
+  if (word == "quit" or word == "exit") and rawget(session.env, word) == nil then
+    session:complain(("%s: Ctrl-D or :quit ends the prompt"):format(word))
+    return true
+  end
   local asked = text:match "^%s*%?(.*)$" or text:match "^%s*([%w_.:]+)%s*%?%s*$"
   if asked then
     session:guarded(function()
@@ -229,5 +238,6 @@ return function()
     chunk_name = on_terminal and function(n) return "=input " .. n end or function() return "=stdin" end,
   }
   session.known = names_of(_G)
+  session.own_help = rawget(_G, "help")
   return on_terminal and interactive(session) or piped(session)
 end

@@ -53,7 +53,9 @@ local function ending_in_expression(text, name, env)
     local t, before = tokens[i], tokens[i - 1]
     local kind = t.kind == "keyword" or t.kind == "symbol"
     depth = depth - (kind and lex.opens[t.text] or 0) + (kind and lex.closes[t.text] or 0)
-    local begins = depth == 0 and t.from <= stop and (before.text == ";" or text:sub(before.to + 1, t.from):find "\n")
+    -- behind a line's end only a name begins a statement for sure: ( " { [ may go on with the line above
+    local begins = depth == 0 and t.from <= stop and (before.text == ";"
+      or t.kind == "name" and text:sub(before.to + 1, t.from):find "\n")
     if begins and load("return " .. text:sub(t.from, stop), name, "t", env) then
       local head = text:sub(1, t.from - 1)
       local names = lex.top_locals(head)
@@ -72,11 +74,11 @@ function Session:compile(text, name)
   text = without_shebang(text):gsub("^%s*=%f[^=]", " ", 1) -- =x as in Lua 5.1
   local f, expression_fault = expression(text, name, self.env)
   if f then return f, "expression" end
+  local both, both_names = ending_in_expression(text, name, self.env)
+  if both then return both, "both", both_names end
   local fault
   f, fault = load(text, name, "t", self.env)
   if not f then
-    local both, names = ending_in_expression(text, name, self.env)
-    if both then return both, "both", names end
     local more = incomplete(fault, text) or incomplete(expression_fault, text)
     local tokens = lex.code(text)
     local statement = tokens[1] and tokens[1].kind == "keyword"
