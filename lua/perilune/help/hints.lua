@@ -98,9 +98,9 @@ local TENSORS = { type = "x:to(dtype) converts, x:dtype() tells", T = "x:t()", m
   "T.cat({x, y}, 1)", resize = "x:reshape(…)", len = "#x, the size of dim 1", length = "#x, the size of dim 1" }
 -- What networks of others have.
 local MODULES = { fit = "T.fit(net, { train = loader, optimizer = opt }) trains",
-  predict = "T.no_grad(function() return net(x) end)", compile = "loss and optimizer go to T.fit; T.compile(net) compiles",
-  evaluate =
-  "T.fit measures on valid =; net:eval() switches to evaluation", cuda = 'net:to("cuda")' }
+  predict = "T.no_grad(function() return net(x) end)",
+  compile = "loss and optimizer go to T.fit; T.compile(net) compiles",
+  evaluate = "T.fit measures on valid =; net:eval() switches to evaluation", cuda = 'net:to("cuda")' }
 -- What T, nn and optim of others have.
 local FUNCTIONS = { device = 'devices are texts: device = "cpu" or "cuda"', dtype = 'dtypes are texts: dtype = "f64"',
   Variable = "a tensor is enough: x:requires_grad_()", array = "T.tensor { … }", Dense = "nn.Linear(in, out)",
