@@ -23,6 +23,51 @@ local function fresh()
 end
 local function clean() os.execute("rm -r " .. dir) end
 
+describe("data.MapDataset", function()
+  it("sends the samples of any dataset through a function, also in workers", function()
+    local x, y = numbers(6)
+    local function twice(a, b) return a * 2, b + 1, a end
+    for _, of in ipairs { data.TensorDataset(x, y), { { x[1], y[1] } } } do
+      local ds = data.MapDataset(of, twice)
+      assert.equal(3, #ds[1])
+      eq(ds[1][1], 2)
+      assert.equal(11, ds[1][2]:item())
+    end
+    local ds = data.MapDataset(data.Subset(data.TensorDataset(x, y), { 6, 1 }), twice)
+    for _, workers in ipairs { 0, 1 } do
+      for a, b, c in data.DataLoader(ds, { batch_size = 2, workers = workers }) do
+        eq(a, { 12, 2 })
+        assert.same({ 61, 11 }, b:totable())
+        eq(c, { 6, 1 })
+      end
+    end
+    assert.equal(5, data.MapDataset({ 4 }, function(v) return v + 1 end)[-1])
+    fails("argument 2 must be a function of a sample's values, got 3", data.MapDataset, { 1 }, 3)
+    fails("a dataset", data.MapDataset, 3, print)
+  end)
+end)
+
+describe("data.Standardizer", function()
+  it("brings columns to mean 0 and deviation 1, and back", function()
+    T.manual_seed(1)
+    local x = T.randn(200, 3) * T.tensor { 1, 10, 0 } + T.tensor { 5, -3, 7 }
+    local s = data.Standardizer(x)
+    local z = s(x)
+    near.near(z:mean(1), { 0, 0, 0 }, 1e-4)
+    near.near(z:std(1, { correction = 0 }), { 1, 1, 0 }, 1e-4)
+    assert.is_true(T.allclose(s:inverse(z), x, { atol = 1e-4 }))
+    assert.is_true(T.allclose(s(x[1]), z[1])) -- one row, too
+    local other = data.Standardizer(T.rand(2, 3))
+    other:load_state_dict(s:state_dict())
+    assert.is_true(other(x):equal(z))
+    near.near(data.Standardizer(T.tensor { { 1, 0 / 0 }, { 3, 5 } }).mean, { 2, 5 })
+    fails("column 2 of f32[2,2] has no value", data.Standardizer, T.tensor { { 1, 0 / 0 }, { 3, 0 / 0 } })
+    fails("rows are wanted", data.Standardizer, T.ones(3))
+    fails("a floating tensor [..., 3] is wanted", s, T.ones(2))
+    fails("mean of 3 columns is wanted", s.load_state_dict, s, { mean = T.ones(2), std = T.ones(2) })
+  end)
+end)
+
 describe("data.cifar10", function()
   before_each(fresh)
   after_each(clean)
@@ -36,6 +81,8 @@ describe("data.cifar10", function()
     assert.same({ 2, 3, 32, 32 }, ds.images:shape())
     assert.same({ 4, 10 }, ds.labels:totable())
     assert.equal("truck", ds.classes[ds.labels:get(2)])
+    local dark = assert(data.cifar10 { split = "test", root = dir, transform = function(x) return x * 0 end })
+    assert.same({ 0, 4, 2 }, { dark[1][1]:sum():item(), dark[1][2]:item(), #dark.labels })
     assert.equal(1.0, ds.images:get(1, 1, 1, 1))
     near.near(ds.images:select(1, 2):select(1, 1):select(1, 1):narrow(1, 1, 2), { 0.2, 7 / 255 })
     os.execute(("mkdir %s/cifar-10-batches-bin"):format(dir))

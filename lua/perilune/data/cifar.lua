@@ -13,7 +13,8 @@ local parts = { train = { "data_batch_1.bin", "data_batch_2.bin", "data_batch_3.
 local classes = { "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck" }
 
 local spec = options.spec("data.cifar10", { { "split", { "train", "test" }, "train" },
-  { "root", "string", optional = true }, { "dtype", { "f32", "u8" }, "f32" } })
+  { "root", "string", optional = true }, { "dtype", { "f32", "u8" }, "f32" },
+  { "transform", "callable", optional = true } })
 
 local function exists(path)
   local f = io.open(path, "rb")
@@ -33,9 +34,9 @@ local function folders(root)
   return out
 end
 
---- T.data.cifar10{split="train", root=, dtype="f32"} → dataset, or nil, message, code
+--- T.data.cifar10{split="train", root=, dtype="f32", transform=} → dataset, or nil, message, code
 -- CIFAR-10 from local files in the binary format. Images [N, 3, 32, 32] in 0 … 1 (or u8), labels 1 … 10; fields images,
--- labels, classes.
+-- labels, classes. transform gets one image [3, 32, 32]; see data.transforms.compose.
 --   print((T.data.cifar10 { root = "/nowhere" }))  --> nil
 local function cifar10(...)
   local a = options.read(spec, ...)
@@ -63,7 +64,7 @@ local function cifar10(...)
   if a.dtype == "f32" then x = x:to("f32"):div_(255) end
   local ds = dataset.TensorDataset(x, all:select(2, 1):to("i64"):add_(1))
   ds.images, ds.labels, ds.classes = ds.tensors[1], ds.tensors[2], classes
-  return ds
+  return dataset.transformed(ds, a.transform)
 end
 
 return { cifar10 = cifar10 }

@@ -174,6 +174,45 @@ function M.Subset:get_batch(idx)
   return rawget(self, "dataset"):get_batch(index_select(rawget(self, "positions"), idx:cpu(), 1))
 end
 
+--- T.data.MapDataset(dataset, f) → dataset
+-- The samples of a dataset through f, which gets a sample's values and returns as many as it likes, each time anew.
+--   local pairs_of = T.data.TensorDataset(T.eye(2), T.arange(2))
+--   local ds = T.data.MapDataset(pairs_of, function(x, y) return x * 10, y end)
+--   print(#ds, ds[2][1])  --> 2	{ 0., 10.}  -- f32[2] cpu
+M.MapDataset = class "MapDataset"
+
+function M.MapDataset.new(dataset, f)
+  is_dataset("data.MapDataset", dataset)
+  local meta = getmetatable(f)
+  if type(f) ~= "function" and not (type(meta) == "table" and meta.__call) then
+    fail("data.MapDataset: argument 2 must be a function of a sample's values, got %s", describe(f))
+  end
+  return setmetatable({ dataset = dataset, f = f }, M.MapDataset)
+end
+
+function M.MapDataset:len() return #rawget(self, "dataset") end
+
+local function sample_of(...)
+  if select("#", ...) == 1 then return (...) end
+  return { ... }
+end
+
+function M.MapDataset:get(i)
+  local sample, f = rawget(self, "dataset")[i], rawget(self, "f")
+  if type(sample) == "table" and getmetatable(sample) == nil then
+    return sample_of(f(table.unpack(sample)))
+  end
+  return sample_of(f(sample))
+end
+
+-- A dataset of {image, label} whose images go through `transform`, if there is one; the fields stay.
+function M.transformed(ds, transform)
+  if transform == nil then return ds end
+  local out = M.MapDataset(ds, function(x, y) return transform(x), y end)
+  out.images, out.labels, out.classes = ds.images, ds.labels, ds.classes
+  return out
+end
+
 --- T.data.ConcatDataset(a, b, …) → dataset
 -- Datasets one after the other.
 --   print(T.data.ConcatDataset({ 1, 2 }, { 3 })[3])  --> 3

@@ -42,20 +42,20 @@ local function find(dirs, file)
   end
 end
 
---- T.data.fashion_mnist{split="train", root=, dtype="f32"} → dataset, or nil, message, code
+--- T.data.fashion_mnist{split="train", root=, dtype="f32", transform=} → dataset, or nil, message, code
 -- Fashion-MNIST: clothes in 28 x 28 pixels, from local IDX files. Images [N, 1, 28, 28] in 0 … 1 (or u8), labels 1 …
--- 10; fields images, labels, classes.
+-- 10; fields images, labels, classes. transform gets one image [1, 28, 28]; see data.transforms.compose.
 --   print((T.data.fashion_mnist { root = "/nowhere" }))  --> nil
 
---- T.data.mnist{split="train", root=, dtype="f32"} → dataset, or nil, message, code
+--- T.data.mnist{split="train", root=, dtype="f32", transform=} → dataset, or nil, message, code
 -- MNIST: digits in 28 x 28 pixels, from local IDX files. Images [N, 1, 28, 28] in 0 … 1 (or u8), labels 1 … 10; fields
--- images, labels, classes.
+-- images, labels, classes. transform gets one image [1, 28, 28]; see data.transforms.compose.
 --   print((T.data.mnist { root = "/nowhere" }))  --> nil
 local function make(kind)
   local info = names[kind]
   local spec = options.spec("data." .. kind, {
     { "split", { "train", "test" }, "train" }, { "root", "string", optional = true },
-    { "dtype", { "f32", "u8" }, "f32" } })
+    { "dtype", { "f32", "u8" }, "f32" }, { "transform", "callable", optional = true } })
   return function(...)
     local a = options.read(spec, ...)
     local dirs, stem = folders(kind, a.root), stems[a.split]
@@ -85,7 +85,7 @@ local function make(kind)
     if a.dtype == "f32" then x = x:to("f32"):div_(255) end
     local ds = dataset.TensorDataset(x, y:to("i64"):add_(1))
     ds.images, ds.labels, ds.classes = ds.tensors[1], ds.tensors[2], info.classes
-    return ds
+    return dataset.transformed(ds, a.transform)
   end
 end
 

@@ -1,0 +1,63 @@
+-- SPDX-License-Identifier: MIT
+--- Columns of tables on one scale: mean 0 and standard deviation 1, by the numbers of the training rows.
+-- @module perilune.data.standardizer
+local T = require "perilune"
+local options = require "perilune.options"
+
+local fail, describe = options.fail, options.describe
+local Standardizer = { __name = "Standardizer" }
+Standardizer.__index = Standardizer
+Standardizer.__tostring = function(self) return ("Standardizer of %d columns"):format(self.mean:numel()) end
+
+local function rows(who, x, columns)
+  if not T.is_tensor(x) or not x:is_floating_point() or x:dim() < 1 or columns and x:size(-1) ~= columns then
+    fail("%s: a floating tensor [..., %s] is wanted, got %s", who, columns or "columns", describe(x))
+  end
+  return x
+end
+
+--- T.data.Standardizer(x) → standardizer
+-- Learns mean and standard deviation (of the population) of the columns of x [rows, columns], NaN left out: s(x) is
+-- (x - mean) / std for any rows, s:inverse(z) goes back, and s.mean, s.std are there to be saved: s:state_dict(),
+-- s:load_state_dict(t). Of a column of equal values std is 1.
+--   local s = T.data.Standardizer(T.tensor { { 1, 5 }, { 3, 5 } })
+--   print(s(T.tensor { { 1, 5 }, { 4, 6 } }))
+--   --> {{-1.,  0.},
+--   -->  { 2.,  1.}}  -- f32[2,2] cpu
+--   print(s:inverse(T.tensor { { 2, 1 } }))  --> {{4., 6.}}  -- f32[1,2] cpu
+local function new(_, x)
+  rows("data.Standardizer", x)
+  if x:dim() ~= 2 or x:size(1) == 0 then
+    fail("data.Standardizer: rows are wanted, [rows, columns], got %s", x:describe())
+  end
+  local _ <close> = T.no_grad()
+  local there = x:isnan():logical_not()
+  local n = there:sum(1):to(x:dtype())
+  if n:min():item() == 0 then
+    fail("data.Standardizer: column %d of %s has no value", n:argmin():item(), x:describe())
+  end
+  local mean = T.where(there, x, T.zeros_like(x)):sum(1) / n
+  local off = T.where(there, x - mean, T.zeros_like(x))
+  local std = (off:square():sum(1) / n):sqrt()
+  std = T.where(std:eq(0), T.ones_like(std), std)
+  return setmetatable({ mean = mean, std = std }, Standardizer)
+end
+
+function Standardizer:__call(x) return (rows("Standardizer", x, self.mean:numel()) - self.mean) / self.std end
+
+--- The rows that gave these.
+function Standardizer:inverse(z) return rows("Standardizer:inverse", z, self.mean:numel()) * self.std + self.mean end
+
+function Standardizer:state_dict() return { mean = self.mean, std = self.std } end
+
+function Standardizer:load_state_dict(state)
+  for _, key in ipairs { "mean", "std" } do
+    local t = type(state) == "table" and state[key]
+    if not T.is_tensor(t) or t:numel() ~= self.mean:numel() then
+      fail("Standardizer:load_state_dict: %s of %d columns is wanted, got %s", key, self.mean:numel(), describe(t))
+    end
+    self[key] = t
+  end
+end
+
+return { Standardizer = setmetatable(Standardizer, { __call = new, __name = "class" }) }
