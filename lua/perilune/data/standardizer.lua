@@ -25,7 +25,9 @@ end
 --   --> {{-1.,  0.},
 --   -->  { 2.,  1.}}  -- f32[2,2] cpu
 --   print(s:inverse(T.tensor { { 2, 1 } }))  --> {{4., 6.}}  -- f32[1,2] cpu
-local function new(_, x)
+local spec = options.spec("data.Standardizer", { { "x", "any" } })
+local function new(_, ...)
+  local x = options.read(spec, ...).x
   rows("data.Standardizer", x)
   if x:dim() ~= 2 or x:size(1) == 0 then
     fail("data.Standardizer: rows are wanted, [rows, columns], got %s", x:describe())
