@@ -143,6 +143,61 @@ describe("kinds of tokenizers", function()
   end)
 end)
 
+describe("older files of vocabularies", function()
+  local function folder(contents, body)
+    local dir = os.tmpname()
+    os.remove(dir)
+    assert(os.execute("mkdir " .. dir))
+    for name, content in pairs(contents) do
+      local f = assert(io.open(dir .. "/" .. name, "wb"))
+      f:write(content)
+      f:close()
+    end
+    body(dir)
+    os.execute("rm -r " .. dir)
+  end
+
+  it("are read: vocab.txt", function()
+    local tokens = "[PAD]\n[UNK]\n[CLS]\n[SEP]\nlow\n##er\n!\nLow\n"
+    folder({ ["vocab.txt"] = tokens }, function(dir)
+      local t = assert(T.data.tokenizer(dir .. "/vocab.txt"))
+      assert.same({ 2, 4, 5, 6, 1, 3 }, t:encode("Lower! x", zero):totable())
+      assert.equal("lower!", t:decode(t:encode "LOWER!"))
+      assert.same({ 0, 0, 0, 1, 1 }, t("low", { pair = "low", index_base = 0 }).token_type_ids:totable())
+    end)
+    folder({ ["vocab.txt"] = tokens, ["tokenizer_config.json"] = '{"do_lower_case": false}' }, function(dir)
+      assert.same({ 2, 7, 5, 3 }, assert(T.data.tokenizer(dir)):encode("Lower", zero):totable())
+    end)
+    folder({ ["vocab.txt"] = "a\nb\n" }, function(dir)
+      local t, why, kind = T.data.tokenizer(dir)
+      assert.is_nil(t)
+      assert.truthy(why:find("there is no [UNK]", 1, true))
+      assert.equal("format", kind)
+    end)
+  end)
+
+  it("are read: vocab.json and merges.txt", function()
+    local f = assert(io.open((os.getenv "PERILUNE_ROOT" or ".") .. "/spec/fixtures/gpt2.json", "rb"))
+    local json = f:read "a"
+    f:close()
+    local lines = { "#version: 0.2" }
+    for pair in json:match('"merges":%[(.*)%]'):gmatch "%b[]" do
+      local a, b = pair:match '^%["(.-)","(.-)"%]$'
+      lines[#lines + 1] = a:gsub('\\(.)', "%1") .. " " .. b:gsub('\\(.)', "%1")
+    end
+    local whole = assert(tokenizer.from_json(json, "gpt2"))
+    local vocab = json:match '"model":.-"vocab":(%b{})'
+    folder({ ["vocab.json"] = vocab, ["merges.txt"] = table.concat(lines, "\n") .. "\n" }, function(dir)
+      local t = assert(T.data.tokenizer(dir))
+      for _, text in ipairs { "To be, or not to be", " the king's 12\n\n", "caf\u{E9}<|endoftext|>" } do
+        assert.same(whole:encode(text):totable(), t:encode(text):totable())
+      end
+      os.remove(dir .. "/merges.txt")
+      assert.equal("io", select(3, T.data.tokenizer(dir)))
+    end)
+  end)
+end)
+
 -- ---- the shared oracle --------------------------------------------------------------------------------------------
 
 local root = (os.getenv("PERILUNE_ROOT") or ".") .. "/../shared/models/tok/"

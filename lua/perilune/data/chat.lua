@@ -80,6 +80,7 @@ function M.beside(dir)
       if values.is_dict(v) then v = values.dict_get(v, "content") end
       if type(key) == "string" and key:find "_token$" and type(v) == "string" then found.special[key] = v end
     end
+    found.do_lower_case = values.dict_get(config, "do_lower_case")
     local t = values.dict_get(config, "chat_template")
     if type(t) == "string" then found.templates.default = t end
     for i = 1, values.is_sequence(t) and t.n or 0 do
@@ -93,7 +94,7 @@ function M.beside(dir)
   end
   local jinja_text = read(dir .. "chat_template.jinja")
   if jinja_text then found.templates.default = jinja_text end
-  if next(found.templates) == nil and next(found.special) == nil then return nil end
+  if next(found.templates) == nil and next(found.special) == nil and found.do_lower_case == nil then return nil end
   return found
 end
 

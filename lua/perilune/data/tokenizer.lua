@@ -5,6 +5,7 @@ local core = require "perilune.core"
 local options = require "perilune.options"
 
 local chat = require "perilune.data.chat"
+local files = require "perilune.data.tokenizer_files"
 
 local fail, describe = options.fail, options.describe
 
@@ -27,8 +28,25 @@ end
 -- How it travels to a loader's worker: from_json(json, name, chat) there. See data.pack.
 Tokenizer.__pack = function(self) return M.from_json, { self.json, self.name, self.chat } end
 
+local function read(path)
+  local f, message = io.open(path, "rb")
+  if not f then return nil, message end
+  local text
+  text, message = f:read "a"
+  f:close()
+  return text, ("%s: %s"):format(path, message or "cannot read")
+end
+
+local function is_folder(path)
+  local f = io.open(path, "rb")
+  local code = f and select(3, f:read(1))
+  if f then f:close() end
+  return code == 21 -- EISDIR
+end
+
 --- T.data.tokenizer(path) → tokenizer, or nil, message, code
--- A tokenizer.json file, or the folder of one, with any model (BPE, Unigram, WordPiece, WordLevel), normalizer,
+-- A tokenizer.json file, vocab.txt (WordPiece, BERT's), vocab.json beside merges.txt (byte-level BPE, GPT-2's), or
+-- the folder of one, with any model (BPE, Unigram, WordPiece, WordLevel), normalizer,
 -- pre_tokenizer, post_processor and decoder of the Hugging Face tokenizers library, with the same results.
 -- t:encode(text, {add_special=true, split_special=true, index_base=1}) → i64 [n]; t:decode(ids, {skip_special=true,
 -- errors="replace", index_base=1}) → text; t(text, {pair=, padding=, truncation=, …}) → what models take, see
@@ -39,20 +57,30 @@ Tokenizer.__pack = function(self) return M.from_json, { self.json, self.name, se
 --   print((T.data.tokenizer("/nowhere/tokenizer.json")))  --> nil
 function M.tokenizer(path)
   if type(path) ~= "string" then fail("data.tokenizer: the path must be a string, got %s", describe(path)) end
-  local f, message = io.open(path, "rb")
-  if f and not f:read(0) and f:seek "end" ~= 0 then -- a folder
-    f:close()
-    path = path:gsub("/*$", "/tokenizer.json")
-    f, message = io.open(path, "rb")
+  local text, message = read(path)
+  if not text and is_folder(path) then
+    local folder = path:gsub("/*$", "/")
+    for _, name in ipairs { "tokenizer.json", "vocab.txt", "vocab.json" } do
+      path = folder .. name
+      text, message = read(path)
+      if text then break end
+    end
+    if not text then return nil, folder .. ": there is no tokenizer.json, vocab.txt or vocab.json", "io" end
   end
-  if not f then return nil, message, "io" end
-  local json
-  json, message = f:read("a")
-  f:close()
-  if not json then return nil, ("%s: %s"):format(path, message or "cannot read"), "io" end
-  local beside, why, code = chat.beside(path:match "^(.*/)" or "")
+  if not text then return nil, message, "io" end
+  local dir, name = path:match "^(.-)([^/]*)$"
+  local beside, why, code = chat.beside(dir)
   if why then return nil, why, code end
-  return M.from_json(json, path, beside)
+  if name:find "%.txt$" then
+    text, why, code = files.wordpiece(text, path, not beside or beside.do_lower_case ~= false)
+  elseif name:find "vocab%.json$" then
+    local merges
+    merges, message = read(dir .. name:gsub("vocab%.json$", "merges.txt"))
+    if not merges then return nil, message, "io" end
+    text, why, code = files.byte_level(text, merges, path)
+  end
+  if not text then return nil, why, code end
+  return M.from_json(text, path, beside)
 end
 
 -- ---- training ---------------------------------------------------------------------------------------------------
