@@ -1,11 +1,11 @@
 -- SPDX-License-Identifier: MIT
--- Chat templates against what Jinja makes of them (spec/fixtures/make_chat_templates.py) and, where ../shared/models
--- is, against transformers; templates that mean harm.
+-- Chat templates against what Jinja makes of them (spec/fixtures/text/make_chat_templates.py) and, where
+-- ../shared/models is, against transformers; templates that mean harm.
 
 local T = require "perilune"
 local near = require "spec.support.near"
 local fails = near.fails
-local known = require "spec.fixtures.chat_templates"
+local known = require "spec.fixtures.text.chat_templates"
 
 local function compile(source, options) return assert(T.data.chat_template(source, options)) end
 local function refused(source, text, variables, options)

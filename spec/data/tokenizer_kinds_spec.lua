@@ -1,13 +1,13 @@
 -- SPDX-License-Identifier: MIT
 -- Every model and every step of tokenizer.json files, against what the tokenizers library made
--- (spec/fixtures/make_tokenizer_kinds.py); batches, truncation, padding, streams; and, where ../shared/models is, its
--- cases.
+-- (spec/fixtures/text/make_tokenizer_kinds.py); batches, truncation, padding, streams; and, where ../shared/models
+-- is, its cases.
 
 local T = require "perilune"
 local tokenizer = require "perilune.data.tokenizer"
 local near = require "spec.support.near"
 local fails = near.fails
-local known = require "spec.fixtures.tokenizer_kinds"
+local known = require "spec.fixtures.text.tokenizer_kinds"
 local zero = { index_base = 0 }
 
 local function list(ids) return ids:numel() > 0 and ids:flatten():totable() or {} end

@@ -299,7 +299,7 @@ for _, name in ipairs { "gpt2.json", "split.json", "llama.json", "metaspace.json
   local json = fixture(name)
   if readable(json, data.tokenizer) then tokenizers[#tokenizers + 1] = json end
 end
-for _, kind in ipairs(require("spec.fixtures.tokenizer_kinds").kinds) do
+for _, kind in ipairs(require("spec.fixtures.text.tokenizer_kinds").kinds) do
   if #kind.pairs > 0 and kind.json:find '"vocab":' then tokenizers[#tokenizers + 1] = kind.json end
 end
 local forms = fixture("gpt2.json"):gsub('"normalizer":null', (([["normalizer":{"type":"Sequence","normalizers":[
