@@ -177,9 +177,16 @@ PlStatus plk_parallel(int64_t n, int64_t block, PlkBody body, void *ctx) {
 #endif
 #endif
 
-#define LEVEL(v)                  \
-  static const PlkIsa isa_##v = { \
-      #v, plk_ew_f32_##v, plk_ew_f64_##v, plk_ew_where_##v, plk_ew_copy_##v, plk_ew_cast_##v, &plk_convert_##v, &plk_random_##v};
+#define LEVEL(v)                                   \
+  static const PlkIsa isa_##v = {#v,               \
+                                 plk_ew_f32_##v,   \
+                                 plk_ew_f64_##v,   \
+                                 plk_ew_where_##v, \
+                                 plk_ew_copy_##v,  \
+                                 plk_ew_cast_##v,  \
+                                 plk_ew_int_##v,   \
+                                 &plk_convert_##v, \
+                                 &plk_random_##v};
 #if defined(PLK_HAVE_V2)
 LEVEL(v2)
 #endif

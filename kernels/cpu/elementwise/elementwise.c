@@ -65,7 +65,7 @@ static PlkLoop find_loop(const PlkIsa *isa, int code, int dtype) {
     const PlkLoop l = dtype == PL_F32 ? isa->f32[code] : isa->f64[code];
     return l != NULL ? l : plk_ew_rare[code][dtype];
   }
-  return plk_ew_int[code][dtype - PL_I8];
+  return isa->integer[code][dtype - PL_I8];
 }
 
 static bool is_half(int dtype) { return dtype == PL_F16 || dtype == PL_BF16; }

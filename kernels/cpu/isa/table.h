@@ -29,10 +29,11 @@ typedef struct PlkRandomLoops {
 
 typedef struct PlkIsa {
   const char *name;
-  const PlkLoop *f32, *f64;         /* [PLK_NEW]; NULL: no loop at this level */
-  const PlkLoop *where;             /* by log2 of the element size */
-  const PlkLoop *copy;              /* likewise */
-  const PlkLoop (*cast)[PLK_NCAST]; /* [from][to], see plk_cast_index */
+  const PlkLoop *f32, *f64;           /* [PLK_NEW]; NULL: no loop at this level */
+  const PlkLoop *where;               /* by log2 of the element size */
+  const PlkLoop *copy;                /* likewise */
+  const PlkLoop (*cast)[PLK_NCAST];   /* [from][to], see plk_cast_index */
+  const PlkLoop (*integer)[PLK_NINT]; /* integers and bool: [PLK_NEW][i8, i16, i32, i64, u8, bool] */
   const PlkConvert *convert;
   const PlkRandomLoops *random;
 } PlkIsa;
@@ -47,6 +48,7 @@ typedef struct PlkIsa {
   extern const PlkLoop plk_ew_where_##level[4];                   \
   extern const PlkLoop plk_ew_copy_##level[4];                    \
   extern const PlkLoop plk_ew_cast_##level[PLK_NCAST][PLK_NCAST]; \
+  extern const PlkLoop plk_ew_int_##level[PLK_NEW][PLK_NINT];     \
   extern const PlkConvert plk_convert_##level;                    \
   extern const PlkRandomLoops plk_random_##level;
 PLK_DECLARE_ISA(v2)
@@ -54,9 +56,7 @@ PLK_DECLARE_ISA(v3)
 PLK_DECLARE_ISA(v4)
 PLK_DECLARE_ISA(generic)
 
-/* Compiled once: integers and bool [PLK_NEW][i8, i16, i32, i64, u8, bool]; floats that are not hot
- * [PLK_NEW][f32, f64]. */
-extern const PlkLoop plk_ew_int[PLK_NEW][PLK_NINT];
+/* Compiled once: floats that are not hot [PLK_NEW][f32, f64]. */
 extern const PlkLoop plk_ew_rare[PLK_NEW][2];
 _Static_assert(PL_F32 == 0 && PL_F64 == 1 && PL_BF16 == 3 && PL_I8 == 4 && PL_BOOL == 9, "table order");
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Elementwise loops of integers and bool, one build. Arithmetic wraps: it is done in the unsigned type W.
+ * Elementwise loops of integers and bool, one ISA level. Arithmetic wraps: it is done in the unsigned type W.
  * Division and remainder report a zero divisor; the lowest value divided by -1 wraps to itself. */
 #include "kernels/cpu/isa/table.h"
 
@@ -229,7 +229,7 @@ static int CLAMP_T_b(ARGS) { /* x, min, max */
 #define INTS(op, f)    [PLK_EW_##op] = {f##_i8, f##_i16, f##_i32, f##_i64, f##_u8, NULL},
 #define ALL(op, f, fb) [PLK_EW_##op] = {f##_i8, f##_i16, f##_i32, f##_i64, f##_u8, fb},
 /* clang-format off */
-const PlkLoop plk_ew_int[PLK_NEW][PLK_NINT] = {
+const PlkLoop PLK_SUFFIX(plk_ew_int)[PLK_NEW][PLK_NINT] = {
     ALL(ADD, ADD, OR_b) INTS(SUB, SUB) ALL(MUL, MUL, AND_b) INTS(ADD_ALPHA, ADD_ALPHA)
     INTS(NEG, NEG) ALL(ABS, ABS, COPY_b) ALL(SIGN, SIGN, COPY_b) ALL(SQUARE, SQUARE, COPY_b)
     ALL(POW, POW, POW_b) INTS(FMOD, FMOD) INTS(REMAINDER, REMAINDER)
