@@ -63,6 +63,9 @@ typedef struct PlkHost {
 void plk_set_host(const PlkHost *host);
 /* Set (also from a signal handler) to stop running kernels; the engine clears it. */
 void plk_interrupt(bool on);
+/* Between hold(1) and hold(-1) nothing is stopped: what is written must not be half written. Calls nest. */
+void plk_interrupt_hold(int more);
+bool plk_interrupt_held(void);
 
 /* Runs body(ctx, begin, end) over [0, n) cut into blocks of `block` items: the cut depends on n and
  * block alone, so results do too. Threads take whole blocks. Stops early and returns the first failing

@@ -15,7 +15,7 @@
 static lua_State *volatile running;
 static volatile sig_atomic_t presses_left;
 static volatile sig_atomic_t pressed; /* during the last call */
-static void (*interrupt_kernels)(bool on);
+static bool (*interrupt_kernels)(bool on);
 static RunningCoroutine *coroutine; /* NULL: nobody tracks coroutines */
 
 void *guard_slot(void) { return (void *)&interrupt_kernels; }
@@ -28,6 +28,7 @@ static void tell_kernels(bool on) {
 
 static void interrupt_hook(lua_State *L, lua_Debug *ar) {
   (void)ar;
+  if (interrupt_kernels && interrupt_kernels(true)) return; /* asked again at the next instruction */
   lua_sethook(L, NULL, 0, 0);
   if (coroutine) {
     coroutine->pending = 0;

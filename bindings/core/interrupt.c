@@ -3,6 +3,10 @@
  * loader/loader.c looks it up for the perilune command. */
 #include "kernels/kernel.h"
 
-void perilune_interrupt(bool on) __attribute__((visibility("default")));
+/* → whether the interruption has to wait, as something is being written. */
+bool perilune_interrupt(bool on) __attribute__((visibility("default")));
 
-void perilune_interrupt(bool on) { plk_interrupt(on); }
+bool perilune_interrupt(bool on) {
+  plk_interrupt(on);
+  return plk_interrupt_held();
+}

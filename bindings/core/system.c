@@ -143,6 +143,20 @@ static int s_ambient_level(lua_State *L) {
   return 1;
 }
 
+/* hold_interrupts() → a value to be closed: until then Ctrl-C waits, so that what several writes make is made whole:
+ *   local _ <close> = core.hold_interrupts() */
+static const char held_key = 0;
+static int s_held_close(lua_State *L) {
+  (void)L;
+  plk_interrupt_hold(-1);
+  return 0;
+}
+static int s_hold(lua_State *L) {
+  lua_rawgetp(L, LUA_REGISTRYINDEX, &held_key);
+  plk_interrupt_hold(1);
+  return 1;
+}
+
 static void set_host(void) {
   static const PlkHost host = {pl_scratch_alloc, pl_scratch_free};
   plk_set_host(&host);
@@ -164,10 +178,17 @@ void l_system_register(lua_State *L) {
                                        {"get_rng_state", s_get_rng},
                                        {"set_rng_state", s_set_rng},
                                        {"top_level", s_ambient_level},
+                                       {"hold_interrupts", s_hold},
                                        {NULL, NULL}};
   static pthread_once_t once = PTHREAD_ONCE_INIT; /* states in several threads may load the module at once */
   pthread_once(&once, set_host);
   luaL_setfuncs(L, functions, 0);
+  lua_newuserdatauv(L, 0, 0);
+  lua_createtable(L, 0, 1);
+  lua_pushcfunction(L, s_held_close);
+  lua_setfield(L, -2, "__close");
+  lua_setmetatable(L, -2);
+  lua_rawsetp(L, LUA_REGISTRYINDEX, &held_key);
   lua_pushstring(L, pl_version());
   lua_setfield(L, -2, "version");
 }

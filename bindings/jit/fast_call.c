@@ -167,7 +167,7 @@ static bool tell(lua_State *L, int at, int which) {
     return true;
   }
   lua_getiuservalue(L, at, TRACE);
-  lua_call(L, 1, 1);
+  l_call_held(L, 1, 1);
   bool yes = lua_toboolean(L, -1) != 0;
   lua_pop(L, 1);
   return yes;

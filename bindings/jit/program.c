@@ -350,10 +350,20 @@ int l_program_failed(lua_State *L, PlStatus s, int undo, int trace) {
   return l_fail(L, s);
 }
 
-/* jit_run(program, {inputs in order}, undo, trace) → list of the outputs that the function returned; undo(trace) if it fails */
+void l_call_held(lua_State *L, int nargs, int nresults) {
+  plk_interrupt_hold(1);
+  const int status = lua_pcall(L, nargs, nresults, 0);
+  plk_interrupt_hold(-1);
+  if (status != LUA_OK) lua_error(L);
+}
+
+/* jit_run(program, {inputs in order}, undo, trace, before) → list of the outputs that the function returned; before(trace)
+ * first, undo(trace) if it fails. Ctrl-C in the first one stops the run. */
 static int jit_run(lua_State *L) {
   Program *p = l_check_program(L, 1);
-  lua_settop(L, 4);
+  lua_settop(L, 5);
+  lua_pushvalue(L, 4);
+  l_call_held(L, 1, 0);
   l_collect(L);
   PlTensor **in = inputs_of(L, p, p->f->noutputs), **out = in + p->f->ninputs;
   lua_createtable(L, p->nuser, 0);

@@ -38,6 +38,8 @@ PlStatus l_program_run(lua_State *L, const Program *p, PlTensor *const *in, PlTe
 
 /* A run failed with s: calls the function at `undo`, if it is one, with the trace at `trace`, and raises. */
 int l_program_failed(lua_State *L, PlStatus s, int undo, int trace);
+/* lua_call while which Ctrl-C waits. */
+void l_call_held(lua_State *L, int nargs, int nresults);
 
 /* What guards found, for the quick answer (guards.c). */
 typedef struct LWatch LWatch;

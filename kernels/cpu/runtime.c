@@ -41,7 +41,11 @@ void plk_scratch_free(void *p) {
 
 static atomic_bool interrupted; /* lock-free, so a signal handler may set it */
 
+static atomic_int held; /* how many say that nothing may stop now */
+
 void plk_interrupt(bool on) { atomic_store_explicit(&interrupted, on, memory_order_relaxed); }
+void plk_interrupt_hold(int more) { atomic_fetch_add_explicit(&held, more, memory_order_relaxed); }
+bool plk_interrupt_held(void) { return atomic_load_explicit(&held, memory_order_relaxed) > 0; }
 
 /* A loader's worker is stopped when nobody waits for its batch any more. */
 static _Thread_local const _Atomic bool *own_stop;
@@ -51,7 +55,7 @@ void plk_stop_by(const _Atomic bool *flag) { own_stop = flag; }
 PlStatus plk_poll(void) {
   bool stop =
       atomic_load_explicit(&interrupted, memory_order_relaxed) || (own_stop && atomic_load_explicit(own_stop, memory_order_relaxed));
-  if (PL_LIKELY(!stop)) return PL_OK;
+  if (PL_LIKELY(!stop) || plk_interrupt_held()) return PL_OK;
   PL_FAIL(PL_ERR_INTERRUPT, "interrupted");
 }
 

@@ -145,10 +145,18 @@ static PlStatus list_block(void *ctx, int64_t begin, int64_t end) {
       begin = stop;
     }
   }
-  return plk_poll();
+  return PL_OK;
 }
 
 static PlStatus list_run(List *l) { return plk_parallel(l->total, BLOCK, list_block, l); }
+/* All of a step or nothing: Ctrl-C before it, or behind it. */
+static PlStatus list_write(List *l) {
+  PL_TRY(plk_poll());
+  plk_interrupt_hold(1);
+  const PlStatus s = list_run(l);
+  plk_interrupt_hold(-1);
+  return s;
+}
 
 /* ---- steps ------------------------------------------------------------------------------------------ */
 
@@ -227,7 +235,7 @@ static void step_stretch(const List *l, int64_t g, int64_t at, int64_t n, int64_
 static PlStatus run_step(const PlkCall *call, int64_t k, const Rule *rule) {
   List l;
   PL_TRY(list_init(&l, call, call->nin, k, step_stretch, rule));
-  PlStatus s = list_run(&l);
+  PlStatus s = list_write(&l);
   list_free(&l);
   return s;
 }
@@ -367,7 +375,7 @@ PlStatus plk_cpu_foreach_scale_(const PlkCall *call) {
   if (call->nin < 2) return PL_OK;
   List l;
   PL_TRY(list_init(&l, call, call->nin - 1, 1, scale_stretch, &f));
-  PlStatus s = list_run(&l);
+  PlStatus s = list_write(&l);
   list_free(&l);
   return s;
 }
@@ -388,7 +396,7 @@ static void zero_stretch(const List *l, int64_t g, int64_t at, int64_t n, int64_
 PlStatus plk_cpu_foreach_zero_(const PlkCall *call) {
   List l;
   PL_TRY(list_init(&l, call, call->nin, 1, zero_stretch, NULL));
-  PlStatus s = list_run(&l);
+  PlStatus s = list_write(&l);
   list_free(&l);
   return s;
 }

@@ -33,9 +33,8 @@ local function run(self, t, tensors, args)
     optimizers.undo(t) -- the script moves it again
     return self.f(table.unpack(args, 1, args.n))
   end
-  optimizers.before(t)
   rawset(self, "runs", self.runs + 1)
-  local list = core.jit_run(t.program, tensors, undo, t)
+  local list = core.jit_run(t.program, tensors, undo, t, optimizers.before)
   for _, g in ipairs(t.inner) do
     local x = tensors[g.input]
     if x.is_leaf then
@@ -180,20 +179,25 @@ local function slow_call(self, ...)
   end
   local err, seen, refused
   local began = core.clock and core.clock() or os.clock()
-  t, err, seen, refused = trace(self, args, tensors)
+  do
+    local unless <close> = setmetatable({}, optimizers.Unless)
+    t, err, seen, refused = trace(self, args, tensors, unless)
+    if t then
+      rawset(self, "trace_seconds", (core.clock and core.clock() or os.clock()) - began)
+      t.key = key
+      rawset(self, "last", t)
+      rawset(self, "ntraces", self.ntraces + 1)
+      tell_cost(self, t)
+      self.traces[key] = self.traces[key] or {}
+      table.insert(self.traces[key], 1, t)
+    end
+    unless.t = nil
+  end
   if not t then
     if not self.opts.fallback or not refused then error(err, 0) end
     guards.restore(seen)
     return eager(self, ...)
   end
-  rawset(self, "trace_seconds", (core.clock and core.clock() or os.clock()) - began)
-  t.key = key
-  rawset(self, "last", t)
-  rawset(self, "ntraces", self.ntraces + 1)
-  tell_cost(self, t)
-  self.traces[key] = self.traces[key] or {}
-  table.insert(self.traces[key], 1, t)
-  for i = 1, #t.live do t.live[i].fresh = true end -- this call's counters moved while tracing
   if self.opts.check then return require("perilune.jit.check")(self, t, tensors, run, ...) end
   return run(self, t, tensors, args)
 end

@@ -31,7 +31,8 @@ end
 --- The newest node's attributes are options() from now on, asked before each run; move(±1) moves the counters that
 -- options reads. holds() → may the node still be used?
 function optimizers.live(options_of, move, holds)
-  current.live[#current.live + 1] = { node = core.jit_node(), options = options_of, move = move, holds = holds }
+  current.live[#current.live + 1] = { node = core.jit_node(), options = options_of, move = move, holds = holds,
+    fresh = true }
 end
 
 -- What a schedule or scaler may change: its own fields and those of its parts, and its optimizer's settings
@@ -105,6 +106,7 @@ function optimizers.act(object, step, ...)
     keep = function() undo = remember(object) end,
     move = function(by) if by > 0 then step(object, table.unpack(args, 1, args.n)) else undo() end end,
     holds = function() return true end,
+    fresh = true,
   }
 end
 
@@ -191,6 +193,14 @@ function optimizers.before(t)
     l.fresh = nil
   end
 end
+
+--- What was moved while tracing (fresh) is taken back if the call ends before its run: by Ctrl-C, say. For a
+-- variable to be closed; `t` is the trace, once there is one.
+optimizers.Unless = {
+  __close = function(self)
+    if self.t then optimizers.undo(self.t) end
+  end,
+}
 
 --- Takes back what the script did while it was traced, as it will do it again. all: also what `before` did, as the
 -- trace or the run failed.

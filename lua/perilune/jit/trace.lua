@@ -141,12 +141,13 @@ local function finish(self, t, a, args, seen, results)
   return tracked
 end
 
---- trace(jit, args, its tensors) → the trace, or nil, the error object, what the function could see before, and whether
--- it is one that a graph cannot stand for while the script itself can still run.
+--- trace(jit, args, its tensors, { t = it once there is one }) → the trace, or nil, the error object, what the function
+-- could see before, and whether it is one that a graph cannot stand for while the script itself can still run.
 local trace
-function trace(self, args, tensors)
+function trace(self, args, tensors, unless)
   local ir = core.graph_new(self.opts.unsafe_math)
   local t = { ir = ir, live = {}, deferred = {}, grad = core.grad_mode() }
+  if unless then unless.t = t end
   local a = symbolic_arguments(ir, args)
   assert(#a.inputs == #tensors)
   t.objects = a.objects
@@ -162,7 +163,7 @@ function trace(self, args, tensors)
   if ok and t.stale then
     core.jit_abort(ir)
     optimizers.undo(t, true)
-    return trace(self, args, tensors)
+    return trace(self, args, tensors, unless)
   end
   if ok then
     ok, err = pcall(finish, self, t, a, args, seen, table.pack(table.unpack(res, 2, res.n)))

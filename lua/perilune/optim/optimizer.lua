@@ -187,6 +187,7 @@ function Optimizer:step(closure)
   end
   local groups = self.param_groups
   if core.converted ~= self._converted then follow(self) end
+  local _ <close> = core.hold_interrupts() -- weights, states and counts of all groups move together
   for k = 1, #groups do self:update(groups[k]) end
   return loss
 end
