@@ -191,9 +191,19 @@ setmetatable(methods, { __index = function(t, key) return outside(from_parts, t,
   return {}
 end })
 
+-- PyTorch's names of dtypes are their texts here: nil in their place would be the default dtype, without a word.
+local dtypes = { float16 = "f16", float32 = "f32", float64 = "f64", int8 = "i8", int16 = "i16", int32 = "i32",
+  int64 = "i64", uint8 = "u8", complex64 = false, complex128 = false, uint16 = false, uint32 = false, uint64 = false }
+
 local function value_of(t, key)
   local where = lazy[key]
-  if not where then return from_parts(t, key) end
+  if not where then
+    if dtypes[key] == false then
+      require("perilune.options").fail("T.%s: there is no such dtype; there are f32 f64 f16 bf16 i8 i16 i32 i64 u8 bool",
+        key)
+    end
+    return dtypes[key] or from_parts(t, key)
+  end
   if type(where) == "string" then
     rawset(t, key, require(where))
   else
