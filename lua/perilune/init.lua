@@ -199,7 +199,8 @@ local function value_of(t, key)
   local where = lazy[key]
   if not where then
     if dtypes[key] == false then
-      require("perilune.options").fail("T.%s: there is no such dtype; there are f32 f64 f16 bf16 i8 i16 i32 i64 u8 bool",
+      local options = require "perilune.options"
+      options.fail("T.%s: there is no such dtype; there are f32 f64 f16 bf16 i8 i16 i32 i64 u8 bool",
         key)
     end
     return dtypes[key] or from_parts(t, key)

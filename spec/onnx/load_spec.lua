@@ -3,7 +3,7 @@
 -- models train, compile and move, and what is refused.
 
 local T = require "perilune"
-local writer = require "spec.support.onnx_writer"
+local writer = require "spec.onnx.writer"
 local near = require "spec.support.near"
 local fails = near.fails
 

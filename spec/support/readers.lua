@@ -139,7 +139,7 @@ end
 -- ---- ONNX -------------------------------------------------------------------------------------------------
 
 do
-  local onnx = require "spec.support.onnx_writer"
+  local onnx = require "spec.onnx.writer"
   local body = { nodes = { { "Add", { "v", "w" }, { "u" } }, { "Identity", { "go" }, { "more" } } },
     inputs = { { "i", "i64", {} }, { "go", "bool", {} }, { "v", "f32", { 2 } } },
     outputs = { { "more", "bool", {} }, { "u", "f32", { 2 } } } }
