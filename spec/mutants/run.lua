@@ -114,10 +114,9 @@ for _, m in ipairs(mutants) do known[m.id] = m end
 local sound = 0
 for k, t in ipairs(tests) do
   process.reached()
-  local from = process.now()
   child(t.run, 0, 60)
-  local _, passed, how = process.wait()
-  t.seconds = process.now() - from
+  local _, passed, how, seconds = process.wait()
+  t.seconds = seconds
   if passed then
     sound = sound + 1
     t.order = k
@@ -183,7 +182,7 @@ local function step(job)
   job.k = job.k + 1
   local t = job.list[job.k]
   if not t or job.spent > budget then return finish(job, nil) end
-  job.now, job.from = t, process.now()
+  job.now = t
   running[child(t.run, job.m.id, 3 + 10 * t.seconds)] = job
   job.busy = true
 end
@@ -197,11 +196,11 @@ while true do
   local active = count()
   if active == 0 and at >= #left then break end
   if active > 0 then
-    local pid, passed, how = process.wait()
+    local pid, passed, how, seconds = process.wait()
     local job = running[pid]
     if job then
       running[pid] = nil
-      job.spent = job.spent + process.now() - job.from
+      job.spent = job.spent + seconds
       if passed then step(job) else finish(job, how) end
     end
   end

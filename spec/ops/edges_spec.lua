@@ -246,3 +246,50 @@ describe("the gradient without a slope of", function()
     end)
   end
 end)
+
+-- The same of several inputs: f, its inputs, their gradients.
+describe("the gradients without a slope of", function()
+  local function op(name) return function(...) return T[name](...) end end
+  local ln2, ln3 = math.log(2), math.log(3)
+  for name, row in pairs {
+    ["maximum of equal elements"] = { op "maximum", { { 1, 2, 3 }, { 1, 4, 0 } }, { { 0.5, 0, 1 }, { 0.5, 1, 0 } } },
+    ["minimum of equal elements"] = { op "minimum", { { 1, 2, 3 }, { 1, 4, 0 } }, { { 0.5, 1, 0 }, { 0.5, 0, 1 } } },
+    ["clamp at its limits"] = { op "clamp_tensor", { { 1, 2, 3 }, { 1, 0, 0 }, { 5, 2, 5 } },
+      { { 0.5, 0.5, 1 }, { 0.5, 0, 0 }, { 0, 0.5, 0 } } },
+    ["powers of 0"] = { op "pow", { { 0, 0, 2, 0 }, { 2, 0, 3, 1 } }, { { 0, 0, 12, 1 }, { 0, 0, 8 * ln2, 0 } } },
+    ["xlogy at 0"] = { op "xlogy", { { 0, 0, 0, 2 }, { 3, 0, -1, 3 } }, { { ln3, 0, 0, ln3 }, { 0, NAN, 0, 2 / 3 } } },
+  } do
+    it(name, function()
+      for _, dtype in ipairs { "f32", "f64" } do
+        local xs = {}
+        for i, list in ipairs(row[2]) do xs[i] = T.tensor(list, { dtype = dtype }):requires_grad_() end
+        row[1](table.unpack(xs)):sum():backward()
+        for i, want in ipairs(row[3]) do same(want, xs[i].grad:totable(), ("%s, input %d"):format(name, i)) end
+      end
+    end)
+  end
+
+  it("scatters without an index", function()
+    local index = T.zeros({ 0, 2 }, { dtype = "i64" })
+    for _, f in ipairs { "scatter", "scatter_add", "scatter_reduce" } do
+      local x, src = T.randn(3, 2):requires_grad_(), T.randn(3, 2):requires_grad_()
+      T[f](x, index, src, { dim = 1, reduce = f == "scatter_reduce" and "sum" or nil }):sum():backward()
+      assert.is_true(T.equal(x.grad, T.ones(3, 2)), f)
+      assert.is_true(T.equal(src.grad, T.zeros(3, 2)), f)
+    end
+  end)
+
+  it("full singular vectors, whose first ones count, of many matrices", function()
+    for _, shape in ipairs { { 2, 4, 3 }, { 2, 3, 4 } } do
+      local x = T.randn(shape, { dtype = "f64" })
+      local function gradient(full)
+        local a = x:clone():requires_grad_()
+        local u, s, v = T.linalg.svd(a, { full_matrices = full })
+        u, v = u:narrow(3, 1, 3), v:narrow(2, 1, 3)
+        ;((u:abs() * 2):sum() + (s * s * s):sum() + (v * v * v * v):sum()):backward()
+        return a.grad
+      end
+      assert.is_true((gradient(true) - gradient(false)):abs():max():item() < 1e-9)
+    end
+  end)
+end)

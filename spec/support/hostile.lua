@@ -121,6 +121,8 @@ end
 
 -- Ops that no graph of the rows names, or only there where shapes are open: {inputs, attributes}.
 local WRITTEN = {
+  attention_bwd = { { "f16[2,5,2]", "f16[2,5,3]", "f16[2,4,3]", "f16[2,4,2]", "f32[2,5,2]", "-", "-", "f16[2,5,2]" },
+    { dropout_p = 0.0, is_causal = false, scale = 0.5 } },
   dim_pick = { { "f64[3,4]", "i64[3]" }, { base = 0, dim = 1, shape = { 3 } } },
   gather_wrapping = { { "f64[3,4]", "i64[2,4]" }, { dim = 1, index_base = 1 } },
   masked_select_bwd = { { "f64[5]", "bool[3,4]" }, { shape = { 3, 4 } } },
@@ -165,7 +167,7 @@ function M.real_calls(most, gradients)
     local inputs = {}
     for i, text in ipairs(call[1]) do inputs[i] = M.input(text) end
     by_op[op] = by_op[op] or {}
-    table.insert(by_op[op], { op = op, attrs = call[2], inputs = inputs })
+    table.insert(by_op[op], 1, { op = op, attrs = call[2], inputs = inputs })
   end
   return by_op
 end

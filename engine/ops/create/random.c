@@ -214,7 +214,7 @@ static PlStatus fill_infer(PlInfer *c) {
   return pl_infer_same(c);
 }
 static PlStatus exponential_infer(PlInfer *c) {
-  if (!(pl_attr_f(c->attrs, 0) > 0.0)) PL_FAIL(PL_ERR_ARG, "%s: rate %g must be positive", c->op->name, pl_attr_f(c->attrs, 0));
+  if (!(pl_attr_f(c->attrs, 0) > 0)) PL_FAIL(PL_ERR_ARG, "%s: rate %g must be positive", c->op->name, pl_attr_f(c->attrs, 0));
   return fill_infer(c);
 }
 static PlStatus randint_fill_infer(PlInfer *c) {

@@ -19,7 +19,11 @@ R.ones = { args = function() return { 2, 3 }, { dtype = "f64" } end, ref = fille
 R.full = { args = function() return { 2, 3 }, 7, { dtype = "f64" } end, ref = filled(7) }
 R.eye = golden(function() return 3, { m = 2 } end)
 R.linear_fill = { args = function() return { n = 3, start = 2, step = 0.5, dtype = "f64" } end,
-  ref = function() return { shape = { 3 }, data = { 2, 2.5, 3 } } end }
+  more = { function() return { n = 3, start = 2, step = 0.5 } end, function() return { n = 3, start = 2, step = 1 } end,
+    function() return { n = 3, start = 2.5, step = 1 } end },
+  ref = function(o)
+    return { shape = { 3 }, data = { o.start, o.start + o.step, o.start + 2 * o.step } }
+  end }
 R.linspace, R.logspace = golden(function() return 0.0, 1.0, 5 end), golden(function() return 0.0, 1.0, 5 end)
 R.fill = { args = function(g) return rand(g, { 2, 3 }), 7 end, ref = filled(7) }
 R.zero = { args = function(g) return rand(g, { 2, 3 }) end, ref = filled(0) }

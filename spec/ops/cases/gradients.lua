@@ -98,6 +98,10 @@ add("logaddexp", function(g) return rand(g, { 3, 1 }, -9, 9), rand(g, { 4 }, -9,
 add("gammainc", function(g) return ints(g, { 4 }, 1, 4), rand(g, { 3, 1 }, 0.5, 4) end)
 add("addcmul", function(g) return rand(g, { 3, 4 }), rand(g, { 4 }), rand(g, { 3, 1 }), { value = -1.7 } end)
 add("addcdiv", function(g) return rand(g, { 3, 4 }), rand(g, { 4 }), rand(g, { 3, 1 }, 0.5, 2), { value = -1.7 } end)
+for _, value in ipairs { 1, 2 } do
+  add("addcmul", function(g) return rand(g, { 2, 3 }), rand(g, { 3 }), rand(g, { 2, 1 }), { value = value } end)
+  add("addcdiv", function(g) return rand(g, { 2, 3 }), rand(g, { 3 }), rand(g, { 2, 1 }, 0.5, 2), { value = value } end)
+end
 add("lerp", function(g) return rand(g, { 4 }), rand(g, { 3, 1 }), rand(g, { 2, 1, 1 }, -1, 2) end)
 add("clamp_tensor", function(g) return distinct(g, { 3, 4 }), T.full({ 4 }, -0.33, { dtype = "f64" }), T.full({ 4 },
   0.17, { dtype = "f64" }) end,
@@ -187,7 +191,18 @@ add("batch_norm", function(g) return rand(g, { 3, 2, 5 }), nil, nil, nil, nil, {
   end),
   function(g) return rand(g, { 3, 2 }), nil, nil, rand(g, { 2 }), nil, { training = true } end,
   only({ 1, 4 }, function(g) return rand(g, { 3, 2 }), rand(g, { 2 }), rand(g, { 2 }, 0.5, 2), nil, rand(g, { 2 }) end))
+-- a mean over the batch, also of one element; sizes of 2 that another input broadcasts to
+add("kl_div", function(g) return rand(g, { 3, 4 }, -3, 0), rand(g, { 3, 4 }, 0.1, 1), { reduction = "batchmean" } end,
+  function(g) return rand(g, {}, -3, 0), rand(g, {}, 0.1, 1), { reduction = "batchmean" } end)
 for _, reduction in ipairs { "none", "sum", "mean" } do
+  add("mse_loss", function(g) return rand(g, { 2, 1 }, -3, 3), rand(g, { 1, 2 }, -3, 3), { reduction = reduction } end)
+  add("binary_cross_entropy", only({ 1, 2 }, function(g)
+    return rand(g, { 3, 2 }, 0.1, 0.9), rand(g, { 3, 2 }, 0, 1), rand(g, { 2 }, 0.5, 2), { reduction = reduction }
+  end))
+  add("cross_entropy_prob", only({ 1, 2, 3 }, function(g)
+    return rand(g, { 2, 4, 3 }, -3, 3), rand(g, { 2, 4, 3 }, 0, 1), rand(g, { 4 }, 0.5, 2), { reduction = reduction,
+      label_smoothing = 0.3 }
+  end))
   for _, name in ipairs { "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss" } do
     add(name, function(g) return rand(g, { 3, 4 }, -3, 3), rand(g, { 3, 4 }, -3, 3), { reduction = reduction } end)
   end
@@ -270,7 +285,11 @@ for d = 1, 3 do
     return rand(g, sizes(2, 4, 3, 4, 2)), rand(g, sizes(4, 3, 3, 2, 2)), rand(g, { 6 }),
       options { stride = each(2, 3, 2), padding = each(1, 0, 1), output_padding = each(1, 2, 0), dilation = each(2, 1,
         1), groups = 2 }
-  end, function(g) return rand(g, sizes(1, 2, 4, 3, 3)), rand(g, sizes(2, 3, 2, 3, 1)) end)
+  end, function(g) return rand(g, sizes(1, 2, 4, 3, 3)), rand(g, sizes(2, 3, 2, 3, 1)) end,
+    function(g) -- an output padding of the stride and more: positions that no input reaches
+      return rand(g, sizes(2, 2, 3, 4, 2)), rand(g, sizes(2, 3, 2, 2, 2)), options { stride = each(1, 1, 1),
+        output_padding = each(2, 1, 2), dilation = each(3, 2, 3) }
+    end)
   add("max_pool" .. d .. "d", function(g)
     return distinct(g, sizes(2, 3, 6, 5, 4)), options { kernel_size = each(3, 2, 2), stride = each(2, 3, 1),
       padding = each(1, 0, 1), ceil_mode = true }
