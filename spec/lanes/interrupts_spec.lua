@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: MIT
--- Ctrl-C at random instants of a training (spec/support/interrupt_training.lua): no optimizer has half of a step
+-- Ctrl-C at random instants of a training (spec/lanes/interrupt_training.lua): no optimizer has half of a step
 -- behind it, in its weights or in its counts, and the training goes on with the same bits. PERILUNE_LANES=long: 200 of
 -- each.
 
@@ -14,7 +14,7 @@ describe("Ctrl-C at any instant of a training leaves whole steps:", function()
       it(name, function()
         if missing then return pending(missing) end
         local count = long and 200 or 12
-        local lines = { ("try, finish = dofile '%s/spec/support/interrupt_training.lua' ('%s', 60, %d)"):format(root,
+        local lines = { ("try, finish = dofile '%s/spec/lanes/interrupt_training.lua' ('%s', 60, %d)"):format(root,
           name, k) }
         for _ = 1, count do lines[#lines + 1] = "try()" end
         lines[#lines + 1] = "finish()\n"
