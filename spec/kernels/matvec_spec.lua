@@ -25,11 +25,16 @@ local function ways(x, w)
     ["x columns"] = xt:t():matmul(w:t()), ["other side"] = w:matmul(x:t()):t(),
     ["other side, x dense"] = w:matmul(xt):t(),
     ["other side, w columns"] = wt:t():matmul(xt):t(),
+    ["linear, w columns"] = F.linear(x, wt:t()), ["linear, x columns"] = F.linear(xt:t(), w),
+    ["linear, both columns"] = F.linear(xt:t(), wt:t()), ["linear, other side"] = F.linear(w, x):t(),
+    ["linear, other side, w columns"] = F.linear(wt:t(), x):t(),
+    ["linear, other side, x columns"] = F.linear(w, xt:t()):t(),
   }
 end
 
 describe("products with a few vectors", function()
   for _, dtype in ipairs { "f32", "f64", "f16", "bf16" } do
+    -- 5, 7, 13, 25, 33: one more than few_vectors() of matmul's kernel says for some dtype, layout and processor
     for _, few in ipairs { 1, 2, 5, 7, 13, 25, 33 } do
       it(("%s, %d"):format(dtype, few), function()
         T.manual_seed(few)

@@ -35,13 +35,17 @@ static bool fits_as_is(const PlArray *a, Operand *o) {
   return false;
 }
 
+static void batch_steps(const PlArray *a, Operand *o) {
+  for (int i = 0; i < a->ndim - 2; i++) o->step[i] = a->shape[i] == 1 ? 0 : a->strides[i];
+}
+
 /* The matrices of a in dtype `to`. */
 static PlStatus operand(const PlArray *a, PlDtype to, Operand *o) {
   const int nb = a->ndim - 2;
   const PlDtype from = (PlDtype)a->dtype;
   o->data = a->data;
   o->scratch = NULL;
-  for (int i = 0; i < nb; i++) o->step[i] = a->shape[i] == 1 ? 0 : a->strides[i];
+  batch_steps(a, o);
   if ((from == to && fits_as_is(a, o)) || a->numel == 0) {
     if (a->numel == 0) o->trans = false, o->ld = plk_max64(a->shape[nb + 1], 1);
     return PL_OK;
@@ -83,6 +87,30 @@ static void collapse(PlkGemm *g) {
   g->nbatch = 0;
 }
 
+/* The layout that a product of a and b has, as these operands lie. */
+static void layout(PlkGemm *g, const PlArray *a, const Operand *oa, const Operand *ob) {
+  g->ta = oa->trans, g->lda = oa->ld;
+  g->tb = g->tb != ob->trans, g->ldb = ob->ld;
+  g->ldc = plk_max64(g->N, 1), g->cstep = g->M * g->N;
+  for (int i = 0; i < g->nbatch; i++) {
+    g->batch[i] = a->shape[i];
+    g->astep[i] = oa->step[i], g->bstep[i] = ob->step[i];
+  }
+  collapse(g);
+}
+
+/* Where the matrix is read once and no operand needs a copy: whatever the dtype, it is read as it is. Asked before the operands
+ * are made, and of the very layout they get, as only plk_matvec_run reads halves. */
+static bool as_matvec(const PlkGemm *g, const PlArray *a, const PlArray *b, PlDtype d) {
+  Operand oa, ob;
+  if (a->numel == 0 || !fits_as_is(a, &oa) || !fits_as_is(b, &ob)) return false;
+  batch_steps(a, &oa), batch_steps(b, &ob);
+  PlkGemm t = *g;
+  t.dtype = d;
+  layout(&t, a, &oa, &ob);
+  return plk_matvec_fits(&t);
+}
+
 static PlStatus narrow(void *dst, PlDtype to, const void *src, PlDtype from, int64_t n) {
   PlkNd walk = {.n = 0};
   plk_nd_dim(&walk, n, 1, 1);
@@ -93,23 +121,6 @@ static PlStatus narrow(void *dst, PlDtype to, const void *src, PlDtype from, int
 static bool in_bf16(const PlkGemm *g, PlDtype d) {
   if (d != PL_BF16 && !(d == PL_F32 && plk_matmul_precision() == PLK_PRECISION_MEDIUM)) return false;
   return g->alpha == 1 && g->beta == 0 && plk_gemm_bf16(g->M, g->N, g->K);
-}
-
-/* Where the matrix is read once and no operand needs a copy: whatever the dtype, it is read as it is. */
-static bool as_matvec(const PlkGemm *g, const PlArray *a, const PlArray *b, PlDtype d) {
-  Operand oa, ob;
-  if (a->numel == 0 || !fits_as_is(a, &oa) || !fits_as_is(b, &ob)) return false;
-  PlkGemm t = *g;
-  t.dtype = d;
-  t.ta = oa.trans, t.lda = oa.ld;
-  t.ldc = g->N;
-  for (int i = 0; i < g->nbatch; i++) {
-    t.batch[i] = a->shape[i];
-    t.astep[i] = a->shape[i] == 1 ? 0 : a->strides[i];
-    t.bstep[i] = b->shape[i] == 1 ? 0 : b->strides[i];
-  }
-  collapse(&t);
-  return plk_matvec_fits(&t);
 }
 
 /* y = op(a) op(b) with g's alpha, beta and relu, and bias unless NULL; a, b, bias and y of one float dtype.
@@ -135,22 +146,15 @@ static PlStatus product(PlkGemm *g, const PlArray *a, const PlArray *b, const Pl
     g->dtype = to;
     g->bias = wide_bias ? wide_bias : bias ? bias->data : NULL;
     g->c_f32 = g->bias_f32 = narrow_in && d == PL_F32;
-    g->A = oa.data, g->ta = oa.trans, g->lda = oa.ld;
-    g->B = ob.data, g->lda = oa.ld, g->tb = g->tb != ob.trans, g->ldb = ob.ld;
-    g->C = wide ? wide : y->data;
-    g->ldc = plk_max64(g->N, 1), g->cstep = g->M * g->N;
-    for (int i = 0; i < g->nbatch; i++) {
-      g->batch[i] = a->shape[i];
-      g->astep[i] = oa.step[i], g->bstep[i] = ob.step[i];
-    }
-    collapse(g);
+    g->A = oa.data, g->B = ob.data, g->C = wide ? wide : y->data;
+    layout(g, a, &oa, &ob);
     if (init) {
       PlkNd walk = {.n = 0};
       PlArray out = *y;
       plk_nd_walk(&walk, &out, init);
       s = plk_nd_cast(g->C, to, init->data, (PlDtype)init->dtype, &walk);
     }
-    if (s == PL_OK) s = !init && plk_matvec_fits(g) ? plk_matvec_run(g) : plk_gemm_run(g);
+    if (s == PL_OK) s = matvec || (!init && plk_matvec_fits(g)) ? plk_matvec_run(g) : plk_gemm_run(g);
     if (s == PL_OK && wide) s = narrow(y->data, d, wide, to, y->numel);
   }
   plk_scratch_free(wide_bias);
