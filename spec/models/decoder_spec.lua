@@ -204,6 +204,38 @@ describe("a decoder of T.models", function()
       "must be a multiple of num_kv_heads 2")
     fails(function() T.models.Llama(with { architecture = "LlamaForPoems" }) end, "unknown architecture")
     fails(function() made "GPT2"(ids { T.arange(0, 99):remainder(32):totable() }) end, "64 places")
+    local x = ids { text }
+    fails(function() net(x:ne(3)) end, "ids must be integers [B, L]")
+    fails(function() net(x, { cache = {} }) end, "cache must be a nn.KVCache, got a table")
+    fails(function() net(x, { last = 0 }) end, "last must be a positive integer")
+    fails(function() net(x, { last = 11 }) end, "last is 11, and there are 10 places")
+    fails(function() net(x, { last = 1, labels = x }) end, "last and labels exclude each other")
+    fails(function() net(x, { hidden_states = "no" }) end, "hidden_states must be true or false")
+    fails(function() net(x, { inputs_embeds = T.ones(1, 10, 16) }) end, "one of them must be nil")
+    fails(function() net(nil, { inputs_embeds = T.ones(1, 10, 15) }) end, "inputs_embeds must be [B, L, 16]")
+    fails(function() T.models.Llama(with { architecture = "LlamaModel" })(x, { labels = x }) end,
+      "labels is for other heads")
+  end)
+
+  it("reads each row of a batch of vmap", function()
+    local net, x = made("Llama"):eval(), ids { text, text }
+    same(net(x), T.vmap(function(row) return net(row):squeeze(1) end)(x))
+  end)
+
+  it("refuses ids of a tokenizer that count from 1", function()
+    local t = T.data.train_bpe { 258, text = ("low lower "):rep(9) }
+    local net = T.models.Llama(with { vocab_size = 260, eos_token_id = nil })
+    for _, x in ipairs { t:encode "low", t("low").input_ids, t({ "low", "lower" }, { padding = true }).input_ids } do
+      fails(function() net(x) end, "these ids count from 1")
+      fails(function() net:generate(x) end, "these ids count from 1")
+      assert.equal(x:size(-1), net(x - 1):size(2))
+    end
+    local x = t:encode("low", { index_base = 0 })
+    fails(function() net(x, { labels = t({ "low" }, { padding = true }).input_ids }) end, "these ids count from 1")
+    fails(function() t:decode(x) end, "these ids count from 0")
+    fails(function() t:decode(net:generate(x, { max_new_tokens = 1 })) end, "say index_base=0")
+    assert.equal("low", t:decode(x, { index_base = 0 }))
+    assert.equal("low", t:decode(x:add_(1)))
   end)
 end)
 
@@ -328,8 +360,24 @@ describe("net:generate", function()
     fails(function() net:generate({ text, text }, { cache = T.nn.KVCache() }) end, "one prompt")
     fails(function() net:generate(text, { num_beams = 2, temperature = 2 }) end, "beams")
     fails(function() net:generate(text, { stop = { {} } }) end, "empty list in stop")
+    fails(function() net:generate { 3, nil, 4 } end, "an id of the prompt must be a non-negative integer, got nil")
+    fails(function() net:generate(text, { do_sample = "no" }) end, "do_sample must be true or false")
+    fails(function() net:generate(text, { num_beams = 2, early_stopping = 1 }) end, "early_stopping must be")
+    fails(function() net:generate(text, { max_new_tokens = 2, min_new_tokens = 3 }) end, "more than max_new_tokens")
+    for name, o in pairs { draft = { draft = 3 }, length_penalty = { length_penalty = 2 },
+      early_stopping = { early_stopping = true }, seed = { seed = 1, generator = T.Generator(1), do_sample = true },
+      on_token = { num_beams = 2, on_token = print }, scores = { num_beams = 2, scores = true },
+      inputs = { inputs = ids { 3 } }, inputs_mask = { inputs_mask = ids { 3 } } } do
+      fails(function() net:generate(text, o) end, name .. " does nothing")
+    end
+    local all = T.arange(0, 31):long():totable()
+    fails(function() net:generate(text, { suppress = all }) end, "remove every token")
+    fails(function() net:generate(text, { suppress = all, do_sample = true }) end, "remove every token")
+    net.model.layers[1]:eval()
     net:generate(text, { max_new_tokens = 1 })
-    assert.is_true(net.training and net.model.training)
+    assert.is_true(net.training and net.model.training and net.model.layers[2].training)
+    assert.is_false(net.model.layers[1].training or net.model.layers[1].mlp.training)
+    net:train()
     fails(function() T.models.generate(3) end, "a network of T.models is wanted")
   end)
 end)

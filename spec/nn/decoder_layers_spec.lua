@@ -187,6 +187,20 @@ describe("nn.KVCache", function()
     assert.is_true(cache:get(1):select(1, 1):equal(k:narrow(3, 1, 5):select(1, 2)))
     assert.equal(0, #cache:reset())
     fails(function() cache:update(1, T.ones(1, 2), T.ones(1, 2)) end, "keys and values [B, H, n, D]")
+    -- what would be broadcast or converted without a word
+    local one = T.ones(2, 1, 1, 3)
+    cache:update(1, one, one)
+    for _, bad in ipairs { T.ones(1, 1, 1, 3), T.ones(2, 1, 1, 1), one:double() } do
+      fails(function() cache:update(1, one, bad) end, "layer 1 has values f32[2,1,4,3]")
+      fails(function() cache:update(1, bad, one) end, "layer 1 has keys f32[2,1,4,3]")
+    end
+    fails(function() cache:update(2, one, T.ones(1, 1, 1, 3)) end, "differ in batch or heads")
+    fails(function() cache:update(nil, one, one) end, "layer must be a positive integer")
+    fails(function() cache:crop(-1) end, "n must be a non-negative integer")
+    fails(function() cache:crop(1.5) end, "n must be a non-negative integer")
+    assert.equal(1, #cache)
+    local layer = nn.GroupedQueryAttention(4, 2)
+    fails(function() layer(T.ones(1, 2, 4), { cache = {} }) end, "cache must be a nn.KVCache, got a table")
   end)
 end)
 

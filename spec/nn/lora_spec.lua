@@ -96,6 +96,8 @@ describe("nn.lora", function()
     assert.same({ "score" }, names { "score" })
     assert.same({ "q_proj", "score" }, names(function(name) return name ~= "v_proj" end))
     fails(function() names "k_proj" end, "no layer is named by target")
+    fails(function() nn.lora(nn.Sequential(nn.Linear(2, 2)), { target = { "0", "v_prok" } }) end,
+      "no layer is named by 'v_prok'")
     fails(function() nn.lora(net(), { target = 3 }) end, "target must be a list")
     fails(function() nn.lora(net(), { rank = 0 }) end, "rank must be a positive integer")
     fails(function() nn.lora(net(), { r = 4 }) end, "unknown option 'r'")

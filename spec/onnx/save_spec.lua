@@ -84,6 +84,21 @@ describe("saved as ONNX and loaded", function()
   end)
 end)
 
+describe("onnx.save", function()
+  it("follows writes in place, and changes no input", function()
+    local x = T.randn(4, 3)
+    local was = x:clone()
+    local function f(v) return v:add_(1) * 2, v:mul_(T.tensor { 1, 2, 3 }), v:fill_(4) end
+    assert(T.onnx.save(path, f, x, { dynamic = { x = { "n" } } }))
+    assert.is_true(x:equal(was))
+    local model, other = assert(T.onnx.load(path)), T.randn(7, 3)
+    for _, input in ipairs { x, other } do
+      local got = table.pack(model(input))
+      for i, y in ipairs { f(input:clone()) } do assert.is_true(y:allclose(got[i])) end
+    end
+  end)
+end)
+
 describe("onnx.save refuses", function()
   it("what has no place in a file", function()
     fails("call eval() on the module before it is exported", T.onnx.save, path, nn.Dropout(0.5), T.ones(3))
@@ -99,6 +114,12 @@ describe("onnx.save refuses", function()
       { dynamic = { x = { "n" } } })
     fails("depends on the size 'n'", T.onnx.save, path, function(x) return x * x:size(1) end, T.ones(3),
       { dynamic = { x = { "n" } } })
+    -- tensors that are made of sizes, and captured ones that are not
+    fails("depends on the size 'n'", T.onnx.save, path, function(x) return x * T.tensor(x:size(1) + 0.0) end, T.ones(3),
+      { dynamic = { x = { "n" } } })
+    assert(T.onnx.save(path, function(x) return x * T.tensor { 2, 0 / 0 } end, T.ones(3, 2),
+      { dynamic = { x = { "n" } } }))
+    fails("dynamic must be a table", T.onnx.save, path, nn.ReLU(), T.ones(2), { dynamic = true })
     fails("give one of 2 or more", T.onnx.save, path, nn.ReLU(), T.ones(1, 2), { dynamic = { x = { "n" } } })
     fails("has no dimension 3", T.onnx.save, path, nn.ReLU(), T.ones(2), { dynamic = { x = { [3] = "n" } } })
     fails("unknown input 'q'", T.onnx.save, path, nn.ReLU(), T.ones(2), { dynamic = { q = { "n" } } })

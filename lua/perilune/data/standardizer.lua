@@ -53,13 +53,14 @@ function Standardizer:inverse(z) return rows("Standardizer:inverse", z, self.mea
 function Standardizer:state_dict() return { mean = self.mean, std = self.std } end
 
 function Standardizer:load_state_dict(state)
+  options.check("Standardizer:load_state_dict", state, { "mean", "std" })
   for _, key in ipairs { "mean", "std" } do
     local t = type(state) == "table" and state[key]
-    if not T.is_tensor(t) or t:numel() ~= self.mean:numel() then
-      fail("Standardizer:load_state_dict: %s of %d columns is wanted, got %s", key, self.mean:numel(), describe(t))
+    if not T.is_tensor(t) or t:dim() ~= 1 or not t:is_floating_point() or t:numel() ~= self.mean:numel() then
+      fail("Standardizer:load_state_dict: %s must be floating [%d], got %s", key, self.mean:numel(), describe(t))
     end
-    self[key] = t
   end
+  self.mean, self.std = state.mean, state.std
 end
 
 return { Standardizer = setmetatable(Standardizer, { __call = new, __name = "class" }) }

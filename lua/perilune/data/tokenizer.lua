@@ -6,6 +6,7 @@ local options = require "perilune.options"
 
 local chat = require "perilune.data.chat"
 local files = require "perilune.data.tokenizer_files"
+local id_base = require "perilune.data.id_base"
 
 local fail, describe = options.fail, options.describe
 
@@ -52,7 +53,8 @@ end
 -- errors="replace", index_base=1}) → text; t(text, {pair=, padding=, truncation=, …}) → what models take, see
 -- Tokenizer:__call; t:stream{} decodes token by token; t:apply_chat_template(messages, {…}) → ids or text, with the
 -- chat template and special tokens that stand beside the file; t:token(id), t:id(token), #t, t:save(path). Ids are the
--- file's, and count from 1 unless index_base=0. Needs Jansson when perilune is built, PCRE2 for expressions, utf8proc
+-- file's, and count from 1 unless index_base=0; the networks of T.models count from 0, and refuse ids from here that
+-- do not. Needs Jansson when perilune is built, PCRE2 for expressions, utf8proc
 -- for normal forms, cases and classes of characters.
 --   print((T.data.tokenizer("/nowhere/tokenizer.json")))  --> nil
 function M.tokenizer(path)
@@ -171,8 +173,10 @@ end
 function Tokenizer:encode(text, opts)
   opts = options.check("encode", opts, { "add_special", "split_special", "index_base" })
   if type(text) ~= "string" then fail("encode: a string is wanted, got %s", describe(text)) end
-  return self.handle:encode(text, base_of("encode", opts), { around = opts.add_special ~= false,
+  local base = base_of("encode", opts)
+  local ids, message, code = self.handle:encode(text, base, { around = opts.add_special ~= false,
     recognize = opts.split_special ~= false })
+  return id_base.mark(ids, base), message, code
 end
 
 local call_options = { "pair", "add_special", "split_special", "index_base", "padding", "padding_side", "pad_to",
@@ -274,11 +278,15 @@ function Tokenizer:__call(text, opts)
   local file = self.handle:defaults()
   truncation_of(opts, file, o)
   padding_of(opts, file, o, base)
-  return self.handle:encode_many(list, pair, base, o)
+  local out, message, code = self.handle:encode_many(list, pair, base, o)
+  if out == nil then return nil, message, code end
+  for _, row in ipairs(out.input_ids and { out } or out) do id_base.mark(row.input_ids, base) end
+  return out
 end
 
-local function ids_of(who, ids)
+local function ids_of(who, ids, base)
   if core.is_tensor(ids) then
+    if base then id_base.check(who, ids, base, ("say index_base=%d"):format(1 - base)) end
     ids = ids:numel() == 0 and {} or ids:dim() == 0 and { ids:item() } or ids:flatten():totable()
   end
   if type(ids) ~= "table" then fail("%s: a tensor or a list of ids is wanted, got %s", who, describe(ids)) end
@@ -296,8 +304,8 @@ end
 -- characters become U+FFFD, with `errors="keep"` they stay as they are.
 function Tokenizer:decode(ids, opts)
   opts = options.check("decode", opts, { "skip_special", "index_base", "errors" })
-  return self.handle:decode(ids_of("decode", ids), opts.skip_special ~= false, base_of("decode", opts),
-    keeps("decode", opts))
+  local base = base_of("decode", opts)
+  return self.handle:decode(ids_of("decode", ids, base), opts.skip_special ~= false, base, keeps("decode", opts))
 end
 
 -- ---- decoding token by token ------------------------------------------------------------------------------------

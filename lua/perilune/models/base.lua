@@ -2,6 +2,7 @@
 --- What all models share: their class, what they return, losses, and how they are called. @module perilune.models.base
 local F = require "perilune.nn.functional"
 local T = require "perilune"
+local id_base = require "perilune.data.id_base"
 local module = require "perilune.nn.module"
 local options = require "perilune.options"
 
@@ -22,19 +23,53 @@ end
 --- A table of results that hooks and the like leave whole.
 function base.output(t) return setmetatable(t, output) end
 
+--- The last `last` places of x [B, L, …], an option of heads; x where it is nil.
+function base.last(who, x, last)
+  if last == nil then return x end
+  last = options.kind(who, "last", "count", last)
+  if last > x:size(2) then fail("%s: last is %d, and there are %d places", who, last, x:size(2)) end
+  return x:narrow(2, x:size(2) - last + 1, last)
+end
+
+--- Refuses options that other heads of the family read, and this one does not.
+function base.unread(who, o, ...)
+  for _, name in ipairs { ... } do
+    if type(o) == "table" and o[name] ~= nil then fail("%s: %s is for other heads, this one does not read it", who,
+      name) end
+  end
+end
+
 --- What a model returns: its main result, and, where the call has a table of options, all results by name.
 function base.results(main, out, opts)
   if opts == nil then return main end
   return main, base.output(out)
 end
 
+--- Whether the elements of a tensor can be looked at: not while a graph is traced, nor inside vmap.
+function base.readable(t) return not T.core.jit_tracing() and not T.core.is_batched(t) end
+
+--- Raises where it is known that ids count from 1.
+function base.from_zero(who, ids)
+  id_base.check(who, ids, 0, "make them by tokenizer:encode(text, { index_base = 0 }), or subtract 1")
+end
+
+--- The options of a call, checked: see options.check; those that are yes or no are so.
+function base.options(who, opts, names)
+  local o = options.check(who, opts, names)
+  for _, name in ipairs { "hidden_states", "loss" } do
+    if o[name] ~= nil then options.kind(who, name, "bool", o[name]) end
+  end
+  return o
+end
+
 --- ids, integers [B, L] (or [L], as a batch of one), checked against a table of n rows.
 function base.ids(who, ids, n, name)
-  if not T.is_tensor(ids) or ids:is_floating_point() or ids:dim() < 1 or ids:dim() > 2 then
+  if not T.is_tensor(ids) or ids:is_floating_point() or ids:dtype() == "bool" or ids:dim() < 1 or ids:dim() > 2 then
     fail("%s: %s must be integers [B, L], got %s", who, name or "ids", describe(ids))
   end
+  base.from_zero(who, ids)
   if ids:dim() == 1 then ids = ids:unsqueeze(1) end
-  if not T.core.jit_tracing() and ids:numel() > 0 then
+  if base.readable(ids) and ids:numel() > 0 then
     local low, high = ids:min():item(), ids:max():item()
     if low < 0 or high >= n then
       fail("%s: %s must be from 0 to %d, the %d of the table; got %d", who, name or "ids", n - 1, n,
@@ -50,7 +85,7 @@ function base.padding(who, mask, b, s)
   if not T.is_tensor(mask) or mask:dim() ~= 2 or mask:size(1) ~= b or mask:size(2) ~= s then
     fail("%s: attention_mask must be [%d, %d], 1 where a token is, got %s", who, b, s, describe(mask))
   end
-  if not T.core.jit_tracing() and mask:ne(0):all():item() then return nil end
+  if base.readable(mask) and mask:ne(0):all():item() then return nil end
   return mask
 end
 
@@ -63,6 +98,7 @@ function base.cross_entropy(who, logits, labels)
   if not fits then
     fail("%s: labels must be integers [%s], got %s", who, table.concat(want, ", "), describe(labels))
   end
+  base.from_zero(who, labels)
   return F.cross_entropy(logits:reshape(-1, n):float(), labels:reshape(-1):long(), { index_base = 0,
     ignore_index = -100 })
 end

@@ -7,7 +7,6 @@ local config = require "perilune.models.config"
 local encoder = require "perilune.models.encoder"
 local module = require "perilune.nn.module"
 local nn = require "perilune.nn"
-local options = require "perilune.options"
 
 local M = {}
 
@@ -71,7 +70,7 @@ function M.model(name, pooled)
     rawset(self, "_who", c.who)
   end
   function C:forward(tokens, opts)
-    local o = options.check(self._who, opts, call)
+    local o = base.options(self._who, opts, call)
     local x = self.embeddings(tokens, o, self._who)
     local mask = encoder.mask(self._who, o.attention_mask, x:size(1), x:size(2))
     local y, hidden = encoder.run(self.encoder.layer, x, mask, o.hidden_states)

@@ -106,7 +106,7 @@ end
 
 --- Texts [B, L] as vectors [B, projection_dim], not yet of length 1.
 function Model:text_features(ids, opts)
-  local o = options.check("text_features", opts, { "attention_mask" })
+  local o = base.options("text_features", opts, { "attention_mask" })
   return self.text_projection((self.text_model(ids, o, "CLIPModel")))
 end
 
@@ -118,7 +118,7 @@ end
 --- (ids, {pixel_values=, attention_mask=, loss=}) → logits per image [images, texts]; by name logits_per_text,
 -- text_embeds, image_embeds, loss (text i belongs to image i).
 function Model:forward(tokens, opts)
-  local o = options.check("CLIPModel", opts, { "pixel_values", "attention_mask", "loss" })
+  local o = base.options("CLIPModel", opts, { "pixel_values", "attention_mask", "loss" })
   if not T.is_tensor(o.pixel_values) then
     fail("CLIPModel: pixel_values [B, C, H, W] are missing, got %s; texts alone: net:text_features(ids)",
       describe(o.pixel_values))
@@ -143,7 +143,7 @@ local function half(name, part, projection)
     if projection then self[projection] = nn.Linear(own.hidden_size, c.projection_dim, { bias = false }) end
   end
   function C:forward(input, opts)
-    local o = options.check(name, opts, { "attention_mask", "hidden_states" })
+    local o = base.options(name, opts, { "attention_mask", "hidden_states" })
     local pooled, x, hidden = self[part](input, o, name)
     local y = projection and self[projection](pooled) or x
     return base.results(y, { last_hidden_state = x, pooler_output = pooled, hidden_states = hidden,

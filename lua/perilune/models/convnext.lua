@@ -7,7 +7,6 @@ local config = require "perilune.models.config"
 local encoder = require "perilune.models.encoder"
 local module = require "perilune.nn.module"
 local nn = require "perilune.nn"
-local options = require "perilune.options"
 
 local fields = { { "num_channels", "count", 3 }, { "patch_size", "ints", 4 }, { "num_stages", "count" },
   { "hidden_sizes", "ints", { 96, 192, 384, 768 } }, { "depths", "ints", { 3, 3, 9, 3 } },
@@ -80,7 +79,7 @@ function Model:init(c)
   rawset(self, "_who", c.who)
 end
 function Model:forward(x, opts)
-  local o = options.check(self._who, opts, { "hidden_states" })
+  local o = base.options(self._who, opts, { "hidden_states" })
   base.pixels(self._who, x, { self.channels })
   local y, hidden = encoder.run(self.encoder.stages, self.embeddings.layernorm(self.embeddings.patch_embeddings(x)),
     nil,

@@ -10,7 +10,7 @@ local options = require "perilune.options"
 
 local Dropout = require("perilune.nn.dropout").Dropout
 local Embedding = require("perilune.nn.embedding").Embedding
-local KVCache = require("perilune.nn.cache").KVCache
+local KVCache, cache_of = require("perilune.nn.cache").KVCache, require("perilune.nn.cache").cache_of
 local Linear = require("perilune.nn.linear").Linear
 local ModuleList = require("perilune.nn.container").ModuleList
 local Rotary = require("perilune.nn.rotary").RotaryEmbedding
@@ -73,8 +73,8 @@ Decoder.can_checkpoint = true
 --- d: names of the children; vocab, width, layers; norm(width), attention(i), mlp(i) make the parts of layer i (from
 -- 1); windows: how far each layer sees, or false; ropes: settings of rotary embeddings, rope_of(i): which of them
 -- layer i has; places: rows of a learned table of places; scale: of embeddings; padding: the id whose row gets no
--- gradient; dropout, embed_dropout, parallel.
-function Decoder:init(d)
+-- gradient; dropout, embed_dropout, parallel. headed: a head on top reads the options labels and last.
+function Decoder:init(d, headed)
   local n = d.names
   self[n.embed] = Embedding(d.vocab, d.width, { index_base = 0, padding_idx = d.padding })
   if d.places then self[n.places] = Embedding(d.places, d.width, { index_base = 0 }) end
@@ -84,9 +84,8 @@ function Decoder:init(d)
   self[n.norm] = d.norm(d.width)
   for i, s in ipairs(d.ropes or {}) do self["rotary" .. i] = Rotary(s) end
   self.drop = Dropout(d.embed_dropout or 0)
-  rawset(self, "_d", { names = n, vocab = d.vocab, windows = d.windows or {}, rope_of = d.rope_of, ropes = #(d.ropes
-    or {}),
-    scale = d.scale, places = d.places, who = d.who })
+  rawset(self, "_d", { names = n, headed = headed, vocab = d.vocab, width = d.width, windows = d.windows or {},
+    rope_of = d.rope_of, ropes = #(d.ropes or {}), scale = d.scale, places = d.places, who = d.who })
 end
 
 -- Places of the new tokens, i64 [B or 1, L], from 0: those of the real tokens so far.
@@ -111,12 +110,18 @@ local call = { "attention_mask", "position_ids", "labels", "cache", "hidden_stat
 --- (ids, {attention_mask=, position_ids=, cache=, hidden_states=, inputs_embeds=}) → [B, L, width]; with options,
 -- further results by name.
 function Decoder:forward(tokens, opts)
-  local o, d = options.check(self._d.who, opts, call), self._d
+  local o, d = base.options(self._d.who, opts, call), self._d
   local n, x = d.names, o.inputs_embeds
+  if not d.headed then base.unread(d.who, o, "labels", "last") end
   if x == nil then
     tokens = base.ids(d.who, tokens, d.vocab)
     x = self[n.embed](tokens)
+  elseif not T.is_tensor(x) or x:dim() ~= 3 or x:size(3) ~= d.width then
+    fail("%s: inputs_embeds must be [B, L, %d], got %s", d.who, d.width, describe(x))
+  elseif tokens ~= nil then
+    fail("%s: ids and inputs_embeds were given; one of them must be nil", d.who)
   end
+  cache_of(d.who, o.cache)
   local b, l, device = x:size(1), x:size(2), x:device()
   local past = o.cache and #o.cache or 0
   local padding = base.padding(d.who, o.attention_mask, b, past + l)
@@ -158,7 +163,7 @@ M.Decoder = Decoder
 -- cap).
 local Causal = module.class("CausalLM", base.Pretrained)
 function Causal:init(d)
-  self[d.names.root] = Decoder(d)
+  self[d.names.root] = Decoder(d, true)
   self[d.names.head] = Linear(d.width, d.vocab, { bias = d.head_bias or false })
   if d.tied then base.tie(self[d.names.head], self[d.names.root][d.names.embed]) end
   rawset(self, "_d", d)
@@ -169,14 +174,15 @@ end
 function Causal:forward(tokens, opts)
   local o, d = opts or {}, self._d
   local x, out = self[d.names.root](tokens, o)
-  if o.last then x = x:narrow(2, x:size(2) - o.last + 1, o.last) end
-  local logits = self[d.names.head](x)
+  if o.last ~= nil and o.labels ~= nil then fail("%s: last and labels exclude each other", d.who) end
+  local logits = self[d.names.head](base.last(d.who, x, o.last))
   if d.cap then logits = (logits / d.cap):tanh() * d.cap end
   if o.labels ~= nil then
     local l = logits:size(2)
     if not T.is_tensor(o.labels) or o.labels:dim() ~= 2 or o.labels:size(2) ~= l then
       fail("%s: labels must be integers %s, as ids, got %s", d.who, describe(tokens), describe(o.labels))
     end
+    base.from_zero(d.who, o.labels)
     out.loss = base.cross_entropy(d.who, logits:narrow(2, 1, l - 1), o.labels:narrow(2, 2, l - 1))
   end
   out.logits, out.last_hidden_state = logits, nil
@@ -233,12 +239,13 @@ end
 -- Logits of classes, read at the last token that is no padding.
 local Sequence = module.class("SequenceClassifier", base.Pretrained)
 function Sequence:init(d)
-  self[d.names.root] = Decoder(d)
+  self[d.names.root] = Decoder(d, true)
   self.score = Linear(d.width, d.num_labels, { bias = false })
   rawset(self, "_d", d)
 end
 function Sequence:forward(tokens, opts)
   local o, d = opts or {}, self._d
+  base.unread(d.who, o, "last")
   local x, out = self[d.names.root](tokens, o)
   local logits, b, l = self.score(x), x:size(1), x:size(2)
   local last = T.full({ b }, l, { dtype = "i64", device = x:device() })
@@ -257,13 +264,14 @@ end
 -- Classes of tokens.
 local Token = module.class("TokenClassifier", base.Pretrained)
 function Token:init(d)
-  self[d.names.root] = Decoder(d)
+  self[d.names.root] = Decoder(d, true)
   self.dropout = Dropout(d.head_dropout or 0.1)
   self[d.names.token] = Linear(d.width, d.num_labels)
   rawset(self, "_d", d)
 end
 function Token:forward(tokens, opts)
   local o, d = opts or {}, self._d
+  base.unread(d.who, o, "last")
   local x, out = self[d.names.root](tokens, base.without(o, "labels"))
   local logits = self[d.names.token](self.dropout(x))
   if o.labels ~= nil then out.loss = base.cross_entropy(d.who, logits, o.labels) end

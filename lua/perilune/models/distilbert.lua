@@ -7,7 +7,6 @@ local config = require "perilune.models.config"
 local encoder = require "perilune.models.encoder"
 local module = require "perilune.nn.module"
 local nn = require "perilune.nn"
-local options = require "perilune.options"
 
 local fields = { { "vocab_size", "count", 30522 }, { "max_position_embeddings", "count", 512 },
   { "sinusoidal_pos_embds", "bool", false }, { "n_layers", "count", 6 }, { "n_heads", "count", 12 },
@@ -46,7 +45,7 @@ function Model:init(c)
   rawset(self, "_who", c.who)
 end
 function Model:forward(tokens, opts)
-  local o, e, who = options.check(self._who, opts, call), self.embeddings, self._who
+  local o, e, who = base.options(self._who, opts, call), self.embeddings, self._who
   local x = o.inputs_embeds
   if x == nil then x = e.word_embeddings(base.ids(who, tokens, e.word_embeddings.num_embeddings)) end
   local b, l, at = x:size(1), x:size(2), o.position_ids

@@ -3,6 +3,9 @@
 -- large one. A model takes part by model:begin(rows) → state; state:advance(rows of new ids) → logits [B, V] of
 -- what comes next; state:reorder(rows), state:crop(n). @module perilune.models.generate
 local T = require "perilune"
+local base = require "perilune.models.base"
+local id_base = require "perilune.data.id_base"
+local cache_of = require("perilune.nn.cache").cache_of
 local options = require "perilune.options"
 local processors = require "perilune.models.processors"
 
@@ -13,13 +16,18 @@ local M = {}
 
 local function list_of(who, ids)
   if T.is_tensor(ids) then
-    if ids:is_floating_point() or ids:dim() ~= 1 then fail("%s: ids must be integers [L], got %s", who,
-      describe(ids)) end
+    if ids:is_floating_point() or ids:dtype() == "bool" or ids:dim() ~= 1 then
+      fail("%s: ids must be integers [L], got %s", who, describe(ids))
+    end
+    base.from_zero(who, ids)
     return ids:numel() == 0 and {} or ids:totable()
   end
   options.list(who, "the prompt", ids, "ids")
   local out = {}
-  for i, id in ipairs(ids) do out[i] = options.kind(who, "an id of the prompt", "size", id) end
+  for i = 1, #ids do
+    local id = ids[i]
+    out[i] = options.kind(who, "an id of the prompt", "size", id)
+  end
   return out
 end
 
@@ -27,7 +35,10 @@ end
 local function prompts(who, ids, mask)
   local rows, alone = {}, false
   if T.is_tensor(ids) and ids:dim() == 2 then
-    if ids:is_floating_point() then fail("%s: ids must be integers, got %s", who, describe(ids)) end
+    if ids:is_floating_point() or ids:dtype() == "bool" then
+      fail("%s: ids must be integers, got %s", who, describe(ids))
+    end
+    base.from_zero(who, ids)
     if mask ~= nil and (not T.is_tensor(mask) or mask:dim() ~= 2 or mask:size(1) ~= ids:size(1)
       or mask:size(2) ~= ids:size(2)) then
       fail("%s: attention_mask must be as ids, %s, got %s", who, describe(ids), describe(mask))
@@ -95,15 +106,40 @@ local function drawn(o)
   return false
 end
 
+-- Options that only do something beside another one are errors without it.
+local function companions(who, net, o)
+  local function needs(name, ok, what)
+    if o[name] ~= nil and not ok then fail("%s: %s does nothing %s", who, name, what) end
+  end
+  local beams, greedy = o.num_beams > 1, o.num_beams == 1 and not o.assistant
+  needs("draft", o.assistant, "without an assistant")
+  needs("length_penalty", beams, "without num_beams")
+  needs("early_stopping", beams, "without num_beams")
+  needs("on_token", not beams, "with num_beams, whose texts are known at the end")
+  needs("scores", greedy, "with num_beams or an assistant")
+  needs("seed", o.generator == nil, "beside generator")
+  needs("inputs", net.first_ids, "where no encoder reads it; the prompt comes first")
+  needs("inputs_mask", net.first_ids, "where no encoder reads it; attention_mask goes with the prompt")
+end
+
 -- ---- choosing ----------------------------------------------------------------------------------------------
 
 -- Rows of logits → ids, from 0.
 local function best(logits) return logits:argmax(-1, { index_base = 0 }):totable() end
 
+-- The same where options may have removed every token.
+local function best_left(logits)
+  if logits:amax(-1):eq(-math.huge):any():item() then fail("generate: the options remove every token") end
+  return best(logits)
+end
+
 -- One number drawn for each row, by a uniform number u and the running sum of its shares; on the CPU, so that a seed
 -- means the same on every device.
 local function draw(logits, generator)
   local share = logits:cpu():double():softmax(-1)
+  if share:isnan():any():item() then
+    fail("generate: no token can be drawn: logits are NaN, or the options remove every token")
+  end
   local sum = share:cumsum(-1)
   local u = T.rand(logits:size(1), 1, { generator = generator, dtype = "f64" }) * sum:narrow(2, sum:size(2), 1)
   local at = sum:le(u):long():sum(-1)
@@ -121,7 +157,7 @@ local function loop(net, rows, o, list, generator)
     local logits = state:advance(next_ids)
     local shaped = logits
     if #list > 0 then shaped = processors.apply(list, logits:float(), all, o, step == 1) end
-    local ids = o.sample and draw(shaped, generator) or best(shaped)
+    local ids = o.sample and draw(shaped, generator) or #list > 0 and best_left(shaped) or best(shaped)
     if o.scores then scores[step] = logits end
     next_ids = {}
     for r = 1, n do
@@ -201,14 +237,22 @@ function M.run(net, ids, opts)
   local function number(name, kind, default)
     if o[name] == nil then o[name] = default else o[name] = options.kind(who, name, kind, o[name]) end
   end
+  for _, name in ipairs { "do_sample", "scores" } do
+    if o[name] ~= nil then o[name] = options.kind(who, name, "bool", o[name]) end
+  end
+  if o.early_stopping ~= nil and o.early_stopping ~= "never" and type(o.early_stopping) ~= "boolean" then
+    fail("%s: early_stopping must be true, false or 'never', got %s", who, describe(o.early_stopping))
+  end
   number("max_new_tokens", "count", 64)
   number("num_beams", "count", 1)
+  companions(who, net, o)
   number("draft", "count", 5)
   number("length_penalty", "number", 1.0)
   number("min_new_tokens", "size", 0)
-  if o.cache ~= nil and (getmetatable(o.cache) or {}).__name ~= "KVCache" then
-    fail("%s: cache must be a nn.KVCache, got %s", who, describe(o.cache))
+  if o.min_new_tokens > o.max_new_tokens then
+    fail("%s: min_new_tokens is %d, more than max_new_tokens, %d", who, o.min_new_tokens, o.max_new_tokens)
   end
+  cache_of(who, o.cache)
   if o.assistant ~= nil and not (type(o.assistant) == "table" and o.assistant.begin) then
     fail("%s: assistant must be a network of T.models that makes text, got %s", who, describe(o.assistant))
   end
@@ -235,20 +279,21 @@ function M.run(net, ids, opts)
   if o.assistant and (not alone or #list > 0 or o.num_beams > 1) then
     fail("%s: an assistant goes with one prompt, without beams and without changes of the logits", who)
   end
-  local training = net.training
-  if training then net:eval() end
+  local modes = {} -- of every module: some may be in eval mode within a network that trains, and the other way round
+  for _, m in ipairs(net:modules()) do modes[m] = m.training end
+  net:eval()
   local result = table.pack(pcall(T.no_grad, function()
     if o.assistant then return { (assisted(net, rows[1], o)) } end
     if o.num_beams > 1 then return require("perilune.models.beams").run(net, rows, o, list) end
     return loop(net, rows, o, list, generator)
   end))
-  if training then net:train() end
+  for m, training in pairs(modes) do m.training = training end
   if not result[1] then
     if o.cache then o.cache:reset() end
     error(result[2], 0)
   end
   local out = {}
-  for r, row in ipairs(result[2]) do out[r] = T.tensor(row, { dtype = "i64" }) end
+  for r, row in ipairs(result[2]) do out[r] = id_base.mark(T.tensor(row, { dtype = "i64" }), 0) end
   local more = o.scores and T.stack(result[3], 2) or nil
   if alone then return out[1], more and more:select(1, 1) end
   return out, more

@@ -5,7 +5,6 @@ local config = require "perilune.models.config"
 local encoder = require "perilune.models.encoder"
 local module = require "perilune.nn.module"
 local nn = require "perilune.nn"
-local options = require "perilune.options"
 
 local fields = { { "num_channels", "count", 3 }, { "embedding_size", "count", 64 },
   { "hidden_sizes", "ints", { 256, 512, 1024, 2048 } }, { "depths", "ints", { 3, 4, 6, 3 } },
@@ -63,7 +62,7 @@ function Model:init(c)
   rawset(self, "_who", c.who)
 end
 function Model:forward(x, opts)
-  local o = options.check(self._who, opts, { "hidden_states" })
+  local o = base.options(self._who, opts, { "hidden_states" })
   base.pixels(self._who, x, { self.channels })
   local first = nn.F.max_pool2d(self.embedder.embedder(x), 3, { stride = 2, padding = 1 })
   local y, hidden = encoder.run(self.encoder.stages, first, nil, o.hidden_states)

@@ -40,7 +40,7 @@ end
 
 --- The ids that a decoder begins with where no prompt is given: one row for each input.
 function Seq2Seq:first_ids(o)
-  local n, list = T.is_tensor(o.inputs) and o.inputs:size(1) or 1, {}
+  local n, list = T.is_tensor(o.inputs) and o.inputs:dim() > 1 and o.inputs:size(1) or 1, {}
   if n == 1 then return { self._seq.start } end
   for i = 1, n do list[i] = { self._seq.start } end
   return list
@@ -83,7 +83,7 @@ local call = { "attention_mask", "decoder_input_ids", "labels", "hidden_states",
 -- [B, L, vocab]; by name loss, encoder_last_hidden_state, encoder_hidden_states, decoder_hidden_states.
 function Seq2Seq:forward(x, opts)
   local s = self._seq
-  local o = options.check(s.who, opts, call)
+  local o = base.options(s.who, opts, call)
   local ids, labels = o.decoder_input_ids, o.labels
   if ids == nil then
     if not T.is_tensor(labels) or labels:dim() ~= 2 then
@@ -94,8 +94,8 @@ function Seq2Seq:forward(x, opts)
   local memory, mask, encoder_hidden = self:encode(x, o)
   local states, hidden = self:decode(ids, memory, { mask = mask, hidden_states = o.hidden_states,
     padding = o.decoder_attention_mask })
-  if o.last then states = states:narrow(2, states:size(2) - o.last + 1, o.last) end
-  local logits = self:project(states)
+  if o.last ~= nil and labels ~= nil then fail("%s: last and labels exclude each other", s.who) end
+  local logits = self:project(base.last(s.who, states, o.last))
   local loss = labels ~= nil and base.cross_entropy(s.who, logits, labels) or nil
   return base.results(logits, { logits = logits, loss = loss, encoder_last_hidden_state = memory,
     encoder_hidden_states = encoder_hidden, decoder_hidden_states = hidden }, opts)

@@ -9,7 +9,6 @@ local config = require "perilune.models.config"
 local encoder = require "perilune.models.encoder"
 local module = require "perilune.nn.module"
 local nn = require "perilune.nn"
-local options = require "perilune.options"
 local seq2seq = require "perilune.models.seq2seq"
 
 local M = {}
@@ -158,7 +157,7 @@ function Encoder:init(c)
   rawset(self, "_who", c.who)
 end
 function Encoder:forward(tokens, opts)
-  local o = options.check(self._who, opts, { "attention_mask", "hidden_states" })
+  local o = base.options(self._who, opts, { "attention_mask", "hidden_states" })
   local y, _, hidden = encode(self, tokens, o)
   return base.results(y, { last_hidden_state = y, hidden_states = hidden }, opts)
 end

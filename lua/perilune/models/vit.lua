@@ -7,7 +7,6 @@ local config = require "perilune.models.config"
 local encoder = require "perilune.models.encoder"
 local module = require "perilune.nn.module"
 local nn = require "perilune.nn"
-local options = require "perilune.options"
 
 local fields = { { "hidden_size", "count", 768 }, { "num_hidden_layers", "count", 12 },
   { "num_attention_heads", "count", 12 }, { "intermediate_size", "count", 3072 }, { "hidden_act", "string", "gelu" },
@@ -69,7 +68,7 @@ local function model(pooled)
     rawset(self, "_pool", config.activation(c.who, c.pooler_act))
   end
   function C:forward(x, opts)
-    local o = options.check(self._who, opts, { "hidden_states" })
+    local o = base.options(self._who, opts, { "hidden_states" })
     local y, hidden = encoder.run(self.encoder.layer, self.embeddings(x, self._who), nil, o.hidden_states)
     y = self.layernorm(y)
     local first = pooled and self._pool(self.pooler.dense(y:select(2, 1))) or nil

@@ -39,14 +39,20 @@ function Cache:update(layer, k, v)
     fail("KVCache:update: keys and values [B, H, n, D] of the same n are wanted, got %s and %s", describe(k),
       describe(v))
   end
-  local at = self.layers[layer]
-  if not at then
-    at = { n = 0 }
-    self.layers[layer] = at
+  if type(layer) ~= "string" then layer = options.kind("KVCache:update", "layer", "count", layer) end
+  local at = self.layers[layer] or { n = 0 }
+  for name, new_ in pairs { k = k, v = v } do
+    local old = at[name]
+    if old and (old:size(1) ~= new_:size(1) or old:size(2) ~= new_:size(2) or old:size(4) ~= new_:size(4)
+      or old:dtype() ~= new_:dtype()) then
+      fail("KVCache:update: layer %s has %s %s with room for %d places, got %s", layer,
+        name == "k" and "keys" or "values", old:describe(), old:size(3), new_:describe())
+    end
   end
-  if at.k and (at.k:size(1) ~= k:size(1) or at.k:size(2) ~= k:size(2) or at.k:size(4) ~= k:size(4)) then
-    fail("KVCache:update: layer %s has keys of %s, got %s", tostring(layer), describe(at.k), describe(k))
+  if k:size(1) ~= v:size(1) or k:size(2) ~= v:size(2) then
+    fail("KVCache:update: keys %s and values %s differ in batch or heads", k:describe(), v:describe())
   end
+  self.layers[layer] = at
   local used, n = at.n, k:size(3)
   local _ <close> = T.no_grad()
   if not at.k or used + n > at.k:size(3) then
@@ -77,6 +83,7 @@ Cache.__len = function(self) return self:length() end
 
 --- Forgets the places behind the first n.
 function Cache:crop(n)
+  n = options.kind("KVCache:crop", "n", "size", n)
   for key, at in pairs(self.layers) do
     if type(key) == "number" then at.n = math.min(at.n, n) end
   end
@@ -100,4 +107,10 @@ end
 
 function Cache:__tostring() return ("KVCache(%d places)"):format(self:length()) end
 
-return { KVCache = new }
+--- The cache that an option gives; an error that names `who` where it is none.
+local function cache_of(who, v)
+  if v ~= nil and getmetatable(v) ~= Cache then fail("%s: cache must be a nn.KVCache, got %s", who, describe(v)) end
+  return v
+end
+
+return { KVCache = new, cache_of = cache_of }

@@ -6,6 +6,7 @@ local T = require "perilune"
 local base = require "perilune.nn.module"
 local options = require "perilune.options"
 
+local cache_of = require("perilune.nn.cache").cache_of
 local Linear = require("perilune.nn.linear").Linear
 local fail, describe = options.fail, options.describe
 
@@ -200,7 +201,7 @@ function Attention:forward(x, opts)
   q, k, v = q:transpose(2, 3), k:transpose(2, 3), v:transpose(2, 3)
   if o.rope then q, k = o.rope:rotate(q, o.cos, o.sin), o.rope:rotate(k, o.cos, o.sin) end
   local mask = o.mask
-  if o.cache then
+  if cache_of("GroupedQueryAttention", o.cache) then
     k, v = o.cache:update(o.layer or 1, k, v)
     local l, s = q:size(3), k:size(3)
     if o.window and s > o.window + l - 1 then -- what no query sees need not be read

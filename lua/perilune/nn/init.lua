@@ -13,9 +13,10 @@ nn.functional = nn.F
 
 for _, part in ipairs { "container", "linear", "shape", "conv", "pool", "norm", "activation", "dropout",
   "embedding", "loss", "recurrent", "attention", "conv_transpose", "image", "distance", "padding", "parameters",
-  "transformer", "lazy", "adaptive_softmax", "rotary", "cache", "gated_mlp", "lora" } do
+  "transformer", "lazy", "adaptive_softmax", "rotary", "gated_mlp", "lora" } do
   for name, value in pairs(require("perilune.nn." .. part)) do nn[name] = value end
 end
+nn.KVCache = require("perilune.nn.cache").KVCache
 nn.GroupedQueryAttention = require("perilune.nn.grouped_attention").GroupedQueryAttention
 
 local surface = require "perilune.surface"

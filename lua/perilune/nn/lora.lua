@@ -87,7 +87,8 @@ local function ends(name, word) return name == word or name:sub(-#word - 1) == "
 
 -- Whether a layer is meant: f(name, layer).
 local function chooser(who, target)
-  if target == nil then target = usual end
+  local own = target ~= nil
+  if not own then target = usual end
   if target == "all-linear" then
     return function(name) return not (ends(name, "lm_head") or ends(name, "embed_out") or ends(name, "proj_out")
       or ends(name, "score") or ends(name, "classifier") or ends(name, "qa_outputs")) end
@@ -98,9 +99,17 @@ local function chooser(who, target)
   for _, word in ipairs(target) do
     if type(word) ~= "string" then fail("%s: target must be names of layers, got %s", who, describe(word)) end
   end
+  local met = {}
   return function(name)
-    for _, word in ipairs(target) do if ends(name, word) then return true end end
-    return false
+    local found = false
+    for _, word in ipairs(target) do
+      if ends(name, word) then met[word], found = true, true end
+    end
+    return found
+  end, function()
+    for _, word in ipairs(target) do
+      if own and not met[word] then fail("%s: no layer is named by '%s', an entry of target", who, word) end
+    end
   end
 end
 
@@ -122,7 +131,7 @@ function M.lora(net, opts)
   end
   local set = { rank = of("rank", "count", 8), alpha = of("alpha", "positive", 16), dropout = of("dropout",
     "probability", 0.0), rslora = of("rslora", "bool", false), dora = of("dora", "bool", false) }
-  local wanted, list = chooser("nn.lora", o.target), {}
+  local list, wanted, all_met = {}, chooser("nn.lora", o.target)
   for name, m in base.named_modules(net, 0) do
     if is_layer(m) and wanted(name, m) then
       if rawget(m, "_lora") then fail("nn.lora: %s has an adapter already; nn.merge_lora(net) first", name) end
@@ -131,6 +140,7 @@ function M.lora(net, opts)
     end
   end
   if #list == 0 then fail("nn.lora: no layer is named by target") end
+  if all_met then all_met() end
   net:freeze()
   local names = {}
   for i, item in ipairs(list) do

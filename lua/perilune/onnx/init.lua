@@ -168,7 +168,10 @@ end
 -- scales of Resize, quantization) stays constant. Sequences are lists; uint16, uint32, uint64 are i32, i64, i64, int4
 -- is i8. A broken or unsupported file is nil, a message that names node and operator, and "format".
 --   print((T.onnx.load("/nowhere/model.onnx")))  --> nil
-function onnx.load(path)
+function onnx.load(path, ...)
+  if select("#", ...) > 0 then
+    fail("onnx.load: takes the path alone, got %s as well; model:to(…) moves and converts", describe((...)))
+  end
   if type(path) ~= "string" then fail("onnx.load: the path must be a string, got %s", describe(path)) end
   local f, message, code = io.open(path, "rb")
   if not f then return nil, "onnx.load: " .. message, code end

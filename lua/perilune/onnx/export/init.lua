@@ -71,6 +71,15 @@ local function merged(e, old, a, b, symbol, what)
   return v
 end
 
+-- Whether two captured tensors are one, or have the same elements; NaN is NaN.
+local function same_tensor(a, b)
+  if a == b then return true end
+  if a:dtype() ~= b:dtype() or #a:shape() ~= #b:shape() then return false end
+  for d, n in ipairs(a:shape()) do if b:size(d) ~= n then return false end end
+  b = b:to(a:device())
+  return a:equal(b) or a:eq(b):logical_or(a:ne(a):logical_and(b:ne(b))):all():item()
+end
+
 -- Compares the graph with the one traced for another size of `symbol`.
 local function compare(e, first, second, symbol)
   local n = #first.nodes
@@ -83,6 +92,10 @@ local function compare(e, first, second, symbol)
     if not other or other.kind ~= leaf.kind or (leaf.kind == "number" and leaf.number ~= other.number
       and leaf.number == leaf.number) then
       fail("%s: a number in the function depends on the size '%s'", e.who, symbol.name)
+    end
+    if leaf.tensor and not same_tensor(leaf.tensor, other.tensor) then
+      fail("%s: a tensor that the function makes or captures, %s, depends on the size '%s'", e.who,
+        describe(leaf.tensor), symbol.name)
     end
   end
   for i, node in ipairs(first.nodes) do
@@ -243,6 +256,9 @@ end
 
 local function symbols_of(e, inputs, names, dynamic)
   local list, by_name = {}, {}
+  if dynamic ~= nil and (type(dynamic) ~= "table" or getmetatable(dynamic) ~= nil) then
+    fail("%s: dynamic must be a table such as { x = { \"n\" } }, got %s", e.who, describe(dynamic))
+  end
   for key, axes in pairs(dynamic or {}) do
     local at
     for i, name in ipairs(names) do if name == key then at = i end end

@@ -84,6 +84,11 @@ return function(Export)
   end
   local function expanded(e, node, x) return e:emit("Expand", { x.name, e:integers(node.shapes[1]) }) end
   for _, name in ipairs { "expand", "expand_as", "expand_to", "broadcast_to" } do ops[name] = expanded end
+  -- A write in place: the value behind it is what was written, in the dtype and shape of what was there.
+  function ops.copy(e, node, _, y)
+    local name, shape = e:cast(y, node.dtypes[1]), node.shapes[1]
+    return same(y.shape, shape) and name or e:emit("Expand", { name, e:integers(shape) })
+  end
 
   -- ---- parts
   local function slice(e, x, axis, from, to, step)
