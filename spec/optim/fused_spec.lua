@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: MIT
 -- Optimizers whose step is one rule of optimizer_step, against the same formulas as chains of ops: every dtype,
--- layouts, sizes at which loops change, one to eight threads, and inside T.jit.
+-- layouts, sizes at which loops change, one to eight threads, and inside T.jit; parameters that share memory.
 
 local T = require "perilune"
 local nn, optim = T.nn, T.optim
@@ -152,6 +152,45 @@ describe("a fused optimizer", function()
       assert.equal(state.state[1].step, compiled.state[1].step)
     end)
   end
+
+  it("steps parameters that share memory one after the other, whatever the threads", function()
+    local before = T.get_num_threads()
+    local names = { "SGD", "Adam", "RMSprop" }
+    for name in pairs(chains) do names[#names + 1] = name end
+    local function stepped(name, apart)
+      local all = T.linspace(-1, 1, 120000)
+      local columns = all:view(2, 60000):t() -- share no byte, though one lies between the other's
+      local params = { all:narrow(1, 1, 80000), all:narrow(1, 40001, 80000), all, all, columns:select(2, 1),
+        columns:select(2, 2) }
+      for i, x in ipairs(params) do
+        local p = x:detach():requires_grad_()
+        params[i], p.grad = p, T.full(x:shape(), i, { dtype = "f32" })
+      end
+      if apart then
+        for _, p in ipairs(params) do optim[name]({ p }, { lr = 0.1 }):step() end
+      else
+        optim[name](params, { lr = 0.1 }):step()
+      end
+      return all
+    end
+    for _, name in ipairs(names) do
+      T.set_num_threads(1)
+      local want = stepped(name, true)
+      for n = 1, 12 do
+        T.set_num_threads(n % 4 + 1)
+        assert.is_true(stepped(name):equal(want), name)
+      end
+    end
+    local g = T.ones(200000)
+    local list = { g, g, g:narrow(1, 1, 100000) }
+    for n = 1, 12 do
+      T.set_num_threads(n % 4 + 1)
+      g:fill_(1)
+      T.core.op.foreach_scale_ { list[1], list[2], list[3], T.tensor(0.5) }
+      assert.same({ 0.125, 0.25 }, { g:narrow(1, 1, 100000):mean():item(), g:narrow(1, 100001, 100000):mean():item() })
+    end
+    T.set_num_threads(before)
+  end)
 
   it("keeps NaN and infinities where they are", function()
     for name in pairs(chains) do
