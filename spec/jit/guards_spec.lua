@@ -427,6 +427,36 @@ describe("T.jit sees", function()
     assert.same(run(function(f) return f end), run(T.jit))
   end)
 
+  it("settings of an optimizer that are switched to and fro find the step that was compiled for them", function()
+    local nets = { "SGD", "Adam", "AdamW", "RMSprop", "Adamax", "NAdam", "RAdam", "Adagrad", "ASGD", "Rprop", "Lion" }
+    local switches = { momentum = { 0, 0.9 }, amsgrad = { false, true }, centered = { false, true },
+      maximize = { false, true }, weight_decay = { 0, 0.1 }, decoupled_weight_decay = { false, true } }
+    for _, name in ipairs(nets) do
+      for key, values in pairs(switches) do
+        local function run(wrap)
+          local p = T.linspace(-1, 1, 20):requires_grad_()
+          local opt = T.optim[name]({ p }, { lr = 0.01 })
+          local group = opt.param_groups[1]
+          if group[key] == nil then return {} end
+          if key == "decoupled_weight_decay" then group.weight_decay = 0.1 end
+          local f = wrap(function()
+            local loss = (p - 0.3):pow(2):sum()
+            opt:zero_grad()
+            loss:backward()
+            opt:step()
+          end)
+          for i = 1, 9 do
+            group[key] = values[i % 3 == 0 and 2 or 1]
+            f()
+          end
+          return { p:detach() }
+        end
+        local want, got = run(function(f) return f end)[1], run(T.jit)[1]
+        assert.is_true(not want or T.allclose(got, want, { rtol = 1e-5, atol = 1e-6 }), name .. " " .. key)
+      end
+    end
+  end)
+
   it("what is frozen or unfrozen later is noticed", function()
     local net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     net[1]:requires_grad_(false)

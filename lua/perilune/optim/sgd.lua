@@ -42,7 +42,8 @@ local function nothing() return {} end
 local function make_buffer(p) return { momentum_buffer = T.zeros_like(p) } end
 
 local function settings(group, o, count)
-  o.k, o.lr, o.momentum, o.dampening = group._width, group.lr, group.momentum, group.dampening
+  o.lr, o.momentum, o.dampening = group.lr, group.momentum, group.dampening
+  o.k = group.momentum ~= 0 and 3 or 2 -- of these settings: a compiled step made for others may run again
   o.weight_decay, o.nesterov, o.maximize = group.weight_decay, group.nesterov, group.maximize
   o.first = count == 1
   return o
@@ -50,24 +51,20 @@ end
 
 function SGD:update(group)
   local with_buffer = group.momentum ~= 0
-  if group._width ~= (with_buffer and 3 or 2) then -- momentum was switched on or off between steps
-    group._width = with_buffer and 3 or 2
-    group._lists, group._full = nil, nil
-    if with_buffer then
-      for i, s in pairs(group._state) do
-        if not s.momentum_buffer then group._state[i], group._steps[i] = nil, nil end
-      end
+  local columns, width = with_buffer and buffer or none, with_buffer and 3 or 2
+  if with_buffer and group._columns ~= buffer then -- momentum was switched on between steps
+    for i, s in pairs(group._state) do
+      if not s.momentum_buffer then group._state[i], group._steps[i] = nil, nil end
     end
   end
-  local lists, counts, n = gather(group, with_buffer and buffer or none, with_buffer and make_buffer or
-    nothing)
+  local lists, counts, n = gather(group, columns, with_buffer and make_buffer or nothing)
   local o = group._opts
   if not o then
     o = {}
     group._opts = o
   end
-  for i = 1, n do call(sgd_step, group, lists, i, group._width, o, counts[i], settings) end
-  if n > 0 then forget_grads(group, group._width) end
+  for i = 1, n do call(sgd_step, group, lists, i, width, o, counts[i], settings) end
+  if n > 0 then forget_grads(group, width) end
 end
 
 return SGD
