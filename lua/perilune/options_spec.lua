@@ -28,7 +28,13 @@ end
 -- What options are called elsewhere.
 local elsewhere = { learning_rate = "lr", n_epochs = "epochs", num_epochs = "epochs", validation = "valid",
   val = "valid", axis = "dim", keepdims = "keepdim", batchsize = "batch_size", bs = "batch_size",
-  resume = "append", verbose = "quiet" }
+  resume = "append", verbose = "quiet",
+  -- of transformers, peft and torch.onnx
+  max_tokens = "max_new_tokens", max_length = "max_new_tokens", streamer = "on_token", eos_token_id = "stop",
+  stop_strings = "stop", assistant_model = "assistant", past_key_values = "cache", r = "rank", lora_alpha = "alpha",
+  lora_dropout = "dropout", target_modules = "target", use_dora = "dora", use_rslora = "rslora",
+  dynamic_axes = "dynamic", dynamic_shapes = "dynamic", torch_dtype = "dtype", skip_special_tokens = "skip_special",
+  add_special_tokens = "add_special" }
 
 -- Capitals and underscores do not count.
 local function plain(name) return (name:lower():gsub("_", "")) end

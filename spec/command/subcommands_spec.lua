@@ -93,6 +93,25 @@ describe("perilune", function()
       "loss: scalar, 4 values, steps 1 to 4, 0.25 … 1, last 0.25" } do
       assert.truthy(text:find(part, 1, true), part .. " is not in " .. text)
     end
+    assert(T.onnx.save(at "a.onnx", T.nn.Linear(2, 3), T.ones(4, 2), { dynamic = { x = { "n" } } }))
+    text, status = perilune "peek --header a.onnx"
+    assert.equal(0, status, text)
+    for _, part in ipairs { "ONNX, 2 tensors, 9 elements, 36 B", "weight  f32[3,2]", "bias    f32[3]",
+      "metadata input x: f32[", ",2]" } do
+      assert.truthy(text:find(part, 1, true), part .. " is not in " .. text)
+    end
+    local none, message, code = T.load(at "a.onnx")
+    assert.is_nil(none)
+    assert.equal("unsupported", code)
+    assert.truthy(message:find("T.onnx.load reads it", 1, true), message)
+    none, message = T.open(at "a.onnx")
+    assert.is_nil(none)
+    assert.truthy(message:find("T.onnx.load reads the whole", 1, true), message)
+    none, message = T.models.load(at "a.onnx")
+    assert.is_nil(none)
+    assert.truthy(message:find("T.onnx.load reads this file", 1, true), message)
+    text = perilune "help load"
+    assert.truthy(text:find("^T%.load%(path"), text)
     text = perilune "peek --header a.safetensors"
     assert.truthy(text:find("w         f32[2,3]\n", 1, true), text)
   end)

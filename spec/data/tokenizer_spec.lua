@@ -137,6 +137,43 @@ describe("data.tokenizer", function()
     assert.equal("tokenizer of 704 tokens", tostring(gpt2))
   end)
 
+  it("counts from what it was opened with, in all its calls and in workers", function()
+    local zero = assert(data.tokenizer(fixtures .. "gpt2.json", { index_base = 0 }))
+    assert.equal(0, zero.index_base)
+    assert.equal(1, gpt2.index_base)
+    local ids = zero:encode("the king")
+    assert.is_true((gpt2:encode("the king") - 1):equal(ids))
+    assert.is_true(gpt2:encode("the king"):equal(zero:encode("the king", { index_base = 1 })))
+    assert.is_true(ids:equal(zero("the king").input_ids))
+    assert.equal("the king", zero:decode(ids))
+    assert.is_false(pcall(zero.decode, zero, gpt2:encode("the king"))) -- which count from 1
+    assert.equal(0, zero:id("<|endoftext|>"))
+    assert.equal("<|endoftext|>", (zero:token(0)))
+    local said = zero:apply_chat_template({ { content = "the king", role = "user" } },
+      { chat_template = "{{ messages[0].content }}" })
+    assert.is_true(ids:equal(said))
+    local s, text = zero:stream {}, ""
+    for _, id in ipairs(ids:totable()) do text = text .. s(id) end
+    assert.equal("the king", text .. s:finish())
+    local set = data.Dataset { len = 1, get = function() return zero:encode("the king") end }
+    for x in data.DataLoader(set, { batch_size = 1, workers = 1 }) do assert.is_true(ids:equal(x[1])) end
+    local ok, why = pcall(data.tokenizer, fixtures .. "gpt2.json", { index_base = 2 })
+    assert.is_false(ok)
+    assert.truthy(why:find("data.tokenizer: index_base must be 0 or 1, got 2", 1, true), why)
+    why = select(2, pcall(data.tokenizer, fixtures .. "gpt2.json", { base = 0 }))
+    assert.truthy(why:find("data.tokenizer: unknown option 'base'", 1, true), why)
+    local path = os.tmpname()
+    local f = assert(io.open(path, "wb"))
+    f:write "GGUF\3\0\0\0"
+    f:close()
+    local none, kind
+    none, why, kind = data.tokenizer(path)
+    os.remove(path)
+    assert.is_nil(none)
+    assert.equal("unsupported", kind)
+    assert.truthy(why:find("tokenizers inside GGUF files are not read", 1, true), why)
+  end)
+
   it("takes long texts without quadratic time", function()
     for i, piece in ipairs { "a", "ab", "abcdefg", " \n", "\255", "word ", "the king ", "a", "é ", "\255", "☃", " " } do
       local begin, t = os.clock(), i <= 7 and gpt2 or i % 2 == 0 and metaspace or llama

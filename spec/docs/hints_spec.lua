@@ -154,6 +154,44 @@ describe("a hint", function()
     assert.truthy(message:find("did you mean 'accuracy'?", 1, true), message)
   end)
 
+  it("follows the names of transformers, tokenizers, safetensors, peft and onnx", function()
+    local tokenizer = T.data.train_bpe { 256, text = "a" }
+    local env = { T = T, nn = T.nn, net = T.nn.Linear(1, 1), t = tokenizer }
+    local function hint(line, kind, name, verb)
+      return hints.runtime(("attempt to %s a nil value (%s '%s')"):format(verb or "call", kind, name), line, nil, env)
+    end
+    assert.equal("; is T.models.load meant?", hint("T.models.from_pretrained(1)", "field", "from_pretrained"))
+    assert.equal("; is T.models.load meant?",
+      hint("T.models.AutoModelForCausalLM.from_pretrained(1)", "field", "AutoModelForCausalLM", "index"))
+    assert.equal("; is T.data.tokenizer meant?",
+      hint("T.AutoTokenizer.from_pretrained(1)", "field", "AutoTokenizer", "index"))
+    assert.equal("; is T.load meant?", hint("T.safetensors.torch.load_file(1)", "field", "safetensors", "index"))
+    assert.equal("; is T.nn.lora meant?", hint("nn.get_peft_model(net)", "field", "get_peft_model"))
+    assert.equal("; is T.onnx.save meant?", hint("T.onnx.export(net)", "field", "export"))
+    assert.equal("; did you mean 'Llama'?", hint("T.models.lama {}", "field", "lama"))
+    assert.truthy(hint("net:save_pretrained(1)", "method", "save_pretrained"):find("T.models.save(net", 1, true))
+    if tokenizer then
+      assert.equal("; t:decode(row) of each row", hint("t:batch_decode {}", "method", "batch_decode"))
+    end
+    assert.equal("; requires_grad is a field: x.requires_grad",
+      hints.runtime("attempt to call a boolean value (method 'requires_grad')", "p:requires_grad()", nil, env))
+    assert.equal("max_new_tokens", options.nearest("max_length", { "max_new_tokens", "min_length" }))
+    assert.equal("rank", options.nearest("r", { "rank", "alpha" }))
+    -- each of these names leads somewhere
+    for _, name in ipairs { "from_pretrained", "AutoTokenizer", "AutoModel", "AutoImageProcessor", "LoraConfig",
+      "PeftModel", "safetensors", "gguf", "peft", "transformers", "InferenceSession", "export", "save_pretrained",
+      "merge_and_unload" } do
+      assert.is_true(exists(elsewhere.other(name)), name)
+    end
+  end)
+
+  it("of T.help for a word without a page of its own lists the pages that speak of it", function()
+    local text = T.help_text("jinja")
+    assert.truthy(text:find("^no op named 'jinja'"), text)
+    assert.truthy(text:find("\n  T.data.chat_template  ", 1, true), text)
+    assert.equal("no op named 'xyzzyxyzzy'", T.help_text("xyzzyxyzzy"))
+  end)
+
   it("of an ordering names the method that does it", function()
     local x, y = T.ones(3), T.ones(3)
     local function text(f) return select(2, pcall(f)) end

@@ -126,7 +126,7 @@ describe("onnx.save refuses", function()
   end)
 
   it("wrong arguments", function()
-    fails("the path must be a string", T.onnx.save, 3, nn.ReLU(), T.ones(2))
+    fails("the path must be a string and comes first", T.onnx.save, 3, nn.ReLU(), T.ones(2))
     fails("a module or function is wanted", T.onnx.save, path, 3, T.ones(2))
     fails("inputs", T.onnx.save, path, nn.ReLU(), 3)
     fails("unknown option 'names'", T.onnx.save, path, nn.ReLU(), T.ones(2), { names = { "x" } })

@@ -17,7 +17,7 @@ local function kind_of(head, path)
   return nil
 end
 
-local KNOWN = "safetensors, PyTorch, GGUF, npy, npz, IDX (also gzipped), PNG, JPEG and TensorBoard event files "
+local KNOWN = "safetensors, PyTorch, GGUF, ONNX, npy, npz, IDX (also gzipped), PNG, JPEG and TensorBoard event files "
   .. "are known"
 
 -- One tensor that is read at once, under a name.
@@ -89,6 +89,24 @@ function openers.pt(path)
   return { kind = "PyTorch", names = names, meta = meta,
     describe = function(name) return tensors[name]:dtype(), tensors[name]:shape() end,
     read = function(name) return tensors[name]:detach() end }
+end
+
+-- What is read as parameters and buffers of a module, by their names there.
+function openers.onnx(path)
+  local net, message, code = T.onnx.load(path)
+  if not net then return nil, (message:gsub("^onnx%.load: ", "")), code end
+  local names, tensors, meta = {}, {}, {}
+  for name, t in pairs(net:state_dict()) do names[#names + 1], tensors[name] = name, t end
+  for _, of in ipairs { "inputs", "outputs" } do
+    for _, v in ipairs(net[of]) do
+      local sizes = {}
+      for i, size in ipairs(v.shape or {}) do sizes[i] = size and tostring(size) or "?" end
+      meta[of:sub(1, -2) .. " " .. v.name] = ("%s[%s]"):format(v.dtype or "?", table.concat(sizes, ","))
+    end
+  end
+  return { kind = "ONNX", names = names, meta = meta,
+    describe = function(name) return tensors[name]:dtype(), tensors[name]:shape() end,
+    read = function(name) return tensors[name] end }
 end
 
 function openers.idx(path)

@@ -18,10 +18,10 @@ probes, each the median of five samples.]] },
   { "info", "info", "version, libraries, threads: the block for a bug report",
     "" },
   { "peek", "peek [--header] FILE...", "what is in a file: tensors with statistics, metadata, events",
-    [[Knows safetensors, PyTorch, GGUF, npy, npz, IDX (also gzipped), PNG, JPEG and TensorBoard event files by their
-first bytes, and models in shards by their index or folder. For each tensor: dtype, shape, range, mean, standard
-deviation, count of NaN. --header reads no elements of safetensors and GGUF. Exit status 1 if a file cannot be
-read.]] },
+    [[Knows safetensors, PyTorch, GGUF, ONNX, npy, npz, IDX (also gzipped), PNG, JPEG and TensorBoard event files by
+their first bytes, and models in shards by their index or folder. For each tensor: dtype, shape, range, mean,
+standard deviation, count of NaN. --header reads no elements of safetensors and GGUF. Exit status 1 if a file
+cannot be read.]] },
   { "help", "help [NAME...]", "what a name is: perilune help softmax",
     [[NAME is an op, a function of T, a path such as nn.Linear, a pattern such as 'soft*', or a topic, which lists its
 names. Without a name, lists the topics; --names lists all names, one a line.

@@ -18,16 +18,25 @@ Tokenizer.__tostring = function(self) return ("tokenizer of %d tokens"):format(#
 local M = { Tokenizer = Tokenizer }
 
 --- A tokenizer from the text of a tokenizer.json file; `name` is for messages.
--- chat: chat templates and special tokens, {templates={default=}, special={bos_token=}}.
+-- chat: chat templates and special tokens, {templates={default=}, special={bos_token=}}; base: what its ids count from
+-- where a call does not say (1).
 -- @treturn Tokenizer or nil, message, code
-function M.from_json(json, name, chat_)
+function M.from_json(json, name, chat_, base)
   local handle, message, code = core.tokenizer(json, name)
   if not handle then return nil, message, code end
-  return setmetatable({ handle = handle, json = json, name = name, chat = chat_ }, Tokenizer)
+  return setmetatable({ handle = handle, json = json, name = name, chat = chat_, index_base = base or 1 }, Tokenizer)
 end
 
--- How it travels to a loader's worker: from_json(json, name, chat) there. See data.pack.
-Tokenizer.__pack = function(self) return M.from_json, { self.json, self.name, self.chat } end
+-- How it travels to a loader's worker: from_json(json, name, chat, base) there. See data.pack.
+Tokenizer.__pack = function(self) return M.from_json, { self.json, self.name, self.chat or false, self.index_base } end
+
+-- What ids count from: what the call says, else what the tokenizer does.
+local function base_of(who, opts, own)
+  local base = opts.index_base
+  if base == nil then base = own end
+  if base ~= 0 and base ~= 1 then fail("%s: index_base must be 0 or 1, got %s", who, describe(base)) end
+  return base
+end
 
 local function read(path)
   local f, message = io.open(path, "rb")
@@ -45,7 +54,7 @@ local function is_folder(path)
   return code == 21 -- EISDIR
 end
 
---- T.data.tokenizer(path) → tokenizer, or nil, message, code
+--- T.data.tokenizer(path, {index_base=1}) → tokenizer, or nil, message, code
 -- A tokenizer.json file, vocab.txt (WordPiece, BERT's), vocab.json beside merges.txt (byte-level BPE, GPT-2's), or
 -- the folder of one, with any model (BPE, Unigram, WordPiece, WordLevel), normalizer,
 -- pre_tokenizer, post_processor and decoder of the Hugging Face tokenizers library, with the same results.
@@ -53,11 +62,12 @@ end
 -- errors="replace", index_base=1}) → text; t(text, {pair=, padding=, truncation=, …}) → what models take, see
 -- Tokenizer:__call; t:stream{} decodes token by token; t:apply_chat_template(messages, {…}) → ids or text, with the
 -- chat template and special tokens that stand beside the file; t:token(id), t:id(token), #t, t:save(path). Ids are the
--- file's, and count from 1 unless index_base=0; the networks of T.models count from 0, and refuse ids from here that
--- do not. Needs Jansson when perilune is built, PCRE2 for expressions, utf8proc
--- for normal forms, cases and classes of characters.
---   print((T.data.tokenizer("/nowhere/tokenizer.json")))  --> nil
-function M.tokenizer(path)
+-- file's, and count from 1, as nn.Embedding counts. The networks of T.models take ids from 0, and refuse others from
+-- here: open the tokenizer with index_base=0 for them, which then holds for all its calls. Needs Jansson when perilune
+-- is built, PCRE2 for expressions, utf8proc for normal forms, cases and classes of characters.
+--   print((T.data.tokenizer("/nowhere/tokenizer.json", { index_base = 0 })))  --> nil
+function M.tokenizer(path, opts)
+  local base = base_of("data.tokenizer", options.check("data.tokenizer", opts, { "index_base" }), 1)
   if type(path) ~= "string" then fail("data.tokenizer: the path must be a string, got %s", describe(path)) end
   local text, message = read(path)
   if not text and is_folder(path) then
@@ -70,6 +80,10 @@ function M.tokenizer(path)
     if not text then return nil, folder .. ": there is no tokenizer.json, vocab.txt or vocab.json", "io" end
   end
   if not text then return nil, message, "io" end
+  if text:sub(1, 4) == "GGUF" then
+    return nil, path .. ": tokenizers inside GGUF files are not read; give the tokenizer.json of the model",
+      "unsupported"
+  end
   local dir, name = path:match "^(.-)([^/]*)$"
   local beside, why, code = chat.beside(dir)
   if why then return nil, why, code end
@@ -82,7 +96,7 @@ function M.tokenizer(path)
     text, why, code = files.byte_level(text, merges, path)
   end
   if not text then return nil, why, code end
-  return M.from_json(text, path, beside)
+  return M.from_json(text, path, beside, base)
 end
 
 -- ---- training ---------------------------------------------------------------------------------------------------
@@ -160,12 +174,6 @@ end
 
 -- ---- using ------------------------------------------------------------------------------------------------------
 
-local function base_of(who, opts)
-  local base = opts.index_base == nil and 1 or opts.index_base
-  if base ~= 0 and base ~= 1 then fail("%s: index_base must be 0 or 1, got %s", who, describe(base)) end
-  return base
-end
-
 --- The ids of a text, i64 [n]. `add_special=true`: with what the file's template puts around a text;
 -- `split_special=true`: special tokens written out in the text count as such, otherwise they are plain text;
 -- `index_base=1`: 0 gives the file's own ids. Takes any bytes. All of the text, whatever the file says of truncation.
@@ -173,7 +181,7 @@ end
 function Tokenizer:encode(text, opts)
   opts = options.check("encode", opts, { "add_special", "split_special", "index_base" })
   if type(text) ~= "string" then fail("encode: a string is wanted, got %s", describe(text)) end
-  local base = base_of("encode", opts)
+  local base = base_of("encode", opts, self.index_base)
   local ids, message, code = self.handle:encode(text, base, { around = opts.add_special ~= false,
     recognize = opts.split_special ~= false })
   return id_base.mark(ids, base), message, code
@@ -263,7 +271,7 @@ end
 -- @treturn table or nil, message, code
 function Tokenizer:__call(text, opts)
   opts = options.check("tokenizer", opts, call_options)
-  local base = base_of("tokenizer", opts)
+  local base = base_of("tokenizer", opts, self.index_base)
   local list, one = texts_of("text", text)
   local o = { one = one, full = opts.full and true or false, around = opts.add_special ~= false,
     recognize = opts.split_special ~= false }
@@ -304,7 +312,7 @@ end
 -- characters become U+FFFD, with `errors="keep"` they stay as they are.
 function Tokenizer:decode(ids, opts)
   opts = options.check("decode", opts, { "skip_special", "index_base", "errors" })
-  local base = base_of("decode", opts)
+  local base = base_of("decode", opts, self.index_base)
   return self.handle:decode(ids_of("decode", ids, base), opts.skip_special ~= false, base, keeps("decode", opts))
 end
 
@@ -319,7 +327,8 @@ local incomplete = "\xEF\xBF\xBD"
 -- while a character is incomplete. s:finish() → what is left.
 function Tokenizer:stream(opts)
   opts = options.check("stream", opts, { "skip_special", "index_base" })
-  return setmetatable({ handle = self.handle, skip = opts.skip_special ~= false, base = base_of("stream", opts),
+  local base = base_of("stream", opts, self.index_base)
+  return setmetatable({ handle = self.handle, skip = opts.skip_special ~= false, base = base,
     ids = {}, prefix = "", seen = 0 }, Stream)
 end
 
@@ -364,14 +373,14 @@ function Tokenizer:token(id, opts)
   opts = options.check("token", opts, { "index_base" })
   local i = options.integer(id)
   if not i then fail("token: an integer is wanted, got %s", describe(id)) end
-  return self.handle:token(i, base_of("token", opts))
+  return self.handle:token(i, base_of("token", opts, self.index_base))
 end
 
 --- The id of a token as the file writes it (" the" is "Ġthe"), or nil.
 function Tokenizer:id(token, opts)
   opts = options.check("id", opts, { "index_base" })
   if type(token) ~= "string" then fail("id: a string is wanted, got %s", describe(token)) end
-  return self.handle:id(token, base_of("id", opts))
+  return self.handle:id(token, base_of("id", opts, self.index_base))
 end
 
 --- t:apply_chat_template(messages, {add_generation_prompt=false, tools=, documents=, chat_template=, tokenize=true,

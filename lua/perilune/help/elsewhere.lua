@@ -18,6 +18,16 @@ local others = {
   load_file = "T.load", resize_ = "x = x:reshape(…)", squeeze_ = "x = x:squeeze()", t_ = "x = x:t()",
   transpose_ = "x = x:transpose(…)", unsqueeze_ = "x = x:unsqueeze(…)", tqdm = "T.bar", trange = "T.bar",
   float32 = "x:float()", float64 = "x:double()", int64 = "x:long()", astype = "x:to(dtype)",
+  -- of transformers, tokenizers, safetensors, peft, onnx and gguf
+  from_pretrained = "T.models.load", pipeline = "T.models.load", transformers = "T.models.load",
+  huggingface = "T.models.load", load_model = "T.models.load", save_pretrained = "T.models.save",
+  AutoTokenizer = "T.data.tokenizer", PreTrainedTokenizerFast = "T.data.tokenizer",
+  apply_chat_template = "T.data.tokenizer", chat_template = "T.data.tokenizer",
+  AutoImageProcessor = "T.models.image_processor", AutoProcessor = "T.models.image_processor",
+  LoraConfig = "T.nn.lora", get_peft_model = "T.nn.lora", peft = "T.nn.lora", PeftModel = "T.nn.load_lora",
+  merge_and_unload = "T.nn.merge_lora", safetensors = "T.load", load_safetensors = "T.load",
+  save_safetensors = "T.save", gguf = "T.load_gguf", GGUFReader = "T.load_gguf", load_onnx = "T.onnx.load",
+  InferenceSession = "T.onnx.load", export = "T.onnx.save", export_onnx = "T.onnx.save", save_onnx = "T.onnx.save",
 }
 
 local function plain(name) return (name:gsub("_", ""):lower()) end
@@ -52,10 +62,13 @@ local function rank(path, name, space)
   return (own == space and 0 or 8) + (path:find "compat" and 4 or 0) + (last == name and 0 or 2)
 end
 
+--- The path of what another library calls exactly so, or nil.
+function M.other(name) return others[name] or name:find "^AutoModel" and "T.models.load" or nil end
+
 --- The path of what is called `name` but for capitals and underscores, or nil: first in `space` ("nn.", "" for T,
 -- "x" for a tensor's methods), then anywhere. Never what was asked for itself.
 function M.find(name, space)
-  if others[name] then return others[name] end
+  if M.other(name) then return M.other(name) end
   if not index then load() end
   local best, least
   for _, path in ipairs(index[plain(name)] or {}) do

@@ -80,6 +80,7 @@ GLOBALS.quit = GLOBALS.exit
 local SPACES = { nn = "nn.", F = "nn.F.", optim = "optim.", data = "data.", T = "", init = "nn.init.",
   linalg = "linalg.",
   lr_scheduler = "optim.lr_scheduler.", metrics = "metrics.", utils = "nn.utils.", transforms = "data.transforms.",
+  models = "models.", onnx = "onnx.",
   plot = "plot.", log = "log.", special = "special.", distributions = "distributions.", distributed = "distributed." }
 
 -- What a method of another language's texts and lists is in Lua.
@@ -100,7 +101,15 @@ local TENSORS = { type = "x:to(dtype) converts, x:dtype() tells", T = "x:t()", m
 local MODULES = { fit = "T.fit(net, { train = loader, optimizer = opt }) trains",
   predict = "T.no_grad(function() return net(x) end)",
   compile = "loss and optimizer go to T.fit; T.compile(net) compiles",
-  evaluate = "T.fit measures on valid =; net:eval() switches to evaluation", cuda = 'net:to("cuda")' }
+  evaluate = "T.fit measures on valid =; net:eval() switches to evaluation", cuda = 'net:to("cuda")',
+  save_pretrained = "T.models.save(net, folder); adapters: nn.save_lora(net, folder)",
+  print_trainable_parameters = "net:num_parameters { trainable = true }", merge_and_unload = "nn.merge_lora(net)",
+  gradient_checkpointing_enable = "nn.checkpointed(net)" }
+-- What tokenizers of others have.
+local TOKENIZERS = { batch_decode = "t:decode(row) of each row", batch_encode_plus = "t(texts, { padding = true })",
+  encode_plus = "t(text)", convert_tokens_to_ids = "t:id(token)", convert_ids_to_tokens = "t:token(id)",
+  tokenize = "t(text, { full = true }).tokens", save_pretrained = "t:save(path)", get_vocab_size = "#t",
+  from_pretrained = "T.data.tokenizer(folder)", from_file = "T.data.tokenizer(path)" }
 -- What T, nn and optim of others have.
 local FUNCTIONS = { device = 'devices are texts: device = "cpu" or "cuda"', dtype = 'dtypes are texts: dtype = "f64"',
   Variable = "a tensor is enough: x:requires_grad_()", array = "T.tensor { … }", Dense = "nn.Linear(in, out)",
@@ -131,9 +140,11 @@ local function called_nil(kind, name, line, vars, env)
   if meta and not rawget(meta, "__lazy") then spaced = nil end
   local list = type(value) == "table" and debug.getmetatable(value) == nil
   local other = type(value) == "string" and TEXTS or is_tensor(value) and TENSORS
-    or require("perilune.nn.module").is_module(value) and MODULES or spaced and FUNCTIONS or list and LISTS
+    or require("perilune.nn.module").is_module(value) and MODULES
+    or meta and rawget(meta, "__name") == "tokenizer" and TOKENIZERS or spaced and FUNCTIONS or list and LISTS
   if spaced and list then other = FUNCTIONS end
   if other and rawget(other, name) then return "; " .. other[name] end
+  if spaced and elsewhere.other(name) then return told_path(elsewhere.other(name)) end
   if value ~= nil then
     near = elsewhere.nearest(name, walk.members(value, kind == "method"), #name <= 2)
     if near then return ("; did you mean '%s'?"):format(near) end
@@ -177,6 +188,8 @@ function M.runtime(message, line, vars, env, before)
     local inner = line and line:match("%f[%w_]" .. indexed .. "%(([%d, :-]+)%)")
     return inner and ('; an element or a part is %s["%s"]'):format(indexed, inner) or ""
   end
+  local field = message:match "attempt to call a %a+ value %(method '([%a_][%w_]*)'%)$"
+  if field and not message:find("a nil value", 1, true) then return ("; %s is a field: x.%s"):format(field, field) end
   local on = goes_on(message, line, before)
   if on then return on end
   local kind, name = message:match "attempt to call a nil value %((%a+) '([%a_][%w_]*)'%)$"
@@ -195,8 +208,13 @@ function M.runtime(message, line, vars, env, before)
         holder, holder)
     end
     if value == nil then return "" end
-    local near = require("perilune.help.elsewhere").nearest(name, require("perilune.repl.walk").members(value))
-    return near and ("; did you mean '%s'?"):format(near) or ""
+    local elsewhere = require "perilune.help.elsewhere"
+    local space = SPACES[holder:match "[^.]+$"]
+    if space and elsewhere.other(name) then return told_path(elsewhere.other(name)) end
+    local near = elsewhere.nearest(name, require("perilune.repl.walk").members(value))
+    if near then return ("; did you mean '%s'?"):format(near) end
+    local path = space and #name > 2 and elsewhere.find(name, space)
+    return path and path ~= holder .. "." .. name and told_path(path) or ""
   end
   if message:find("attempt to call a table value %(for iterator") then
     return "; for i, v in ipairs(list) do … end goes over a list, pairs(t) over any table"
@@ -310,6 +328,8 @@ function M.told(message)
     if info.what ~= "C" and not M.own(info.source) then
       local file = info.source:match "^@(.*)$"
       local function at(n)
+        local typed = info.source == "=(command line)" and debug.getregistry()["perilune.code"] -- of perilune -e
+        if typed then return M.line_of(typed, n) end
         return file and M.file_line(file, n) or info.source:sub(1, 1) ~= "@" and M.line_of(info.source, n) or nil
       end
       return message .. M.runtime(message, at(info.currentline), M.variables(level, info.func), _G,

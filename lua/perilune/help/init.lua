@@ -82,8 +82,9 @@ return function(T, core)
       if known and bare(plain) == bare(what) then
         return ("There is no %s; this is %s.\n%s"):format(what, path, T.help_text(plain))
       end
-      return ("no op named '%s'%s"):format(what, known and ("; did you mean %s?"):format(plain)
-        or path and ("; is %s meant?"):format(path) or "")
+      local spoken = #what > 2 and require("perilune.help.reference").speaking_of(what, 8)
+      return ("no op named '%s'%s%s"):format(what, known and ("; did you mean %s?"):format(plain)
+        or path and ("; is %s meant?"):format(path) or "", spoken and "\nIt is spoken of in\n" .. spoken or "")
     end
     return "no help for this value"
   end

@@ -185,6 +185,26 @@ function M.topic(word)
   return nil
 end
 
+--- The names whose pages speak of a word, as many as `most`, as lines; nil where none does.
+function M.speaking_of(word, most)
+  word = word:lower()
+  local found, widest = {}, 0
+  for _, p in ipairs(M.pages()) do
+    for _, e in ipairs(p.entries) do
+      local text = (e.signature .. "\n" .. e.text):lower()
+      if #found < most and text:find("%f[%w_]" .. word:gsub("%W", "%%%0") .. "%f[^%w_]") then
+        found[#found + 1] = e
+        widest = math.max(widest, #e.name)
+      end
+    end
+  end
+  if #found == 0 then return nil end
+  for i, e in ipairs(found) do
+    found[i] = ("  %-" .. widest .. "s  %s"):format(e.name, sentence(e.text, math.max(30, WIDTH - widest)))
+  end
+  return table.concat(found, "\n")
+end
+
 -- ---- errors ------------------------------------------------------------------------------------------------------
 
 -- The value at a path such as "T.linalg.lu" or "nn.Linear".

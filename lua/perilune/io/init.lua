@@ -271,6 +271,9 @@ function load_file(path, opts, one)
   if one and (kind == "json" or kind == "folder") then
     return nil, path .. ": a shard that is itself an index or a folder", "format"
   end
+  if kind == "onnx" then
+    return nil, path .. ": an ONNX file, a module and no table of tensors; T.onnx.load reads it", "unsupported"
+  end
   local row = loaders[kind] or loaders.safetensors
   for key in pairs(opts) do
     if not row[2][key] then fail("load: %s= is not for such a file (%s)", key, kind) end

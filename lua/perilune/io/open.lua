@@ -232,8 +232,8 @@ local function open(path)
   if not kind then return nil, message, code, errno end
   if kind == "folder" or kind == "json" then return open_sharded(path) end
   if kind ~= "safetensors" and kind ~= "gguf" and kind ~= "unknown" then
-    local text = "%s: T.open reads safetensors and GGUF, not %s files; T.load or T.load_%s reads the whole"
-    return nil, text:format(path, kind, kind), "unsupported"
+    local text = "%s: T.open reads safetensors and GGUF, not %s files; %s reads the whole"
+    return nil, text:format(path, kind, kind == "onnx" and "T.onnx.load" or "T.load or T.load_" .. kind), "unsupported"
   end
   if kind == "gguf" then return open_gguf(path) end
   local part

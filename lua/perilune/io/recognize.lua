@@ -16,8 +16,17 @@ local function archive(head)
   return "zip"
 end
 
+-- An ONNX file has no mark of its own: as all writers do, its version comes first, then the next of a model's fields.
+local ONNX_SECOND = { [0x12] = true, [0x1A] = true, [0x22] = true, [0x28] = true, [0x32] = true, [0x3A] = true,
+  [0x42] = true }
+local function onnx(head)
+  local first, version, second = head:byte(1, 3)
+  return #head >= 16 and first == 8 and version > 0 and version < 32 and ONNX_SECOND[second]
+    and head:sub(5, 8) ~= "\0\0\0\0"
+end
+
 -- The kind of file that begins with these bytes: "safetensors", "pt", "gguf", "json", "npy", "npz", "zip", "image",
--- "gzip", "idx"; nil for none of them.
+-- "gzip", "idx", "onnx"; nil for none of them.
 local function kind_of(head)
   if head:sub(1, 6) == "\x93NUMPY" then return "npy" end
   if head:sub(1, 4) == "PK\3\4" or head:sub(1, 4) == "PK\5\6" then return archive(head) end
@@ -29,6 +38,7 @@ local function kind_of(head)
   if #head >= 4 and head:sub(1, 2) == "\0\0" and IDX_TYPES[head:byte(3)] then return "idx" end
   if #head >= 9 and head:sub(9):find "^%s*{" and ("<I8"):unpack(head) <= MAX_HEADER then return "safetensors" end
   if head:find "^%s*{" then return "json" end
+  if onnx(head) then return "onnx" end
   return nil
 end
 

@@ -22,6 +22,12 @@ local function list_of(who, ids)
     base.from_zero(who, ids)
     return ids:numel() == 0 and {} or ids:totable()
   end
+  if type(ids) == "string" then
+    fail("%s: the prompt must be a list of ids, got %s; T.data.tokenizer(folder, { index_base = 0 }):encode(text) "
+      .. "makes them", who, describe(ids))
+  elseif type(ids) == "table" and ids.input_ids then
+    fail("%s: the prompt must be a list of ids, got what a tokenizer gives; its ids are .input_ids", who)
+  end
   options.list(who, "the prompt", ids, "ids")
   local out = {}
   for i = 1, #ids do

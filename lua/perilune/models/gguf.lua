@@ -40,6 +40,9 @@ function M.read(path)
   if not stored then error({ message = meta, code = code }, 0) end
   local arch = meta["general.architecture"]
   local kind = kinds[arch]
+  if arch == nil then
+    config.fault("%s: has tensors, but no general.architecture, so it is no model; T.load reads it", path)
+  end
   if not kind then
     config.fault("%s: general.architecture %s is not supported (llama, qwen2 and qwen3 are)", path, tostring(arch))
   end

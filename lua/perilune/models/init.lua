@@ -3,6 +3,7 @@
 -- options.
 -- Ids of tokens, classes and places are the files' own and count from 0, as do the numbers in names of parameters
 -- (net:state_dict{index_base = 0}); dimensions and everything else count from 1. @module perilune.models
+local core = require "perilune.core"
 local config = require "perilune.models.config"
 local json = require "perilune.io.json"
 local options = require "perilune.options"
@@ -134,6 +135,13 @@ local function source(dir)
     return given, tensors, from, generation, dir
   end
   local path = dir .. "/config.json"
+  if not core.list_folder(dir) then
+    local head, why, code = core.file_head(dir)
+    error({ message = head and dir .. ": a folder with config.json and weights, or a .gguf file, is wanted; "
+      .. (dir:find "%.onnx$" and "T.onnx.load" or "T.load") .. " reads this file"
+      or why .. " (models are not downloaded: a folder is wanted)",
+      code = head and "unsupported" or code }, 0)
+  end
   local given = read_json(path)
   if types[given.model_type] then -- else there is no use in reading them
     local tensors, from = weights.read(dir)
@@ -198,8 +206,8 @@ end
 -- become numbers. It is in evaluation mode and trains like any other: net:train(), net:parameters(). architecture,
 -- "BertModel" or "BertForSequenceClassification", takes another class of the same family; parameters of a head that
 -- the files lack are then drawn, and named in the second result. dtype: "f32", "bf16", "f16", "f64", or "file", as
--- stored. Ids count from 0. What is wrong with a folder is told in one message that names the file and the tensor;
--- nothing is half loaded.
+-- stored. Ids count from 0: T.data.tokenizer(dir, {index_base = 0}) makes them. What is wrong with a folder is told in
+-- one message that names the file and the tensor; nothing is half loaded.
 --   local dir = os.tmpname()
 --   os.remove(dir)
 --   print((T.models.load(dir)))  --> nil

@@ -33,7 +33,8 @@ return function(base)
     local lines, n = {}, 0
     for name, v in pairs(t) do
       n = n + 1
-      lines[n] = ("  %s: %s"):format(tostring(name), type(v) == "userdata" and base.shape_text(v) or tostring(v))
+      lines[n] = ("  %s: %s"):format(tostring(name), type(v) == "userdata" and base.shape_text(v)
+        or (tostring(v):gsub("\n", "\n  ")))
     end
     return ("StateDict of %d (\n%s\n)"):format(n, table.concat(lines, "\n"))
   end

@@ -385,7 +385,7 @@ end
 local function save(path, f, inputs, opts)
   local who = "onnx.save"
   opts = options.check(who, opts, { "input_names", "output_names", "dynamic" })
-  if type(path) ~= "string" then fail("%s: the path must be a string, got %s", who, describe(path)) end
+  if type(path) ~= "string" then fail("%s: the path must be a string and comes first, got %s", who, describe(path)) end
   if core.is_tensor(inputs) then inputs = { inputs } end
   options.tensors(who, "inputs", inputs, 1)
   if type(f) ~= "function" and not (type(f) == "table" and getmetatable(f) and getmetatable(f).__call) then
