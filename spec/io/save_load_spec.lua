@@ -134,6 +134,12 @@ describe("save and load", function()
   end)
 
   it("refuse what cannot be saved", function()
+    for ending, want in pairs { gguf = "T.save_gguf", onnx = "T.onnx.save", npz = "T.save_npz", npy = "T.save_npy",
+      PNG = "T.save_image" } do
+      local ok, message = pcall(T.save, "x." .. ending, { w = T.ones(1) })
+      assert.is_false(ok)
+      assert.truthy(message:find("T.save writes safetensors; " .. want .. " writes such files", 1, true), message)
+    end
     fails("save net:state_dict()", T.save, path, T.nn.Linear(1, 1))
     fails("'f' is a function", T.save, path, { f = print })
     local loop = { T.ones(1) }

@@ -153,6 +153,10 @@ end
 
 -- ---- the two functions -------------------------------------------------------------------------------
 
+-- Who writes files of these endings, which would be safetensors under a wrong name.
+local WRITERS = { gguf = "T.save_gguf", onnx = "T.onnx.save", npz = "T.save_npz", npy = "T.save_npy",
+  png = "T.save_image", jpg = "T.save_image", jpeg = "T.save_image" }
+
 -- Writes a table of tensors (nested, with plain values among them, if you like) to a safetensors file:
 -- into a temporary file beside it, flushed to disk, then renamed, so the old file stays good until then.
 -- @tparam string path
@@ -160,7 +164,8 @@ end
 -- @tparam[opt] table opts `metadata={key = "text"}`: kept in the file's header
 -- @treturn boolean true; or nil, message, code ("io") when the file cannot be written
 --- T.save(path, tables of tensors, {…}) → true, or nil and a message
--- Writes a safetensors file; T.load reads it. See docs/design/safetensors-header.md.
+-- Writes a safetensors file; T.load reads it. A path that ends as files of another format do is refused:
+-- T.save_gguf, T.save_npz and others write those. See docs/design/safetensors-header.md.
 --   local path = os.tmpname()
 --   assert(T.save(path, { w = T.ones(2) }))
 --   print(T.load(path).w)  --> {1., 1.}  -- f32[2] cpu
@@ -171,6 +176,8 @@ function io_.save(path, t, opts)
     fail("save: the path must be a string, got %s%s", describe(path),
       type(t) == "string" and "; the path comes first: T.save(path, t)" or "")
   end
+  local other = WRITERS[(path:match "%.(%w+)$" or ""):lower()]
+  if other then fail("save: %q: T.save writes safetensors; %s writes such files", path, other) end
   if type(t) == "table" and base.is_module(t) then
     fail("save: save net:state_dict(), not the module itself")
   end

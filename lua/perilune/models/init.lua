@@ -199,6 +199,16 @@ local function load(dir, o)
   return finish(net:eval(), a, class, c, o.num_labels and given or stored, generation), new
 end
 
+local dtype_names = { f32 = "float32", f64 = "float64", f16 = "float16", bf16 = "bfloat16" }
+
+-- The options with dtype= in perilune's name, where it is in the long one of configs.
+local function with_short_dtype(o)
+  local given = {}
+  for key, v in pairs(o) do given[key] = v end
+  for short, long in pairs(dtype_names) do if o.dtype == long then given.dtype = short end end
+  return given
+end
+
 --- T.models.load(dir, {architecture=, num_labels=, dtype="f32", device=}) → module, list of new parameters; or nil and
 --   a message
 -- The network of a folder as transformers writes them: config.json, generation_config.json, model.safetensors or
@@ -213,8 +223,8 @@ end
 --   print((T.models.load(dir)))  --> nil
 function models.load(dir, opts)
   if type(dir) ~= "string" then fail("models.load: the folder must be a string, got %s", describe(dir)) end
-  local o = options.check("models.load", opts, { "architecture", "num_labels", "dtype", "device" })
-  if o.dtype ~= nil and o.dtype ~= "file" and not ({ f32 = true, bf16 = true, f16 = true, f64 = true })[o.dtype] then
+  local o = with_short_dtype(options.check("models.load", opts, { "architecture", "num_labels", "dtype", "device" }))
+  if o.dtype ~= nil and o.dtype ~= "file" and not dtype_names[o.dtype] then
     fail("models.load: %s", options.unknown("dtype", tostring(o.dtype), { "f32", "bf16", "f16", "f64", "file" }))
   end
   if o.num_labels ~= nil then options.kind("models.load", "num_labels", "count", o.num_labels) end
@@ -223,7 +233,6 @@ end
 
 -- ---- to folders --------------------------------------------------------------------------------------------
 
-local dtype_names = { f32 = "float32", f64 = "float64", f16 = "float16", bf16 = "bfloat16" }
 
 -- config.json of a network: what was read, or the settings that it was made from.
 local function to_json(net, dtype)
@@ -260,7 +269,7 @@ end
 --     num_attention_heads = 2 }
 --   print((T.models.save(net, "/nowhere")))  --> nil
 function models.save(net, dir, opts)
-  local o = options.check("models.save", opts, { "dtype" })
+  local o = with_short_dtype(options.check("models.save", opts, { "dtype" }))
   local m = type(net) == "table" and rawget(net, "_model")
   if not m then fail("models.save: a network of T.models is wanted, got %s", describe(net)) end
   if type(dir) ~= "string" then fail("models.save: the folder must be a string, got %s", describe(dir)) end
@@ -276,7 +285,7 @@ function models.save(net, dir, opts)
   local tensors = weights.to_save(net, m.architecture, o.dtype)
   local _, first = next(tensors)
   local ok, why, code = T.save(dir .. "/model.safetensors", tensors, { metadata = { format = "pt" } })
-  if not ok then return nil, why, code end
+  if not ok then return nil, why .. (core.list_folder(dir) and "" or "; make the folder first"), code end
   local texts = { ["config.json"] = to_json(net, o.dtype or first:dtype()) }
   if next(net.generation_config) ~= nil then texts["generation_config.json"] = net.generation_config end
   for name, v in pairs(texts) do

@@ -231,7 +231,7 @@ function M.save_lora(net, dir)
     use_rslora = first.rslora, use_dora = first.dora, inference_mode = true, base_model_name_or_path = json.null,
     rank_pattern = ranks, alpha_pattern = alphas, modules_to_save = #kept > 0 and kept or json.null }
   local ok, why, code = T.save(dir .. "/adapter_model.safetensors", tensors, { metadata = { format = "pt" } })
-  if not ok then return nil, why, code end
+  if not ok then return nil, why .. (T.core.list_folder(dir) and "" or "; make the folder first"), code end
   return json.write(dir .. "/adapter_config.json", c)
 end
 
