@@ -5,6 +5,16 @@ local T = require "perilune"
 local nn = T.nn
 local M = {}
 
+-- Results as one list: those in tables taken out, nil left out.
+function M.flat(...)
+  local out = {}
+  local function put(v)
+    if type(v) == "table" then for _, x in ipairs(v) do put(x) end elseif v ~= nil then out[#out + 1] = v end
+  end
+  for i = 1, select("#", ...) do put((select(i, ...))) end
+  return out
+end
+
 function M.layers()
   local list = {}
   T.manual_seed(1)

@@ -11,18 +11,9 @@ local path
 before_each(function() path = os.tmpname() end)
 after_each(function() os.remove(path) end)
 
-local function flat(...)
-  local out = {}
-  local function put(v)
-    if type(v) == "table" then for _, x in ipairs(v) do put(x) end elseif v ~= nil then out[#out + 1] = v end
-  end
-  for i = 1, select("#", ...) do put((select(i, ...))) end
-  return out
-end
-
 local function compare(net, model, inputs)
-  local want = flat(T.no_grad(net, table.unpack(inputs)))
-  local got = flat(T.no_grad(model, table.unpack(inputs)))
+  local want = cases.flat(T.no_grad(net, table.unpack(inputs)))
+  local got = cases.flat(T.no_grad(model, table.unpack(inputs)))
   assert.equal(#want, #got)
   for i, y in ipairs(want) do
     assert.same(y:shape(), got[i]:shape())

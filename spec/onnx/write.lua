@@ -5,21 +5,12 @@ local T = require "perilune"
 local cases = require "spec.onnx.cases"
 local folder = assert(arg[1], "a folder is wanted")
 
-local function flat(...)
-  local out = {}
-  local function put(v)
-    if type(v) == "table" then for _, x in ipairs(v) do put(x) end elseif v ~= nil then out[#out + 1] = v end
-  end
-  for i = 1, select("#", ...) do put((select(i, ...))) end
-  return out
-end
-
 local function write(name, c, calls)
   local path, data = ("%s/%s.onnx"):format(folder, name:gsub("[^%w]+", "_")), {}
   assert(T.onnx.save(path, c.net:eval(), c.inputs, { dynamic = c.dynamic }))
   for k, inputs in ipairs(calls) do
     for i, x in ipairs(inputs) do data[("%d.x%s"):format(k, #inputs > 1 and i or "")] = x end
-    local ys = flat(T.no_grad(c.net, table.unpack(inputs)))
+    local ys = cases.flat(T.no_grad(c.net, table.unpack(inputs)))
     for i, y in ipairs(ys) do data[("%d.y%s"):format(k, #ys > 1 and i or "")] = y:contiguous() end
   end
   assert(T.save(path .. ".safetensors", data))
