@@ -162,7 +162,8 @@ local function filter_of(who, opts)
 end
 
 -- Resampling: `resize(n)` makes the shorter side n, `resize{h, w}` both; `{mode="bilinear", antialias=true}`, also
--- "nearest" and "bicubic". With antialias results are Pillow's to one step of 255, without those of nn.F.interpolate.
+-- "nearest" and "bicubic". With antialias results are Pillow's to one step of 255, without those of nn.F.interpolate;
+-- "nearest" is the pixel at the centre, as Pillow's and interpolate's "nearest-exact", either way.
 --- T.data.transforms.resize(n or {h, w}, {mode="bilinear", antialias=true}) → transform
 -- Resampling; a number is for the shorter side. Modes nearest, bilinear, bicubic. Called with an image [C, H, W], u8 or
 -- f32.
