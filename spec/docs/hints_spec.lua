@@ -190,6 +190,15 @@ describe("a hint", function()
     assert.truthy(text:find("^no op named 'jinja'"), text)
     assert.truthy(text:find("\n  T.data.chat_template  ", 1, true), text)
     assert.equal("no op named 'xyzzyxyzzy'", T.help_text("xyzzyxyzzy"))
+    assert.is_nil(T.help_text("nothing"):find("spoken of", 1, true)) -- an everyday word
+  end)
+
+  it("of T.help knows the methods of tokenizers", function()
+    local text = T.help_text("Tokenizer:apply_chat_template")
+    assert.truthy(text:find("add_generation_prompt=false", 1, true), text)
+    assert.equal(text, T.help_text("tokenizer.apply_chat_template"))
+    assert.truthy(T.help_text("Tokenizer:__call"):find("attention_mask", 1, true))
+    assert.truthy(T.help_text("Tokenizer:nothing"):find("^no op named"))
   end)
 
   it("of an ordering names the method that does it", function()

@@ -176,7 +176,8 @@ end
 
 --- The ids of a text, i64 [n]. `add_special=true`: with what the file's template puts around a text;
 -- `split_special=true`: special tokens written out in the text count as such, otherwise they are plain text;
--- `index_base=1`: 0 gives the file's own ids. Takes any bytes. All of the text, whatever the file says of truncation.
+-- `index_base`: 0 gives the file's own ids, 1 counts from 1; by default what the tokenizer was opened with. Takes any
+-- bytes. All of the text, whatever the file says of truncation.
 -- @treturn Tensor or nil, message, code when the file's pattern takes too long, or a character has no token
 function Tokenizer:encode(text, opts)
   opts = options.check("encode", opts, { "add_special", "split_special", "index_base" })
@@ -323,7 +324,7 @@ Stream.__index = Stream
 
 local incomplete = "\xEF\xBF\xBD"
 
---- t:stream{skip_special=true, index_base=1} → a function-like object: s(id) → what the token adds to the text, ""
+--- t:stream{skip_special=true, index_base=} → a function-like object: s(id) → what the token adds to the text, ""
 -- while a character is incomplete. s:finish() → what is left.
 function Tokenizer:stream(opts)
   opts = options.check("stream", opts, { "skip_special", "index_base" })
@@ -384,7 +385,7 @@ function Tokenizer:id(token, opts)
 end
 
 --- t:apply_chat_template(messages, {add_generation_prompt=false, tools=, documents=, chat_template=, tokenize=true,
--- continue_final_message=false, index_base=1, …}) → ids, i64 [n], or with tokenize=false text. messages: a list of
+-- continue_final_message=false, index_base=, …}) → ids, i64 [n], or with tokenize=false text. messages: a list of
 -- tables with role and content, or the text of a JSON array, which keeps the order of keys (tools and documents, too).
 -- Other options are variables of the template.
 -- @treturn Tensor or string; or nil, message (with the template's line), code

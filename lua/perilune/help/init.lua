@@ -75,6 +75,11 @@ return function(T, core)
     if type(what) == "string" then
       local names = require("perilune.help.reference").topic(what)
       if names then return names end
+      local method = what:match "^[Tt]okenizer[:.]([%a_][%w_]*)$" -- whose methods have no pages but their comments
+      local class = method and require("perilune.data.tokenizer").Tokenizer
+      if class and type(class[method]) == "function" then
+        return require("perilune.help.source").page("Tokenizer:" .. method, class[method])
+      end
       local path = require("perilune.help.elsewhere").meant(what)
       local plain = path and path:gsub("^T%.", ""):gsub("^x:", "")
       local function bare(name) return name:match("[^.:]*$"):lower():gsub("_", "") end
@@ -82,7 +87,7 @@ return function(T, core)
       if known and bare(plain) == bare(what) then
         return ("There is no %s; this is %s.\n%s"):format(what, path, T.help_text(plain))
       end
-      local spoken = #what > 2 and require("perilune.help.reference").speaking_of(what, 8)
+      local spoken = #what > 2 and require("perilune.help.reference").speaking_of(what, 12)
       return ("no op named '%s'%s%s"):format(what, known and ("; did you mean %s?"):format(plain)
         or path and ("; is %s meant?"):format(path) or "", spoken and "\nIt is spoken of in\n" .. spoken or "")
     end

@@ -185,20 +185,20 @@ function M.topic(word)
   return nil
 end
 
---- The names whose pages speak of a word, as many as `most`, as lines; nil where none does.
+--- The names whose pages speak of a word, as lines; nil where none does, or more than `most`: it is an everyday word.
 function M.speaking_of(word, most)
   word = word:lower()
   local found, widest = {}, 0
   for _, p in ipairs(M.pages()) do
     for _, e in ipairs(p.entries) do
       local text = (e.signature .. "\n" .. e.text):lower()
-      if #found < most and text:find("%f[%w_]" .. word:gsub("%W", "%%%0") .. "%f[^%w_]") then
+      if #found <= most and text:find("%f[%w_]" .. word:gsub("%W", "%%%0") .. "%f[^%w_]") then
         found[#found + 1] = e
         widest = math.max(widest, #e.name)
       end
     end
   end
-  if #found == 0 then return nil end
+  if #found == 0 or #found > most then return nil end
   for i, e in ipairs(found) do
     found[i] = ("  %-" .. widest .. "s  %s"):format(e.name, sentence(e.text, math.max(30, WIDTH - widest)))
   end
