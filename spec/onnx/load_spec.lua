@@ -158,6 +158,7 @@ describe("a loaded model", function()
     fails("'x' has 2 elements in dimension 2, it must have 3", m, T.ones(4, 2))
     fails("'x' must have 2 dimensions, got [3]", m, T.ones(3))
     fails("input 'x' must be a tensor", m, 3)
+    fails("input 'x' must be a tensor, got a table", m, { T.ones(2) })
   end)
 
   it("trains, and a clone trains apart from it", function()

@@ -79,6 +79,15 @@ function base.ids(who, ids, n, name)
   return ids
 end
 
+--- inputs_embeds, given in place of ids: [B, L, width].
+function base.embeds(who, tokens, x, width)
+  if not T.is_tensor(x) or x:dim() ~= 3 or x:size(3) ~= width then
+    fail("%s: inputs_embeds must be [B, L, %d], got %s", who, width, describe(x))
+  end
+  if tokens ~= nil then fail("%s: ids and inputs_embeds were given; one of them must be nil", who) end
+  return x
+end
+
 --- The mask [B, S] of an option, 0 where nothing is; nil where nothing is hidden.
 function base.padding(who, mask, b, s)
   if mask == nil then return nil end
@@ -105,9 +114,13 @@ end
 
 --- The loss of sequence classification by the config's problem_type: cross entropy, one number, or several yes and no.
 function base.classification_loss(who, logits, labels, c)
+  if not T.is_tensor(labels) then fail("%s: labels must be a tensor, got %s", who, describe(labels)) end
   local kind = c.problem_type or c.num_labels == 1 and "regression"
     or labels:is_floating_point() and "multi_label_classification" or "single_label_classification"
   if kind == "regression" then
+    if labels:numel() ~= logits:squeeze(-1):numel() then
+      fail("%s: labels must have %d numbers, one for each, got %s", who, logits:squeeze(-1):numel(), describe(labels))
+    end
     return F.mse_loss(logits:squeeze(-1):float(), labels:reshape(logits:squeeze(-1):shape()):float())
   elseif kind == "multi_label_classification" then
     return F.binary_cross_entropy_with_logits(logits:float(), labels:float())

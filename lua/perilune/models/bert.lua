@@ -40,6 +40,8 @@ function Embeddings:forward(tokens, o, who)
   if x == nil then
     tokens = base.ids(who, tokens, self.word_embeddings.num_embeddings)
     x = self.word_embeddings(tokens)
+  else
+    base.embeds(who, tokens, x, self.word_embeddings.embedding_dim)
   end
   local b, l, device, at = x:size(1), x:size(2), x:device(), o.position_ids
   if at == nil and self.places_from and o.inputs_embeds == nil then

@@ -17,7 +17,8 @@ local fault = config.fault
 config.common = {
   { "vocab_size", "count" }, { "pad_token_id", "int" }, { "bos_token_id", "int" }, { "eos_token_id", "ints" },
   { "tie_word_embeddings", "bool", true }, { "initializer_range", "nonnegative", 0.02 }, { "num_labels", "count" },
-  { "problem_type", "string" }, { "id2label", "any" }, { "label2id", "any" },
+  { "problem_type", { "regression", "single_label_classification", "multi_label_classification" } },
+  { "id2label", "any" }, { "label2id", "any" },
 }
 
 --- Fields of a decoder with rotary places.
@@ -48,7 +49,7 @@ function config.read(who, fields, given, strict)
     if v == nil then v = field[3] end
     if v == json.null or v == false and kind ~= "bool" then v = nil end
     if type(kind) == "table" then -- one of these words
-      local is = false
+      local is = v == nil and field[3] == nil
       for _, word in ipairs(kind) do is = is or word == v end
       if not is then fault("%s: %s", who, options.unknown(name, tostring(v), kind)) end
     elseif v ~= nil and kind ~= "any" then

@@ -116,10 +116,8 @@ function Decoder:forward(tokens, opts)
   if x == nil then
     tokens = base.ids(d.who, tokens, d.vocab)
     x = self[n.embed](tokens)
-  elseif not T.is_tensor(x) or x:dim() ~= 3 or x:size(3) ~= d.width then
-    fail("%s: inputs_embeds must be [B, L, %d], got %s", d.who, d.width, describe(x))
-  elseif tokens ~= nil then
-    fail("%s: ids and inputs_embeds were given; one of them must be nil", d.who)
+  else
+    base.embeds(d.who, tokens, x, d.width)
   end
   cache_of(d.who, o.cache)
   local b, l, device = x:size(1), x:size(2), x:device()
@@ -212,6 +210,14 @@ end
 function State:crop(n) self.cache:crop(n) end
 function State:length() return #self.cache end
 
+-- What keys and values depend on beside ids: the network and the state of its weights, as text. What another network
+-- has read, or this one before it was trained or converted, is of no use.
+local function reader_of(net)
+  local parts = { ("%p"):format(net) }
+  for _, p in ipairs(net:parameters()) do parts[#parts + 1] = ("%p.%d"):format(p, p:version()) end
+  return table.concat(parts, " ")
+end
+
 -- Begins with prompts of several lengths: padded on the left. A cache that is given keeps what it has of the prompt.
 function Causal:begin(rows, o)
   local most = 0
@@ -226,11 +232,13 @@ function Causal:begin(rows, o)
   local cache = o.cache
   if cache then
     if #rows > 1 then fail("generate: cache goes with one prompt") end
+    local reader = reader_of(self)
+    if cache.reader ~= reader then cache:reset() end
+    cache.reader = reader
     local old, n = cache.ids or {}, 0
     while n < #rows[1] - 1 and n < #cache and old[n + 1] == rows[1][n + 1] do n = n + 1 end
     cache:crop(n)
     first = { { table.unpack(rows[1], n + 1) } }
-    cache.ids = { table.unpack(rows[1]) }
   end
   return setmetatable({ net = self, cache = cache or KVCache(), device = device, first = first,
     mask = padded and T.tensor(mask, { dtype = "i64", device = device }) or nil }, State)

@@ -47,7 +47,11 @@ end
 function Model:forward(tokens, opts)
   local o, e, who = base.options(self._who, opts, call), self.embeddings, self._who
   local x = o.inputs_embeds
-  if x == nil then x = e.word_embeddings(base.ids(who, tokens, e.word_embeddings.num_embeddings)) end
+  if x == nil then
+    x = e.word_embeddings(base.ids(who, tokens, e.word_embeddings.num_embeddings))
+  else
+    base.embeds(who, tokens, x, e.word_embeddings.embedding_dim)
+  end
   local b, l, at = x:size(1), x:size(2), o.position_ids
   if at == nil then at = T.arange(0, l - 1, { device = x:device() }):unsqueeze(1) end
   at = encoder.rows(who, "position_ids", at, b, l, e.position_embeddings.num_embeddings)

@@ -95,7 +95,9 @@ function M.answer_head(name, root, make)
     local x, out = self[root](tokens, base.without(o, "start_positions", "end_positions"))
     local logits = self.qa_outputs(x)
     local from, to, l = logits:select(3, 1), logits:select(3, 2), logits:size(2)
-    if o.start_positions ~= nil and o.end_positions ~= nil then
+    if (o.start_positions == nil) ~= (o.end_positions == nil) then
+      fail("%s: start_positions and end_positions go together", name)
+    elseif o.start_positions ~= nil then
       local function loss(scores, at) -- what lies beyond the text does not count
         return base.cross_entropy(name, scores, at:masked_fill(at:lt(0):logical_or(at:ge(l)), -100))
       end

@@ -3,6 +3,7 @@
 -- options.
 -- Ids of tokens, classes and places are the files' own and count from 0, as do the numbers in names of parameters
 -- (net:state_dict{index_base = 0}); dimensions and everything else count from 1. @module perilune.models
+local T = require "perilune"
 local core = require "perilune.core"
 local config = require "perilune.models.config"
 local json = require "perilune.io.json"
@@ -69,6 +70,10 @@ local function make(name, file, given)
   end
   local net, why = guarded(function()
     local c = config.read("models." .. name, config.fields(config.common, a.fields), settings, true)
+    for key, list in pairs(a.nested or {}) do
+      local part = settings[key]
+      if type(part) == "table" then config.read(("models.%s: %s"):format(name, key), list, part, true) end
+    end
     if a.check then a.check(class, settings, c) end
     return finish(built(a, class, c), a, class, c, nil, { eos_token_id = c.eos_token_id, pad_token_id = c.pad_token_id,
       bos_token_id = c.bos_token_id })
@@ -166,6 +171,9 @@ local function load(dir, o)
   end
   local class = class_of(path, given, a, o.architecture)
   if o.num_labels then
+    if not class:find "Classification" then
+      config.fault("%s: num_labels is for classes, and %s has none; architecture= names another head", path, class)
+    end
     local more = {}
     for key, v in pairs(given) do more[key] = v end
     more.num_labels, more.id2label, more.label2id = o.num_labels, nil, nil
@@ -227,6 +235,7 @@ function models.load(dir, opts)
   if o.dtype ~= nil and o.dtype ~= "file" and not dtype_names[o.dtype] then
     fail("models.load: %s", options.unknown("dtype", tostring(o.dtype), { "f32", "bf16", "f16", "f64", "file" }))
   end
+  if o.device ~= nil then T.empty({ 0 }, { device = o.device }) end -- raises where there is no such device
   if o.num_labels ~= nil then options.kind("models.load", "num_labels", "count", o.num_labels) end
   return guarded(load, (dir:gsub("(.)/+$", "%1")), o)
 end
@@ -281,7 +290,6 @@ function models.save(net, dir, opts)
       fail("models.save: %s has an adapter; nn.merge_lora(net) first, or nn.save_lora(net, dir) for the adapters", name)
     end
   end
-  local T = require "perilune"
   local tensors = weights.to_save(net, m.architecture, o.dtype)
   local _, first = next(tensors)
   local ok, why, code = T.save(dir .. "/model.safetensors", tensors, { metadata = { format = "pt" } })

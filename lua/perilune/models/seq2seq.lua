@@ -92,6 +92,8 @@ function Seq2Seq:forward(x, opts)
     ids = shifted(self, labels)
   end
   local memory, mask, encoder_hidden = self:encode(x, o)
+  local rows = T.is_tensor(ids) and ids:dim() == 2 and ids:size(1) or 1
+  if rows ~= memory:size(1) then fail("%s: %d texts to write for %d inputs", s.who, rows, memory:size(1)) end
   local states, hidden = self:decode(ids, memory, { mask = mask, hidden_states = o.hidden_states,
     padding = o.decoder_attention_mask })
   if o.last ~= nil and labels ~= nil then fail("%s: last and labels exclude each other", s.who) end

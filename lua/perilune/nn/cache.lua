@@ -53,6 +53,7 @@ function Cache:update(layer, k, v)
     fail("KVCache:update: keys %s and values %s differ in batch or heads", k:describe(), v:describe())
   end
   self.layers[layer] = at
+  for i = #(self.ids or {}), at.n + 1, -1 do self.ids[i] = nil end -- other places come behind: see net:generate
   local used, n = at.n, k:size(3)
   local _ <close> = T.no_grad()
   if not at.k or used + n > at.k:size(3) then
@@ -92,6 +93,7 @@ end
 
 --- Row i becomes what row rows[i] was; rows i64 from 1.
 function Cache:reorder(rows)
+  self.ids = nil
   local _ <close> = T.no_grad()
   for _, at in pairs(self.layers) do
     if at.k then at.k, at.v = at.k:index_select(1, rows), at.v:index_select(1, rows) end
@@ -101,7 +103,7 @@ end
 
 --- Forgets everything.
 function Cache:reset()
-  self.layers = {}
+  self.layers, self.ids, self.reader = {}, nil, nil
   return self
 end
 

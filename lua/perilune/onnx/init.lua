@@ -98,7 +98,7 @@ end
 local function check_input(self, i, x, sizes)
   local program = self._program()
   local name, t = program.inputs[i], program.input_types[i]
-  if type(x) == "table" then return x end -- a sequence
+  if type(x) == "table" and not t.tensor then return x end -- a sequence
   if not T.is_tensor(x) then fail("onnx: input '%s' must be a tensor, got %s", name, describe(x)) end
   if t.dtype and x:dtype() ~= t.dtype then
     local floats = x:is_floating_point() and (t.dtype == "f32" or t.dtype == "f64" or t.dtype == "f16"

@@ -104,7 +104,8 @@ local function type_of(value)
     shape = {}
     for d, dim in ipairs(t.shape.dim) do shape[d] = dim.value or false end
   end
-  return { dtype = kind and kind[2], onnx = kind and kind[1], shape = shape, param = t.shape and t.shape.dim }
+  return { tensor = true, dtype = kind and kind[2], onnx = kind and kind[1], shape = shape,
+    param = t.shape and t.shape.dim }
 end
 
 -- What a name means in a graph or around it.

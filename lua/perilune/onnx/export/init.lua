@@ -225,6 +225,37 @@ for _, part in ipairs { "elementwise", "shape", "reduce", "network", "loss" } do
   require("perilune.onnx.export." .. part)(Export)
 end
 
+-- ---- types that operators lack ---
+
+-- Makes some of our ops compute in a wider type, and cast back, where the operators of ONNX that stand for them have no
+-- such type: a file that says otherwise is refused by who reads it.
+local function widened(names, wider)
+  for _, name in ipairs(names) do
+    local plain = Export.ops[name]
+    Export.ops[name] = function(e, node, x, ...)
+      local d = node.dtypes[1]
+      local to = wider[d]
+      if not to then return plain(e, node, x, ...) end
+      local ins = { x, ... }
+      for i, v in ipairs(ins) do
+        if v and v.name and v.dtype == d then ins[i] = { name = e:cast(v, to), dtype = to, shape = v.shape } end
+      end
+      local dtypes = {}
+      for k, own in ipairs(node.dtypes) do dtypes[k] = own == d and to or own end
+      local outs = table.pack(plain(e, setmetatable({ dtypes = dtypes }, { __index = node }), table.unpack(ins)))
+      for k, own in ipairs(node.dtypes) do
+        if outs[k] and own == d then outs[k] = e:emit("Cast", { outs[k] }, { to = writer.kinds[d] }) end
+      end
+      return table.unpack(outs, 1, outs.n)
+    end
+  end
+end
+widened({ "pow" }, { i8 = "i32", i16 = "i32", u8 = "i32" })
+widened({ "neg", "relu" }, { u8 = "i32" })
+widened({ "amax", "amin", "max_all", "min_all", "max_dim", "min_dim" }, { i16 = "i32" })
+widened({ "topk", "sort", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh",
+  "round", "selu", "softsign", "mish", "hardswish" }, { bf16 = "f32" })
+
 -- ---- the whole -----------------------------------------------------------------------------------------------------
 
 local function value_of(e, first, k)
