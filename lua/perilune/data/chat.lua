@@ -163,6 +163,9 @@ local mark = "\1end of the last message\1"
 function M.apply(self, messages, opts)
   opts = opts or {}
   if type(opts) ~= "table" then fail("apply_chat_template: options must be a table, got %s", describe(opts)) end
+  for _, name in ipairs { "tokenize", "add_generation_prompt", "continue_final_message" } do
+    if opts[name] ~= nil then options.kind("apply_chat_template", name, "bool", opts[name]) end
+  end
   local source = source_of(self, opts)
   check_names(opts, source)
   local list = value_of("messages", messages)

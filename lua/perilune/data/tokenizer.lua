@@ -10,6 +10,15 @@ local id_base = require "perilune.data.id_base"
 
 local fail, describe = options.fail, options.describe
 
+-- Options by name, those that are yes or no checked: "no" would be yes.
+local function checked(who, opts, names)
+  opts = options.check(who, opts, names)
+  for _, name in ipairs { "add_special", "split_special", "skip_special", "full" } do
+    if opts[name] ~= nil then options.kind(who, name, "bool", opts[name]) end
+  end
+  return opts
+end
+
 local Tokenizer = { __name = "tokenizer" }
 Tokenizer.__index = Tokenizer
 Tokenizer.__len = function(self) return self.handle:size() end
@@ -180,12 +189,13 @@ end
 -- bytes. All of the text, whatever the file says of truncation.
 -- @treturn Tensor or nil, message, code when the file's pattern takes too long, or a character has no token
 function Tokenizer:encode(text, opts)
-  opts = options.check("encode", opts, { "add_special", "split_special", "index_base" })
+  opts = checked("encode", opts, { "add_special", "split_special", "index_base" })
   if type(text) ~= "string" then fail("encode: a string is wanted, got %s", describe(text)) end
   local base = base_of("encode", opts, self.index_base)
   local ids, message, code = self.handle:encode(text, base, { around = opts.add_special ~= false,
     recognize = opts.split_special ~= false })
-  return id_base.mark(ids, base), message, code
+  if ids == nil then return nil, message, code end
+  return id_base.mark(ids, base)
 end
 
 local call_options = { "pair", "add_special", "split_special", "index_base", "padding", "padding_side", "pad_to",
@@ -271,7 +281,7 @@ end
 -- `add_special`, `split_special`, `index_base` as of encode.
 -- @treturn table or nil, message, code
 function Tokenizer:__call(text, opts)
-  opts = options.check("tokenizer", opts, call_options)
+  opts = checked("tokenizer", opts, call_options)
   local base = base_of("tokenizer", opts, self.index_base)
   local list, one = texts_of("text", text)
   local o = { one = one, full = opts.full and true or false, around = opts.add_special ~= false,
@@ -312,7 +322,7 @@ end
 --- The text of ids, a tensor or a list; `skip_special=true` leaves special tokens out. Bytes that are no whole
 -- characters become U+FFFD, with `errors="keep"` they stay as they are.
 function Tokenizer:decode(ids, opts)
-  opts = options.check("decode", opts, { "skip_special", "index_base", "errors" })
+  opts = checked("decode", opts, { "skip_special", "index_base", "errors" })
   local base = base_of("decode", opts, self.index_base)
   return self.handle:decode(ids_of("decode", ids, base), opts.skip_special ~= false, base, keeps("decode", opts))
 end
@@ -327,7 +337,7 @@ local incomplete = "\xEF\xBF\xBD"
 --- t:stream{skip_special=true, index_base=} → a function-like object: s(id) → what the token adds to the text, ""
 -- while a character is incomplete. s:finish() → what is left.
 function Tokenizer:stream(opts)
-  opts = options.check("stream", opts, { "skip_special", "index_base" })
+  opts = checked("stream", opts, { "skip_special", "index_base" })
   local base = base_of("stream", opts, self.index_base)
   return setmetatable({ handle = self.handle, skip = opts.skip_special ~= false, base = base,
     ids = {}, prefix = "", seen = 0 }, Stream)
@@ -371,7 +381,7 @@ end
 
 --- The token of an id as the file writes it, and whether it is special; nil for an id that there is not.
 function Tokenizer:token(id, opts)
-  opts = options.check("token", opts, { "index_base" })
+  opts = checked("token", opts, { "index_base" })
   local i = options.integer(id)
   if not i then fail("token: an integer is wanted, got %s", describe(id)) end
   return self.handle:token(i, base_of("token", opts, self.index_base))
@@ -379,7 +389,7 @@ end
 
 --- The id of a token as the file writes it (" the" is "Ġthe"), or nil.
 function Tokenizer:id(token, opts)
-  opts = options.check("id", opts, { "index_base" })
+  opts = checked("id", opts, { "index_base" })
   if type(token) ~= "string" then fail("id: a string is wanted, got %s", describe(token)) end
   return self.handle:id(token, base_of("id", opts, self.index_base))
 end

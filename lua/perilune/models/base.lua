@@ -50,7 +50,7 @@ function base.readable(t) return not T.core.jit_tracing() and not T.core.is_batc
 
 --- Raises where it is known that ids count from 1.
 function base.from_zero(who, ids)
-  id_base.check(who, ids, 0, "make them by tokenizer:encode(text, { index_base = 0 }), or subtract 1")
+  id_base.check(who, ids, 0, "open the tokenizer with { index_base = 0 }, or subtract 1")
 end
 
 --- The options of a call, checked: see options.check; those that are yes or no are so.
