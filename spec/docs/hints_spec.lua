@@ -163,7 +163,7 @@ describe("a hint", function()
     assert.equal("; is T.models.load meant?", hint("T.models.from_pretrained(1)", "field", "from_pretrained"))
     assert.equal("; is T.models.load meant?",
       hint("T.models.AutoModelForCausalLM.from_pretrained(1)", "field", "AutoModelForCausalLM", "index"))
-    assert.equal("; is T.data.tokenizer meant?",
+    assert.equal("; is T.models.tokenizer meant?",
       hint("T.AutoTokenizer.from_pretrained(1)", "field", "AutoTokenizer", "index"))
     assert.equal("; is T.load meant?", hint("T.safetensors.torch.load_file(1)", "field", "safetensors", "index"))
     assert.equal("; is T.nn.lora meant?", hint("nn.get_peft_model(net)", "field", "get_peft_model"))

@@ -124,6 +124,17 @@ describe("a decoder of T.models", function()
     end)
   end
 
+  it("has a tokenizer whose ids are the file's", function()
+    local path = (os.getenv "PERILUNE_ROOT" or ".") .. "/spec/fixtures/gpt2.json"
+    local tokenizer = T.models.tokenizer(path)
+    if tokenizer then
+      assert.same(T.data.tokenizer(path):encode("the cat"):totable(), (tokenizer:encode("the cat") + 1):totable())
+    end
+    assert.is_nil((T.models.tokenizer "/nowhere"))
+    near.fails("path must be a string", T.models.tokenizer, 3)
+    near.fails("takes the path alone", T.models.tokenizer, path, { index_base = 1 })
+  end)
+
   it("has the other heads of its family", function()
     local net = made("Llama", { architecture = "LlamaForSequenceClassification", num_labels = 3 }):eval()
     local y = net(ids { { 5, 6, 7, 0 } })

@@ -21,7 +21,7 @@ local others = {
   -- of transformers, tokenizers, safetensors, peft, onnx and gguf
   from_pretrained = "T.models.load", pipeline = "T.models.load", transformers = "T.models.load",
   huggingface = "T.models.load", load_model = "T.models.load", save_pretrained = "T.models.save",
-  AutoTokenizer = "T.data.tokenizer", PreTrainedTokenizerFast = "T.data.tokenizer",
+  AutoTokenizer = "T.models.tokenizer", PreTrainedTokenizerFast = "T.data.tokenizer",
   apply_chat_template = "T.data.tokenizer", chat_template = "T.data.tokenizer",
   AutoImageProcessor = "T.models.image_processor", AutoProcessor = "T.models.image_processor",
   LoraConfig = "T.nn.lora", get_peft_model = "T.nn.lora", peft = "T.nn.lora", PeftModel = "T.nn.load_lora",

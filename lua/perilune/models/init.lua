@@ -330,6 +330,16 @@ models.process = require("perilune.models.processors").process
 models.image_processor = require("perilune.models.images").image_processor
 function models.log_mel(...) return require("perilune.models.whisper").log_mel(...) end
 
+--- T.models.tokenizer(path) → tokenizer; or nil, a message, code
+-- The tokenizer of a model's folder (or a tokenizer file), whose ids count from 0 as the networks' do:
+-- T.data.tokenizer(path, {index_base = 0}).
+--   print((T.models.tokenizer("/nowhere")))  --> nil
+function models.tokenizer(path, ...)
+  if type(path) ~= "string" then fail("models.tokenizer: the path must be a string, got %s", describe(path)) end
+  if select("#", ...) > 0 then fail "models.tokenizer: takes the path alone; T.data.tokenizer has options" end
+  return T.data.tokenizer(path, { index_base = 0 })
+end
+
 require("perilune.surface").seal(models, nil, "models.")
 
 return models
