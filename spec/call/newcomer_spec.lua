@@ -18,7 +18,7 @@ local line = select(2, prelude:gsub("\n", "\n")) + 1
 local wrong = {
   ["net.parameters()"] = "call it with a colon, net:parameters()",
   ["T.save(net:state_dict(), 'net.safetensors')"] = "the path comes first: T.save(path, t)",
-  ["T.save('x.npy', x)"] = "T.save(path, { x = x }), or T.save_npy(path, x)",
+  ["T.save('x.npy', x)"] = "T.save writes safetensors; T.save_npy writes such files",
   ["nn.LSTM(3, 2)(T.ones(2, 4))"] = "nn.LSTM: the input f32[2,4] has 4 features, input_size is 3",
   ["local y = x[{ {}, false }]"] = "for a new dimension of size 1 use x:unsqueeze(dim)",
   ["net.train()"] = "with a colon",
