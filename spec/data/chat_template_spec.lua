@@ -37,7 +37,7 @@ describe("data.chat_template", function()
     assert.equal('{"b": 1, "a": [2.5, null]}None', t:render('{"d": {"b": 1, "a": [2.5, null]}}', '{"x": null}'))
     assert.equal('{"role": 1, "a": 3, "b": 2}7', t:render({ d = { a = 3, b = 2, role = 1 }, x = 7 }))
     assert.equal('"\u{1F600}\\"\\n"', compile "{{ s | tojson }}":render [[{"s": "\ud83d\ude00\"\n"}]])
-    fails("malformed JSON at byte 7", t.render, t, '{"d": }')
+    fails("malformed JSON: line 1: a value is expected", t.render, t, '{"d": }')
     fails("variables must be a table or JSON text", t.render, t, 3)
   end)
 

@@ -8,6 +8,7 @@ local json = {}
 
 local MAX_DEPTH = 200
 
+
 --- What null reads as, and is written from.
 json.null = setmetatable({}, { __tostring = function() return "null" end, __name = "json.null" })
 
@@ -17,6 +18,10 @@ local array = { __name = "json.array" }
 function json.array(list) return setmetatable(list, array) end
 --- Whether a value is a table that was read from an array, or marked.
 function json.is_array(v) return getmetatable(v) == array end
+
+-- What a text becomes, where the caller does not say otherwise.
+local plain_values = { null = json.null, depth = MAX_DEPTH, object = function() return {} end, set = rawset,
+  list = json.array }
 
 local plain = { ['"'] = '"', ["\\"] = "\\", ["/"] = "/", b = "\b", f = "\f", n = "\n", r = "\r", t = "\t" }
 
@@ -70,20 +75,20 @@ local function number_at(s, at)
   return text:find "[.eE]" and v + 0.0 or v, at + #text
 end
 
-local words = { { "true", true }, { "false", false }, { "null", json.null },
-  { "NaN", 0 / 0 }, { "Infinity", math.huge }, { "-Infinity", -math.huge } } -- the last three as Python writes them
+local words = { { "true", true }, { "false", false }, -- and three that Python writes
+  { "NaN", 0 / 0 }, { "Infinity", math.huge }, { "-Infinity", -math.huge } }
 
-local function value_at(s, at, depth)
-  if depth > MAX_DEPTH then fault(s, at, ("nested deeper than %d"):format(MAX_DEPTH)) end
+local function value_at(s, at, depth, make)
+  if depth > make.depth then fault(s, at, ("nested deeper than %d"):format(make.depth)) end
   at = spaces(s, at)
   local c = s:sub(at, at)
   if c == '"' then return string_at(s, at) end
   if c == "{" or c == "[" then
-    local out, n, last = c == "[" and json.array {} or {}, 0, c == "[" and "]" or "}"
+    local out, n, last = c == "[" and {} or make.object(), 0, c == "[" and "]" or "}"
     at = spaces(s, at + 1)
-    if s:sub(at, at) == last then return out, at + 1 end
+    if s:sub(at, at) == last then return c == "[" and make.list(out, 0) or out, at + 1 end
     while true do
-      local key
+      local key, v
       if c == "{" then
         if s:sub(at, at) ~= '"' then fault(s, at, "a name in quotes is expected") end
         key, at = string_at(s, at)
@@ -94,24 +99,27 @@ local function value_at(s, at, depth)
         n = n + 1
         key = n
       end
-      out[key], at = value_at(s, at, depth + 1)
+      v, at = value_at(s, at, depth + 1, make)
+      if c == "[" then out[key] = v else make.set(out, key, v) end
       at = spaces(s, at)
       local mark = s:sub(at, at)
-      if mark == last then return out, at + 1 end
+      if mark == last then return c == "[" and make.list(out, n) or out, at + 1 end
       if mark ~= "," then fault(s, at, ("',' or '%s' is expected"):format(last)) end
       at = spaces(s, at + 1)
     end
   end
+  if s:sub(at, at + 3) == "null" then return make.null, at + 4 end
   for _, word in ipairs(words) do
     if s:sub(at, at + #word[1] - 1) == word[1] then return word[2], at + #word[1] end
   end
   return number_at(s, at)
 end
 
---- The value of a text; nil and what is wrong, with its line.
-function json.decode(s)
+--- The value of a text; nil and what is wrong, with its line. make: what other values than these become: null,
+-- object() → o, set(o, name, value), list(values, n) → list, depth: of brackets within brackets.
+function json.decode(s, make)
   local ok, v = pcall(function()
-    local v, at = value_at(s, s:sub(1, 3) == "\239\187\191" and 4 or 1, 1)
+    local v, at = value_at(s, s:sub(1, 3) == "\239\187\191" and 4 or 1, 1, make or plain_values)
     at = spaces(s, at)
     if at <= #s then fault(s, at, "something behind the value") end
     return v

@@ -1,99 +1,18 @@
 -- SPDX-License-Identifier: MIT
 --- JSON for chat templates: reading keeps the order of keys, writing is that of Python's json.dumps.
 -- @module perilune.jinja.json
+local text_values = require "perilune.io.json"
 local values = require "perilune.jinja.values"
 
 local M = {}
 local NONE, fail = values.NONE, values.fail
 
-local function bad(at) fail("malformed JSON at byte %d", at) end
-
-local escapes = { b = "\b", f = "\f", n = "\n", r = "\r", t = "\t", ['"'] = '"', ["\\"] = "\\", ["/"] = "/" }
-
-local function read_string(s, at)
-  local parts = {}
-  local i = at + 1
-  while true do
-    local j = s:find('["\\%c]', i)
-    if not j then bad(at) end
-    parts[#parts + 1] = s:sub(i, j - 1)
-    local c = s:sub(j, j)
-    if c == '"' then return table.concat(parts), j + 1 end
-    if c ~= "\\" then bad(j) end
-    c = s:sub(j + 1, j + 1)
-    if c == "u" then
-      local code = tonumber(s:match("^%x%x%x%x", j + 2) or bad(j), 16)
-      i = j + 6
-      if code >= 0xD800 and code < 0xDC00 then
-        local low = tonumber(s:match("^\\u([dD][c-fC-F]%x%x)", i) or bad(j), 16)
-        code, i = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00), i + 6
-      end
-      parts[#parts + 1] = utf8.char(code)
-    else
-      parts[#parts + 1] = escapes[c] or bad(j)
-      i = j + 2
-    end
-  end
-end
-
-local words = { ["true"] = true, ["false"] = false, null = NONE }
-local read
-
-local function read_items(s, at, close, item)
-  local i = s:match("^%s*()", at + 1)
-  if s:sub(i, i) == close then return i + 1 end
-  while true do
-    i = s:match("^%s*()", item(i))
-    local c = s:sub(i, i)
-    if c == close then return i + 1 end
-    if c ~= "," then bad(i) end
-    i = s:match("^%s*()", i + 1)
-  end
-end
-
-function read(s, at, depth)
-  local c = s:sub(at, at)
-  if depth > 64 then fail("JSON inside more than 64 brackets") end
-  if c == '"' then return read_string(s, at) end
-  if c == "[" then
-    local list, n = {}, 0
-    local i = read_items(s, at, "]", function(j)
-      local v, k = read(s, j, depth + 1)
-      n = n + 1
-      list[n] = v
-      return k
-    end)
-    return values.list(list, n), i
-  end
-  if c == "{" then
-    local d = values.dict()
-    local i = read_items(s, at, "}", function(j)
-      if s:sub(j, j) ~= '"' then bad(j) end
-      local key, k = read_string(s, j)
-      k = s:match("^%s*:%s*()", k) or bad(k)
-      local v
-      v, k = read(s, k, depth + 1)
-      values.dict_set(d, key, v)
-      return k
-    end)
-    return d, i
-  end
-  local word, after = s:match("^(%a+)()", at)
-  if word then
-    if words[word] == nil then bad(at) end
-    return words[word], after
-  end
-  local number
-  number, after = s:match("^(%-?%d+%.?%d*[eE]?[+-]?%d*)()", at)
-  local v = number and tonumber(number)
-  if not v then bad(at) end
-  return v, after
-end
+local making = { null = NONE, object = values.dict, set = values.dict_set, list = values.list, depth = 64 }
 
 --- A value from JSON text.
 function M.decode(s)
-  local v, at = read(s, s:match "^%s*()", 0)
-  if s:find("%S", at) then bad(at) end
+  local v, what = text_values.decode(s, making)
+  if v == nil then fail("malformed JSON: %s", what) end
   return v
 end
 
