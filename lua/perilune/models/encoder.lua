@@ -109,8 +109,9 @@ function M.answer_head(name, root, make)
   return C
 end
 
---- Classes of texts, by head(self, x, out), whose children init(self, c) makes.
-function M.text_head(name, root, make, init, head)
+--- Logits by head(self, x, out), whose children init(self, c) makes, and their loss: that of classes of texts, or
+-- loss(self, logits, labels).
+function M.text_head(name, root, make, init, head, loss)
   local C = module.class(name, base.Pretrained)
   function C:init(c)
     self[root] = make(c)
@@ -120,7 +121,10 @@ function M.text_head(name, root, make, init, head)
     local o = opts or {}
     local x, out = self[root](tokens, base.without(o, "labels"))
     local logits = head(self, x, out)
-    if o.labels ~= nil then out.loss = base.classification_loss(name, logits, o.labels, self.config) end
+    if o.labels ~= nil then
+      out.loss = loss and loss(self, logits, o.labels)
+        or base.classification_loss(name, logits, o.labels, self.config)
+    end
     out.logits, out.last_hidden_state, out.pooler_output = logits, nil, nil
     return base.results(logits, out, opts)
   end
@@ -129,20 +133,9 @@ end
 
 --- The token behind a mask: logits over the vocabulary by predict(self, x); init(self, c) makes its children.
 function M.masked_head(name, root, make, init, predict)
-  local C = module.class(name, base.Pretrained)
-  function C:init(c)
-    self[root] = make(c)
-    init(self, c)
-  end
-  function C:forward(tokens, opts)
-    local o = opts or {}
-    local x, out = self[root](tokens, base.without(o, "labels"))
-    local logits = predict(self, x)
-    if o.labels ~= nil then out.loss = base.cross_entropy(name, logits, o.labels) end
-    out.logits, out.last_hidden_state = logits, nil
-    return base.results(logits, out, opts)
-  end
-  return C
+  return M.text_head(name, root, make, init, predict, function(_, logits, labels)
+    return base.cross_entropy(name, logits, labels)
+  end)
 end
 
 --- An architecture from its classes: name → class; each is made from the settings that settings(c, who) makes of a

@@ -55,12 +55,8 @@ function M.define(name, lr, list, rule)
   return C
 end
 
-M.betas = { "betas", { 0.9, 0.999 }, check.betas }
-function M.decay(v) return { "weight_decay", v or 0.0, check.nonnegative } end
-function M.eps(v) return { "eps", v, check.nonnegative } end
-M.decoupled = { "decoupled_weight_decay", false, check.bool }
-local function zeros(p) return T.zeros_like(p) end
-M.zeros = zeros
+for name, setting in pairs(base.settings) do M[name] = setting end
+local zeros = base.settings.zeros
 M.moments = { "exp_avg", "exp_avg_sq" }
 function M.make_moments(p) return { exp_avg = zeros(p), exp_avg_sq = zeros(p) } end
 

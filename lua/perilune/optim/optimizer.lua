@@ -412,6 +412,14 @@ function check.betas(v)
   return "two numbers from 0 to below 1"
 end
 
+-- Settings that many have, as class() takes them, and the state that most begin with.
+local settings = { betas = { "betas", { 0.9, 0.999 }, check.betas },
+  decoupled = { "decoupled_weight_decay", false, check.bool } }
+function settings.decay(v) return { "weight_decay", v or 0.0, check.nonnegative } end
+function settings.eps(v) return { "eps", v, check.nonnegative } end
+function settings.zeros(p) return T.zeros_like(p) end
+
 return {
   Optimizer = Optimizer, class = class, gather = gather, call = call, forget_grads = forget_grads, check = check,
+  settings = settings,
 }

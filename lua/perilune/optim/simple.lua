@@ -41,13 +41,7 @@ function M.define(name, lr, settings, make, update, own_decay)
   return C
 end
 
-M.betas = { "betas", { 0.9, 0.999 }, check.betas }
-function M.decay(v) return { "weight_decay", v or 0.0, check.nonnegative } end
-function M.eps(v) return { "eps", v, check.nonnegative } end
-M.decoupled = { "decoupled_weight_decay", false, check.bool }
-local function zeros(p) return T.zeros_like(p) end
-M.zeros = zeros
-function M.moments(p) return { exp_avg = zeros(p), exp_avg_sq = zeros(p) } end
+for name, setting in pairs(base.settings) do M[name] = setting end
 
 -- a ← a + w (b - a)
 function M.toward(a, b, w) a:mul_(1 - w):add_(b * w) end
