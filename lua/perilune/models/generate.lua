@@ -301,7 +301,8 @@ function M.run(net, ids, opts)
   local out = {}
   for r, row in ipairs(result[2]) do out[r] = id_base.mark(T.tensor(row, { dtype = "i64" }), 0) end
   local more = o.scores and T.stack(result[3], 2) or nil
-  if alone then return out[1], more and more:select(1, 1) end
+  if alone then out, more = out[1], more and more:select(1, 1) end
+  if more == nil then return out end -- no second result, not nil: prints and calls show what there is
   return out, more
 end
 
