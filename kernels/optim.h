@@ -84,4 +84,21 @@ PlStatus plk_cpu_foreach_norm(const PlkCall *call);
 PlStatus plk_cpu_foreach_scale_(const PlkCall *call);
 PlStatus plk_cpu_foreach_zero_(const PlkCall *call);
 
+/* The bytes from the first element of an array to behind its last: [lo, hi), empty where there are none. Two arrays whose
+ * extents do not meet share no memory; those whose do only may. */
+typedef struct PlkExtent {
+  const char *lo, *hi;
+} PlkExtent;
+static inline PlkExtent plk_extent(const PlArray *a) {
+  const int64_t size = (int64_t)pl_dtype_size((PlDtype)a->dtype);
+  PlkExtent e = {(const char *)a->data, (const char *)a->data + (a->numel ? size : 0)};
+  for (int d = 0; d < a->ndim && a->numel; d++) {
+    const int64_t reach = (a->shape[d] - 1) * a->strides[d] * size;
+    if (reach < 0) e.lo += reach;
+    else e.hi += reach;
+  }
+  return e;
+}
+static inline bool plk_extents_meet(PlkExtent a, PlkExtent b) { return a.lo < b.hi && b.lo < a.hi; }
+
 #endif

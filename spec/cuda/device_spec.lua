@@ -148,6 +148,22 @@ describe("device tensors", function()
     end
   end)
 
+  it("step parameters that share memory one after the other, whatever their strides", function()
+    local function stepped(where)
+      local all = T.linspace(-1, 1, 24000):to(where)
+      local columns = all:view(2, 12000):t()
+      local params = { all, all:narrow(1, 101, 9000), columns:select(2, 2), columns, all }
+      for i, x in ipairs(params) do
+        local p = x:detach():requires_grad_()
+        params[i], p.grad = p, T.full(x:shape(), i, { dtype = "f32" }):to(where)
+      end
+      -- Of two such steps on one element the order shows.
+      optim.SGD(params, { lr = 0.5, weight_decay = 0.5 }):step()
+      return all:cpu()
+    end
+    near.near(stepped("cuda"), stepped("cpu"), 1e-5)
+  end)
+
   it("keep checkpoints that load across devices", function()
     local make = function(p) return optim.Adam(p, { lr = 0.01 }) end
     local _, net, opt = train("cuda", make)

@@ -151,24 +151,8 @@ static PlStatus list_block(void *ctx, int64_t begin, int64_t end) {
 
 static PlStatus list_run(List *l) { return plk_parallel(l->total, BLOCK, list_block, l); }
 
-/* Where the elements of an array lie: [lo, hi). */
-typedef struct Extent {
-  const char *lo, *hi;
-} Extent;
-
-static Extent extent_of(const PlArray *a) {
-  const int64_t size = (int64_t)pl_dtype_size((PlDtype)a->dtype);
-  Extent e = {a->data, (const char *)a->data + (a->numel ? size : 0)};
-  for (int d = 0; d < a->ndim && a->numel; d++) {
-    const int64_t reach = (a->shape[d] - 1) * a->strides[d] * size;
-    if (reach < 0) e.lo += reach;
-    else e.hi += reach;
-  }
-  return e;
-}
-
 static int by_place(const void *a, const void *b) {
-  const Extent *x = a, *y = b;
+  const PlkExtent *x = a, *y = b;
   return (x->lo > y->lo) - (x->lo < y->lo);
 }
 
@@ -178,17 +162,17 @@ static PlStatus list_shares(const List *l, bool *yes) {
   void *room;
   *yes = false;
   if (l->total <= BLOCK || l->ngroup < 2) return PL_OK;
-  PL_TRY(plk_scratch((size_t)l->ngroup * sizeof(Extent), &room));
-  Extent *e = room;
+  PL_TRY(plk_scratch((size_t)l->ngroup * sizeof(PlkExtent), &room));
+  PlkExtent *e = room;
   bool ascend = true;
   for (int64_t g = 0; g < l->ngroup; g++) {
-    e[g] = extent_of(column(l, g, 0));
+    e[g] = plk_extent(column(l, g, 0));
     ascend = ascend && (g == 0 || e[g].lo >= e[g - 1].lo);
   }
   if (!ascend) qsort(e, (size_t)l->ngroup, sizeof *e, by_place);
   const char *end = e[0].hi;
   for (int64_t g = 1; g < l->ngroup; g++) {
-    *yes = *yes || (e[g].lo < end && e[g].lo < e[g].hi);
+    *yes = *yes || (e[g].lo < end && e[g].lo < e[g].hi); /* none before it starts behind it */
     if (e[g].hi > end) end = e[g].hi;
   }
   plk_scratch_free(room);

@@ -217,6 +217,14 @@ static PlStatus flush(const Rule *r, const Rule *live, Groups *gs) {
   return PL_OK;
 }
 
+/* Does it write where one of the tensors does that wait for their launch? One launch writes its groups at once, so what shares
+ * memory with them comes behind it; launches keep their order. */
+static bool meets(const Groups *gs, const PlkExtent *waiting, PlkExtent e) {
+  for (int g = 0; g < gs->n; g++)
+    if (plk_extents_meet(waiting[g], e)) return true;
+  return false;
+}
+
 /* Dense, and element by element beside each other: row-major or channels last. */
 static bool in_one_order(const PlArray *a, const PlArray *b) {
   int64_t step = a->ndim > 1 ? a->shape[1] : 1;
@@ -236,6 +244,7 @@ static PlStatus run(const PlkCall *c, int ntensor, int k, const Rule *r, const R
   Groups gs;
   memset(&gs, 0, sizeof gs);
   gs.k = k;
+  PlkExtent waiting[GROUPS];
   for (int t = 0; t + k <= ntensor; t += k) {
     const PlArray *const *col = c->in + t;
     Group g;
@@ -250,6 +259,8 @@ static PlStatus run(const PlkCall *c, int ntensor, int k, const Rule *r, const R
       dense = dense && col[j]->numel == g.numel && in_one_order(col[0], col[j]);
       arr[j] = col[j];
     }
+    const PlkExtent e = plk_extent(col[0]);
+    if (meets(&gs, waiting, e)) PL_TRY(flush(r, live, &gs));
     if (!dense) {
       plc_layout<COLUMNS> l;
       PlArray first = *arr[0];
@@ -265,6 +276,7 @@ static PlStatus run(const PlkCall *c, int ntensor, int k, const Rule *r, const R
       continue;
     }
     gs.g[gs.n] = g;
+    waiting[gs.n] = e;
     gs.first[gs.n + 1] = gs.first[gs.n] + (g.numel + CHUNK - 1) / CHUNK;
     if (++gs.n == GROUPS) PL_TRY(flush(r, live, &gs));
   }
