@@ -8,11 +8,14 @@
 local root, build = arg[1], arg[2]
 local folder = (os.getenv "PL_MUTANTS_DIR" or build .. "/mutants")
 local files_wanted, every, specs, report, budget, only = nil, 1, {}, nil, 90, nil
+local first, slots = 0, 2
 do
   local i = 3
   while arg[i] do
     if arg[i] == "--files" then files_wanted = arg[i + 1]; i = i + 1
     elseif arg[i] == "--every" then every = tonumber(arg[i + 1]); i = i + 1
+    elseif arg[i] == "--from" then first = tonumber(arg[i + 1]); i = i + 1
+    elseif arg[i] == "--jobs" then slots = tonumber(arg[i + 1]); i = i + 1
     elseif arg[i] == "--report" then report = arg[i + 1]; i = i + 1
     elseif arg[i] == "--budget" then budget = tonumber(arg[i + 1]); i = i + 1
     elseif arg[i] == "--only" then only = arg[i + 1]; i = i + 1
@@ -144,7 +147,7 @@ if only then
   end
 end
 for i, m in ipairs(mutants) do
-  if i % every == 0 and (not chosen or chosen[m.key]) then left[#left + 1] = m end
+  if i % every == first % every and (not chosen or chosen[m.key]) then left[#left + 1] = m end
 end
 local function order(m)
   local list = {}
@@ -157,7 +160,7 @@ local function order(m)
   end)
   return list
 end
-local running, slots, at, done = {}, 2, 0, 0
+local running, at, done = {}, 0, 0
 local out = report and assert(io.open(report, "w")) or nil
 local function finish(job, how)
   done = done + 1

@@ -1,18 +1,19 @@
 -- SPDX-License-Identifier: MIT
--- What every op's shape rule answers, beside what it answered when last looked at (spec/fixtures/shape_rules.lua).
+-- What every op's shape rule answers, beside what it answered when last looked at (spec/fixtures/shape_rules/, a file
+-- for each family of engine/ops/ops.def).
 -- From each call of an op's row follow some hundred others, each with one thing changed: a tensor's size, rank or
 -- dtype, a missing input, a number in an option. An outcome is the dtypes and shapes of the results, or that it is an
 -- error; the words of errors belong to other specs. So a limit that moved by one, a check that went and a size that
 -- changed all fail here. Ops that only gradients and saved graphs name are asked in a graph, from calls that stood in
 -- gradients when the fixture was written.
 --   PERILUNE_SHAPE_RULES=print  prints all outcomes, for a diff of before and after
---   PERILUNE_SHAPE_RULES=write  writes the fixture: after a change that is meant, or for a new op
+--   PERILUNE_SHAPE_RULES=write  writes the fixtures: after a change that is meant, or for a new op
 
 local T = require "perilune"
 local support = require "spec.ops.support"
 local hostile = require "spec.support.hostile"
 local root = os.getenv "PERILUNE_ROOT" or "."
-local path = root .. "/spec/fixtures/shape_rules.lua"
+local folder = root .. "/spec/fixtures/shape_rules/"
 local mode = os.getenv "PERILUNE_SHAPE_RULES"
 
 local function described(t)
@@ -323,28 +324,67 @@ for _, info in ipairs(T.core.ops()) do
 end
 for _, list in ipairs { names, inner } do table.sort(list, function(a, b) return a.name < b.name end) end
 
-if mode == "write" then
-  local f = assert(io.open(path, "w"))
-  f:write "-- SPDX-License-Identifier: MIT\n"
-  f:write "-- What the shape rule of each op answered: a hash for each of its row's variants. Written by\n"
-  f:write "-- PERILUNE_SHAPE_RULES=write busted spec/ops/shape_rules_spec.lua\nreturn {\n"
-  for _, info in ipairs(names) do f:write(("  [%q] = %q,\n"):format(info.name, outcomes(info))) end
-  f:write "  -- ops inside of gradients: inputs, attributes, what was answered\n  inside = {\n"
-  local real = real_calls()
-  for _, info in ipairs(inner) do
-    f:write(("    [%q] = {\n"):format(info.name))
-    for _, c in ipairs(real[info.name] or {}) do
-      local text = text_of(c.inputs)
-      f:write(("      { %q, %s, %q },\n"):format(text, literal(c.attrs), inner_outcomes(info, text, c.attrs)))
-    end
-    f:write "    },\n"
+-- The families, by the headings of the list of all ops: op → its family's word, and the words.
+local family, families = {}, {}
+do
+  local word
+  for line in io.lines(root .. "/engine/ops/ops.def") do
+    local heading, op = line:match "^/%* (%a[%a ]*)[,(]", line:match "^OP%(([%w_]+)%)"
+    if heading and not line:find "^/%* Every op" then
+      word = heading:gsub(" and .*", ""):gsub("%s+$", ""):gsub(" ", "_")
+      if not family[word] then families[#families + 1] = word end
+      family[word] = true
+    elseif op then family[op:gsub("^linalg_", "linalg.")] = word end
   end
-  f:write "  },\n}\n"
-  f:close()
+end
+-- What is known: by op, hashes; and by op inside of gradients, calls with their outcomes.
+local function read()
+  local all = { inside = {} }
+  for _, word in ipairs(families) do
+    local part = loadfile(folder .. word .. ".lua")
+    part = part and part() or {} -- a new family has no file yet
+    for op, listed in pairs(part.inside or {}) do all.inside[op] = listed end
+    part.inside = nil
+    for op, hashes in pairs(part) do all[op] = hashes end
+  end
+  return all
+end
+local known = read()
+
+if mode == "write" then
+  os.execute("mkdir -p '" .. folder .. "'")
+  local real
+  for _, word in ipairs(families) do
+    local f = assert(io.open(folder .. word .. ".lua", "w"))
+    f:write "-- SPDX-License-Identifier: MIT\n"
+    f:write "-- What the shape rule of each op answered: a hash for each of its row's variants. Written by\n"
+    f:write "-- PERILUNE_SHAPE_RULES=write busted spec/ops/shape_rules_spec.lua\nreturn {\n"
+    for _, info in ipairs(names) do
+      if family[info.name] == word then f:write(("  [%q] = %q,\n"):format(info.name, outcomes(info))) end
+    end
+    f:write "  -- ops inside of gradients: inputs, attributes, what was answered\n  inside = {\n"
+    for _, info in ipairs(inner) do
+      if family[info.name] == word then
+        f:write(("    [%q] = {\n"):format(info.name))
+        local list = {}
+        for i, call in ipairs(known.inside[info.name] or {}) do list[i] = { call[1], call[2] } end
+        if not known.inside[info.name] then
+          real = real or real_calls()
+          for i, c in ipairs(real[info.name] or {}) do list[i] = { text_of(c.inputs), c.attrs } end
+        end
+        for _, c in ipairs(list) do
+          f:write(("      { %q, %s, %q },\n"):format(c[1], literal(c[2]), inner_outcomes(info, c[1], c[2])))
+        end
+        f:write "    },\n"
+      end
+    end
+    f:write "  },\n}\n"
+    f:close()
+  end
+  known = read()
 end
 
 describe("the shape rule of", function()
-  local known = dofile(path)
   local meant = " have changed: PERILUNE_SHAPE_RULES=print shows them all; where the change is meant, "
     .. "PERILUNE_SHAPE_RULES=write"
   for _, info in ipairs(names) do
