@@ -3,8 +3,9 @@
  *
  * A kernel is a function of one PlkCall. The engine promises: shapes, dtypes and attributes were
  * checked by the op's infer rule; outputs are allocated with the inferred shape; where the descriptor
- * says PL_CONTIGUOUS, every input and output is contiguous; otherwise inputs may have any strides
- * (also 0) and an output any non-overlapping ones. An output either shares no byte with an input or,
+ * says PL_F_CONTIGUOUS, every input and output is contiguous; otherwise inputs may have any strides
+ * (also 0), and the output of a pointwise op and what an op changes in place any non-overlapping ones; other outputs are
+ * contiguous. An output either shares no byte with an input or,
  * for in-place pairs, is the very same array as one.
  * A kernel promises: it writes every element of its outputs, allocates only through plk_scratch,
  * gives the same bits at any thread count, returns a status, and polls plk_poll() at least every

@@ -46,10 +46,11 @@ static PlStatus wrote(const PlOp *op, PlTensor *t, PlStatus s) {
   return s;
 }
 
-/* Computes into `out` (no history). The result passes through a temporary where dtype or overlap ask for it. */
+/* Computes into `out` (no history). The result passes through a temporary where dtype, overlap or strides ask for it: loops over
+ * elements follow any strides of their output, other kernels (products, say) may write rows one behind the other. */
 static PlStatus compute_into(Call *c, PlTensor *out) {
   bool direct = c->desc[0].dtype == out->a.dtype && !c->desc[0].is_view && c->op->nout == 1 &&
-                (out->a.contiguous || !(c->op->flags & PL_F_CONTIGUOUS));
+                (out->a.contiguous || (c->op->cls == PL_POINTWISE && !(c->op->flags & PL_F_CONTIGUOUS)));
   if (PL_UNLIKELY(c->layout != 0) && (c->op->flags & PL_F_CONTIGUOUS)) direct = pl_is_channels_last(&out->a);
   /* integer division meets its zeros on the way */
   if ((c->op->flags & PL_F_DIVIDES) && !pl_is_float((PlDtype)out->a.dtype)) direct = false;
@@ -130,9 +131,24 @@ PlStatus pl_call_tracked(const char *op, PlTensor *const *in, int nin, PlTensor 
   return PL_OK;
 }
 
+/* out := op(in…) where op is made of other ops: they are recorded one by one, and so is the copy. */
+static PlStatus expand_into(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor *out) {
+  PlTensor *r;
+  PL_TRY(pl_apply(op, in, nin, attrs, &r));
+  PlDesc d = {.dtype = r->a.dtype, .ndim = r->a.ndim};
+  for (int i = 0; i < d.ndim; i++) d.shape[i] = r->a.shape[i];
+  PlStatus s = pl_call_check_target(op, out, &d);
+  PlTensor *same = NULL, *both[] = {out, r};
+  if (s == PL_OK) s = pl_apply(&pl_op_copy, both, 2, NULL, &same);
+  pl_tensor_release(same);
+  pl_tensor_release(r);
+  return s;
+}
+
 PlStatus pl_apply_into_inside(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor *const *out) {
   if (op->flags & PL_F_MUTATES) PL_FAIL(PL_ERR_ARG, "%s: has no out argument", op->name);
   if (op->nout != 1) PL_FAIL(PL_ERR_ARG, "%s: several results cannot be written in place", op->name);
+  if (op->expand && !op->kernel[PL_CPU]) return expand_into(op, in, nin, attrs, out[0]);
   PlTensor *y = out[0];
   const uint32_t modes = pl_state.modes;
   bool batched = (modes & PL_MODE_BATCH) && (pl_is_batched(y) || pl_any_batched(in, nin));
