@@ -30,7 +30,7 @@ endfunction()
 
 # What only tests need is no part of `all`: the target `tests` builds it, and everything else with it.
 add_custom_target(tests)
-foreach(target perilune_core_module perilune_terminal_module perilune_mpi perilune perilune_cuda perilune_cuda_emulated)
+foreach(target perilune_core_module perilune_terminal_module perilune_httpd_module perilune_mpi perilune perilune_cuda perilune_cuda_emulated)
   if(TARGET ${target})
     add_dependencies(tests ${target})
   endif()
@@ -113,6 +113,12 @@ target_include_directories(states SYSTEM PRIVATE "${PL_LUA_INCLUDE}")
 target_link_libraries(states PRIVATE pl_flags)
 set_target_properties(states PROPERTIES LIBRARY_OUTPUT_DIRECTORY "${out}/spec")
 
+# ---- sockets: clients that do as a spec wants, for spec/http/ ------------------------------------------------------
+add_library(sockets SHARED EXCLUDE_FROM_ALL "${src}/spec/support/sockets.c")
+target_include_directories(sockets SYSTEM PRIVATE "${PL_LUA_INCLUDE}")
+target_link_libraries(sockets PRIVATE pl_flags)
+set_target_properties(sockets PROPERTIES LIBRARY_OUTPUT_DIRECTORY "${out}/spec")
+
 # ---- specs -----------------------------------------------------------------------------------------
 # A sanitizer's runtime must come first in the process: our interpreter is linked with it, lua5.4 is not.
 set(runner "")
@@ -139,7 +145,7 @@ if(PL_BUSTED AND runner)
         set_property(TEST "spec/${name}" APPEND PROPERTY ENVIRONMENT "PERILUNE_CUOBJDUMP=${PL_CUOBJDUMP}")
       endif()
       # the programs that its text names, pty through spec/support/terminal.lua
-      file(STRINGS "${src}/spec/${spec}" named REGEX "spec\\.support\\.terminal|spec/link_[a-z]+|lib(faults|states)")
+      file(STRINGS "${src}/spec/${spec}" named REGEX "spec\\.support\\.terminal|spec/link_[a-z]+|lib(faults|states|sockets)")
       if(named MATCHES "spec/link_([a-z]+)")
         pl_needs("spec/${name}" "link_${CMAKE_MATCH_1}")
       endif()
@@ -148,6 +154,9 @@ if(PL_BUSTED AND runner)
       endif()
       if(named MATCHES "libstates")
         pl_needs("spec/${name}" states)
+      endif()
+      if(named MATCHES "libsockets")
+        pl_needs("spec/${name}" sockets)
       endif()
       if(named MATCHES "libfaults" AND NOT PL_SANITIZE)
         pl_needs("spec/${name}" faults)
@@ -160,7 +169,7 @@ if(PL_BUSTED AND runner)
       if(name STREQUAL "cmake/install")
         set_property(TEST "spec/${name}" APPEND PROPERTY RESOURCE_LOCK build) # it runs targets
       endif()
-      if(name MATCHES "^(kernels/threads|data/.*|call/reliability|autograd/vmap|nn/(attention|functional|recurrent)|optim/optimizers|ops/(random|values))$")
+      if(name MATCHES "^(kernels/threads|data/.*|http/.*|call/reliability|autograd/vmap|nn/(attention|functional|recurrent)|optim/optimizers|ops/(random|values))$")
         set_property(TEST "spec/${name}" APPEND PROPERTY LABELS tsan) # where threads meet; see ./setup tsan
       endif()
       if(name MATCHES "^fuzz/(scripts|hostile|programs|readers)$")

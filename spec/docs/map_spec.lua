@@ -66,6 +66,7 @@ local questions = {
   ["where does the prompt complete a name"] = { "lua/perilune/repl/complete.lua", "function Completer.new%(" },
   ["where is Ctrl-C noticed"] = { "bindings/core/interrupt.c", "signal" },
   ["where does a binding raise an error at the script's line"] = { "bindings/core/error.c", "int l_where%(" },
+  ["where does the binding of HTTP refuse a bad exchange"] = { "bindings/http/exchange.c", "refuse%(" },
   ["where does the collector find cycles"] = { "bindings/collector/cycles.c", "int l_cycles_cut%(" },
   ["where is NCCL opened for GPUs"] = { "kernels/cuda/libs/nccl.c", "ncclRedOp_t" },
 }

@@ -157,15 +157,21 @@ local function number_text(v)
   end
 end
 
+-- step: what a level is indented by; nil: everything in one line, what is no number is null, and what is no UTF-8 is
+-- read as Latin-1, so that every reader of JSON takes it.
 local function put(out, v, pad, step)
   local kind = type(v)
   if v == json.null then out[#out + 1] = "null"
-  elseif kind == "string" then out[#out + 1] = quoted(v)
-  elseif kind == "number" then out[#out + 1] = number_text(v)
+  elseif kind == "string" then
+    if not step and not utf8.len(v) then
+      v = v:gsub("[\128-\255]", function(c) return utf8.char(c:byte()) end)
+    end
+    out[#out + 1] = quoted(v)
+  elseif kind == "number" then out[#out + 1] = (step or v - v == 0) and number_text(v) or "null"
   elseif kind == "boolean" then out[#out + 1] = tostring(v)
   elseif kind == "table" then
     local list = json.is_array(v) or #v > 0
-    local keys, inner = {}, pad .. step
+    local keys, inner = {}, step and "\n" .. pad .. step or ""
     if list then
       for i = 1, #v do keys[i] = i end
     else
@@ -175,11 +181,11 @@ local function put(out, v, pad, step)
     if #keys == 0 then out[#out + 1] = list and "[]" or "{}" return end
     out[#out + 1] = list and "[" or "{"
     for i, key in ipairs(keys) do
-      out[#out + 1] = (i > 1 and "," or "") .. "\n" .. inner
-      if not list then out[#out + 1] = quoted(key) .. ": " end
-      put(out, v[key], inner, step)
+      out[#out + 1] = (i > 1 and "," or "") .. inner
+      if not list then out[#out + 1] = quoted(key) .. (step and ": " or ":") end
+      put(out, v[key], pad .. (step or ""), step)
     end
-    out[#out + 1] = "\n" .. pad .. (list and "]" or "}")
+    out[#out + 1] = (step and "\n" .. pad or "") .. (list and "]" or "}")
   else
     error("json: a " .. kind .. " cannot be written", 0)
   end
@@ -189,6 +195,13 @@ end
 function json.encode(v)
   local out = {}
   put(out, v, "", "  ")
+  return table.concat(out)
+end
+
+--- A value as one line that every reader of JSON takes: NaN and infinities, which JSON lacks, become null.
+function json.line(v)
+  local out = {}
+  put(out, v, "")
   return table.concat(out)
 end
 
