@@ -51,6 +51,11 @@ describe("kinds of tokenizers", function()
         assert.same(row.types, list(e.token_type_ids))
         assert.same(row.offsets, list(e.offset_mapping))
       end
+      for _, row in ipairs(kind.lists) do -- random ids
+        local ids = table.concat(row.ids, " ")
+        assert.equal(row.decoded, t:decode(row.ids, zero), ids)
+        assert.equal(row.all, t:decode(row.ids, { index_base = 0, skip_special = false }), ids)
+      end
     end)
   end
 
