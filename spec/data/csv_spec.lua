@@ -106,6 +106,14 @@ describe("data.csv", function()
     refused("", "no lines of values")
     refused("\n\n", "no lines of values")
     refused("a,b\n1,300\n", "line 2, column 2 (b): '300' is no u8", { types = { b = "u8" } })
+    for dtype, limits in pairs { i8 = { -128, 127 }, u8 = { 0, 255 }, i16 = { -32768, 32767 },
+      i32 = { -(1 << 31), (1 << 31) - 1 }, bool = { 0, 1 } } do
+      local types = { a = dtype }
+      local c = assert(csv(("a\n%d\n%d\n"):format(limits[1], limits[2]), { types = types }))
+      if dtype ~= "bool" then assert.same(limits, c.columns.a:totable()) end
+      refused(("a\n%d\n"):format(limits[1] - 1), "is no " .. dtype, { types = types })
+      refused(("a\n%d\n"):format(limits[2] + 1), "is no " .. dtype, { types = types })
+    end
     refused("a\n1\nx\n", "line 3, column 1 (a): 'x' is no f32", { types = { a = "f32" } })
     refused("a\n1.5\n", "'1.5' is no i64", { types = { a = "i64" } })
     refused("a\n1\n\"\"\n", "is no i32", { types = { a = "i32" } })

@@ -105,4 +105,26 @@ describe("load_image and save_image", function()
     assert.equal(path .. "/no/x.png: cannot write: Not a directory", message)
     assert.equal("io", code)
   end)
+
+  it("name JPEGs of four inks, which are not read", function()
+    if not readable("photo.jpg", "turbojpeg") then return end
+    local function bytes(hex)
+      return (hex:gsub("%s", ""):gsub("..", function(h) return string.char(tonumber(h, 16)) end))
+    end
+    local f = assert(io.open(path, "wb"))
+    f:write(bytes "ffd8 ffee000e 41646f626500640000000000 ffdb004300", ("\1"):rep(64),
+      bytes "ffc000140800010001 04431100 4d1100 591100 4b1100 ffda000e04 4300 4d00 5900 4b00 003f00 00 ffd9")
+    f:close()
+    local x, message, code = T.load_image(path)
+    assert.is_nil(x)
+    assert.truthy(message:find("a CMYK JPEG", 1, true), message)
+    assert.equal("unsupported", code)
+  end)
+
+  it("have limits of size that are said", function()
+    fails("1 to 65535 each way", T.core.png, T.zeros(1, 65536, { dtype = "u8" }))
+    fails("1 to 4 channels", T.core.png, T.zeros(1, 1, 5, { dtype = "u8" }))
+    fails("u8[H,W] or u8[H,W,C] is wanted", T.core.png, T.zeros(2, 2))
+    fails("sizes must be 1 to 16777216", T.core.image_resize, T.zeros(1, 2, 2, { dtype = "u8" }), 1 << 25, 1, 0)
+  end)
 end)

@@ -4,6 +4,7 @@
 
 local T = require "perilune"
 local P = require "spec.support.pt_writer"
+local numpy = require "spec.support.numpy_writer"
 local near = require "spec.support.near"
 local fails = near.fails
 
@@ -269,6 +270,16 @@ describe("load_pt", function()
     refuses(P.old(t, { old[1], old[1] }), "listed twice")
     refuses(P.old(t, { old[1], { "1", 4, floats } }), "no tensor has it")
     refuses(P.old(t, old, false), "big-endian", "unsupported")
+    refuses(("\0"):rep(257) .. "ustar\0", "the tar format of torch before 0.1.10", "unsupported")
+    refuses(P.zip(P.tensor(P.storage("Float", ("k"):rep(200), 4), 0, { 4 }, { 1 }), { ["0"] = floats }),
+      "no storage '" .. ("k"):rep(60) .. "…'")
+    refuses(P.zip(P.tensor(P.storage("Float", "0", -4), 0, { 4 }, { 1 }), { ["0"] = floats }),
+      "is not that of a storage")
+    local members = { { "a/data.pkl", "\x80\2" .. t .. "." }, { "a/data/0", floats } }
+    save(numpy.zip(members, true)) -- an archive as beyond 4 GiB
+    assert.same({ 1.0, 2.0, 3.0, 4.0 }, assert(T.load_pt(path)):totable())
+    members[2][3] = { method = 8 }
+    refuses(numpy.zip(members), "compressed members", "unsupported")
   end)
 
   it("refuses broken pickles", function()

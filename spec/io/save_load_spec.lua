@@ -118,6 +118,27 @@ describe("save and load", function()
     assert.is_nil((next((assert(T.load(path))))))
   end)
 
+  it("read names written as escapes, of all lengths in UTF-8", function()
+    for _, c in ipairs { 0x20, 0x7f, 0x80, 0x7ff, 0x800, 0x20ac, 0xd7ff, 0xe000, 0xffff, 0x10000, 0x1f600, 0x10ffff } do
+      local escape = c < 0x10000 and ("\\u%04x"):format(c)
+        or ("\\u%04X\\u%04x"):format(0xd800 + (c - 0x10000 >> 10), 0xdc00 + (c - 0x10000 & 1023))
+      write(file(('{"x%sy":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"z":{"dtype":"U8","shape":[0],'
+        .. '"data_offsets":[1,1]},"w":{"dtype":"F32","shape":[0,2],"data_offsets":[1,1]}}'):format(escape), "\7"))
+      local got = assert(T.load(path))
+      assert.equal(7, got["x" .. utf8.char(c) .. "y"]:item())
+      assert.same({ 0, 2 }, got.w:shape())
+    end
+  end)
+
+  it("are written through into what is no plain file", function()
+    if not os.execute(("rm -f '%s' && mkfifo '%s' 2>/dev/null"):format(path, path)) then return pending "no mkfifo" end
+    local reader = assert(io.popen(("cat '%s'"):format(path)))
+    assert.is_true(T.core.write_file(path, "through"))
+    assert.equal("through", reader:read "a")
+    reader:close()
+    assert.is_true(os.execute(("test -p '%s'"):format(path)))
+  end)
+
   it("replace a file without ever breaking it, keeping its permissions", function()
     assert(T.save(path, { x = T.ones(2) }))
     os.execute("chmod 640 " .. path)

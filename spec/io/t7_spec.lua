@@ -160,6 +160,24 @@ describe("load_t7", function()
     end)
   end
 
+  it("reads storages larger than its buffer, and refuses cut ones", function()
+    local list = {}
+    for i = 1, 20000 do list[i] = i end
+    local bytes = bytes_of(false, function(w) w.tensor("Double", { 20000 }, { 1 }, 1, list) end)
+    save(bytes)
+    assert.same(list, assert(T.load_t7(path)):totable())
+    save(bytes:sub(1, 100000))
+    local v, message, code = T.load_t7(path)
+    assert.is_nil(v)
+    assert.truthy(message:find("longer than the file", 1, true) or message:find("ends early", 1, true), message)
+    assert.equal("format", code)
+    bytes = bytes_of(true, function(w) w.tensor("Long", { 2 }, { 1 }, 1, { 5, 777 }) end)
+    save((bytes:gsub("777", "7.5")))
+    v, message = T.load_t7(path)
+    assert.is_nil(v)
+    assert.truthy(message:find("an integer was due", 1, true), message)
+  end)
+
   it("leaves functions out where that is asked for", function()
     for _, ascii in ipairs { false, true } do
       local shared = { n = 1 }

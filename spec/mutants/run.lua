@@ -1,14 +1,16 @@
 -- SPDX-License-Identifier: MIT
 -- Mutation testing of the gradient and shape rules in engine/ops: which changes of the code does no spec notice?
---   lua5.4 spec/mutants/run.lua ROOT BUILD [--files PATTERN] [--every N] [--only KEY] [--report FILE] [--specs FILE…]
--- as ./setup mutants does; without --specs: those of ops, autograd and nn.
+--   lua5.4 spec/mutants/run.lua ROOT BUILD [--files PATTERN] [--every N] [--from K] [--jobs N] [--slowest SECONDS]
+--     [--budget SECONDS] [--report FILE] [--only FILE] [--specs FILE…]
+-- as ./setup mutants does; without --specs: those of ops, autograd and nn. --from: another sample of every N. --only:
+-- the survivors of that report. --slowest: without tests that take longer; --budget: of a mutant's tests, together.
 -- Builds all mutants into one engine (spec/mutants/build.lua), notes which `it` of the specs asks for which mutant, and
 -- runs for each mutant those that do, each in a child of its own, until one fails, crashes or takes too long. Prints
--- what survives, then counts.
+-- what survives, then counts, by folder.
 local root, build = arg[1], arg[2]
 local folder = (os.getenv "PL_MUTANTS_DIR" or build .. "/mutants")
 local files_wanted, every, specs, report, budget, only = nil, 1, {}, nil, 90, nil
-local first, slots = 0, 2
+local first, slots, slowest = 0, 2, 60
 do
   local i = 3
   while arg[i] do
@@ -16,6 +18,7 @@ do
     elseif arg[i] == "--every" then every = tonumber(arg[i + 1]); i = i + 1
     elseif arg[i] == "--from" then first = tonumber(arg[i + 1]); i = i + 1
     elseif arg[i] == "--jobs" then slots = tonumber(arg[i + 1]); i = i + 1
+    elseif arg[i] == "--slowest" then slowest = tonumber(arg[i + 1]); i = i + 1
     elseif arg[i] == "--report" then report = arg[i + 1]; i = i + 1
     elseif arg[i] == "--budget" then budget = tonumber(arg[i + 1]); i = i + 1
     elseif arg[i] == "--only" then only = arg[i + 1]; i = i + 1
@@ -117,7 +120,7 @@ for _, m in ipairs(mutants) do known[m.id] = m end
 local sound = 0
 for k, t in ipairs(tests) do
   process.reached()
-  child(t.run, 0, 60)
+  child(t.run, 0, slowest)
   local _, passed, how, seconds = process.wait()
   t.seconds = seconds
   if passed then
@@ -161,12 +164,17 @@ local function order(m)
   return list
 end
 local running, at, done = {}, 0, 0
+local by_folder = {} -- folder → {mutants, killed}
 local out = report and assert(io.open(report, "w")) or nil
 local function finish(job, how)
   done = done + 1
   local m = job.m
+  local folder_of = m.file:match "(.*)/"
+  by_folder[folder_of] = by_folder[folder_of] or { 0, 0 }
+  by_folder[folder_of][1] = by_folder[folder_of][1] + 1
   if how then
     killed = killed + 1
+    by_folder[folder_of][2] = by_folder[folder_of][2] + 1
     local k = m.file .. m.func
     killers[k] = killers[k] or {}
     killers[k][job.now] = (killers[k][job.now] or 0) + 1
@@ -207,6 +215,13 @@ while true do
       if passed then step(job) else finish(job, how) end
     end
   end
+end
+local names = {}
+for name in pairs(by_folder) do names[#names + 1] = name end
+table.sort(names)
+for _, name in ipairs(names) do
+  local all, gone = table.unpack(by_folder[name])
+  print(("%-26s %5d of %5d killed, %5.1f %%"):format(name, gone, all, 100 * gone / all))
 end
 local told = "%d mutants, %d killed (%.1f %%), %d survive, of which %d are in code that no test reaches; "
   .. "%d tests, %.0f s"

@@ -20,20 +20,30 @@ local function npy(header, body, version)
   return "\x93NUMPY" .. string.char(version, 0) .. string.pack(version == 1 and "<s2" or "<s4", header) .. (body or "")
 end
 
--- A zip archive of {name, bytes[, changes]}.
-local function zip(members)
+-- A zip archive of {name, bytes[, changes]}; wide: sizes and places in fields of 64 bits, as in archives beyond 4 GiB.
+local function zip(members, wide)
   local out, dir, at = {}, {}, 0
   for _, m in ipairs(members) do
     local name, body, x = m[1], m[2], m[3] or {}
-    local crc = x.crc or crc32(body)
+    local crc, extra, packed, size, place = x.crc or crc32(body), "", x.packed or #body, x.size or #body, x.at or at
+    if wide then
+      extra = string.pack("<I2s2I2s2", 0x7777, "odd", 1, string.pack("<i8i8i8", size, packed, place))
+      packed, size, place = 0xffffffff, 0xffffffff, 0xffffffff
+    end
     out[#out + 1] = string.pack("<I4I2I2I2I2I2I4I4I4I2I2", 0x04034b50, 20, 0, 0, 0, 0, crc, #body, #body,
       #name, 0) .. name .. body
     dir[#dir + 1] = string.pack("<I4I2I2I2I2I2I2I4I4I4I2I2I2I2I2I4I4", 0x02014b50, 20, 20, x.flags or 0, x.method or 0,
-      0, 0, crc, x.packed or #body, x.size or #body, #name, 0, 0, 0, 0, 0, x.at or at) .. name
+      0, 0, crc, packed, size, #name, #extra, 0, 0, 0, 0, place) .. name .. extra
     at = at + #out[#out]
   end
   local d = table.concat(dir)
-  return table.concat(out) .. d .. string.pack("<I4I2I2I2I2I4I4s2", 0x06054b50, 0, 0, #members, #members, #d, at, "")
+  local n, size, place, more = #members, #d, at, ""
+  if wide then
+    more = string.pack("<I4i8I2I2I4I4i8i8i8i8", 0x06064b50, 44, 45, 45, 0, 0, n, n, size, place)
+      .. string.pack("<I4I4i8I4", 0x07064b50, 0, at + #d, 1)
+    n, size, place = 0xffff, 0xffffffff, 0xffffffff
+  end
+  return table.concat(out) .. d .. more .. string.pack("<I4I2I2I2I2I4I4s2", 0x06054b50, 0, 0, n, n, size, place, "")
 end
 
 return { npy = npy, zip = zip, crc32 = crc32 }
