@@ -3,7 +3,7 @@
 # run time may include (kernels/cuda/libs/nvrtc.h). System headers are stand-ins: NVRTC has the functions built in.
 set(files kernels/cuda/elementwise/fused.h kernels/cuda/elementwise/elementwise_math.h kernels/cuda/elementwise/math.h kernels/cuda/device.h kernels/cuda/elementwise/elementwise_cases.h kernels/cuda/elementwise/elementwise_slow.h
     kernels/special_formulas.h kernels/elementwise_formulas.h kernels/activation_formulas.h kernels/elementwise.def
-    kernels/base.h)
+    kernels/elementwise_codes.h kernels/base.h)
 set(text "/* Made by cmake/CudaHeaders.cmake. */\n#include <stddef.h>\n#include \"kernels/cuda/libs/nvrtc.h\"\n")
 string(APPEND text "const PlcHeader plc_headers[] = {\n")
 function(add name content)
@@ -16,18 +16,9 @@ foreach(file IN LISTS files)
   file(READ "${ROOT}/${file}" content)
   add("${file}" "${content}")
 endforeach()
-add("kernels/cuda/cuda.h" "#include \"kernels/elementwise.h\"
+add("kernels/cuda/cuda.h" "#include \"kernels/base.h\"
 typedef struct PlcFlag { int set, base; const char *name; int64_t value, size; } PlcFlag;
 typedef enum PlcFault { PLC_FAULT_NONE, PLC_FAULT_INDEX, PLC_FAULT_ZERO_DIVISION, PLC_FAULT_PROBABILITY } PlcFault;
-")
-add("kernels/elementwise.h" "#pragma once
-#include \"kernels/base.h\"
-enum {
-#define PLK_EW(name, nin, result) PLK_EW_##name,
-#include \"kernels/elementwise.def\"
-#undef PLK_EW
-  PLK_NEW
-};
 ")
 add("stdint.h" "#pragma once
 typedef signed char int8_t; typedef short int16_t; typedef int int32_t; typedef long long int64_t;

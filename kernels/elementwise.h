@@ -7,13 +7,6 @@
 
 #include "kernels/kernel.h"
 
-enum {
-#define PLK_EW(name, nin, result) PLK_EW_##name,
-#include "kernels/elementwise.def"
-#undef PLK_EW
-  PLK_NEW
-};
-
 /* Errors: PL_ERR_DTYPE "<name>: not defined for <dtype>"; PL_ERR_ARG "<name>: integer division by zero";
  * PL_ERR_INTERRUPT. */
 PlStatus plk_cpu_elementwise(const PlkCall *call);

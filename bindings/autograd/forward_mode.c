@@ -6,6 +6,7 @@
 #include "bindings/autograd/custom_context.h"
 #include "bindings/ops/call.h"
 #include "engine/call/thread_state.h"
+#include "engine/ops/names.h"
 
 /* ---- the jvp of a rule --------------------------------------------------------------------------------------------- */
 

@@ -5,6 +5,7 @@
 
 #include "engine/call/thread_state.h"
 #include "engine/device/device.h"
+#include "engine/ops/names.h"
 #include "engine/tensor/presence.h"
 
 #include <string.h>

@@ -8,6 +8,7 @@
 #include "bindings/ops/call.h"
 #include "engine/call/call.h"
 #include "engine/grad/gradient_graph.h"
+#include "engine/ops/names.h"
 
 enum { UP_OP = 1, UP_INPLACE = 2, UP_RESULT = 3, MAX_ARGS = 250 };
 

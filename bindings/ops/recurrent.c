@@ -6,6 +6,7 @@
 #include "engine/call/thread_state.h"
 #include "engine/device/device.h"
 #include "engine/grad/node.h"
+#include "engine/ops/names.h"
 #include "engine/ops/recurrent/recurrent_net.h"
 #include "engine/vmap/vmap.h"
 

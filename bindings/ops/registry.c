@@ -5,6 +5,7 @@
 
 #include "bindings/core/lib.h"
 #include "bindings/ops/call.h"
+#include "engine/ops/names.h"
 
 /* ---- registering -------------------------------------------------------------------------------------------------- */
 

@@ -8,6 +8,7 @@
 #include "bindings/core/lib.h"
 #include "engine/call/thread_state.h"
 #include "engine/graph/ir/graph.h"
+#include "engine/ops/names.h"
 #include "engine/vmap/vmap.h"
 
 typedef enum Kind { AT, RANGE, ALL, ELLIPSIS, TENSOR } Kind;

@@ -5,6 +5,7 @@
 
 #include <string.h>
 
+#include "engine/ops/names.h"
 #include "engine/tensor/layout.h"
 
 /* The format's dims, 0: row-major. */

@@ -9,6 +9,7 @@
 #include "engine/grad/checkpoint.h"
 #include "engine/grad/node.h"
 #include "engine/graph/ir/graph.h"
+#include "engine/ops/names.h"
 #include "engine/remat/remat.h"
 #include "engine/tensor/layout.h"
 #include "engine/vmap/vmap.h"

@@ -9,6 +9,7 @@
 #include "engine/call/thread_state.h"
 #include "engine/grad/checkpoint.h"
 #include "engine/grad/node.h"
+#include "engine/ops/names.h"
 
 enum { MAX_KEYS = 4, FIRST_SLOTS = 64 };
 

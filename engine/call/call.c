@@ -8,6 +8,7 @@
 #include "engine/call/thread_state.h"
 #include "engine/device/device.h"
 #include "engine/grad/checkpoint.h"
+#include "engine/ops/names.h"
 #include "engine/remat/remat.h"
 #include "engine/tensor/layout.h"
 

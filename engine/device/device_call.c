@@ -9,9 +9,11 @@
 #include "engine/call/call.h"
 #include "engine/call/thread_state.h"
 #include "engine/device/device.h"
+#include "engine/ops/names.h"
 #include "engine/tensor/layout.h"
 #include "engine/tensor/presence.h"
 #include "kernels/elementwise.h"
+#include "kernels/elementwise_codes.h"
 
 /* ---- where ------------------------------------------------------------------------------------------------------ */
 

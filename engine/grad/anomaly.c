@@ -3,6 +3,7 @@
 #include "engine/device/device.h"
 #include "engine/grad/backward_walk.h"
 #include "engine/grad/gradient_graph.h"
+#include "engine/ops/names.h"
 
 /* Does every element count as finite? Through the ops themselves, so any layout and dtype is read right. */
 static PlStatus finite(PlTensor *t, bool *yes) {

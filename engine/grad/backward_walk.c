@@ -8,6 +8,7 @@
 #include "engine/grad/backward_walk.h"
 #include "engine/grad/checkpoint.h"
 #include "engine/graph/ir/graph.h"
+#include "engine/ops/names.h"
 #include "engine/tensor/layout.h"
 #include "engine/tensor/presence.h"
 

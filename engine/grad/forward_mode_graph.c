@@ -9,6 +9,7 @@
 #include "engine/grad/forward_mode.h"
 #include "engine/grad/gradient_graph_cache.h"
 #include "engine/graph/ir/graph.h"
+#include "engine/ops/names.h"
 
 static PlStatus no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory for a graph of tangents"); }
 

@@ -7,6 +7,7 @@
 #include "engine/grad/forward_mode.h"
 #include "engine/grad/gradient_graph_cache.h"
 #include "kernels/elementwise.h"
+#include "kernels/elementwise_codes.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Caches of graphs by the kind of call. See gradient_graph_cache.h. */
 #include "engine/grad/gradient_graph_cache.h"
+#include "engine/ops/names.h"
 
 #include <stdlib.h>
 #include <string.h>

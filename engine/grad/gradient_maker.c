@@ -6,6 +6,7 @@
 
 #include "engine/grad/gradient_graph.h"
 #include "engine/grad/gradient_graph_cache.h"
+#include "engine/ops/names.h"
 
 /* ---- emitters -------------------------------------------------------------------------------------- */
 

@@ -9,6 +9,7 @@
 #include "engine/grad/gradient_graph.h"
 #include "engine/grad/node.h"
 #include "engine/graph/ir/graph.h"
+#include "engine/ops/names.h"
 #include "engine/tensor/layout.h"
 
 static bool is_leaf(const PlTensor *t) {

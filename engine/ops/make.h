@@ -3,6 +3,7 @@
 #ifndef PL_ENGINE_OPS_MAKE_H
 #define PL_ENGINE_OPS_MAKE_H
 
+#include "engine/ops/names.h"
 #include "engine/ops/op.h"
 
 static inline PlVal g_add(PlMaker *g, PlVal a, PlVal b) { return pl_g2(g, &pl_op_add, a, b); }

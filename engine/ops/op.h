@@ -343,17 +343,6 @@ struct PlOp {
 /* Defines an op: PL_OP(softmax, .doc = …, .nin = 1, …) is pl_op_softmax, called "softmax". Its fields are PlOp's. */
 #define PL_OP(NAME, ...) const PlOp pl_op_##NAME = {.name = #NAME, __VA_ARGS__}
 
-#define OP(name) extern const PlOp pl_op_##name;
-#include "engine/ops/ops.def"
-#undef OP
-
-typedef enum PlOpId {
-#define OP(name) PL_OP_##name,
-#include "engine/ops/ops.def"
-#undef OP
-  PL_NOP
-} PlOpId;
-
 int pl_op_id(const PlOp *op); /* position in the table */
 
 /* ---- helpers for infer rules (engine/ops/infer_rules.c) ------------------------------------------------------------- */

@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <string.h>
 
+#include "engine/ops/names.h"
 #include "engine/ops/op.h"
 
 static const PlOp *const table[] = {

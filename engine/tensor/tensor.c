@@ -13,6 +13,7 @@
 #include "engine/tensor/presence.h"
 #include "engine/tensor/share.h"
 #include "kernels/elementwise.h"
+#include "kernels/elementwise_codes.h"
 
 PlStatus pl_count(int ndim, const int64_t *shape, PlDtype dtype, int64_t *numel, size_t *nbytes) {
   if (ndim < 0 || ndim > PL_MAX_DIM) PL_FAIL(PL_ERR_SHAPE, "a tensor has at most %d dimensions, not %d", PL_MAX_DIM, ndim);

@@ -6,6 +6,7 @@
 
 #include "engine/device/device.h"
 #include "engine/grad/node.h"
+#include "engine/ops/names.h"
 #include "engine/vmap/vmap.h"
 
 static PlStatus no_memory(const PlOp *op) { PL_FAIL(PL_ERR_OOM, "%s: out of memory for a batch", op->name); }

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/ops/names.h"
 #include "engine/vmap/vmap.h"
 
 static void stick(PlBatchCall *c, PlStatus s) {

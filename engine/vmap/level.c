@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "engine/grad/node.h"
+#include "engine/ops/names.h"
 #include "engine/tensor/alloc.h"
 #include "engine/vmap/vmap.h"
 

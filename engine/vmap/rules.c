@@ -2,6 +2,7 @@
  * Batching rules that families of ops share. n is the size of the batch, the first dimension of every full handle. */
 #include <string.h>
 
+#include "engine/ops/names.h"
 #include "engine/vmap/vmap.h"
 
 /* ---- shapes line up from the last dimension: elementwise ops ----------------------------------------------- */

@@ -3,6 +3,7 @@
  * where the weight is shared, as groups of channels where it is not. */
 #include <string.h>
 
+#include "engine/ops/names.h"
 #include "engine/tensor/presence.h"
 #include "engine/vmap/vmap.h"
 

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "engine/device/device.h"
+#include "engine/ops/names.h"
 #include "engine/vmap/vmap.h"
 
 /* ---- normalizations -------------------------------------------------------------------------------------- */

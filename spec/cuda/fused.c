@@ -8,6 +8,7 @@
 #include "kernels/cuda/libs/fused_source.h"
 #include "kernels/cuda/libs/nvrtc.h"
 #include "kernels/elementwise.h"
+#include "kernels/elementwise_codes.h"
 
 static int failures, compiled, members;
 #define CHECK(what, ...)            \

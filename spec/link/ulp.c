@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "kernels/elementwise.h"
+#include "kernels/elementwise_codes.h"
 
 enum { N = 4096 };
 

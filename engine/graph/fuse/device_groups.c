@@ -8,6 +8,7 @@
 #include "engine/graph/fuse/fuse.h"
 #include "engine/graph/run/device_run_internal.h"
 #include "kernels/elementwise.h"
+#include "kernels/elementwise_codes.h"
 #include "kernels/reduce.h"
 
 static PlStatus no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory to run a graph on the device"); }

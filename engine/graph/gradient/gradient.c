@@ -9,6 +9,7 @@
 #include "engine/device/device.h"
 #include "engine/grad/gradient_graph.h"
 #include "engine/graph/gradient/gradient_internal.h"
+#include "engine/ops/names.h"
 
 /* ---- what matters ---------------------------------------------------------------------------------------- */
 

@@ -7,6 +7,7 @@
 #include "engine/call/thread_state.h"
 #include "engine/device/device.h"
 #include "engine/graph/gradient/gradient_internal.h"
+#include "engine/ops/names.h"
 
 PlStatus pl_grad_no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory for the gradients of a graph"); }
 

@@ -2,6 +2,7 @@
  * Graphs: pool, values, leaves, nodes. See graph.h. Functions either do all of their work or leave the graph as it was. */
 #include "engine/graph/ir/graph.h"
 #include "engine/call/thread_state.h"
+#include "engine/ops/names.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/graph/ir/graph.h"
+#include "engine/ops/names.h"
 
 static PlStatus no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory for a graph"); }
 

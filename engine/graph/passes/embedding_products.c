@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "engine/graph/passes/pass.h"
+#include "engine/ops/names.h"
 
 enum { MANY = 4, SWAPS = 4 }; /* ids a row, at least; swaps between picking and product, at most */
 

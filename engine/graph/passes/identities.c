@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/graph/passes/pass.h"
+#include "engine/ops/names.h"
 
 enum { MOST_VIEWS = 64 }; /* of a chain that are looked back along; shorter detours inside of it are gone by then */
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "engine/graph/passes/pass.h"
+#include "engine/ops/names.h"
 
 typedef struct Layout {
   PlGraph *f;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/graph/passes/pass.h"
+#include "engine/ops/names.h"
 
 enum { PARTS = 16 };
 

@@ -7,6 +7,7 @@
 #include "engine/graph/plan/plan.h"
 #include "engine/graph/recompute/policy.h"
 #include "engine/graph/recompute/recompute.h"
+#include "engine/ops/names.h"
 
 typedef PlStatus (*Pass)(PlGraph *f, int32_t *removed);
 static const struct {

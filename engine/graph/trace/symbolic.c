@@ -7,6 +7,7 @@
 #include "engine/call/thread_state.h"
 #include "engine/grad/node.h"
 #include "engine/graph/trace/symbolic.h"
+#include "engine/ops/names.h"
 #include "engine/tensor/alloc.h"
 
 static PlStatus no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory for a graph"); }

@@ -5,6 +5,7 @@
 
 #include "engine/grad/node.h"
 #include "engine/graph/trace/symbolic.h"
+#include "engine/ops/names.h"
 
 /* ---- writing ------------------------------------------------------------------------------------------- */
 

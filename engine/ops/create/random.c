@@ -2,6 +2,7 @@
  * Random tensors. Values depend on (seed, stream, element) only; `draws` says how many counter blocks a call
  * consumes. The kernels read the distribution's parameters from the first attributes. */
 #include "kernels/random.h"
+#include "engine/ops/names.h"
 #include "engine/ops/shape/view.h"
 #include "kernels/create.h"
 

@@ -5,7 +5,9 @@
 #include <math.h>
 
 #include "engine/ops/make.h"
+#include "engine/ops/names.h"
 #include "kernels/elementwise.h"
+#include "kernels/elementwise_codes.h"
 
 #define F1(OP, V)    pl_g1(g, &pl_op_##OP, V)
 #define NO_ATTRS     .nattr = 0

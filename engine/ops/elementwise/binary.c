@@ -3,8 +3,10 @@
  * All broadcast and promote; a gradient is summed back to its input's shape (g_give). The four of the hot
  * path have hand-written rules beside their graphs. Kernels: kernels/elementwise.h. */
 #include "engine/ops/make.h"
+#include "engine/ops/names.h"
 #include "engine/tensor/tensor.h"
 #include "kernels/elementwise.h"
+#include "kernels/elementwise_codes.h"
 
 #define FLAGS             (PL_F_INPLACE | PL_F_SCALAR | PL_F_POLY)
 #define BINARY(NAME, ...) BINARY_FLAGS(NAME, FLAGS, __VA_ARGS__)

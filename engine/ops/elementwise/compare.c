@@ -2,6 +2,7 @@
  * Comparisons, logic and bits. None has a gradient. Kernels: kernels/elementwise.h. */
 #include "engine/ops/op.h"
 #include "kernels/elementwise.h"
+#include "kernels/elementwise_codes.h"
 
 #define ROW(NAME, CODE, NIN, A, B, INFER, FLAGS, DOC, EXAMPLE)                                            \
   PL_OP(NAME, .doc = DOC, .example = EXAMPLE, .nin = NIN, .nout = 1, .args = {A, B}, .cls = PL_POINTWISE, \

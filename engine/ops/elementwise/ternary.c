@@ -3,7 +3,9 @@
 #include <math.h>
 
 #include "engine/ops/make.h"
+#include "engine/ops/names.h"
 #include "kernels/elementwise.h"
+#include "kernels/elementwise_codes.h"
 
 #define FLAGS             (PL_F_INPLACE | PL_F_SCALAR | PL_F_POLY)
 #define ELEMENTWISE(CODE) PL_ELEMENTWISE(PLK_EW_##CODE)

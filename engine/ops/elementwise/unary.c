@@ -4,7 +4,9 @@
 #include <math.h>
 
 #include "engine/ops/make.h"
+#include "engine/ops/names.h"
 #include "kernels/elementwise.h"
+#include "kernels/elementwise_codes.h"
 #include "kernels/polygamma.h"
 
 #define PI           3.14159265358979323846

@@ -2,6 +2,7 @@
  * Reading at positions: gather, take_along_dim, index_select, take, embedding, lists of index tensors, one_hot.
  * Each adjoint adds a gradient back into zeros, in index order, and reads again in its own gradient. */
 #include "engine/ops/index/index.h"
+#include "engine/ops/names.h"
 
 /* ---- shared ------------------------------------------------------------------------------------------- */
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/ops/index/index.h"
+#include "engine/ops/names.h"
 
 static PlStatus plan_of(const PlInfer *c, int first, int k, int ndim, const int64_t *shape, PlkIndexPlan *plan) {
   bool given = pl_attr_has(c->attrs, k);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Bool masks: masked_fill, masked_select, masked_scatter, nonzero. */
 #include "engine/ops/index/index.h"
+#include "engine/ops/names.h"
 
 /* x and mask (inputs 0 and 1) broadcast; input 1 must be bool. Output 0 gets that shape. */
 static PlStatus masked(PlInfer *c) {

@@ -2,6 +2,7 @@
  * Writing at positions along a dim: scatter, scatter_add, scatter_reduce, index_add, index_copy, index_fill.
  * Each takes x and gives x changed; repeated positions take their values in index order. */
 #include "engine/ops/index/index.h"
+#include "engine/ops/names.h"
 
 /* ---- element by element: scatter ------------------------------------------------------------------------- */
 

@@ -3,7 +3,9 @@
 #include "engine/device/dispatch.h"
 #include "engine/ops/linalg/matmul_operands.h"
 #include "engine/ops/make.h"
+#include "engine/ops/names.h"
 #include "kernels/elementwise.h"
+#include "kernels/elementwise_codes.h"
 #include "kernels/gemm.h"
 
 PL_EITHER(linear)

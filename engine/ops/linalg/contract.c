@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Contractions made of other ops, which are recorded one by one: inner, kron, bilinear. They run through
  * `expand` on every device and have no gradient of their own. */
+#include "engine/ops/names.h"
 #include "engine/ops/op.h"
 
 /* A chain of ops on owned intermediates: `t` holds the current result, `s` the first failure. */

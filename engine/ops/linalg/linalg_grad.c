@@ -5,6 +5,7 @@
 #include "engine/ops/linalg/linalg.h"
 #include "engine/ops/linalg/matmul_operands.h"
 #include "engine/ops/make.h"
+#include "engine/ops/names.h"
 
 #include <math.h>
 

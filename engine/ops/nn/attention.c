@@ -3,6 +3,7 @@
  * Its gradient is one op, too; the gradient of that is made of products. Dropout draws the same random words again from
  * the state that the forward op keeps. */
 #include "kernels/attention.h"
+#include "engine/ops/names.h"
 #include "engine/ops/reduce/dims.h"
 #include "engine/vmap/vmap.h"
 

@@ -5,8 +5,10 @@
 #include "kernels/conv.h"
 #include "engine/device/dispatch.h"
 #include "engine/ops/make.h"
+#include "engine/ops/names.h"
 #include "engine/ops/nn/conv_pool_attrs.h"
 #include "kernels/elementwise.h"
+#include "kernels/elementwise_codes.h"
 
 PL_EITHER(conv)
 PL_EITHER(conv_bwd_input)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Losses over classes: x[N,C,…] or x[C], classes along dim 2 (dim 1 of x[C]); targets are class numbers of
  * x's shape without that dim, counted from index_base. A target equal to ignore_index adds nothing. */
+#include "engine/ops/names.h"
 #include "engine/ops/reduce/dims.h"
 #include "engine/ops/shape/view.h"
 #include "kernels/loss.h"

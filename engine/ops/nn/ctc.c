@@ -3,6 +3,7 @@
 #include "kernels/ctc.h"
 
 #include "engine/ops/make.h"
+#include "engine/ops/names.h"
 
 #define CTC_ATTRS A_INT("blank", 1), A_BASE
 

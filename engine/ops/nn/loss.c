@@ -2,6 +2,7 @@
  * Pointwise losses: inputs broadcast and promote, reduction is none, mean (default) or sum. The kernels
  * fuse the formula with the reduction; gradients are composed of primitives, so higher orders work. */
 #include "kernels/loss.h"
+#include "engine/ops/names.h"
 #include "engine/ops/reduce/dims.h"
 
 #define REDUCTION A_ENUM("reduction", "none|mean|sum", 1)

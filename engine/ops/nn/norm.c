@@ -3,6 +3,7 @@
  * Statistics are f32 (f64 for f64 input) and are further outputs, which the gradient reads. One fused
  * backward op each; its own gradient is composed of primitives (norm_double_backward.c). */
 #include "engine/ops/nn/norm.h"
+#include "engine/ops/names.h"
 
 #include "kernels/fused.h"
 #include "kernels/norm.h"

@@ -6,6 +6,7 @@
  *   ddy = w P(v) + u h + b,   dw' = sum dy P(v),
  *   dx' = P(-r (v mean(g h) + g mean(v h))) - r h mean(v P(g)) + P(u dy),
  * where h and r count as functions of x. With fixed statistics P(a) = r a and dx' = r u dy alone. */
+#include "engine/ops/names.h"
 #include "engine/ops/nn/norm.h"
 
 #include <stdio.h>

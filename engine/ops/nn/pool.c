@@ -5,8 +5,10 @@
 #include <string.h>
 
 #include "engine/ops/make.h"
+#include "engine/ops/names.h"
 #include "engine/ops/nn/conv_pool_attrs.h"
 #include "kernels/elementwise.h"
+#include "kernels/elementwise_codes.h"
 #include "kernels/pool.h"
 
 enum { KERNEL, STRIDE, PADDING, MAX_DILATION, MAX_CEIL, MAX_RETURN, MAX_BASE, MAX_SIZES = 5 /* in max_pool_bwd */ };

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * softmax and log_softmax along a dim, each with its own one-pass gradient. */
 #include "kernels/softmax.h"
+#include "engine/ops/names.h"
 #include "engine/ops/reduce/dims.h"
 #include "kernels/fused.h"
 

@@ -4,6 +4,7 @@
  * h' = n + z (h - n). hs holds h_0 … h_S; `reverse` walks from the end, and then it is reversed. */
 #include <stdlib.h>
 
+#include "engine/ops/names.h"
 #include "engine/ops/recurrent/unroll.h"
 #include "engine/ops/reduce/dims.h"
 #include "kernels/recurrent.h"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * The pointwise half of an LSTM step, with two orders of gradients. */
 #include "engine/ops/make.h"
+#include "engine/ops/names.h"
 #include "kernels/recurrent.h"
 
 /* Inputs ia [N,4H] and ic [N,H] of one floating dtype. */

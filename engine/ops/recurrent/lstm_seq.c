@@ -4,6 +4,7 @@
  * hs and cs hold h_0 … h_S and c_0 … c_S; `reverse` walks from the end of the sequence, and then both are reversed. */
 #include <stdlib.h>
 
+#include "engine/ops/names.h"
 #include "engine/ops/recurrent/unroll.h"
 #include "engine/ops/reduce/dims.h"
 #include "engine/vmap/vmap.h"

@@ -4,6 +4,7 @@
  * whose form only it knows. nn.RNN, nn.GRU and nn.LSTM ask core.recurrent_takes first; there is no such op on the CPU. */
 #include "engine/ops/recurrent/recurrent_net.h"
 #include "engine/device/device.h"
+#include "engine/ops/names.h"
 
 #define ATTRS                                                                                                    \
   A_ENUM("mode", "relu|tanh|lstm|gru", PLK_RNN_LSTM), A_INT_REQ("hidden"), A_INT("proj", 0), A_INT("layers", 1), \

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "engine/grad/gradient_graph.h"
+#include "engine/ops/names.h"
 #include "engine/ops/recurrent/recurrent_net.h"
 #include "engine/ops/recurrent/unroll.h"
 #include "engine/ops/reduce/dims.h"

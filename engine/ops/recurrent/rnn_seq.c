@@ -3,6 +3,7 @@
  * into primitives, as for an LSTM (lstm_seq.c). h' = f(gx_k + h w^T) with f = tanh or relu; hs holds h_0 … h_S. */
 #include <stdlib.h>
 
+#include "engine/ops/names.h"
 #include "engine/ops/recurrent/unroll.h"
 #include "engine/ops/reduce/dims.h"
 #include "kernels/recurrent.h"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * See unroll.h. */
 #include "engine/ops/recurrent/unroll.h"
+#include "engine/ops/names.h"
 
 #include <stdlib.h>
 

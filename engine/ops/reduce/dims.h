@@ -5,6 +5,7 @@
 #define PL_ENGINE_OPS_REDUCE_DIMS_H
 
 #include "engine/ops/make.h"
+#include "engine/ops/names.h"
 
 /* Bit d: dimension d is named by attribute k (a list of dims, none or empty: all). */
 static inline uint32_t dims_listed(const PlAttrs *a, int k, int ndim) {

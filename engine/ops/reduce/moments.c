@@ -2,6 +2,7 @@
  * Vector norms, variance and standard deviation. Sums run in double. */
 #include <math.h>
 
+#include "engine/ops/names.h"
 #include "engine/ops/reduce/dims.h"
 #include "kernels/fused.h"
 #include "kernels/reduce.h"

@@ -3,6 +3,7 @@
  * are left (keepdim: reduced ones stay as 1). Sums run over fixed blocks, so bits do not depend on threads. */
 #include <math.h>
 
+#include "engine/ops/names.h"
 #include "engine/ops/reduce/dims.h"
 #include "kernels/fused.h"
 #include "kernels/reduce.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Scans along one dim: y_i depends on x_1 … x_i. Shapes stay. */
+#include "engine/ops/names.h"
 #include "engine/ops/reduce/dims.h"
 #include "kernels/reduce.h"
 

@@ -2,6 +2,7 @@
  * Joining and repeating: cat, stack, tile, repeat_interleave, pad. Repeats add up in their adjoints, each an
  * op of its own whose gradient is the repeat again. */
 #include "kernels/join.h"
+#include "engine/ops/names.h"
 #include "engine/ops/shape/view.h"
 
 /* ---- cat, stack ---------------------------------------------------------------------------------------- */

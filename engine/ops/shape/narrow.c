@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Views of a part: narrow, select, slice, unfold, diagonal, as_strided. Each has an adjoint op that puts a
  * gradient back into zeros of the full shape, and whose own gradient is the view again. */
+#include "engine/ops/names.h"
 #include "engine/ops/shape/view.h"
 #include "kernels/join.h"
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Shapes as values (shape_of, zeros_of), triangles, diagonals, traces, and copies of repeated, flipped, rolled
  * and padded tensors. */
+#include "engine/ops/names.h"
 #include "engine/ops/shape/view.h"
 #include "kernels/create.h"
 #include "kernels/join.h"

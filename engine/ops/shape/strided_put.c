@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * strided_put: a tensor with one strided window replaced. It is what an in-place op on a view means for the
  * gradient history of the whole (engine/grad/inplace.c records it without running it). */
+#include "engine/ops/names.h"
 #include "engine/ops/op.h"
 #include "engine/ops/shape/view.h"
 #include "kernels/join.h"

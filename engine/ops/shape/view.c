@@ -6,8 +6,10 @@
 #include <string.h>
 
 #include "engine/call/thread_state.h"
+#include "engine/ops/names.h"
 #include "engine/tensor/layout.h"
 #include "kernels/elementwise.h"
+#include "kernels/elementwise_codes.h"
 #include "kernels/join.h"
 
 /* dx = dy in the shape of x: every op here that only renames positions. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Rules and emitters that the view, shape, join and index families share: resolving sizes and positions,
  * strides of a reshaped window, and the shape ops that gradient makers emit most. */
+#include "engine/ops/names.h"
 #include "engine/ops/shape/view.h"
 
 /* ---- shared rules --------------------------------------------------------------------------------- */

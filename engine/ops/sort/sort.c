@@ -2,6 +2,7 @@
  * Ops that return positions: argmax, max and min with indices, sort, topk, order statistics. Index results
  * are i64 and count from index_base. The gradient goes to the places the values came from. */
 #include "kernels/sort.h"
+#include "engine/ops/names.h"
 #include "engine/ops/reduce/dims.h"
 #include "engine/ops/shape/view.h"
 

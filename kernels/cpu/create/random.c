@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "kernels/cpu/isa/table.h"
+#include "kernels/elementwise_codes.h"
 
 enum { TILE = 512, BLOCK = 16384 };
 

@@ -4,6 +4,7 @@
 #include "kernels/cpu/elementwise/elementwise_tiles.h"
 #include "kernels/cpu/shape/copy.h"
 #include "kernels/cpu/shape/strided_copy.h"
+#include "kernels/elementwise_codes.h"
 
 enum { MAX_OP = PLK_EW_MAX_OP };
 

@@ -4,6 +4,7 @@
 #include "kernels/cpu/elementwise/special_functions.h"
 #include "kernels/cpu/isa/table.h"
 #include "kernels/cpu/vmath/vmath.h"
+#include "kernels/elementwise_codes.h"
 #include "kernels/special_formulas.h"
 
 #define IN(T, k) ((const T *)(const void *)ptr[k])

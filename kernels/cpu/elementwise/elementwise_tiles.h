@@ -5,6 +5,7 @@
 #define PL_KERNELS_CPU_ELEMENTWISE_ELEMENTWISE_TILES_H
 
 #include "kernels/cpu/isa/table.h"
+#include "kernels/elementwise_codes.h"
 
 enum {
   PLK_EW_DIRECT = 16384 /* elements of a tile that reads and writes in place, and of a parallel block */

@@ -2,6 +2,7 @@
  * Elementwise loops of integers and bool, one ISA level. Arithmetic wraps: it is done in the unsigned type W.
  * Division and remainder report a zero divisor; the lowest value divided by -1 wraps to itself. */
 #include "kernels/cpu/isa/table.h"
+#include "kernels/elementwise_codes.h"
 
 #include <float.h>
 

@@ -5,6 +5,7 @@
  * vector code computes. */
 #include "kernels/cpu/isa/table.h"
 #include "kernels/cpu/vmath/vmath.h"
+#include "kernels/elementwise_codes.h"
 
 #define ARGS                char *const *ptr, const int64_t *stride, int64_t n, const PlAttrs *p
 #define PARAM(k, otherwise) const T p##k = (T)plk_param(p, k, otherwise);

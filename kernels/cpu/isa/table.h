@@ -42,13 +42,14 @@ typedef struct PlkIsa {
 #define PLK_CAT(a, b)    PLK_CAT2(a, b)
 #define PLK_SUFFIX(name) PLK_CAT(name##_, PLK_ISA)
 
+/* Without their lengths, PLK_NEW: kernels/elementwise_codes.h is for those who name members. */
 #define PLK_DECLARE_ISA(level)                                    \
-  extern const PlkLoop plk_ew_f32_##level[PLK_NEW];               \
-  extern const PlkLoop plk_ew_f64_##level[PLK_NEW];               \
+  extern const PlkLoop plk_ew_f32_##level[];                      \
+  extern const PlkLoop plk_ew_f64_##level[];                      \
   extern const PlkLoop plk_ew_where_##level[4];                   \
   extern const PlkLoop plk_ew_copy_##level[4];                    \
   extern const PlkLoop plk_ew_cast_##level[PLK_NCAST][PLK_NCAST]; \
-  extern const PlkLoop plk_ew_int_##level[PLK_NEW][PLK_NINT];     \
+  extern const PlkLoop plk_ew_int_##level[][PLK_NINT];            \
   extern const PlkConvert plk_convert_##level;                    \
   extern const PlkRandomLoops plk_random_##level;
 PLK_DECLARE_ISA(v2)
@@ -57,7 +58,7 @@ PLK_DECLARE_ISA(v4)
 PLK_DECLARE_ISA(generic)
 
 /* Compiled once: floats that are not hot [PLK_NEW][f32, f64]. */
-extern const PlkLoop plk_ew_rare[PLK_NEW][2];
+extern const PlkLoop plk_ew_rare[][2];
 _Static_assert(PL_F32 == 0 && PL_F64 == 1 && PL_BF16 == 3 && PL_I8 == 4 && PL_BOOL == 9, "table order");
 
 /* The level in use. */

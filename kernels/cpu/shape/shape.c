@@ -6,6 +6,7 @@
 #include "kernels/convert.h"
 #include "kernels/cpu/shape/strided_copy.h"
 #include "kernels/elementwise.h"
+#include "kernels/elementwise_codes.h"
 #include "kernels/join.h"
 
 static size_t esize_of(const PlArray *a) { return pl_dtype_size((PlDtype)a->dtype); }

@@ -8,6 +8,7 @@
 #include "kernels/convert.h"
 #include "kernels/cpu/shape/strided_copy.h"
 #include "kernels/elementwise.h"
+#include "kernels/elementwise_codes.h"
 
 enum { BLOCK = 512, FEW = 32 /* elements that are not worth an elementwise call */ };
 

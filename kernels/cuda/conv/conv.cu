@@ -4,7 +4,7 @@
  * fold gathers for each input position the windows that it is in, so there are no atomics. As many images at once as fit
  * into 256 MiB of columns. The columns that fold adds up are f32 for f16 and bf16: sums are rounded once. */
 #include "kernels/cuda/device.h"
-#include "kernels/elementwise.h"
+#include "kernels/elementwise_codes.h"
 
 #define COLUMN_BYTES ((int64_t)256 << 20)
 

@@ -3,7 +3,7 @@
  * is in, in one order, so nothing is added atomically. Spatial dims are padded to three. Planes are one after the other, or
  * side by side (channels last: neighbouring threads then have neighbouring channels). */
 #include "kernels/cuda/norm/channels.h"
-#include "kernels/elementwise.h"
+#include "kernels/elementwise_codes.h"
 #include "kernels/pool.h"
 
 namespace {

@@ -8,6 +8,7 @@
 #include "kernels/cuda/device.h"
 extern "C" {
 #include "kernels/elementwise.h"
+#include "kernels/elementwise_codes.h"
 }
 
 enum { EW_OPERANDS = EW_IN + 1 };

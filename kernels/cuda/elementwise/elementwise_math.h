@@ -6,7 +6,7 @@
 
 #include "kernels/cuda/elementwise/math.h"
 extern "C" {
-#include "kernels/elementwise.h"
+#include "kernels/elementwise_codes.h"
 }
 
 /* Which kernel has an op. Arithmetic of one or two operands needs few registers, three operands more; functions are

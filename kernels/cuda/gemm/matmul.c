@@ -3,6 +3,7 @@
  * is used in place, any other is copied dense first. */
 #include "kernels/cuda/gemm/operand.h"
 #include "kernels/elementwise.h"
+#include "kernels/elementwise_codes.h"
 
 static PlStatus product(PlcGemm *g, const PlArray *a, const PlArray *b, PlArray *y) {
   PlcOperand oa, ob;

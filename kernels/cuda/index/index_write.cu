@@ -5,7 +5,7 @@
 #include "kernels/cuda/index/write.h"
 #include "kernels/cuda/sort/sort.h"
 extern "C" {
-#include "kernels/elementwise.h"
+#include "kernels/elementwise_codes.h"
 }
 
 __global__ void offset_keys(int64_t n, const int64_t *offs, uint64_t *keys, uint32_t *ids) {

@@ -3,7 +3,7 @@
 #include "kernels/cuda/any_dtype.h"
 #include "kernels/cuda/index/index.h"
 extern "C" {
-#include "kernels/elementwise.h"
+#include "kernels/elementwise_codes.h"
 #include "kernels/reduce.h"
 }
 

@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/libs/cudnn.h"
 #include "kernels/elementwise.h"
+#include "kernels/elementwise_codes.h"
 
 static PlStatus by_cudnn(const PlkCall *call, PlcConvKind kind, const PlArray *x, const PlArray *w, const PlArray *y, const PlArray *bias,
                          bool *done) {

@@ -6,6 +6,7 @@
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/libs/fused_source.h"
 #include "kernels/elementwise.h"
+#include "kernels/elementwise_codes.h"
 #include "kernels/norm.h"
 
 _Static_assert(sizeof(PlcFusedArgs) <= 4096, "what a launch can carry");

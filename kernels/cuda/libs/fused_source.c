@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "kernels/elementwise.h"
+#include "kernels/elementwise_codes.h"
 
 static const char *const code_name[] = {
 #define PLK_EW(name, nin, result) #name,

@@ -2,7 +2,7 @@
  * Batch norm over x[N,C,S]: all numbers of a channel share mean and deviation. The formulas are those of
  * kernels/cpu/norm/batch_norm.c; sums and passes over x are channels.cu. */
 #include "kernels/cuda/norm/channels.h"
-#include "kernels/elementwise.h"
+#include "kernels/elementwise_codes.h"
 #include "kernels/norm.h"
 
 namespace {

@@ -2,7 +2,7 @@
  * See channels.h. Three ways to walk a channel, whose numbers are in N runs of S: a block a part; a warp a channel where
  * channels are short; a lane a channel where S is so small that neighbours in memory are other channels. */
 #include "kernels/cuda/norm/channels.h"
-#include "kernels/elementwise.h"
+#include "kernels/elementwise_codes.h"
 
 enum { SHORT = 4, WARP_ITEMS = 1024, BLOCKS = 2048, PART_ITEMS = 8192 };
 

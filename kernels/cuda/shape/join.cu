@@ -3,7 +3,7 @@
  * rolls map each output position to its source. Gradients gather what an element was copied to. */
 #include "kernels/convert.h"
 #include "kernels/cuda/shape/window_walk.h"
-#include "kernels/elementwise.h"
+#include "kernels/elementwise_codes.h"
 #include "kernels/join.h"
 #include "kernels/reduce.h"
 
