@@ -208,6 +208,19 @@ if(PL_BUSTED AND runner)
       endforeach()
     endif()
   endforeach()
+  # Kernels once more as processors of lower levels run them (cmake/Isa.cmake); a level that this one lacks falls back.
+  foreach(level IN LISTS PL_ISA_LEVELS)
+    foreach(name kernels/conv kernels/copies kernels/int_mm kernels/loops kernels/matvec kernels/one_value kernels/pool
+                 kernels/products kernels/vector_math ops/values)
+      if(NOT EXISTS "${src}/spec/${name}_spec.lua")
+        message(FATAL_ERROR "cmake/Tests.cmake names spec/${name}_spec.lua, which is not there")
+      endif()
+      if(NOT level STREQUAL "v4" AND PL_CC_KNOWS_${level})
+        pl_test("isa/${level}/${name}" unit 600 ${runner} "spec/${name}_spec.lua")
+        set_property(TEST "isa/${level}/${name}" APPEND PROPERTY ENVIRONMENT "PERILUNE_ISA=${level}")
+      endif()
+    endforeach()
+  endforeach()
   # Some of them once more with tensors on the emulated device; all: bench/gpu.sh --device emulated specs moved
   foreach(spec cuda:autograd/keys cuda:autograd/functional cuda:autograd/vmap cuda:nn/module cuda:nn/layers cuda:nn/pytorch
                cuda:optim/optimizers cuda:call/autocast cuda:data/datasets cuda:data/loader cuda:ops/pytorch cuda:io/save_load

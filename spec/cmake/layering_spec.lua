@@ -65,7 +65,8 @@ local order = { "tensor", "device", "io", "text", "graph/ir", "grad", "vmap", "r
   "distributed" }
 -- What all rooms speak of: the descriptor of an op, one call of it, the thread's state, the device's contract. These
 -- headers include nothing but each other and tensor/.
-local common = { ["engine/perilune.h"] = true, ["engine/ops/op.h"] = true, ["engine/ops/names.h"] = true, ["engine/ops/ops.def"] = true,
+local common = { ["engine/perilune.h"] = true, ["engine/ops/op.h"] = true, ["engine/ops/names.h"] = true,
+  ["engine/ops/ops.def"] = true,
   ["engine/call/call.h"] = true, ["engine/call/thread_state.h"] = true, ["engine/device/device.h"] = true }
 
 local height = {}
