@@ -49,3 +49,9 @@ const PlkBlockFormat *plk_block_format_named(const char *name, size_t n) {
     if (strlen(formats[i].name) == n && memcmp(formats[i].name, name, n) == 0) return &formats[i];
   return NULL;
 }
+
+const PlkBlockFormat *plk_block_choice(int i) {
+  const char *word = PLK_BLOCK_CHOICES;
+  for (; i > 0 && *word; word++) i -= *word == '|';
+  return plk_block_format_named(word, strcspn(word, "|"));
+}

@@ -84,6 +84,42 @@ R.int_mm = { args = function()
   return T.tensor({ { 1, -2, 127 }, { -128, 5, 6 } }, { dtype = "i8" }),
     T.tensor({ { 3, -128 }, { 4, 7 }, { -128, 127 } }, { dtype = "i8" })
 end, ref = oracle.matmul }
+
+-- Rows of Q8_0: 32 whole numbers of 8 bits behind their scale, a half.
+local function blocks_of(g, n, k) return T.quantize_blocks(rand(g, { n, k }), { format = "Q8_0" }) end
+local function dequantized(w)
+  local n, bytes, data = w.shape[1], w.shape[2], {}
+  for i = 0, n * bytes - 1, 34 do
+    local bits = w.data[i + 1] | w.data[i + 2] << 8
+    local scale = (1024 + (bits & 1023)) * 2.0 ^ ((bits >> 10) - 25)
+    for j = 3, 34 do
+      local q = w.data[i + j]
+      data[#data + 1] = scale * (q < 128 and q or q - 256)
+    end
+  end
+  return { shape = { n, bytes // 34 * 32 }, data = data }
+end
+local function transposed(a)
+  return oracle.pick(a, { a.shape[2], a.shape[1] }, function(i) return { i[2], i[1] } end)
+end
+R.quantized_linear = {
+  args = function(g)
+    return rand(g, { 3, 64 }), blocks_of(g, 2, 64), rand(g, { 2 }), { format = "Q8_0", activations = "float" }
+  end,
+  more = { function(g)
+    return rand(g, { 1, 32 }), blocks_of(g, 3, 32), { format = "Q8_0", activations = "float" }
+  end },
+  ref = function(x, w, b)
+    local y = oracle.matmul(x, transposed(dequantized(w)))
+    for i = 1, b.data and #y.data or 0 do y.data[i] = y.data[i] + b.data[(i - 1) % #b.data + 1] end
+    return y
+  end,
+}
+R.quantized_matmul = { args = function(g) return rand(g, { 3, 2 }), blocks_of(g, 2, 64), { format = "Q8_0" } end,
+  ref = function(x, w) return oracle.matmul(x, dequantized(w)) end }
+R.dequantize_blocks = { args = function(g) return blocks_of(g, 2, 64), { format = "Q8_0" } end, ref = dequantized }
+R.quantize_blocks = { args = function(g) return rand(g, { 2, 32 }), { format = "Q8_0" } end,
+  why = "spec/kernels/blocks_spec.lua" }
 R.mv = golden(function(g) return rand(g, { 3, 4 }), rand(g, { 4 }) end)
 R.dot = golden(function(g) return rand(g, { 4 }), rand(g, { 4 }) end)
 R.outer = golden(function(g) return rand(g, { 3 }), rand(g, { 4 }) end)
