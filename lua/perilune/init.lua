@@ -71,6 +71,7 @@ local lazy = {
   load_pt = { "perilune.io.pt", "load_pt" }, open = { "perilune.io.open", "open" },
   load_gguf = { "perilune.io.gguf", "load_gguf" }, save_gguf = { "perilune.io.gguf", "save_gguf" },
   load_image = { "perilune.io.formats", "load_image" }, save_image = { "perilune.io.formats", "save_image" },
+  quantize = { "perilune.nn.quantize", "quantize" },
   graph = { "perilune.graph", "graph" }, onnx = "perilune.onnx", save_graph = { "perilune.graph.file", "save" },
   load_graph = { "perilune.graph.file", "load" },
   jit = { "perilune.jit", "jit" }, compile = { "perilune.jit", "jit" },

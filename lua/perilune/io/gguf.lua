@@ -41,18 +41,82 @@ end
 
 -- ---- reading -----------------------------------------------------------------------------------------------------
 
+-- A tensor that stays in blocks: format, blocks [rows, bytes of a row], and its sizes as numbers.
+local Blocks = { __name = "Blocks" }
+Blocks.__index = Blocks
+function Blocks:shape() return table.move(self.sizes, 1, #self.sizes, 1, {}) end
+function Blocks:size(d) return self.sizes[d] end
+function Blocks:numel()
+  local n = 1
+  for _, size in ipairs(self.sizes) do n = n * size end
+  return n
+end
+function Blocks:numbers()
+  return core.dequantize_blocks(self.blocks, { format = self.format }):view(self.sizes)
+end
+local function is_blocks(v) return getmetatable(v) == Blocks end
+
+local function take(file, i, shape, stored, formats, o)
+  local format = formats[stored]
+  if o.blocks and format and format.reads then
+    local t, message, code, errno = file:bytes(i)
+    if not t then return nil, message, code, errno end
+    return setmetatable({ format = stored, blocks = t, sizes = shape }, Blocks)
+  end
+  local start = {}
+  for d = 1, #shape do start[d] = 0 end
+  return file:part(i, start, shape, format and o.dtype or nil)
+end
+
 -- The tensors of one file into `out`, their names to the end of `order`. → metadata, kinds; or nil, message, code
-local function read_into(out, order, file, formats, dtype, where)
+local function read_into(out, order, file, formats, o)
   for i, name in ipairs(file:names()) do
     local _, shape, stored = file:describe(i)
-    local start = {}
-    for d = 1, #shape do start[d] = 0 end
-    local t, message, code, errno = file:part(i, start, shape, formats[stored] and dtype or nil)
+    local t, message, code, errno = take(file, i, shape, stored, formats, o)
     if not t then return nil, message, code, errno end
     if out[name] ~= nil then return nil, ("tensor '%s' is in two parts"):format(name), "format" end
-    order[#order + 1], out[name] = name, where and t:to(where) or t
+    order[#order + 1], out[name] = name, o.where and t:to(o.where) or t
   end
   return file:metadata()
+end
+
+-- A whole file; o: dtype, where, blocks (quantized tensors stay Blocks). → tensors in order, metadata, kinds; or nil,
+-- message, code
+local function read(path, o)
+  local formats, all, order = {}, {}, {}
+  for _, f in ipairs(core.block_formats()) do formats[f.name] = f end
+  local file, message, code, errno = core.open_gguf(path)
+  if not file then return nil, message, code, errno end
+  local meta, kinds, parts
+  local opened = path
+  parts, message, code = split_files(path, (file:metadata()))
+  if not parts then
+    file:close()
+    return nil, message, code
+  end
+  for i, part in ipairs(parts) do
+    if part ~= opened then
+      file:close()
+      opened = part
+      file, message, code, errno = core.open_gguf(part)
+      if not file then return nil, message, code, errno end
+    end
+    local m, k, why, number = read_into(all, order, file, formats, o)
+    if not m then
+      file:close()
+      return nil, k, why, number
+    end
+    message = wrong_part(part, m, i, #parts)
+    if message then
+      file:close()
+      return nil, message, "format"
+    end
+    if i == 1 then meta, kinds = m, k end
+  end
+  file:close()
+  local out = base.ordered_dict(order)
+  for name, t in pairs(all) do rawset(out, name, t) end
+  return out, meta, kinds
 end
 
 -- Reads a whole GGUF file.
@@ -72,40 +136,7 @@ local function load_gguf(path, opts)
     fail("load_gguf: %s", options.unknown("dtype", dtype, { "f32", "f16", "bf16" }))
   end
   if where ~= nil then core.device.with(where, function() end) end
-  local formats, all, order = {}, {}, {}
-  for _, f in ipairs(core.block_formats()) do formats[f.name] = true end
-  local file, message, code, errno = core.open_gguf(path)
-  if not file then return nil, message, code, errno end
-  local meta, kinds, parts
-  local opened = path
-  parts, message, code = split_files(path, (file:metadata()))
-  if not parts then
-    file:close()
-    return nil, message, code
-  end
-  for i, part in ipairs(parts) do
-    if part ~= opened then
-      file:close()
-      opened = part
-      file, message, code, errno = core.open_gguf(part)
-      if not file then return nil, message, code, errno end
-    end
-    local m, k, why, number = read_into(all, order, file, formats, dtype, where)
-    if not m then
-      file:close()
-      return nil, k, why, number
-    end
-    message = wrong_part(part, m, i, #parts)
-    if message then
-      file:close()
-      return nil, message, "format"
-    end
-    if i == 1 then meta, kinds = m, k end
-  end
-  file:close()
-  local out = base.ordered_dict(order)
-  for name, t in pairs(all) do rawset(out, name, t) end
-  return out, meta, kinds
+  return read(path, { dtype = dtype, where = where })
 end
 
 -- ---- values as bytes ---------------------------------------------------------------------------------------------
@@ -381,5 +412,5 @@ local function rewrite(from, to, kind)
   return ok, message, code, errno
 end
 
-return { load_gguf = load_gguf, save_gguf = save_gguf, rewrite = rewrite, types = writable, split_files = split_files,
-  wrong_part = wrong_part }
+return { load_gguf = load_gguf, read = read, is_blocks = is_blocks, save_gguf = save_gguf, rewrite = rewrite,
+  types = writable, split_files = split_files, wrong_part = wrong_part }

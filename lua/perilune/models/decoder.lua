@@ -214,7 +214,9 @@ function State:length() return #self.cache end
 -- has read, or this one before it was trained or converted, is of no use.
 local function reader_of(net)
   local parts = { ("%p"):format(net) }
-  for _, p in ipairs(net:parameters()) do parts[#parts + 1] = ("%p.%d"):format(p, p:version()) end
+  for _, list in ipairs { net:parameters(), net:buffers() } do -- quantized weights are buffers
+    for _, p in ipairs(list) do parts[#parts + 1] = ("%p.%d"):format(p, p:version()) end
+  end
   return table.concat(parts, " ")
 end
 

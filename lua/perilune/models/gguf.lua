@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: MIT
 --- Models in GGUF files, as llama.cpp keeps them: their keys and names of tensors in transformers' words.
 -- @module perilune.models.gguf
-local T = require "perilune"
 local config = require "perilune.models.config"
+local gguf = require "perilune.io.gguf"
 local json = require "perilune.io.json"
 
 local M = {}
@@ -19,8 +19,13 @@ local inside = { attn_norm = "input_layernorm", ffn_norm = "post_attention_layer
 local kinds = { llama = { "llama", "LlamaForCausalLM", pairs = true }, qwen2 = { "qwen2", "Qwen2ForCausalLM" },
   qwen3 = { "qwen3", "Qwen3ForCausalLM" } }
 
--- Rows of heads with neighbours rotated → with halves rotated.
-local function halves(t, heads)
+-- Rows of heads with neighbours rotated → with halves rotated; of blocks, too.
+local halves
+function halves(t, heads)
+  if gguf.is_blocks(t) then
+    t.blocks = halves(t.blocks, heads)
+    return t
+  end
   local shape = t:shape()
   local d = shape[1] // heads
   local parts = t:reshape(heads, d // 2, 2, -1):transpose(2, 3)
@@ -34,9 +39,10 @@ local function name_of(name)
   if whole[stem] then return whole[stem] .. "." .. kind end
 end
 
---- config.json's table, tensors by transformers' names, the file of each, and generation_config.json's table.
-function M.read(path)
-  local stored, meta, code = T.load_gguf(path)
+--- config.json's table, tensors by transformers' names, the file of each, and generation_config.json's table. blocks:
+-- quantized tensors stay so (perilune.io.gguf).
+function M.read(path, blocks)
+  local stored, meta, code = gguf.read(path, { blocks = blocks })
   if not stored then error({ message = meta, code = code }, 0) end
   local arch = meta["general.architecture"]
   local kind = kinds[arch]
@@ -90,6 +96,7 @@ function M.read(path)
   if kind[1] == "qwen2" then c.head_dim, c.attention_bias = nil, nil end
   local scaling = meta[arch .. ".rope.scaling.type"]
   if factors then -- each frequency divided by a factor of its own
+    if gguf.is_blocks(factors) then factors = factors:numbers() end
     local list = factors:double():totable()
     c.rope_scaling = { rope_type = "longrope", short_factor = json.array(list),
       long_factor = json.array { table.unpack(list) }, attention_factor = 1.0, factor = 1.0,

@@ -134,9 +134,9 @@ local function check_sizes(path, fields, c, tensors, nested)
 end
 
 -- What a folder or a GGUF file has: config, tensors, the file of each, settings of generation, and where the config is.
-local function source(dir)
+local function source(dir, o)
   if dir:find "%.gguf$" then
-    local given, tensors, from, generation = require("perilune.models.gguf").read(dir)
+    local given, tensors, from, generation = require("perilune.models.gguf").read(dir, not o.dequantize)
     return given, tensors, from, generation, dir
   end
   local path = dir .. "/config.json"
@@ -156,7 +156,7 @@ local function source(dir)
 end
 
 local function load(dir, o)
-  local given, tensors, from, generation, path = source(dir)
+  local given, tensors, from, generation, path = source(dir, o)
   local kind = given.model_type
   local file = types[kind]
   if not file then config.fault("%s: %s", path, options.unknown("model_type", tostring(kind), sorted(types))) end
@@ -196,6 +196,7 @@ local function load(dir, o)
   if not ok then error(net, 0) end
   local dtype = o.dtype or "f32"
   if dtype == "file" then dtype = nil end
+  if dir:find "%.gguf$" then net = require("perilune.models.blocks").install(net, tensors, from, a, dtype) end
   local heads = a.head_names or { "^lm_head", "^score", "^classifier", "^cls%.", "^qa_outputs", "^pre_classifier",
     "^vocab_", "^pooler", "%.pooler" }
   local function fresh(name)
@@ -217,11 +218,13 @@ local function with_short_dtype(o)
   return given
 end
 
---- T.models.load(dir, {architecture=, num_labels=, dtype="f32", device=}) → module, list of new parameters; or nil and
---   a message
+--- T.models.load(dir, {architecture=, num_labels=, dtype="f32", device=, dequantize=false}) → module, list of new
+--   parameters; or nil and a message
 -- The network of a folder as transformers writes them: config.json, generation_config.json, model.safetensors or
 -- pytorch_model.bin, or their shards; or of a GGUF file of architecture llama, qwen2 or qwen3, whose quantized weights
--- become numbers. It is in evaluation mode and trains like any other: net:train(), net:parameters(). architecture,
+-- stay as they are, in nn.QuantizedLinear and nn.QuantizedEmbedding, and are not trained: nn.lora puts adapters beside
+-- them. dequantize: they become numbers, parameters as others. A network is in evaluation mode and trains like any
+-- other: net:train(), net:parameters(). architecture,
 -- "BertModel" or "BertForSequenceClassification", takes another class of the same family; parameters of a head that
 -- the files lack are then drawn, and named in the second result. dtype: "f32", "bf16", "f16", "f64", or "file", as
 -- stored. Ids count from 0: T.data.tokenizer(dir, {index_base = 0}) makes them. What is wrong with a folder is told in
@@ -231,11 +234,13 @@ end
 --   print((T.models.load(dir)))  --> nil
 function models.load(dir, opts)
   if type(dir) ~= "string" then fail("models.load: the folder must be a string, got %s", describe(dir)) end
-  local o = with_short_dtype(options.check("models.load", opts, { "architecture", "num_labels", "dtype", "device" }))
+  local o = with_short_dtype(options.check("models.load", opts, { "architecture", "num_labels", "dtype", "device",
+    "dequantize" }))
   if o.dtype ~= nil and o.dtype ~= "file" and not dtype_names[o.dtype] then
     fail("models.load: %s", options.unknown("dtype", tostring(o.dtype), { "f32", "bf16", "f16", "f64", "file" }))
   end
   if o.device ~= nil then T.empty({ 0 }, { device = o.device }) end -- raises where there is no such device
+  if o.dequantize ~= nil then options.kind("models.load", "dequantize", "bool", o.dequantize) end
   if o.num_labels ~= nil then options.kind("models.load", "num_labels", "count", o.num_labels) end
   return guarded(load, (dir:gsub("(.)/+$", "%1")), o)
 end
@@ -273,7 +278,7 @@ end
 --- T.models.save(net, dir, {dtype=}) → true; or nil and a message
 -- Writes a network of T.models into a folder that is there, as transformers reads it: config.json,
 -- generation_config.json, model.safetensors under the names of its files. dtype: of the weights there; without it
--- that of the parameters.
+-- that of the parameters. Quantized weights become numbers there, f32 without dtype.
 --   local net = T.models.Llama { vocab_size = 8, hidden_size = 4, intermediate_size = 8, num_hidden_layers = 1,
 --     num_attention_heads = 2 }
 --   print((T.models.save(net, "/nowhere")))  --> nil

@@ -205,7 +205,9 @@ function weights.to_save(net, a, dtype)
     if not seen[value] then
       seen[value] = true
       local t = value:detach()
-      if t:is_floating_point() and dtype then t = t:to(dtype) end
+      if rawget(item[3], "_key") == item[4] then -- blocks
+        t, name = item[3]:numbers(dtype), name:gsub("[^.]+$", "weight")
+      elseif t:is_floating_point() and dtype then t = t:to(dtype) end
       local parts, prefix = stacked(name, a.stacks)
       if parts then
         for e = 1, t:size(1) do

@@ -5,6 +5,7 @@ local F = require "perilune.nn.functional"
 local T = require "perilune"
 local base = require "perilune.nn.module"
 local init = require "perilune.nn.initializers"
+local init_state = require "perilune.nn.init_state"
 local options = require "perilune.options"
 
 --- nn.Embedding(…) → module
@@ -24,7 +25,7 @@ function Embedding:init(...)
   local a = options.read(spec, ...)
   self.num_embeddings, self.embedding_dim = a.num_embeddings, a.embedding_dim
   self.index_base = a.index_base
-  self.weight = base.Parameter(T.empty({ a.num_embeddings, a.embedding_dim }, { dtype = a.dtype }))
+  self.weight = base.Parameter(init_state.empty({ a.num_embeddings, a.embedding_dim }, { dtype = a.dtype }))
   if a.padding_idx then
     local row = a.padding_idx - a.index_base + 1
     if row < 1 or row > a.num_embeddings then
@@ -42,7 +43,7 @@ end
 
 function Embedding:reset_parameters()
   init.normal_(self.weight)
-  if self._padding_row then
+  if self._padding_row and not init_state.off then
     local _ <close> = T.no_grad()
     self.weight:select(1, self._padding_row):fill_(0)
   end

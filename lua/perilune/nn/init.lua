@@ -13,7 +13,7 @@ nn.functional = nn.F
 
 for _, part in ipairs { "container", "linear", "shape", "conv", "pool", "norm", "activation", "dropout",
   "embedding", "loss", "recurrent", "attention", "conv_transpose", "image", "distance", "padding", "parameters",
-  "transformer", "lazy", "adaptive_softmax", "rotary", "gated_mlp", "lora" } do
+  "transformer", "lazy", "adaptive_softmax", "rotary", "gated_mlp", "quantized", "lora" } do
   for name, value in pairs(require("perilune.nn." .. part)) do nn[name] = value end
 end
 nn.KVCache = require("perilune.nn.cache").KVCache

@@ -4,6 +4,7 @@
 local T = require "perilune"
 local base = require "perilune.nn.module"
 local init = require "perilune.nn.initializers"
+local init_state = require "perilune.nn.init_state"
 local options = require "perilune.options"
 
 local linear = T.linear
@@ -25,7 +26,7 @@ function Linear:init(...)
   local a = read(linear_spec, ...)
   self.in_features, self.out_features = a.in_features, a.out_features
   local opts = { dtype = a.dtype, device = a.device }
-  self.weight = Parameter(T.empty({ a.out_features, a.in_features }, opts))
+  self.weight = Parameter(init_state.empty({ a.out_features, a.in_features }, opts))
   if a.bias then self.bias = Parameter(T.empty({ a.out_features }, opts)) end
   self:reset_parameters()
 end

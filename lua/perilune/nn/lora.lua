@@ -164,8 +164,8 @@ function M.merge_lora(net)
   local list = adapted(net)
   for _, item in ipairs(list) do
     if not matrix(item[2]) then
-      fail("nn.merge_lora: the weight of %s is not floating; keep the adapter apart, or load the network unquantized",
-        item[1])
+      fail("nn.merge_lora: the weight of %s is not floating; keep the adapter apart, or load the network with "
+        .. "dequantize = true", item[1])
     end
   end
   local _ <close> = T.no_grad()
