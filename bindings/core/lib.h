@@ -183,6 +183,7 @@ void l_io_register(lua_State *L);
 void l_reader_register(lua_State *L);
 void l_readline_register(lua_State *L);
 void l_files_register(lua_State *L);
+void l_facts_register(lua_State *L);
 void l_workers_register(lua_State *L);
 void l_csv_register(lua_State *L);
 void l_image_register(lua_State *L);

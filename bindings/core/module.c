@@ -57,6 +57,7 @@ int luaopen_perilune_engine(lua_State *L) {
   l_reader_register(L);
   l_readline_register(L);
   l_files_register(L);
+  l_facts_register(L);
   l_workers_register(L);
   l_graph_register(L);
   l_csv_register(L);

@@ -12,6 +12,7 @@ complete -c perilune -n __fish_use_subcommand -a doctest -d 'runs the Lua blocks
 complete -c perilune -n __fish_use_subcommand -a new -d 'makes a folder with a small project that trains'
 complete -c perilune -n __fish_use_subcommand -a diff -d 'compares the tensors of two files'
 complete -c perilune -n __fish_use_subcommand -a convert -d 'writes the tensors of a file in another format'
+complete -c perilune -n __fish_use_subcommand -a watch -d 'a page on this machine that shows trainings while they run'
 complete -c perilune -n __fish_use_subcommand -a launch -d 'runs a script in several processes that train together'
 complete -c perilune -n '__fish_seen_subcommand_from repl' -l help
 complete -c perilune -n '__fish_seen_subcommand_from repl' -f
@@ -40,6 +41,9 @@ complete -c perilune -n '__fish_seen_subcommand_from diff' -l help
 complete -c perilune -n '__fish_seen_subcommand_from convert' -l type
 complete -c perilune -n '__fish_seen_subcommand_from convert' -l dtype
 complete -c perilune -n '__fish_seen_subcommand_from convert' -l help
+complete -c perilune -n '__fish_seen_subcommand_from watch' -l port
+complete -c perilune -n '__fish_seen_subcommand_from watch' -l help
+complete -c perilune -n '__fish_seen_subcommand_from watch' -f
 complete -c perilune -n '__fish_seen_subcommand_from launch' -s n
 complete -c perilune -n '__fish_seen_subcommand_from launch' -l hosts
 complete -c perilune -n '__fish_seen_subcommand_from launch' -l hostfile

@@ -24,14 +24,14 @@ describe("perilune", function()
     local text, status = perilune "--help"
     assert.equal(0, status)
     for _, word in ipairs { "repl", "run", "bench", "info", "peek", "help", "doctest", "new", "diff", "convert",
-      "launch" } do
+      "watch", "launch" } do
       assert.truthy(text:find("perilune [^\n]*" .. word), word)
       local page, code = perilune(word .. " --help")
       assert.equal(0, code, word)
       assert.truthy(page:find("usage: perilune [^\n]*" .. word), page)
     end
     for _, wrong in ipairs { "--nope", "run", "-e", "repl x", "info x", "peek", "peek --nope f", "diff a", "diff a b c",
-      "diff --atol x a b", "diff --atol -1 a b", "new", "new a b", "doctest", "launch", "bench --nope",
+      "diff --atol x a b", "diff --atol -1 a b", "new", "new a b", "doctest", "launch", "bench --nope", "watch",
       "nosuchcommand" } do
       text, status = perilune(wrong)
       assert.equal(2, status, wrong .. ": " .. text)

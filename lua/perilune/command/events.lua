@@ -26,18 +26,29 @@ local function read_bytes(f, n)
   return table.concat(pieces)
 end
 
+M.RECORD_HEAD, M.RECORD_TAIL, M.MAX_RECORD = 12, 4, MAX_RECORD
+
+--- How many bytes the record that begins with these 12 holds besides its head and tail; nil: damaged.
+function M.record_size(head)
+  local n, crc = ("<I8I4"):unpack(head)
+  return crc == masked(head:sub(1, 8)) and n >= 0 and n <= MAX_RECORD and n or nil
+end
+
+--- Is that the record's content, by its tail of 4 bytes?
+function M.record_fits(data, tail) return ("<I4"):unpack(tail) == masked(data) end
+
 -- The records of a file, one a call; nil at the end, nil and a message where the file is broken.
 local function records(f)
   return function()
     local head = f:read(12)
     if not head then return nil end
     if #head < 12 then return nil, "ends in the middle of a record" end
-    local n, crc = ("<I8I4"):unpack(head)
-    if crc ~= masked(head:sub(1, 8)) or n < 0 or n > MAX_RECORD then return nil, "a record's length is damaged" end
+    local n = M.record_size(head)
+    if not n then return nil, "a record's length is damaged" end
     local data = read_bytes(f, n)
     local tail = f:read(4)
     if #data < n or not tail or #tail < 4 then return nil, "ends in the middle of a record" end
-    if ("<I4"):unpack(tail) ~= masked(data) then return nil, "a record's content is damaged" end
+    if not M.record_fits(data, tail) then return nil, "a record's content is damaged" end
     return data
   end
 end
@@ -88,7 +99,7 @@ local function summary_value(s)
   fields(s, function(field, _, value)
     if field == 1 then out.tag = value end
     if field == 2 and #value == 4 then out.scalar, out.kind = ("<f"):unpack(value), "scalar" end
-    if field == 4 then out.kind = "image" end
+    if field == 4 then out.kind, out.image = "image", value end
     if field == 5 then out.kind = "histogram" end
     if field == 8 then
       out.scalar = tensor_scalar(value)
@@ -112,6 +123,23 @@ local function event(s)
   return out
 end
 
+--- The event in a record: {step=, time=, values = list of {tag=, kind=, scalar=, image=}}; nil: it cannot be decoded.
+function M.decode(data)
+  local ok, e = pcall(event, data)
+  return ok and e or nil
+end
+
+--- What is in a value's image: width, height, the bytes of its file (PNG); nil: it cannot be decoded.
+function M.image(message)
+  local width, height, bytes
+  local ok = pcall(fields, message, function(field, kind, value)
+    if field == 1 and kind == 0 then height = value end
+    if field == 2 and kind == 0 then width = value end
+    if field == 4 and kind == 2 then bytes = value end
+  end)
+  if ok and bytes then return width, height, bytes end
+end
+
 -- → {events=, first=, last= (times), tags = list of {tag=, kind=, n=, first_step=, last_step=, min=, max=, last=},
 -- fault = what stopped the reading or nil}; or nil, message, code
 function M.summary(path)
@@ -122,8 +150,8 @@ function M.summary(path)
   while true do
     local data, fault = next_record()
     if not data then out.fault = fault break end
-    local ok, e = pcall(event, data)
-    if not ok then out.fault = "an event cannot be decoded" break end
+    local e = M.decode(data)
+    if not e then out.fault = "an event cannot be decoded" break end
     out.events = out.events + 1
     out.first, out.last = out.first or e.time, e.time or out.last
     for _, v in ipairs(e.values) do

@@ -150,6 +150,15 @@ commands["new"] = function(...)
   return require "perilune.command.new" (rest[1])
 end
 
+function commands.watch(...)
+  local flags, rest = parse({ port = "number" }, ...)
+  if not flags then return usage("watch", rest) end
+  if #rest ~= 1 then return usage("watch", "one folder is wanted, got " .. #rest) end
+  local port = flags.port and math.tointeger(flags.port)
+  if flags.port and (not port or port > 65535) then return usage("watch", "--port needs an integer from 0 to 65535") end
+  return require("perilune.watch").main(rest[1], port)
+end
+
 function commands.bench(...) return require "perilune.command.bench" (...) end
 
 function commands.launch(...)

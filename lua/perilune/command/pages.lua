@@ -43,6 +43,12 @@ dimensions or more and rows of whole blocks. From GGUF to GGUF all others keep t
 tensors of floats become. Metadata goes along where B has room for it; nested values of PyTorch stay nested in
 safetensors, elsewhere names are joined by dots. B is replaced only when all is written. Exit status 1 if a file
 cannot be read or written.]] },
+  { "watch", "watch [--port N] DIR", "a page on this machine that shows trainings while they run",
+    [[Shows the logs below DIR while they grow: CSV and JSON lines (T.log.csv, T.log.jsonl), event files of TensorBoard
+(T.log.tensorboard) with their images, and PNG and JPEG files. A run of T.fit that has a log among its callbacks can be
+paused and stopped from there, if it is this user's. The page is on 127.0.0.1, port 8711 or another free one (--port N
+takes that one), works without a network, and answers only to who has the address that is printed. From another
+machine: ssh -L 8711:127.0.0.1:8711. Needs libmicrohttpd.]] },
   { "launch", "launch [-n N] [OPTIONS] FILE [--] ARGS...", "runs a script in several processes that train together",
     [[Each of the N processes (-n; 1 for each GPU or core without it) runs FILE and joins the others with
 T.distributed.init_process_group(). As under torchrun, RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and

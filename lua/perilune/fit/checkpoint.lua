@@ -65,7 +65,8 @@ function M.save(run, path)
     count = run.count, history = rows, row = run.batch > 0 and run.row or nil,
     start = run.batch > 0 and run.pass_start or nil,
     train_epoch = type(run.options.train) == "table" and run.options.train.epoch or nil,
-    valid_epoch = type(valid) == "table" and valid.epoch or nil, stop = run.stop or nil }
+    valid_epoch = type(valid) == "table" and valid.epoch or nil,
+    stop = not run.halted and run.stop or nil } -- who was told to stop goes on later
   local ok, message, code = T.save(path, T.snapshot(t))
   if not ok then
     run.save_error = message

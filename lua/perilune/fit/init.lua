@@ -10,6 +10,7 @@ local base = require "perilune.nn.module"
 local batches = require "perilune.fit.batches"
 local checkpoint = require "perilune.fit.checkpoint"
 local compiled = require "perilune.fit.compiled"
+local control = require "perilune.fit.control"
 
 local fail, describe = options.fail, options.describe
 local clock = T.core.clock
@@ -26,6 +27,7 @@ local spec = options.spec("fit", {
   { "checkpoint", "any", optional = true }, { "resume", "bool", false }, { "state", "any", optional = true },
   { "autocast", { "bf16", "f16" }, optional = true }, { "scaler", "any", optional = true },
   { "bar", "bool", optional = true }, { "quiet", "bool", optional = true }, { "jit", "any", false },
+  { "control", "bool", true },
 })
 
 local function callable(v)
@@ -144,6 +146,7 @@ end
 local function note(run, n, loss, ...)
   local value = number_of(loss, run)
   run.loss, run.total, run.count = value, run.total + value * n, run.count + n
+  for _, w in ipairs(run.windows) do w.total, w.count, w.timed = w.total + value * n, w.count + n, w.timed + n end
   if not run.options.valid then update_metrics(run, ...) end
   return loss
 end
@@ -156,12 +159,19 @@ local function backward(run, loss)
   loss:backward()
 end
 
-local function move_weights(run)
+-- The joint norm of the gradients as they are.
+local function norm_of_gradients(net)
+  local grads = {}
+  for _, p in ipairs(net:parameters()) do grads[#grads + 1] = p.grad end
+  return #grads > 0 and T.nn.utils.get_total_norm(grads):item() or nil
+end
+
+-- measure: notes the norm of the gradients in `run`, which is not what a compiled step knows then.
+local function move_weights(run, measure)
   local a, opt = run.options, run.optimizer
-  if a.clip then
-    if a.scaler then a.scaler:unscale_(opt) end
-    T.nn.utils.clip_grad_norm_(run.net:parameters(), a.clip)
-  end
+  if a.scaler and (a.clip or measure) then a.scaler:unscale_(opt) end
+  if measure then run.grad_norm = norm_of_gradients(run.net) end
+  if a.clip then T.nn.utils.clip_grad_norm_(run.net:parameters(), a.clip) end
   if a.scaler then
     a.scaler:step(opt)
     a.scaler:update()
@@ -171,15 +181,24 @@ local function move_weights(run)
   opt:zero_grad()
 end
 
+-- Does a log want the norm of the gradients of the step that is taken now?
+local function norm_is_due(run)
+  for _, n in ipairs(run.norm_every) do
+    if (run.step + 1) % n == 0 then return true end
+  end
+  return false
+end
+
 local function update_weights(run)
   local a = run.options
-  if not run.moves_weights then move_weights(run) end
+  if not run.moves_weights then move_weights(run, norm_is_due(run)) end
   run.step = run.step + 1
   if a.scheduler and a.schedule == "batch" then a.scheduler:step() end
   if run.progress then run.progress:set { loss = run.total / run.count } end
   run:call("on_batch")
   local every = run.checkpoint and run.checkpoint.every
   if every and run.step % every == 0 then run:save(run.checkpoint.path) end
+  control.look(run)
 end
 
 -- One batch; false at the end of the pass.
@@ -271,9 +290,15 @@ local function one_epoch(run)
   train_epoch(run)
   if run.progress then run.progress:finish() end
   run.progress = nil
+  if run.halted then -- in the middle: there is no row of this epoch, and a resumed run goes on here
+    if run.checkpoint then run:save(run.checkpoint.path) end
+    return
+  end
   if not a.valid then read_metric_values(run, "") end
   if a.valid then
+    local began = clock()
     run:validate()
+    run.idle = run.idle + clock() - began
     read_metric_values(run, "valid_")
   end
   run.row.seconds = clock() - from
@@ -335,7 +360,9 @@ local function new_run(net, ...)
   end
   if a.state ~= nil and type(a.state) ~= "table" then fail("fit: state must be a table of objects by name") end
   local run = setmetatable({ net = net, optimizer = a.optimizer, scheduler = a.scheduler, options = a, epoch = 0,
-    batch = 0, step = 0, history = History.new(), stop = false, row = {}, total = 0.0, count = 0 }, Run)
+    batch = 0, step = 0, history = History.new(), stop = false, row = {}, total = 0.0, count = 0,
+    idle = 0.0, windows = {}, norm_every = {} }, Run)
+  run.silent = silent(a)
   run.loss_function = a.loss or default_loss
   run.do_step = a.step or default_step
   if a.autocast then
@@ -360,10 +387,11 @@ function Run:save(path) return checkpoint.save(self, path) end
 -- names or meters, measured on valid, else on train. scheduler, schedule = "epoch"|"batch", clip (norm of the
 -- gradients), accumulate (batches a step), autocast = "bf16", scaler = T.GradScaler{…}, bar, quiet, jit = true (each
 -- step compiled by T.jit, same bits; or a table of its options). callbacks: tables with on_start, on_epoch_start,
--- on_batch, on_epoch, on_end (callback, run), or functions of run after each epoch; T.early_stop and T.log.* fit.
--- run.stop = true ends. checkpoint: a path, or {path=, every=steps, best="valid_loss"}; with resume = true a killed run
--- goes on with the same bits; state= names further objects with state_dict. The history is a list of rows: print(h),
--- h:column(name), h:best(name), h:plot().
+-- on_batch, on_epoch, on_end (callback, run), or functions of run after each epoch; T.early_stop and T.log.* fit. A log
+-- with every = n gets a row every n steps; beside its logs a run says how far it is, and perilune watch pauses and
+-- stops it (control = false: not). run.stop = true ends. checkpoint: a path, or {path=, every=steps,
+-- best="valid_loss"}; with resume = true a killed run goes on with the same bits; state= names further objects with
+-- state_dict. The history is a list of rows: print(h), h:column(name), h:best(name), h:plot().
 --   T.manual_seed(1)
 --   local nn = T.nn
 --   local x = T.randn(64, 4)
@@ -388,9 +416,13 @@ local function fit(net, ...)
   end
   run.optimizer:zero_grad()
   run:call("on_start")
+  local _ <close> = control.begin(run)
   train(run)
   run:call("on_end")
-  if type(run.stop) == "string" and not silent(run.options) then
+  if run.halted and not silent(run.options) then
+    print(("stopped in epoch %d after batch %d (step %d) %s%s"):format(run.epoch, run.batch, run.step, run.stop,
+      run.checkpoint and "; resume = true goes on from " .. run.checkpoint.path or ""))
+  elseif type(run.stop) == "string" and not silent(run.options) then
     print(("stopped after epoch %d: %s"):format(run.epoch, run.stop))
   end
   return run.history, run

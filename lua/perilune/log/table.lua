@@ -2,7 +2,9 @@
 --- Rows of figures as text: CSV (RFC 4180) and JSON Lines. Every row is written at once and flushed, so what a killed
 -- run leaves behind can be read.
 -- @module perilune.log.table
+local core = require "perilune.core"
 local options = require "perilune.options"
+local steps = require "perilune.log.steps"
 
 local fail, describe = options.fail, options.describe
 local M = {}
@@ -46,12 +48,13 @@ local Log = {}
 -- The file is opened at once, so that a wrong path is told where it was written; what it holds from an earlier run goes
 -- when the first row is written: by then T.fit has said whether it goes on with that run.
 local function open(who, path, opts)
-  opts = options.check(who, opts, { "append" })
+  opts = options.check(who, opts, { "append", "every" })
+  local every = steps.option(who, opts.every)
   if type(path) ~= "string" then fail("%s: the path must be a string, got %s", who, describe(path)) end
   local f, message, code = io.open(path, "a+")
   if not f then return nil, message, "io", code end
   f:setvbuf("full")
-  return { file = f, path = path, who = who, fresh = not opts.append }
+  return { file = f, path = path, who = who, fresh = not opts.append, every = every }
 end
 
 -- Without the rows of an earlier run. → true; or nil, message, "io", code
@@ -86,22 +89,31 @@ function Log:close()
   return true
 end
 
--- As a callback of T.fit: a row an epoch.
-local function on_epoch(self, run)
-  local ok, message = self:write(run.row)
+-- As a callback of T.fit: a row an epoch, or with every = n those of log/steps.lua.
+local function sure(self, row)
+  local ok, message = self:write(row)
   if not ok then error(message, 0) end
 end
+local function on_epoch(self, run) sure(self, self.every and steps.measured(run, self.known) or run.row) end
+local function on_batch(self, run)
+  local row = self.every and steps.row(self, run)
+  if row then sure(self, row) end
+end
 
--- A run that goes on: rows of its own that are there already stay, those behind the epoch in which it goes on are
--- written anew. A file of another kind is an error, not overwritten.
-local function on_start(self, run)
-  if not run.resumed_from then return end
+-- Where T.fit says how it stands, and looks for what it shall do: beside a log that is a file.
+local function beside(self) return core.file_facts(self.path) == "file" and self.path or nil end
+
+-- A run that goes on: rows of its own that are there already stay, those behind the epoch (with every: the step) in
+-- which it goes on are written anew. A file of another kind is an error, not overwritten.
+local function keep_rows(self, run)
+  local name, most = "epoch", run.resumed_from - 1
+  if self.every then name, most = "step", run.step end
   self.file:seek("set", 0)
-  local kept, epoch_of = {}, nil
+  local kept, number_of = {}, nil
   for line in self.file:lines "L" do
-    epoch_of = epoch_of or self:epochs(line)
-    local epoch = epoch_of(line)
-    if not epoch or epoch < run.resumed_from then kept[#kept + 1] = line end
+    number_of = number_of or self:numbers(line, name)
+    local number = number_of(line)
+    if not number or number <= most then kept[#kept + 1] = line end
   end
   local text = table.concat(kept)
   self.fresh, self.columns = true, self.header and self.header(text)
@@ -109,8 +121,20 @@ local function on_start(self, run)
   if not ok then error(message, 0) end
 end
 
+local function on_start(self, run)
+  if run.resumed_from then keep_rows(self, run) end
+  if not self.every then return end
+  steps.begin(self, run)
+  if self.header and not self.columns then self.to_come = steps.names(run) end
+  if self.header then
+    self.known = {}
+    for _, key in ipairs(self.columns or self.to_come) do self.known[key] = true end
+  end
+end
+
 local function class(name, methods)
-  local C = { __name = name, close = Log.close, on_epoch = on_epoch, on_start = on_start }
+  local C = { __name = name, close = Log.close, on_epoch = on_epoch, on_batch = on_batch,
+    on_start = on_start, beside = beside }
   for key, f in pairs(methods) do C[key] = f end
   C.__index, C.__close, C.__gc = C, Log.close, Log.close
   return C
@@ -139,10 +163,10 @@ local function words_of(line)
 end
 
 local Csv = class("log.csv", {
-  -- A line → the epoch of its row: its number in the column of that name.
-  epochs = function(_, header)
+  -- A line → the epoch or step of its row: its number in the column of that name.
+  numbers = function(_, header, name)
     local at
-    for i, word in ipairs(words_of(header)) do if word == "epoch" then at = i end end
+    for i, word in ipairs(words_of(header)) do if word == name then at = i end end
     return function(line) return at and math.tointeger(tonumber(words_of(line)[at])) end
   end,
   header = function(text) return text ~= "" and words_of(text:match "^[^\n]*") or nil end,
@@ -152,7 +176,7 @@ local Csv = class("log.csv", {
     if type(row) ~= "table" then fail("log.csv: a table of values is wanted, got %s", describe(row)) end
     local text = ""
     if not self.columns then
-      self.columns = sorted(row)
+      self.columns = self.to_come or sorted(row)
       text = cells(self.columns)
     end
     local known, out = {}, {}
@@ -176,6 +200,7 @@ function M.csv(path, opts)
     self.columns = Csv.header(self.file:read "L" or "")
     self.file:seek("end", 0)
   end
+  if self.every then steps.keep(self) end
   return setmetatable(self, Csv)
 end
 
@@ -195,7 +220,10 @@ local function json(v)
 end
 
 local Jsonl = class("log.jsonl", {
-  epochs = function() return function(line) return math.tointeger(tonumber(line:match '"epoch":(%d+)')) end end,
+  numbers = function(_, _, name)
+    local pattern = ('"%s":(%%d+)'):format(name)
+    return function(line) return math.tointeger(tonumber(line:match(pattern))) end
+  end,
   --- Adds a row, an object a line.
   write = function(self, row)
     if type(row) ~= "table" then fail("log.jsonl: a table of values is wanted, got %s", describe(row)) end
@@ -209,6 +237,7 @@ local Jsonl = class("log.jsonl", {
 function M.jsonl(path, opts)
   local self, message, code = open("log.jsonl", path, opts)
   if not self then return nil, message, code end
+  if self.every then steps.keep(self) end
   return setmetatable(self, Jsonl)
 end
 

@@ -8,6 +8,7 @@
 local core = require "perilune.core"
 local options = require "perilune.options"
 local proto = require "perilune.log.proto"
+local steps = require "perilune.log.steps"
 
 local fail, describe = options.fail, options.describe
 local TensorBoard = { __name = "log.tensorboard" }
@@ -25,7 +26,7 @@ local function put(self, event)
   local ok, message, code = self.file:write(length, ("<I4"):pack(masked(length)), event, ("<I4"):pack(masked(event)))
   if not ok then return nil, ("%s: %s"):format(self.path, message), "io", code end
   local now = core.clock()
-  if now - self.flushed >= self.every then return self:flush() end
+  if now - self.flushed >= self.flush_every then return self:flush() end
   return true
 end
 
@@ -136,10 +137,24 @@ function TensorBoard:write(row)
 end
 
 function TensorBoard:on_epoch(run)
-  local ok, message = self:write(run.row)
+  local ok, message = self:write(self.every and steps.measured(run) or run.row)
   if ok then ok, message = self:flush() end
   if not ok then error(message, 0) end
 end
+
+function TensorBoard:on_start(run)
+  if self.every then steps.begin(self, run) end
+end
+
+function TensorBoard:on_batch(run)
+  local row = self.every and steps.row(self, run)
+  if not row then return end
+  local ok, message = self:write(row)
+  if not ok then error(message, 0) end
+end
+
+-- Where T.fit says how it stands, and looks for what it shall do.
+function TensorBoard:beside() return self.dir .. "/perilune" end
 
 --- Hands what is written to the system; happens by itself every `flush` seconds (10).
 function TensorBoard:flush()
@@ -164,7 +179,7 @@ local made = 0 -- files of this process: two in one second need different names
 --- @tparam string dir the folder, made where it is missing; each call starts a file in it
 -- @treturn log, or nil, message, code
 return function(dir, opts)
-  opts = options.check("log.tensorboard", opts, { "flush" })
+  opts = options.check("log.tensorboard", opts, { "flush", "every" })
   if type(dir) ~= "string" or dir == "" then fail("log.tensorboard: a folder is wanted, got %s", describe(dir)) end
   local ok, message, code = core.mkdirs(dir)
   if not ok then return nil, message, code end
@@ -173,10 +188,12 @@ return function(dir, opts)
   local path = ("%s/events.out.tfevents.%010d.%s.%d.%d"):format(dir, os.time(), (host:gsub("[^%w%.-]", "_")), pid, made)
   local f, why, errno = io.open(path, "wb")
   if not f then return nil, why, "io", errno end
-  local self = setmetatable({ file = f, path = path, dir = dir, steps = {}, every = opts.flush or 10,
-    flushed = core.clock(), epoch = os.time() - core.clock() }, TensorBoard)
+  local self = setmetatable({ file = f, path = path, dir = dir, steps = {},
+    every = steps.option("log.tensorboard", opts.every), flush_every = opts.flush or 10, flushed = core.clock(),
+    epoch = os.time() - core.clock() }, TensorBoard)
   ok, message, code = event(self, nil, 3, "brain.Event:2")
   if ok then ok, message, code = self:flush() end
   if not ok then return nil, message, code end
+  if self.every then steps.keep(self) end
   return self
 end
