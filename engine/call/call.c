@@ -208,6 +208,7 @@ static bool lies_right(const Call *c, int i) {
   const PlArray *a = c->arr[i];
   if (PL_UNLIKELY(c->layout != 0) && (a->ndim == 4 || a->ndim == 5)) return pl_is_channels_last(a);
   if (a->contiguous || repeats(c, i) || spread(c, i)) return true;
+  if (i == 0 && (c->op->flags & PL_F_STRIDED) && c->device == PL_CPU) return true;
   return (c->op->flags & PL_F_ANY_STRIDES) && c->device != PL_CPU && pl_channels_last(a);
 }
 

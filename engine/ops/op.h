@@ -281,8 +281,10 @@ enum {
   PL_F_COSTLY = 1 << 25,   /* recomputed as seldom as a PL_HEAVY op */
 
   /* devices */
-  PL_F_MOVES = 1 << 26,  /* its result is on the device that attribute 0 says */
-  PL_F_CROSSES = 1 << 27 /* copies between devices by itself: inputs and output may be on different ones */
+  PL_F_MOVES = 1 << 26,   /* its result is on the device that attribute 0 says */
+  PL_F_CROSSES = 1 << 27, /* copies between devices by itself: inputs and output may be on different ones */
+
+  PL_F_STRIDED = 1 << 28 /* with PL_F_CONTIGUOUS: the CPU's kernel takes any strides of input 0 */
 };
 
 struct PlOp {

@@ -8,6 +8,16 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "kernels/base.h"
+
+/* n elements are reduced to each of m results (isa/reduce_body.h): element k of result r is x[r * ld + k] in rows and
+ * x[k * ld + r] in columns, of which there are at most PLK_COLS; "across" it is the other way round, with the bits that the
+ * same array gives when it lies as rows or columns do. Results of rows are written, those of columns added to `out`, or
+ * compared with it. */
+typedef enum PlkForm { PLK_ROWS, PLK_COLUMNS, PLK_ROWS_ACROSS, PLK_COLUMNS_ACROSS, PLK_FORMS } PlkForm;
+typedef enum PlkCore { PLK_CORE_SUM, PLK_CORE_MAX, PLK_CORE_MIN, PLK_CORE_PROD } PlkCore;
+typedef void (*PlkReduceLoop)(const void *x, int64_t ld, int64_t n, int64_t m, double *out);
+
 typedef struct PlkReduceLoops {
   double (*sum_f32)(const float *x, int64_t n);
   double (*sum_f64)(const double *x, int64_t n);
@@ -16,18 +26,10 @@ typedef struct PlkReduceLoops {
   float (*min_f32)(const float *x, int64_t n);
   double (*max_f64)(const double *x, int64_t n);
   double (*min_f64)(const double *x, int64_t n);
-  /* acc[c] op= x[r * ld + c] over rows r < rows, c < cols <= PLK_COLS. */
-  void (*colsum_f32)(const float *x, int64_t ld, int64_t rows, int64_t cols, double *acc);
-  void (*colsum_f64)(const double *x, int64_t ld, int64_t rows, int64_t cols, double *acc);
   /* part[c] += x[r * ld + c], as colsum adds up to PLK_COLSUM_ROWS rows; all but the last piece of them a multiple of 8. */
   void (*colpart_f32)(const float *x, int64_t ld, int64_t rows, int64_t cols, float *part);
   void (*colpart_f64)(const double *x, int64_t ld, int64_t rows, int64_t cols, double *part);
-  void (*colmax_f32)(const float *x, int64_t ld, int64_t rows, int64_t cols, double *acc);
-  void (*colmin_f32)(const float *x, int64_t ld, int64_t rows, int64_t cols, double *acc);
-  /* sum, max and min of `rows` rows of n elements that follow each other */
-  void (*sums_f32)(const float *x, int64_t n, int64_t rows, double *out);
-  void (*maxs_f32)(const float *x, int64_t n, int64_t rows, double *out);
-  void (*mins_f32)(const float *x, int64_t n, int64_t rows, double *out);
+  PlkReduceLoop plain[PL_BF16 + 1][PLK_CORE_PROD][PLK_FORMS]; /* of f32, f64, f16 and bf16; NULL: none at this level */
 } PlkReduceLoops;
 
 enum {
@@ -36,17 +38,16 @@ enum {
   PLK_COLSUM_ROWS = 256 /* the same for rows of colsum */
 };
 
-/* Mapped elements joined in double (isa/reduce_map.c): of a row, its output's value being c; of columns, into acc. */
-typedef struct PlkMapLoop {
-  double (*row_f32)(const float *x, int64_t n, double c);
-  void (*col_f32)(const float *x, int64_t ld, int64_t rows, int64_t cols, const double *c, double *acc);
-  double (*row_f64)(const double *x, int64_t n, double c);
-  void (*col_f64)(const double *x, int64_t ld, int64_t rows, int64_t cols, const double *c, double *acc);
+/* Mapped elements joined in double (isa/reduce_map.c), with the outputs' values c (NULL: none): of rows that are ld apart, or
+ * of columns, into acc. */
+typedef struct PlkMapLoop { /* by dtype: f32, f64, f16, bf16 */
+  void (*row[PL_BF16 + 1])(const void *x, int64_t ld, int64_t n, int64_t rows, const double *c, double *out);
+  void (*col[PL_BF16 + 1])(const void *x, int64_t ld, int64_t rows, int64_t cols, const double *c, double *acc);
 } PlkMapLoop;
 
 typedef struct PlkMapLoops {
   PlkMapLoop square, diff, sqdiff, abs, prod;       /* sums of x^2, x - c, (x - c)^2, |x|; the product */
-  PlkMapLoop exp;                                   /* sums of exp(x - c): columns alone */
+  PlkMapLoop exp;                                   /* sums of exp(x - c): columns of f32 and f64 alone */
   int64_t (*count_u8)(const uint8_t *x, int64_t n); /* that are not 0 */
   int64_t (*count_f32)(const float *x, int64_t n);
   int64_t (*count_i64)(const int64_t *x, int64_t n);

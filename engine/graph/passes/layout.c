@@ -50,6 +50,7 @@ PlStatus pl_pass_layout(PlGraph *f, int32_t *removed) {
       PlGVal v = f->nodes[i].in[k];
       const PlOp *op = f->nodes[i].op;
       if ((op->flags & PL_F_REPEATED) && k >= op->nin - op->nopt) continue; /* seldom more than one element */
+      if ((op->flags & PL_F_STRIDED) && k == 0 && v >= 0 && f->vals[v].device == PL_CPU) continue;
       if ((f->nodes[i].op->flags & PL_F_CONTIGUOUS) && !(f->nodes[i].flags & PL_FN_VIEW) && v >= 0 && !f->vals[v].contiguous)
         s = dense(&l, i, k);
     }

@@ -47,7 +47,8 @@ PL_OP(sum, REDUCTION(PLK_R_SUM),
                  "--> {4., 6.}  -- f32[2] cpu\t{{3.},\n"
                  "-->  {7.}}  -- f32[2,1] cpu",
       .formula = "dx = dy", .nattr = 3, .attrs = {DIMS, A_DTYPE_OPT("dtype")},
-      .flags = PL_F_LINEAR | PL_F_CONTIGUOUS | PL_F_ANY_STRIDES | PL_F_POLY, .batch = pl_batch_dims, .infer = sum_infer, .grad = sum_grad);
+      .flags = PL_F_LINEAR | PL_F_CONTIGUOUS | PL_F_STRIDED | PL_F_ANY_STRIDES | PL_F_POLY, .batch = pl_batch_dims, .infer = sum_infer,
+      .grad = sum_grad);
 
 static PlStatus mean_infer(PlInfer *c) {
   bool given = pl_attr_has(c->attrs, 2);
@@ -72,7 +73,8 @@ PL_OP(mean, REDUCTION(PLK_R_MEAN),
       .example = "local x = T.tensor { { 1, 2 }, { 3, 4 } }\n"
                  "print(x:mean(), x:mean(1))  --> 2.5000  -- f32[] cpu\t{2., 3.}  -- f32[2] cpu",
       .formula = "dx = dy / n", .nattr = 3, .attrs = {DIMS, A_DTYPE_OPT("dtype")},
-      .flags = PL_F_LINEAR | PL_F_CONTIGUOUS | PL_F_ANY_STRIDES, .batch = pl_batch_dims, .infer = mean_infer, .grad = mean_grad);
+      .flags = PL_F_LINEAR | PL_F_CONTIGUOUS | PL_F_STRIDED | PL_F_ANY_STRIDES, .batch = pl_batch_dims, .infer = mean_infer,
+      .grad = mean_grad);
 
 static PlStatus nansum_grad(PlMaker *g) {
   PlVal v = g_to_input(g, g->dy[0], (PlDtype)g->outd[0].dtype, 0);
@@ -82,8 +84,8 @@ static PlStatus nansum_grad(PlMaker *g) {
 
 PL_OP(nansum, REDUCTION(PLK_R_NANSUM), .doc = "The sum with NaN counted as 0.",
       .example = "print(T.tensor { 1, 0 / 0, 2 }:nansum())  --> 3.  -- f32[] cpu", .formula = "dx = dy where x is not NaN, else 0",
-      .nattr = 3, .attrs = {DIMS, A_DTYPE_OPT("dtype")}, .flags = PL_F_CONTIGUOUS | PL_F_POLY, .batch = pl_batch_dims, .infer = sum_infer,
-      .grad = nansum_grad);
+      .nattr = 3, .attrs = {DIMS, A_DTYPE_OPT("dtype")}, .flags = PL_F_CONTIGUOUS | PL_F_STRIDED | PL_F_POLY, .batch = pl_batch_dims,
+      .infer = sum_infer, .grad = nansum_grad);
 
 /* ---- sum_to ------------------------------------------------------------------------------------------ */
 
@@ -121,9 +123,9 @@ PL_OP(sum_to, .doc = "x summed down to a shape that broadcasts to x's: the adjoi
       .example = "print(T.sum_to(T.ones(2, 3), nil, { shape = { 1, 3 } }))  --> {{2., 2., 2.}}  -- f32[1,3] cpu",
       .formula = "dx = dy broadcast", .nin = 2, .nopt = 1, .nout = 1, .nattr = 1, .args = {"x", "shape_values"},
       .attrs = {{.name = "shape", .type = PL_A_SHAPE, .optional = true}}, .cls = PL_REDUCTION, .batch = pl_batch_sum_to,
-      .rows = {PL_ROWS_TO, 0, "f:c", &plk_cpu_sum_pieces}, .flags = PL_F_LINEAR | PL_F_CONTIGUOUS | PL_F_ANY_STRIDES | PL_F_POLY,
-      .reads_values = 2, .sizes = 2, .sized = &pl_op_sum_to, .infer = sum_to_infer, .grad = sum_to_grad, .fused = {1 + PLK_FUSED_SUM},
-      PL_KERNEL(sum_to));
+      .rows = {PL_ROWS_TO, 0, "f:c", &plk_cpu_sum_pieces},
+      .flags = PL_F_LINEAR | PL_F_CONTIGUOUS | PL_F_STRIDED | PL_F_ANY_STRIDES | PL_F_POLY, .reads_values = 2, .sizes = 2,
+      .sized = &pl_op_sum_to, .infer = sum_to_infer, .grad = sum_to_grad, .fused = {1 + PLK_FUSED_SUM}, PL_KERNEL(sum_to));
 
 /* ---- prod ---------------------------------------------------------------------------------------------- */
 
@@ -167,8 +169,8 @@ static PlStatus prod_grad(PlMaker *g) {
 PL_OP(prod, .autocast = PL_CAST_F32, REDUCTION(PLK_R_PROD),
       .doc = "The product over the dims given, or of all elements. Integers and bools multiply in i64.",
       .example = "print(T.tensor { 2, 3, 4 }:prod())  --> 24.  -- f32[] cpu", .formula = "dx_j = dy * product of the other elements",
-      .nattr = 3, .attrs = {DIMS, A_DTYPE_OPT("dtype")}, .flags = PL_F_CONTIGUOUS | PL_F_POLY, .batch = pl_batch_dims, .infer = prod_infer,
-      .grad = prod_grad);
+      .nattr = 3, .attrs = {DIMS, A_DTYPE_OPT("dtype")}, .flags = PL_F_CONTIGUOUS | PL_F_STRIDED | PL_F_POLY, .batch = pl_batch_dims,
+      .infer = prod_infer, .grad = prod_grad);
 
 static void pass_dim(const PlMaker *g, const PlOp *op, PlAttrs *a) {
   pl_attrs_init(op, a);
@@ -245,7 +247,7 @@ static PlStatus extreme_grad(PlMaker *g) {
         .doc = "The " WORD " over the dims given, or of all elements; NaN wins. Equal elements "                              \
                "share the gradient. A reduced dim must not be empty.",                                                        \
         .example = EXAMPLE, .formula = "dx = dy [x = y] / count(x = y)", .nattr = 2, .attrs = {DIMS}, .batch = pl_batch_dims, \
-        .flags = PL_F_CONTIGUOUS | PL_F_POLY, .infer = extreme_infer, .grad = extreme_grad);
+        .flags = PL_F_CONTIGUOUS | PL_F_STRIDED | PL_F_POLY, .infer = extreme_infer, .grad = extreme_grad);
 EXTREME(amax, PLK_R_AMAX, "largest value", "print(T.tensor { { 1, 5 }, { 7, 2 } }:amax(1))  --> {7., 5.}  -- f32[2] cpu")
 EXTREME(amin, PLK_R_AMIN, "smallest value", "print(T.tensor { { 1, 5 }, { 7, 2 } }:amin(1))  --> {1., 2.}  -- f32[2] cpu")
 
@@ -263,12 +265,12 @@ static PlStatus whole_grad(PlMaker *g) {
   return g->status;
 }
 
-#define WHOLE(NAME, CODE, BATCH, WORD, EXAMPLE)                                                                                \
-  PL_OP(NAME, REDUCTION(CODE),                                                                                                 \
-        .doc = "The " WORD " of all elements; what x:max() and x:min() "                                                       \
-               "without a dim do. Equal elements share the gradient.",                                                         \
-        .example = EXAMPLE, .formula = "dx = dy [x = y] / count(x = y)", .flags = PL_F_CONTIGUOUS | PL_F_POLY, .batch = BATCH, \
-        .infer = whole_infer, .grad = whole_grad);
+#define WHOLE(NAME, CODE, BATCH, WORD, EXAMPLE)                                                                               \
+  PL_OP(NAME, REDUCTION(CODE),                                                                                                \
+        .doc = "The " WORD " of all elements; what x:max() and x:min() "                                                      \
+               "without a dim do. Equal elements share the gradient.",                                                        \
+        .example = EXAMPLE, .formula = "dx = dy [x = y] / count(x = y)", .flags = PL_F_CONTIGUOUS | PL_F_STRIDED | PL_F_POLY, \
+        .batch = BATCH, .infer = whole_infer, .grad = whole_grad);
 WHOLE(max_all, PLK_R_AMAX, pl_batch_max_all, "largest", "print(T.max_all(T.tensor { 1, 5, 2 }))  --> 5.  -- f32[] cpu")
 WHOLE(min_all, PLK_R_AMIN, pl_batch_min_all, "smallest", "print(T.min_all(T.tensor { 4, 1, 2 }))  --> 1.  -- f32[] cpu")
 
@@ -279,7 +281,7 @@ static PlStatus count_infer(PlInfer *c) { return pl_infer_reduced(c, PL_I64); }
 
 #define TRUTH(NAME, CODE, INFER, DOC, EXAMPLE)                                                                      \
   PL_OP(NAME, REDUCTION(CODE), .doc = DOC, .example = EXAMPLE, .nattr = 2, .attrs = {DIMS}, .batch = pl_batch_dims, \
-        .flags = PL_F_CONTIGUOUS | PL_F_NOGRAD_OK, .infer = INFER);
+        .flags = PL_F_CONTIGUOUS | PL_F_STRIDED | PL_F_NOGRAD_OK, .infer = INFER);
 TRUTH(any, PLK_R_ANY, truth_infer, "Whether any element is not 0, over the dims given or all; bool (u8 for u8).",
       "print(T.tensor({ false, true }):any())  --> true  -- bool[] cpu")
 TRUTH(all, PLK_R_ALL, truth_infer, "Whether no element is 0, over the dims given or all; bool (u8 for u8). True of nothing.",
@@ -300,4 +302,5 @@ static PlStatus logsumexp_grad(PlMaker *g) {
 
 PL_OP(logsumexp, REDUCTION(PLK_R_LOGSUMEXP), .doc = "log(sum(exp(x))) over the dims given or all, without overflow.",
       .example = "print(T.tensor { 1, 2, 3 }:logsumexp())  --> 3.4076  -- f32[] cpu", .formula = "dx = dy exp(x - y)", .nattr = 2,
-      .attrs = {DIMS}, .flags = PL_F_CONTIGUOUS | PL_F_POLY, .batch = pl_batch_dims, .infer = logsumexp_infer, .grad = logsumexp_grad);
+      .attrs = {DIMS}, .flags = PL_F_CONTIGUOUS | PL_F_STRIDED | PL_F_POLY, .batch = pl_batch_dims, .infer = logsumexp_infer,
+      .grad = logsumexp_grad);

@@ -163,10 +163,10 @@ static void means(const PlkPool *p, int64_t begin, int64_t end) {
   for (int64_t at = begin; at < end; at += 64) {
     const int64_t n = plk_min64(end - at, 64);
     const void *src = plane_at(p, p->x, at * p->insize);
-    if (p->dtype == PL_F32) l->sums_f32(src, p->insize, n, sum);
+    l->plain[p->dtype][PLK_CORE_SUM][PLK_ROWS](src, p->insize, p->insize, n, sum);
     for (int64_t i = 0; i < n; i++)
       if (p->dtype == PL_F32) ((float *)p->y)[at + i] = (float)(sum[i] / size);
-      else ((double *)p->y)[at + i] = l->sum_f64((const double *)src + i * p->insize, p->insize) / size;
+      else ((double *)p->y)[at + i] = sum[i] / size;
   }
 }
 

@@ -65,14 +65,14 @@ PLK_LANE PlkV_f64 plk_max_f64(PlkV_f64 acc, PlkV_f64 v) {
 #endif
 }
 
-/* v < acc ? v : acc; and lanes in which a NaN was seen. */
+/* v < acc ? v : acc; and lanes in which a NaN was seen in either. */
 #if defined(__AVX512F__)
 typedef __mmask16 PlkSeen_f32;
 typedef __mmask8 PlkSeen_f64;
 PLK_LANE PlkV_f32 plk_min_f32(PlkV_f32 acc, PlkV_f32 v) { return (PlkV_f32)_mm512_min_ps((__m512)v, (__m512)acc); }
 PLK_LANE PlkV_f64 plk_min_f64(PlkV_f64 acc, PlkV_f64 v) { return (PlkV_f64)_mm512_min_pd((__m512d)v, (__m512d)acc); }
-PLK_LANE PlkSeen_f32 plk_nan_f32(PlkV_f32 v) { return _mm512_cmp_ps_mask((__m512)v, (__m512)v, _CMP_UNORD_Q); }
-PLK_LANE PlkSeen_f64 plk_nan_f64(PlkV_f64 v) { return _mm512_cmp_pd_mask((__m512d)v, (__m512d)v, _CMP_UNORD_Q); }
+PLK_LANE PlkSeen_f32 plk_nans_f32(PlkV_f32 v, PlkV_f32 w) { return _mm512_cmp_ps_mask((__m512)v, (__m512)w, _CMP_UNORD_Q); }
+PLK_LANE PlkSeen_f64 plk_nans_f64(PlkV_f64 v, PlkV_f64 w) { return _mm512_cmp_pd_mask((__m512d)v, (__m512d)w, _CMP_UNORD_Q); }
 #define PLK_NONE_SEEN           0
 #define PLK_OR_SEEN(type, a, b) ((type)((a) | (b)))
 PLK_LANE bool plk_seen_f32(PlkSeen_f32 m) { return m != 0; }
@@ -88,8 +88,8 @@ PLK_LANE PlkV_f64 plk_min_f64(PlkV_f64 acc, PlkV_f64 v) {
   const PlkM_f64 m = (PlkM_f64)(v < acc);
   return (PlkV_f64)(((PlkM_f64)v & m) | ((PlkM_f64)acc & ~m));
 }
-PLK_LANE PlkSeen_f32 plk_nan_f32(PlkV_f32 v) { return (PlkM_f32)(v != v); }
-PLK_LANE PlkSeen_f64 plk_nan_f64(PlkV_f64 v) { return (PlkM_f64)(v != v); }
+PLK_LANE PlkSeen_f32 plk_nans_f32(PlkV_f32 v, PlkV_f32 w) { return (PlkM_f32)(v != v) | (PlkM_f32)(w != w); }
+PLK_LANE PlkSeen_f64 plk_nans_f64(PlkV_f64 v, PlkV_f64 w) { return (PlkM_f64)(v != v) | (PlkM_f64)(w != w); }
 #define PLK_NONE_SEEN \
   { 0 }
 #define PLK_OR_SEEN(type, a, b) ((a) | (b))

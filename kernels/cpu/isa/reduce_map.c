@@ -3,76 +3,86 @@
  * products in double whatever the element, exponentials of floats, counts of what is not zero. Rows run in four times
  * eight lanes that join as a tree; columns take four rows at a time. */
 #include "kernels/base.h"
-#include "kernels/cpu/isa/lanes.h"
+#include "kernels/cpu/isa/halves.h"
 #include "kernels/cpu/isa/level.h"
 #include "kernels/cpu/loops.h"
 #include "kernels/cpu/vmath/vmath.h"
 
-typedef float F8 __attribute__((vector_size(32), aligned(4), may_alias));
-#define LOAD_f32(p) __builtin_convertvector(*(const F8 *)(p), PlkV_f64)
-#define LOAD_f64(p) (*(const PlkV_f64 *)(p))
+#define LOAD_f32(p)  __builtin_convertvector(*(const PlkH_f32 *)(p), PlkV_f64)
+#define LOAD_f64(p)  plk_in_f64(p)
+#define LOAD_bf16(p) __builtin_convertvector(plk_eight_bf16(p), PlkV_f64)
+#define LOAD_f16(p)  __builtin_convertvector(plk_eight_f16(p), PlkV_f64)
 
 PLK_LANE PlkV_f64 magnitude(PlkV_f64 v) { return (PlkV_f64)((PlkM_f64)v & INT64_MAX); }
 
 /* MAP of elements v with the output's c, joined by J from START on. */
-#define MAPPED(S, sfx, name, START, J, VMAP, MAP)                                                                                \
-  static double name##_row_##sfx(const S *x, int64_t n, double aux) {                                                            \
-    const PlkV_f64 c = (PlkV_f64){0} + aux;                                                                                      \
-    PlkV_f64 a[4], v;                                                                                                            \
-    (void)c;                                                                                                                     \
-    for (int j = 0; j < 4; j++) a[j] = (PlkV_f64){0} + (double)(START);                                                          \
-    int64_t i = 0;                                                                                                               \
-    for (; i + 32 <= n; i += 32)                                                                                                 \
-      for (int j = 0; j < 4; j++) {                                                                                              \
-        v = LOAD_##sfx(x + i + 8 * j);                                                                                           \
-        a[j] = a[j] J(VMAP);                                                                                                     \
-      }                                                                                                                          \
-    for (; i + 8 <= n; i += 8) {                                                                                                 \
-      v = LOAD_##sfx(x + i);                                                                                                     \
-      a[0] = a[0] J(VMAP);                                                                                                       \
-    }                                                                                                                            \
-    a[0] = (a[0] J a[1])J(a[2] J a[3]);                                                                                          \
-    double all = ((a[0][0] J a[0][4])J(a[0][2] J a[0][6]))J((a[0][1] J a[0][5])J(a[0][3] J a[0][7]));                            \
-    for (; i < n; i++) {                                                                                                         \
-      const double v1 = (double)x[i], c1 = aux;                                                                                  \
-      (void)c1;                                                                                                                  \
-      all = all J(MAP);                                                                                                          \
-    }                                                                                                                            \
-    return all;                                                                                                                  \
-  }                                                                                                                              \
-  static inline double name##_one_##sfx(S x, double c1) {                                                                        \
-    const double v1 = (double)x;                                                                                                 \
-    (void)c1;                                                                                                                    \
-    return MAP;                                                                                                                  \
-  }                                                                                                                              \
-  static void name##_col_##sfx(const S *x, int64_t ld, int64_t rows, int64_t cols, const double *aux, double *PL_RESTRICT acc) { \
-    static const double none[PLK_COLS];                                                                                          \
-    const double *PL_RESTRICT c = aux ? aux : none;                                                                              \
-    int64_t r = 0;                                                                                                               \
-    for (; r + 4 <= rows; r += 4, x += 4 * ld)                                                                                   \
-      for (int64_t k = 0; k < cols; k++)                                                                                         \
-        acc[k] = acc[k] J((name##_one_##sfx(x[k], c[k]) J name##_one_##sfx(x[k + ld], c[k]))                                     \
-                              J(name##_one_##sfx(x[k + 2 * ld], c[k]) J name##_one_##sfx(x[k + 3 * ld], c[k])));                 \
-    for (; r < rows; r++, x += ld)                                                                                               \
-      for (int64_t k = 0; k < cols; k++) acc[k] = acc[k] J name##_one_##sfx(x[k], c[k]);                                         \
+#define MAPPED(S, sfx, name, START, J, VMAP, MAP)                                                                                    \
+  PLK_LANE double name##_of_##sfx(const S *x, int64_t n, double aux) {                                                               \
+    const PlkV_f64 c = (PlkV_f64){0} + aux;                                                                                          \
+    PlkV_f64 a[4], v;                                                                                                                \
+    (void)c;                                                                                                                         \
+    for (int j = 0; j < 4; j++) a[j] = (PlkV_f64){0} + (double)(START);                                                              \
+    int64_t i = 0;                                                                                                                   \
+    for (; i + 32 <= n; i += 32)                                                                                                     \
+      for (int j = 0; j < 4; j++) {                                                                                                  \
+        v = LOAD_##sfx(x + i + 8 * j);                                                                                               \
+        a[j] = a[j] J(VMAP);                                                                                                         \
+      }                                                                                                                              \
+    for (; i + 8 <= n; i += 8) {                                                                                                     \
+      v = LOAD_##sfx(x + i);                                                                                                         \
+      a[0] = a[0] J(VMAP);                                                                                                           \
+    }                                                                                                                                \
+    a[0] = (a[0] J a[1])J(a[2] J a[3]);                                                                                              \
+    double all = ((a[0][0] J a[0][4])J(a[0][2] J a[0][6]))J((a[0][1] J a[0][5])J(a[0][3] J a[0][7]));                                \
+    for (; i < n; i++) {                                                                                                             \
+      const double v1 = (double)plk_one_##sfx(x[i]), c1 = aux;                                                                       \
+      (void)c1;                                                                                                                      \
+      all = all J(MAP);                                                                                                              \
+    }                                                                                                                                \
+    return all;                                                                                                                      \
+  }                                                                                                                                  \
+  static void name##_row_##sfx(const void *xv, int64_t ld, int64_t n, int64_t rows, const double *aux, double *out) {                \
+    const S *x = xv;                                                                                                                 \
+    for (int64_t r = 0; r < rows; r++) out[r] = name##_of_##sfx(x + r * ld, n, aux ? aux[r] : 0);                                    \
+  }                                                                                                                                  \
+  static inline double name##_one_##sfx(S x, double c1) {                                                                            \
+    const double v1 = (double)plk_one_##sfx(x);                                                                                      \
+    (void)c1;                                                                                                                        \
+    return MAP;                                                                                                                      \
+  }                                                                                                                                  \
+  static void name##_col_##sfx(const void *xv, int64_t ld, int64_t rows, int64_t cols, const double *aux, double *PL_RESTRICT acc) { \
+    const S *x = xv;                                                                                                                 \
+    static const double none[PLK_COLS];                                                                                              \
+    const double *PL_RESTRICT c = aux ? aux : none;                                                                                  \
+    int64_t r = 0;                                                                                                                   \
+    for (; r + 4 <= rows; r += 4, x += 4 * ld)                                                                                       \
+      for (int64_t k = 0; k < cols; k++)                                                                                             \
+        acc[k] = acc[k] J((name##_one_##sfx(x[k], c[k]) J name##_one_##sfx(x[k + ld], c[k]))                                         \
+                              J(name##_one_##sfx(x[k + 2 * ld], c[k]) J name##_one_##sfx(x[k + 3 * ld], c[k])));                     \
+    for (; r < rows; r++, x += ld)                                                                                                   \
+      for (int64_t k = 0; k < cols; k++) acc[k] = acc[k] J name##_one_##sfx(x[k], c[k]);                                             \
   }
-#define BOTH(name, START, J, VMAP, MAP)         \
-  MAPPED(float, f32, name, START, J, VMAP, MAP) \
-  MAPPED(double, f64, name, START, J, VMAP, MAP)
-BOTH(square, 0, +, v *v, v1 *v1)
-BOTH(diff, 0, +, v - c, v1 - c1)
-BOTH(sqdiff, 0, +, (v - c) * (v - c), (v1 - c1) * (v1 - c1))
-BOTH(abs, 0, +, magnitude(v), vm_abs_f64(v1))
-BOTH(prod, 1, *, v, v1)
+#define EACH(name, START, J, VMAP, MAP)            \
+  MAPPED(float, f32, name, START, J, VMAP, MAP)    \
+  MAPPED(double, f64, name, START, J, VMAP, MAP)   \
+  MAPPED(uint16_t, f16, name, START, J, VMAP, MAP) \
+  MAPPED(uint16_t, bf16, name, START, J, VMAP, MAP)
+EACH(square, 0, +, v *v, v1 *v1)
+EACH(diff, 0, +, v - c, v1 - c1)
+EACH(sqdiff, 0, +, (v - c) * (v - c), (v1 - c1) * (v1 - c1))
+EACH(abs, 0, +, magnitude(v), vm_abs_f64(v1))
+EACH(prod, 1, *, v, v1)
 
 /* Sums of exp(x - c): each column in float, added up in double. */
-static void exp_col_f32(const float *x, int64_t ld, int64_t rows, int64_t cols, const double *aux, double *PL_RESTRICT acc) {
+static void exp_col_f32(const void *xv, int64_t ld, int64_t rows, int64_t cols, const double *aux, double *PL_RESTRICT acc) {
+  const float *x = xv;
   float c[PLK_COLS];
   for (int64_t k = 0; k < cols; k++) c[k] = (float)aux[k];
   for (int64_t r = 0; r < rows; r++, x += ld)
     for (int64_t k = 0; k < cols; k++) acc[k] += (double)vm_exp_f32(x[k] - c[k]);
 }
-static void exp_col_f64(const double *x, int64_t ld, int64_t rows, int64_t cols, const double *aux, double *PL_RESTRICT acc) {
+static void exp_col_f64(const void *xv, int64_t ld, int64_t rows, int64_t cols, const double *aux, double *PL_RESTRICT acc) {
+  const double *x = xv;
   for (int64_t r = 0; r < rows; r++, x += ld)
     for (int64_t k = 0; k < cols; k++) acc[k] += vm_exp_f64(x[k] - aux[k]);
 }
@@ -116,16 +126,19 @@ static void sum_col_i64(const int64_t *x, int64_t ld, int64_t rows, int64_t cols
     for (int64_t k = 0; k < cols; k++) acc[k] = (int64_t)((uint64_t)acc[k] + (uint64_t)x[k]);
 }
 
-#define PAIR(name) \
-  { name##_row_f32, name##_col_f32, name##_row_f64, name##_col_f64 }
+#define LOOPS(name)                                                                                                                        \
+  {                                                                                                                                        \
+    {name##_row_f32, name##_row_f64, name##_row_f16, name##_row_bf16}, { name##_col_f32, name##_col_f64, name##_col_f16, name##_col_bf16 } \
+  }
+_Static_assert(PL_F32 == 0 && PL_F64 == 1 && PL_F16 == 2 && PL_BF16 == 3, "their order");
 extern const PlkMapLoops PLK_ISA_NAME(plk_map_table);
 const PlkMapLoops PLK_ISA_NAME(plk_map_table) = {
-    .square = PAIR(square),
-    .diff = PAIR(diff),
-    .sqdiff = PAIR(sqdiff),
-    .abs = PAIR(abs),
-    .prod = PAIR(prod),
-    .exp = {NULL, exp_col_f32, NULL, exp_col_f64},
+    .square = LOOPS(square),
+    .diff = LOOPS(diff),
+    .sqdiff = LOOPS(sqdiff),
+    .abs = LOOPS(abs),
+    .prod = LOOPS(prod),
+    .exp = {.col = {exp_col_f32, exp_col_f64}},
     .count_u8 = count_row_u8,
     .count_f32 = count_row_f32,
     .count_i64 = count_row_i64,

@@ -78,7 +78,9 @@ PlStatus plk_cpu_sum_to(const PlkCall *c) {
     if (d < lead || (y->shape[d - lead] == 1 && x->shape[d] != 1)) mask |= 1u << d;
   if (x->numel == y->numel) { /* gradient makers ask also where nothing was broadcast */
     PlkNd w = {.n = 0};
-    plk_nd_dim(&w, x->numel, 1, 1);
+    int64_t to[PL_MAX_DIM];
+    plk_nd_strides(x->ndim, x->shape, to);
+    for (int d = 0; d < x->ndim; d++) plk_nd_dim(&w, x->shape[d], to[d], x->strides[d]);
     return plk_nd_cast(y->data, (PlDtype)y->dtype, x->data, (PlDtype)x->dtype, &w);
   }
   PlkReduceJob job = {.x = x, .mask = mask, .out = c->out[0], .comp = plk_comp(y->dtype)};

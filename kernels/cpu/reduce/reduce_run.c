@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * The reduction engine. x is seen as [O][R][I]: O kept, R reduced, I kept (other orders are copied into
- * [kept][reduced] first). I = 1 reduces rows, else whole columns move together. R is cut into blocks whose
+ * [kept][reduced] first). Rows are reduced one by one, columns move together; arrays that lie transposed are read as they lie,
+ * in the order of additions that they would have row-major. R is cut into blocks whose
  * size depends on the shape alone; block results are combined in order as a tree. */
 #include "kernels/cpu/reduce/reduce_run.h"
 
@@ -9,6 +10,8 @@
 
 #include "kernels/cpu/isa/level.h"
 #include "kernels/cpu/loops.h"
+#include "kernels/cpu/shape/strided_copy.h"
+#include "kernels/cpu/shape/transpose.h"
 
 PLK_ISA_DECLARE(const PlkReduceLoops, plk_reduce_table);
 const PlkReduceLoops *plk_reduce_loops(void) { return &PLK_ISA_PICK(plk_reduce_table); }
@@ -32,10 +35,12 @@ typedef struct Run {
   int dtype;
   How how;
   const PlkMapLoop *map;
-  int64_t O, R, I;
+  PlkReduceShape s;
+  PlkReduceLoop loop; /* that does it all, of `ld`; else across tiles are transposed first */
+  size_t item;
   int64_t rblock, nblock, ctile, nctile; /* reduced elements in a block; columns in a tile */
-  bool direct;                           /* tiles can be read in place */
-  Acc *part;                             /* [nblock][O * I], with more than one block */
+  bool direct, turn;                     /* tiles can be read in place; are transposed */
+  Acc *part;                             /* [nblock][O I], with more than one block */
 } Run;
 
 /* ---- pieces -------------------------------------------------------------------------------------- */
@@ -114,27 +119,27 @@ static int64_t counted(const Run *r, int64_t count, int64_t n) {
   return r->job->core == PLK_CORE_SUM ? count : r->job->core == PLK_CORE_MAX ? count > 0 : count == n;
 }
 
-/* n elements of output o, from offset `at`, in one pass. */
-static Acc row_mapped(const Run *r, int64_t o, int64_t at, int64_t n) {
-  const void *x = (const char *)r->x + (size_t)at * pl_dtype_size((PlDtype)r->dtype);
+/* n elements of output o at x, in one pass. */
+static Acc row_mapped(const Run *r, int64_t o, const void *x, int64_t n) {
   const PlkMapLoops *l = plk_map_loops();
   if (r->how == SUM_I64) return (Acc){.i = l->sum_i64(x, n)};
   if (r->how == COUNT)
     return (Acc){.i = counted(r, r->dtype == PL_F32 ? l->count_f32(x, n) : r->dtype == PL_I64 ? l->count_i64(x, n) : l->count_u8(x, n), n)};
-  const double c = r->job->aux ? r->job->aux[o] : 0;
-  return (Acc){.f = r->dtype == PL_F32 ? r->map->row_f32(x, n, c) : r->map->row_f64(x, n, c)};
+  Acc a;
+  r->map->row[r->dtype](x, 0, n, 1, r->job->aux ? r->job->aux + o : NULL, &a.f);
+  return a;
 }
 
-static Acc row_block(const Run *r, int64_t o, int64_t r0, int64_t r1) {
-  if (r->how != TILES) return row_mapped(r, o, o * r->R + r0, r1 - r0);
+static Acc row_at(const Run *r, int64_t o, const void *x, int64_t rows) {
+  if (r->how != TILES) return row_mapped(r, o, x, rows);
   _Alignas(64) double buf[TILE];
   const double *aux = r->job->aux ? r->job->aux + o : NULL;
-  int64_t step = r->direct ? r1 - r0 : TILE;
+  int64_t step = r->direct ? rows : TILE;
   Acc a = start_of(r->job);
-  for (int64_t at = r0; at < r1; at += step) {
-    int64_t n = r1 - at < step ? r1 - at : step;
-    Acc b = row_tile(r, plk_reduce_tile(r->job, r->x, r->dtype, r->direct, buf, o * r->R + at, n, aux, 0), n);
-    a = at == r0 ? b : combine(r->job, a, b);
+  for (int64_t at = 0; at < rows; at += step) {
+    int64_t n = rows - at < step ? rows - at : step;
+    Acc b = row_tile(r, plk_reduce_tile(r->job, x, r->dtype, r->direct, buf, at, n, aux, 0), n);
+    a = at == 0 ? b : combine(r->job, a, b);
   }
   return a;
 }
@@ -160,54 +165,68 @@ static void col_row(const PlkReduceJob *j, const void *v, int64_t n, Acc *acc) {
   }
 }
 
-static void col_mapped(const Run *r, int64_t base, int64_t rows, int64_t n, const double *aux, Acc *acc) {
-  const void *x = (const char *)r->x + (size_t)base * pl_dtype_size((PlDtype)r->dtype);
+static void col_mapped(const Run *r, const void *x, int64_t ld, int64_t rows, int64_t n, const double *aux, Acc *acc) {
   const PlkMapLoops *l = plk_map_loops();
   int64_t *i = &acc->i; /* a union of two types of one size */
-  if (r->how == SUM_I64) l->colsum_i64(x, r->I, rows, n, i);
-  else if (r->how == MAP && r->dtype == PL_F32) r->map->col_f32(x, r->I, rows, n, aux, &acc->f);
-  else if (r->how == MAP) r->map->col_f64(x, r->I, rows, n, aux, &acc->f);
+  if (r->how == SUM_I64) l->colsum_i64(x, ld, rows, n, i);
+  else if (r->how == MAP) r->map->col[r->dtype](x, ld, rows, n, aux, &acc->f);
   else {
     for (int64_t c = 0; c < n; c++) i[c] = 0;
-    if (r->dtype == PL_F32) l->colcount_f32(x, r->I, rows, n, i);
-    else if (r->dtype == PL_I64) l->colcount_i64(x, r->I, rows, n, i);
-    else l->colcount_u8(x, r->I, rows, n, i);
+    if (r->dtype == PL_F32) l->colcount_f32(x, ld, rows, n, i);
+    else if (r->dtype == PL_I64) l->colcount_i64(x, ld, rows, n, i);
+    else l->colcount_u8(x, ld, rows, n, i);
     for (int64_t c = 0; c < n; c++) i[c] = counted(r, i[c], rows);
   }
 }
 
-/* Rows r0 … r1 of columns c0 … c0 + n of outer index o, into acc. */
-static void col_block(const Run *r, int64_t o, int64_t r0, int64_t r1, int64_t c0, int64_t n, Acc *acc) {
+/* `rows` rows at x, ld apart, of n columns from output `at` on, into acc. */
+static void cols_at(const Run *r, const void *x, int64_t ld, int64_t rows, int64_t n, int64_t at, Acc *acc) {
   const PlkReduceJob *j = r->job;
   _Alignas(64) double buf[TILE];
-  for (int64_t c = 0; c < n; c++) acc[c] = start_of(j);
-  int64_t base = (o * r->R + r0) * r->I + c0, rows = r1 - r0;
-  double *d = &acc->f; /* Acc is as large as a double */
-  const double *aux = j->aux ? j->aux + o * r->I + c0 : NULL;
+  const double *aux = j->aux ? j->aux + at : NULL;
   if (r->how != TILES) {
-    col_mapped(r, base, rows, n, aux, acc);
+    col_mapped(r, x, ld, rows, n, aux, acc);
     return;
   }
-  if (r->direct && j->comp == PLK_CF32 && j->core != PLK_CORE_PROD) {
-    (j->core == PLK_CORE_SUM   ? r->loops->colsum_f32
-     : j->core == PLK_CORE_MAX ? r->loops->colmax_f32
-                               : r->loops->colmin_f32)((const float *)r->x + base, r->I, rows, n, d);
-    return;
+  for (int64_t k = 0; k < rows; k++) col_row(j, plk_reduce_tile(j, x, r->dtype, r->direct, buf, k * ld, n, aux, 1), n, acc);
+}
+
+/* Elements from a row of a transposed tile to the next: an odd number of lines of the cache, which go to all of its sets. */
+static int64_t apart(size_t item, int64_t n) {
+  const int64_t line = 64 / (int64_t)item;
+  return ((n + line - 1) / line | 1) * line;
+}
+
+/* Elements r0 … r1 of outputs c0 … c0 + n of outer index o, into acc; turned: room for a tile. */
+static void col_block(const Run *r, int64_t o, int64_t r0, int64_t r1, int64_t c0, int64_t n, void *turned, Acc *acc) {
+  const PlkReduceShape *s = &r->s;
+  const int64_t rows = r1 - r0, at = o * s->I + c0;
+  const char *x = (const char *)r->x + (size_t)(o * s->so + r0 * s->sr + c0 * s->si) * r->item;
+  for (int64_t c = 0; c < n; c++) acc[c] = start_of(r->job);
+  if (r->loop && !r->turn) r->loop(x, s->across && !s->rows ? s->si : s->sr, rows, n, &acc->f); /* Acc is as large as a double */
+  else if (!r->turn) cols_at(r, x, s->sr, rows, n, at, acc);
+  else if (s->rows) {
+    const int64_t ld = apart(r->item, rows);
+    plk_transpose(r->item)(turned, ld, x, s->sr, rows, n);
+    if (r->loop) r->loop(turned, ld, rows, n, &acc->f);
+    else if (r->how == MAP) r->map->row[r->dtype](turned, ld, rows, n, r->job->aux ? r->job->aux + at : NULL, &acc->f);
+    else
+      for (int64_t c = 0; c < n; c++) acc[c] = row_at(r, at + c, (const char *)turned + (size_t)(c * ld) * r->item, rows);
+  } else {
+    const int64_t ld = apart(r->item, n);
+    plk_transpose(r->item)(turned, ld, x, s->si, n, rows);
+    if (r->loop) r->loop(turned, ld, rows, n, &acc->f);
+    else cols_at(r, turned, ld, rows, n, at, acc);
   }
-  if (r->direct && j->comp == PLK_CF64 && j->core == PLK_CORE_SUM) {
-    r->loops->colsum_f64((const double *)r->x + base, r->I, rows, n, d);
-    return;
-  }
-  for (int64_t k = 0; k < rows; k++, base += r->I) col_row(j, plk_reduce_tile(j, r->x, r->dtype, r->direct, buf, base, n, aux, 1), n, acc);
 }
 
 /* ---- the end ----------------------------------------------------------------------------------------- */
 
 static double post(const Run *r, double v, int64_t at) {
   const PlkReduceJob *j = r->job;
-  double n = (double)r->R - j->p;
+  double n = (double)r->s.R - j->p;
   switch (j->post) {
-  case PLK_POST_MEAN: return v / (double)(j->count ? j->count : r->R);
+  case PLK_POST_MEAN: return v / (double)(j->count ? j->count : r->s.R);
   case PLK_POST_SQRT: return sqrt(v);
   case PLK_POST_ROOT: return pow(v, 1 / j->p);
   case PLK_POST_VAR: return v / (n > 0 ? n : 0);
@@ -234,7 +253,7 @@ static void finish(const Run *r, Acc *acc, int64_t at, int64_t n) {
 
 /* Pairwise over the blocks of one output element. */
 static Acc tree(const Run *r, int64_t at, int64_t b0, int64_t n) {
-  if (n == 1) return r->part[b0 * r->O * r->I + at];
+  if (n == 1) return r->part[b0 * r->s.O * r->s.I + at];
   int64_t h = n / 2;
   return combine(r->job, tree(r, at, b0, h), tree(r, at, b0 + h, n - h));
 }
@@ -250,17 +269,15 @@ static PlStatus finish_body(void *ctx, int64_t begin, int64_t end) {
   return PL_OK;
 }
 
-/* Rows of floats one after the other, with their results. */
+/* Rows that one loop does, with their results. */
 static PlStatus short_rows_body(void *ctx, int64_t begin, int64_t end) {
   const Run *r = ctx;
   Acc acc[TILE];
-  double *d = &acc->f;
   for (int64_t o = begin; o < end; o += TILE) {
     const int64_t n = end - o < TILE ? end - o : TILE;
-    const PlkCore core = r->job->core;
-    (core == PLK_CORE_SUM   ? r->loops->sums_f32
-     : core == PLK_CORE_MAX ? r->loops->maxs_f32
-                            : r->loops->mins_f32)((const float *)r->x + o * r->R, r->R, n, d);
+    const char *x = (const char *)r->x + (size_t)(o * r->s.so) * r->item;
+    if (r->loop) r->loop(x, r->s.so, r->s.R, n, &acc->f);
+    else r->map->row[r->dtype](x, r->s.so, r->s.R, n, r->job->aux ? r->job->aux + o : NULL, &acc->f);
     finish(r, acc, o, n);
   }
   return PL_OK;
@@ -272,11 +289,13 @@ static PlStatus row_body(void *ctx, int64_t begin, int64_t end) {
   Acc acc[64];
   int64_t first = begin, n = 0;
   for (int64_t it = begin; it < end; it++) {
-    int64_t o = it / r->nblock, r0 = it % r->nblock * r->rblock;
-    int64_t r1 = r0 + r->rblock < r->R ? r0 + r->rblock : r->R;
-    Acc a = row_block(r, o, r0, r1);
+    const int64_t o = it / r->nblock, r0 = it % r->nblock * r->rblock, rows = r->s.R - r0 < r->rblock ? r->s.R - r0 : r->rblock;
+    const char *x = (const char *)r->x + (size_t)(o * r->s.so + r0) * r->item;
+    Acc a;
+    if (r->loop) r->loop(x, 0, rows, 1, &a.f);
+    else a = row_at(r, o, x, rows);
     if (r->nblock > 1) {
-      r->part[it % r->nblock * r->O + o] = a;
+      r->part[it % r->nblock * r->s.O + o] = a;
       continue;
     }
     acc[n++] = a;
@@ -290,15 +309,21 @@ static PlStatus row_body(void *ctx, int64_t begin, int64_t end) {
 
 static PlStatus col_body(void *ctx, int64_t begin, int64_t end) {
   const Run *r = ctx;
+  const int64_t I = r->s.I, R = r->s.R;
   Acc acc[PLK_COLS];
+  void *turned = NULL;
+  const int64_t most = R < r->rblock ? R : r->rblock;
+  const int64_t room = r->s.rows ? r->ctile * apart(r->item, most) : most * apart(r->item, r->ctile);
+  if (r->turn) PL_TRY(plk_scratch((size_t)room * r->item, &turned));
   for (int64_t it = begin; it < end; it++) {
     int64_t t = it % r->nctile, b = it / r->nctile % r->nblock, o = it / r->nctile / r->nblock;
-    int64_t c0 = t * r->ctile, n = r->I - c0 < r->ctile ? r->I - c0 : r->ctile;
-    int64_t r0 = b * r->rblock, r1 = r0 + r->rblock < r->R ? r0 + r->rblock : r->R;
-    Acc *to = r->nblock > 1 ? r->part + b * r->O * r->I + o * r->I + c0 : acc;
-    col_block(r, o, r0, r1, c0, n, to);
-    if (r->nblock == 1) finish(r, acc, o * r->I + c0, n);
+    int64_t c0 = t * r->ctile, n = I - c0 < r->ctile ? I - c0 : r->ctile;
+    int64_t r0 = b * r->rblock, r1 = r0 + r->rblock < R ? r0 + r->rblock : R;
+    Acc *to = r->nblock > 1 ? r->part + b * r->s.O * I + o * I + c0 : acc;
+    col_block(r, o, r0, r1, c0, n, turned, to);
+    if (r->nblock == 1) finish(r, acc, o * I + c0, n);
   }
+  plk_scratch_free(turned);
   return PL_OK;
 }
 
@@ -310,33 +335,53 @@ int64_t plk_reduce_block(int64_t cols) {
   return ROW_BLOCK / tile < 64 ? 64 : ROW_BLOCK / tile;
 }
 
+/* The loop that does it all, and how many columns go together. Few elements are not worth all the lanes of sums across. */
+static void choose(Run *r) {
+  enum { LANES = 128, TURNED = 1 << 15, WIDEST = 64 };
+  const PlkReduceJob *j = r->job;
+  const PlkReduceShape *s = &r->s;
+  const int64_t rows = s->R < r->rblock ? s->R : r->rblock;
+  const bool plain = j->pre == PLK_PRE_NONE && j->core != PLK_CORE_PROD && r->dtype <= PL_BF16 && plk_comp(r->dtype) == j->comp;
+  const PlkForm form = s->rows ? PLK_ROWS : PLK_COLUMNS, lies = s->rows ? PLK_ROWS_ACROSS : PLK_COLUMNS_ACROSS;
+  r->loop = plain ? r->loops->plain[r->dtype][j->core][form] : NULL;
+  r->turn = s->across;
+  if (s->across && plain && (!s->rows || j->core != PLK_CORE_SUM || rows >= LANES) && r->loops->plain[r->dtype][j->core][lies])
+    r->loop = r->loops->plain[r->dtype][j->core][lies], r->turn = false;
+  r->ctile = s->I < PLK_COLS ? s->I : PLK_COLS;
+  if (!r->turn) return;
+  int64_t most = TURNED / rows & ~(int64_t)7;
+  if (most < 8) most = 8;
+  if (most > WIDEST) most = WIDEST;
+  if (r->ctile > most) r->ctile = most;
+}
+
 static PlStatus run(Run *r) {
-  int64_t kept = r->O * r->I, n;
-  bool rows = r->I == 1;
-  r->ctile = rows ? 1 : r->I < PLK_COLS ? r->I : PLK_COLS;
-  r->nctile = rows ? 1 : (r->I + r->ctile - 1) / r->ctile;
-  r->rblock = plk_reduce_block(rows ? 1 : r->I);
-  r->nblock = r->R <= r->rblock ? 1 : (r->R + r->rblock - 1) / r->rblock;
+  const PlkReduceShape *s = &r->s;
+  const int64_t kept = s->O * s->I;
+  const bool rows = s->rows && !s->across;
+  r->rblock = plk_reduce_block(s->rows ? 1 : s->I);
+  r->nblock = s->R <= r->rblock ? 1 : (s->R + r->rblock - 1) / r->rblock;
+  choose(r);
+  r->nctile = (s->I + r->ctile - 1) / r->ctile;
   void *part = NULL;
   if (r->nblock > 1) PL_TRY(plk_scratch((size_t)(r->nblock * kept) * sizeof(Acc), &part));
   r->part = part;
-  int64_t items = r->O * r->nblock * r->nctile, work = (r->R < r->rblock ? r->R : r->rblock) * r->ctile;
+  int64_t items = s->O * r->nblock * r->nctile, work = (s->R < r->rblock ? s->R : r->rblock) * r->ctile;
   int64_t block = work >= PLK_GRAIN ? 1 : PLK_GRAIN / (work ? work : 1);
-  const bool floats = rows && r->nblock == 1 && r->direct && r->job->comp == PLK_CF32 && r->how == TILES;
-  PlkBody body = floats ? short_rows_body : rows ? row_body : col_body;
-  PlStatus s = items <= block ? body(r, 0, items) : plk_parallel(items, block, body, r);
-  if (s == PL_OK && r->nblock > 1) {
-    n = PLK_GRAIN / r->nblock + 1;
-    s = kept <= n ? finish_body(r, 0, kept) : plk_parallel(kept, n, finish_body, r);
+  PlkBody body = rows && r->nblock == 1 && (r->loop || r->how == MAP) ? short_rows_body : rows ? row_body : col_body;
+  PlStatus status = items <= block ? body(r, 0, items) : plk_parallel(items, block, body, r);
+  if (status == PL_OK && r->nblock > 1) {
+    const int64_t n = PLK_GRAIN / r->nblock + 1;
+    status = kept <= n ? finish_body(r, 0, kept) : plk_parallel(kept, n, finish_body, r);
   }
   plk_scratch_free(part);
-  return s;
+  return status;
 }
 
 /* Nothing to reduce over: the start value everywhere. */
 static PlStatus run_empty(Run *r, int64_t numel) {
   Acc acc[64];
-  r->R = 0;
+  r->s.R = 0;
   for (int64_t at = 0; at < numel; at += 64) {
     int64_t n = numel - at < 64 ? numel - at : 64;
     for (int64_t i = 0; i < n; i++) acc[i] = start_of(r->job);
@@ -348,7 +393,7 @@ static PlStatus run_empty(Run *r, int64_t numel) {
 /* Whether one pass does the job; exponentials of rows go faster through tiles. */
 static How how(const PlkReduceJob *j, int dtype, bool rows, const PlkMapLoop **map) {
   const PlkMapLoops *l = plk_map_loops();
-  const bool plain = dtype == PL_F32 || dtype == PL_F64, sum = j->core == PLK_CORE_SUM;
+  const bool sum = j->core == PLK_CORE_SUM;
   if (j->comp == PLK_CI64) {
     if (j->pre == PLK_PRE_NONZERO && (dtype == PL_F32 || dtype == PL_I64 || dtype == PL_U8 || dtype == PL_BOOL)) return COUNT;
     if (sum && j->pre == PLK_PRE_NONE && dtype == PL_BOOL) return COUNT;
@@ -361,31 +406,49 @@ static How how(const PlkReduceJob *j, int dtype, bool rows, const PlkMapLoop **m
          : sum && j->pre == PLK_PRE_ABS                     ? &l->abs
          : sum && j->pre == PLK_PRE_EXPDIFF && !rows        ? &l->exp
                                                             : NULL;
-  return plain && *map ? MAP : TILES;
+  return *map && dtype <= PL_BF16 && (rows ? (*map)->row[dtype] != NULL : (*map)->col[dtype] != NULL) ? MAP : TILES;
+}
+
+/* The same job of a row-major copy. */
+static PlStatus run_dense(const PlkReduceJob *job) {
+  int64_t strides[PL_MAX_DIM];
+  PlArray x = *job->x;
+  void *copy;
+  PlkNd walk;
+  x.strides = strides, x.contiguous = 1;
+  plk_nd_strides(x.ndim, x.shape, strides);
+  plk_nd_walk(&walk, &x, job->x);
+  const size_t size = pl_dtype_size((PlDtype)x.dtype);
+  PL_TRY(plk_scratch((size_t)x.numel * size, &copy));
+  PlkReduceJob dense = *job;
+  dense.x = &x;
+  x.data = copy;
+  PlStatus s = plk_nd_copy(copy, job->x->data, &walk, size);
+  if (s == PL_OK) s = plk_reduce_run(&dense);
+  plk_scratch_free(copy);
+  return s;
 }
 
 PlStatus plk_reduce_run(const PlkReduceJob *job) {
   const PlArray *x = job->x;
-  Run r = {.job = job, .loops = plk_reduce_loops(), .x = x->data, .dtype = x->dtype};
-  PlkReduceShape shape;
+  Run r = {.job = job, .loops = plk_reduce_loops(), .x = x->data, .dtype = x->dtype, .item = pl_dtype_size((PlDtype)x->dtype)};
   void *copy = NULL;
   r.direct = job->pre == PLK_PRE_NONE && plk_comp_direct(x->dtype, job->comp);
-  const bool plain = plk_reduce_shape(x, job->mask, &shape);
   if (x->numel == 0) {
     int64_t kept = 1;
     for (int d = 0; d < x->ndim; d++)
       if (!(job->mask >> d & 1)) kept *= x->shape[d];
     return run_empty(&r, kept);
   }
-  int64_t around[3];
-  if (!plain && job->core == PLK_CORE_SUM && job->comp != PLK_CI64 && !job->aux && plk_reduce_around(x, job->mask, around))
-    return plk_reduce_twice(job, around);
-  if (!plain) {
-    PL_TRY(plk_reduce_permute(x, job->mask, &shape, &copy));
+  if (!plk_reduce_shape(x, job->mask, &r.s)) {
+    int64_t around[3];
+    if (!x->contiguous) return run_dense(job);
+    if (job->core == PLK_CORE_SUM && job->comp != PLK_CI64 && !job->aux && plk_reduce_around(x, job->mask, around))
+      return plk_reduce_twice(job, around);
+    PL_TRY(plk_reduce_permute(x, job->mask, &r.s, &copy));
     r.x = copy;
   }
-  r.O = shape.O, r.R = shape.R, r.I = shape.I;
-  r.how = how(job, x->dtype, r.I == 1, &r.map);
+  r.how = how(job, x->dtype, r.s.rows, &r.map);
   PlStatus s = run(&r);
   plk_scratch_free(copy);
   return s;

@@ -3,9 +3,9 @@
 #ifndef PL_KERNELS_CPU_REDUCE_REDUCE_RUN_H
 #define PL_KERNELS_CPU_REDUCE_REDUCE_RUN_H
 
+#include "kernels/cpu/loops.h"
 #include "kernels/cpu/rows.h"
 
-typedef enum PlkCore { PLK_CORE_SUM, PLK_CORE_PROD, PLK_CORE_MAX, PLK_CORE_MIN } PlkCore;
 /* EXPDIFF, SQDIFF and DIFF take aux[output element]. */
 typedef enum PlkPre {
   PLK_PRE_NONE,
@@ -29,7 +29,7 @@ typedef enum PlkPost {
 } PlkPost;
 
 typedef struct PlkReduceJob {
-  const PlArray *x; /* contiguous */
+  const PlArray *x; /* any strides */
   uint32_t mask;    /* bit d: dimension d is reduced; bits beyond ndim are ignored */
   PlkCore core;
   PlkPre pre;
@@ -52,16 +52,21 @@ enum { PLK_REDUCE_TILE = 512 };
 const void *plk_reduce_tile(const PlkReduceJob *job, const void *x, int dtype, bool direct, void *buf, int64_t at, int64_t n,
                             const double *aux, int step);
 
-/* O kept, R reduced, I kept elements. */
+/* O kept, R reduced, I kept elements; element (o, r, i) is o so + r sr + i si from the first, result (o, i) is o I + i.
+ * `rows`: in row-major order the reduced dims are last, and are added as rows are, which then lie in x one after the other
+ * (I = 1, sr = 1) or across (si = 1, I kept dims that run along x). Else columns are added, which lie side by side (si = 1)
+ * or across (sr = 1). */
 typedef struct PlkReduceShape {
-  int64_t O, R, I;
+  int64_t O, R, I, so, sr, si;
+  bool rows, across;
 } PlkReduceShape;
-/* Collapses dims of equal kind. Returns false if x is not [kept][reduced][kept]; then a copy of it is, with I = 1. */
+/* Collapses dims of equal kind. Returns false if x is no such thing; then a copy of it is. */
 bool plk_reduce_shape(const PlArray *x, uint32_t mask, PlkReduceShape *shape);
-/* Whether x is [reduced][kept][reduced], with rows at its end that are worth a pass of their own. */
+/* Whether x, which is contiguous, is [reduced][kept][reduced], with rows at its end that are worth a pass of their own. */
 bool plk_reduce_around(const PlArray *x, uint32_t mask, int64_t shape[3]);
 /* Float sums of it, as of biases' gradients: rows first, then what they left. */
 PlStatus plk_reduce_twice(const PlkReduceJob *job, const int64_t shape[3]);
+/* A copy with the reduced dims last. */
 PlStatus plk_reduce_permute(const PlArray *x, uint32_t mask, PlkReduceShape *shape, void **copy);
 /* Reduced elements in a block, whose results are combined as a tree; for `cols` columns reduced together, 1: rows. */
 int64_t plk_reduce_block(int64_t cols);

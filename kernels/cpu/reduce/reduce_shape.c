@@ -1,25 +1,42 @@
 /* SPDX-License-Identifier: MIT
- * How a reduction sees its array: [kept][reduced][kept], or a copy whose reduced dims are last (reduce_run.h), or, for sums
+ * How a reduction sees its array: [kept][reduced][kept], in place wherever one of them runs along memory, or a copy whose reduced dims are last (reduce_run.h), or, for sums
  * around a kept dim, twice. */
 #include "kernels/cpu/reduce/reduce_run.h"
 #include "kernels/cpu/shape/strided_copy.h"
 
 bool plk_reduce_shape(const PlArray *x, uint32_t mask, PlkReduceShape *r) {
-  r->O = r->R = r->I = 1;
-  int stage = 0; /* 0: in O, 1: in R, 2: in I */
+  enum { MOST = 3 };
+  int64_t size[MOST], step[MOST];
+  bool reduced[MOST];
+  int n = 0, at = -1; /* at: the reduced one */
   for (int d = 0; d < x->ndim; d++) {
-    int64_t n = x->shape[d];
-    if (n == 1) continue;
-    if (mask >> d & 1) {
-      if (stage == 2) return false;
-      stage = 1;
-      r->R *= n;
-    } else {
-      if (stage == 1) stage = 2;
-      *(stage == 2 ? &r->I : &r->O) *= n;
+    const bool red = mask >> d & 1;
+    if (x->shape[d] == 1) continue;
+    if (n > 0 && reduced[n - 1] == red && step[n - 1] == x->strides[d] * x->shape[d]) {
+      size[n - 1] *= x->shape[d], step[n - 1] = x->strides[d];
+      continue;
     }
+    if (n == MOST || (red && at >= 0)) return false;
+    if (red) at = n;
+    size[n] = x->shape[d], step[n] = x->strides[d], reduced[n++] = red;
   }
-  return true;
+  *r = (PlkReduceShape){.O = 1, .R = 1, .I = 1, .sr = 1, .si = 1, .rows = true};
+  if (at >= 0) r->R = size[at], r->sr = step[at];
+  const int before = at < 0 ? n : at, after = at < 0 ? 0 : n - 1 - at;
+  if (after == 0) {
+    if (before > 0) r->O = size[0], r->so = step[0];
+    if (before <= 1 && r->sr == 1) return true;
+    r->across = true;
+    if (at < 0 || before == 0 || step[before - 1] != 1) return false;
+    if (before == 1) r->O = 1, r->so = 0;
+    r->I = size[before - 1];
+    return true;
+  }
+  if (after > 1 || before > 1) return false;
+  if (before > 0) r->O = size[0], r->so = step[0];
+  r->I = size[at + 1], r->si = step[at + 1];
+  r->rows = false, r->across = r->si != 1;
+  return r->si == 1 || r->sr == 1;
 }
 
 bool plk_reduce_around(const PlArray *x, uint32_t mask, int64_t shape[3]) {
@@ -37,10 +54,8 @@ bool plk_reduce_around(const PlArray *x, uint32_t mask, int64_t shape[3]) {
 
 PlStatus plk_reduce_permute(const PlArray *x, uint32_t mask, PlkReduceShape *r, void **copy) {
   PlkNd walk = {.n = 0};
-  int64_t step[PL_MAX_DIM], to[PL_MAX_DIM], s = 1;
-  for (int d = x->ndim; d-- > 0; s *= x->shape[d]) step[d] = s;
-  r->O = r->R = r->I = 1;
-  s = 1;
+  int64_t to[PL_MAX_DIM], s = 1;
+  *r = (PlkReduceShape){.O = 1, .R = 1, .I = 1, .sr = 1, .si = 1, .rows = true};
   for (int pass = 1; pass >= 0; pass--) /* the reduced dims are innermost */
     for (int d = x->ndim; d-- > 0;)
       if ((int)(mask >> d & 1) == pass) {
@@ -48,7 +63,8 @@ PlStatus plk_reduce_permute(const PlArray *x, uint32_t mask, PlkReduceShape *r, 
         *(pass ? &r->R : &r->O) *= x->shape[d];
       }
   const size_t size = pl_dtype_size((PlDtype)x->dtype);
-  for (int d = 0; d < x->ndim; d++) plk_nd_dim(&walk, x->shape[d], to[d], step[d]);
+  r->so = r->R;
+  for (int d = 0; d < x->ndim; d++) plk_nd_dim(&walk, x->shape[d], to[d], x->strides[d]);
   PL_TRY(plk_scratch((size_t)x->numel * size, copy));
   PlStatus status = plk_nd_copy(*copy, x->data, &walk, size);
   if (status == PL_OK) return PL_OK;
@@ -62,10 +78,11 @@ PlStatus plk_reduce_twice(const PlkReduceJob *job, const int64_t shape[3]) {
   void *part;
   PL_TRY(plk_scratch((size_t)rows[0] * sizeof(double), &part));
   PlArray x = *job->x;
-  x.ndim = 2, x.shape = rows;
+  const int64_t steps[2] = {shape[2], 1}, each_step[2] = {shape[1], 1};
+  x.ndim = 2, x.shape = rows, x.strides = steps;
   PlkReduceJob each = {.x = &x, .mask = 2, .pre = job->pre, .comp = job->comp, .p = job->p, .to = part};
   PlStatus s = plk_reduce_run(&each);
-  x.data = part, x.dtype = PL_F64, x.numel = rows[0], x.shape = left;
+  x.data = part, x.dtype = PL_F64, x.numel = rows[0], x.shape = left, x.strides = each_step;
   PlkReduceJob all = {.x = &x,
                       .mask = 1,
                       .post = job->post,

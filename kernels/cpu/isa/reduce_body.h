@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: MIT
+ * Sums and extremes of rows and columns for one stored type (reduce.c; no include guard). S is what x holds, SFX its name, C
+ * and CSFX what is computed in: f32 for f32, bf16 and f16, f64 for f64. Every loop is
+ *   f(x, ld, n, m, out): n elements are reduced to each of m outputs,
+ * and comes in four forms by where element k of output r is: ROWS x[r * ld + k], COLS x[k * ld + r], and the same sums of
+ * arrays that lie transposed, with the same bits: ROWS_ACROSS x[k * ld + r], COLS_ACROSS x[r * ld + k]. Rows are written,
+ * columns (at most PLK_COLS) are added to `out`. */
+#define CAT2(a, b)   a##_##b
+#define CAT1(a, b)   CAT2(a, b)
+#define FN(name)     CAT1(name, SFX)
+#define V            CAT1(PlkV, CSFX)
+#define L            CAT1(PLK_N, CSFX)
+#define IN           FN(plk_in)
+#define PART         FN(plk_part)
+#define ONE          FN(plk_one)
+#define LSUM         CAT1(plk_lanes_sum, CSFX)
+#define SEEN         CAT1(PlkSeen, CSFX)
+#define LARGER       CAT1(plk_max, CSFX)
+#define SMALLER      CAT1(plk_min, CSFX)
+#define ISNAN        CAT1(plk_nans, CSFX)
+#define ANYSEEN      CAT1(plk_seen, CSFX)
+#define LATER(which) CAT1(later_##which, CSFX)
+
+/* ---- sums ------------------------------------------------------------------------------------------------- */
+
+PLK_LANE double FN(sum_of)(const S *x, int64_t n) {
+  enum { STEP = 4 * L };
+  double total = 0;
+  for (int64_t at = 0; at < n; at += CHUNK) {
+    const S *p = x + at;
+    int64_t m = n - at < CHUNK ? n - at : CHUNK, i = 0;
+    V a = {0}, b = {0}, c = {0}, d = {0};
+    for (; i + STEP <= m; i += STEP) {
+      a += IN(p + i);
+      b += IN(p + i + L);
+      c += IN(p + i + 2 * L);
+      d += IN(p + i + 3 * L);
+    }
+    for (; i + L <= m; i += L) a += IN(p + i);
+    if (i < m) b += PART(p + i, m - i, 0);
+    total += LSUM((a + b) + (c + d));
+  }
+  return total;
+}
+
+static void FN(sum_rows)(const void *xv, int64_t ld, int64_t n, int64_t m, double *out) {
+  const S *x = xv;
+  for (int64_t r = 0; r < m; r++) out[r] = FN(sum_of)(x + r * ld, n);
+}
+
+/* The lane of STEP that element i < n of a chunk of n goes to. */
+#ifndef PLK_LANE_OF
+#define PLK_LANE_OF
+PLK_LANE int64_t lane_of(int64_t i, int64_t n, int64_t lanes) {
+  const int64_t step = 4 * lanes, whole = n / step * step;
+  return i < whole ? i % step : i < n / lanes * lanes ? i % lanes : lanes + i % lanes;
+}
+#endif
+
+/* w <= ACROSS rows at once: their lanes are kept side by side. */
+enum { FN(ACROSS) = 64 };
+PLK_LANE void FN(sums_across)(const S *x, int64_t ld, int64_t n, const int64_t w, double *PL_RESTRICT out) {
+  enum { STEP = 4 * L, W = FN(ACROSS) };
+  _Alignas(64) C lane[STEP][W];
+  for (int64_t r = 0; r < w; r++) out[r] = 0;
+  for (int64_t at = 0; at < n; at += CHUNK, x += CHUNK * ld) {
+    const int64_t m = n - at < CHUNK ? n - at : CHUNK;
+    memset(lane, 0, sizeof lane);
+    int64_t i = 0;
+    for (; i + 4 * STEP <= m; i += 4 * STEP)
+      for (int64_t k = 0; k < STEP; k++) {
+        const S *p = x + (i + k) * ld, *q = p + STEP * ld, *s = q + STEP * ld, *t = s + STEP * ld;
+        int64_t r = 0;
+        for (; r + L <= w; r += L) {
+          V *to = (V *)(lane[k] + r);
+          *to = (((*to + IN(p + r)) + IN(q + r)) + IN(s + r)) + IN(t + r);
+        }
+        for (; r < w; r++) lane[k][r] = (((lane[k][r] + ONE(p[r])) + ONE(q[r])) + ONE(s[r])) + ONE(t[r]);
+      }
+    for (; i < m; i++) {
+      C *to = lane[lane_of(i, m, L)];
+      const S *p = x + i * ld;
+      int64_t r = 0;
+      for (; r + L <= w; r += L) *(V *)(to + r) += IN(p + r);
+      for (; r < w; r++) to[r] += ONE(p[r]);
+    }
+    /* as LSUM((a + b) + (c + d)) */
+    double d[L][W];
+    for (int k = 0; k < L; k++)
+      for (int64_t r = 0; r < w; r++) d[k][r] = (double)((lane[k][r] + lane[k + L][r]) + (lane[k + 2 * L][r] + lane[k + 3 * L][r]));
+    for (int h = L / 2; h >= 4; h /= 2)
+      for (int k = 0; k < h; k++)
+        for (int64_t r = 0; r < w; r++) d[k][r] += d[k + h][r];
+    for (int64_t r = 0; r < w; r++) out[r] += (d[0][r] + d[2][r]) + (d[1][r] + d[3][r]);
+  }
+}
+
+static void FN(sum_rows_across)(const void *xv, int64_t ld, int64_t n, int64_t m, double *out) {
+  const S *x = xv;
+  int64_t r = 0;
+  for (; r + FN(ACROSS) <= m; r += FN(ACROSS)) FN(sums_across)(x + r, ld, n, FN(ACROSS), out + r);
+  if (r < m) FN(sums_across)(x + r, ld, n, m - r, out + r);
+}
+
+/* Columns: eight elements at a time as a tree, up to 256 in C, then in double. */
+static void FN(colpart)(const S *x, int64_t ld, int64_t rows, int64_t cols, C *PL_RESTRICT part) {
+  const S *p = x;
+  int64_t r = 0;
+  for (; r + 8 <= rows; r += 8, p += 8 * ld) {
+    int64_t c = 0;
+    for (; c + L <= cols; c += L) {
+      const S *q = p + c, *s = q + 4 * ld;
+      *(V *)(part + c) +=
+          ((IN(q) + IN(q + ld)) + (IN(q + 2 * ld) + IN(q + 3 * ld))) + ((IN(s) + IN(s + ld)) + (IN(s + 2 * ld) + IN(s + 3 * ld)));
+    }
+    for (; c < cols; c++) {
+      C v[8];
+      for (int k = 0; k < 8; k++) v[k] = ONE(p[c + k * ld]);
+      part[c] += ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7]));
+    }
+  }
+  for (; r < rows; r++, p += ld) {
+    int64_t c = 0;
+    for (; c + L <= cols; c += L) *(V *)(part + c) += IN(p + c);
+    for (; c < cols; c++) part[c] += ONE(p[c]);
+  }
+}
+
+static void FN(sum_cols)(const void *xv, int64_t ld, int64_t n, int64_t m, double *PL_RESTRICT out) {
+  const S *x = xv;
+  _Alignas(64) C part[PLK_COLS];
+  for (int64_t at = 0; at < n; at += PLK_COLSUM_ROWS) {
+    for (int64_t c = 0; c < m; c++) part[c] = 0;
+    FN(colpart)(x + at * ld, ld, n - at < PLK_COLSUM_ROWS ? n - at : PLK_COLSUM_ROWS, m, part);
+    for (int64_t c = 0; c < m; c++) out[c] += (double)part[c];
+  }
+}
+
+#ifdef TREES
+/* L columns at once; TREES makes the trees of eight of 2 L elements (f32), or of L (f64), of each: g[0], and then g[1]. */
+PLK_LANE void FN(trees)(const S *const *p, int64_t i, V *g) {
+  V v[L];
+  for (int c = 0; c < L; c++) v[c] = IN(p[c] + i);
+  TREES(v, g);
+}
+static void FN(sum_cols_across)(const void *xv, int64_t ld, int64_t n, int64_t m, double *out) {
+  enum { AT_ONCE = L, GROUPS = L / 8 };
+  for (int64_t c0 = 0; c0 < m; c0 += L) {
+    const S *p[L];
+    for (int c = 0; c < L; c++) p[c] = (const S *)xv + (c0 + c < m ? c0 + c : m - 1) * ld; /* the last once more: not kept */
+    for (int64_t at = 0; at < n; at += PLK_COLSUM_ROWS) {
+      const int64_t end = n - at < PLK_COLSUM_ROWS ? n : at + PLK_COLSUM_ROWS;
+      V part = {0}, g[2];
+      int64_t i = at;
+      for (; i + AT_ONCE <= end; i += AT_ONCE) {
+        FN(trees)(p, i, g);
+        for (int k = 0; k < GROUPS; k++) part += g[k];
+      }
+      if (GROUPS > 1 && i + 8 <= end) {
+        V v[L];
+        for (int c = 0; c < L; c++) v[c] = PART(p[c] + i, 8, 0);
+        TREES(v, g);
+        part += g[0];
+        i += 8;
+      }
+      for (; i < end; i++) {
+        V v;
+        for (int c = 0; c < L; c++) v[c] = ONE(p[c][i]);
+        part += v;
+      }
+      for (int c = 0; c < L && c0 + c < m; c++) out[c0 + c] += (double)part[c];
+    }
+  }
+}
+#endif
+
+/* ---- extremes ------------------------------------------------------------------------------------------------ */
+
+/* Of rows: NaN is looked for beside the comparisons, which pass it over; the first one is the result. Of columns a later NaN
+ * wins. Which of two zeros is kept depends on the order, so across such results are found again in it. */
+#define TAKE(BEST, a, b, p, q)                   \
+  do {                                           \
+    const V v_ = (p), w_ = (q);                  \
+    a = BEST(a, v_), b = BEST(b, w_);            \
+    nan = PLK_OR_SEEN(SEEN, nan, ISNAN(v_, w_)); \
+  } while (0)
+#define EXTREME(name, BEST, CMP, START, WHICH)                                                                  \
+  PLK_LANE C FN(name##_of)(const S *x, int64_t n) {                                                             \
+    enum { STEP = 4 * L };                                                                                      \
+    V a = PART(x, 0, START), b = a, c = a, d = a;                                                               \
+    SEEN nan = PLK_NONE_SEEN;                                                                                   \
+    int64_t i = 0;                                                                                              \
+    for (; i + STEP <= n; i += STEP) {                                                                          \
+      TAKE(BEST, a, b, IN(x + i), IN(x + i + L));                                                               \
+      TAKE(BEST, c, d, IN(x + i + 2 * L), IN(x + i + 3 * L));                                                   \
+    }                                                                                                           \
+    const V none = c; /* changes nothing */                                                                     \
+    for (; i + L <= n; i += L) TAKE(BEST, a, c, IN(x + i), none);                                               \
+    if (i < n) TAKE(BEST, b, c, PART(x + i, n - i, START), none);                                               \
+    if (PL_UNLIKELY(ANYSEEN(nan))) {                                                                            \
+      for (i = 0; i < n - 1 && ONE(x[i]) == ONE(x[i]);) i++;                                                    \
+      return ONE(x[i]);                                                                                         \
+    }                                                                                                           \
+    C lane[L];                                                                                                  \
+    *(V *)lane = BEST(BEST(a, b), BEST(c, d));                                                                  \
+    for (int w = L / 2; w; w /= 2)                                                                              \
+      for (int j = 0; j < w; j++) lane[j] = lane[j + w] CMP lane[j] ? lane[j + w] : lane[j];                    \
+    return lane[0];                                                                                             \
+  }                                                                                                             \
+  static void FN(name##_rows)(const void *xv, int64_t ld, int64_t n, int64_t m, double *out) {                  \
+    const S *x = xv;                                                                                            \
+    for (int64_t r = 0; r < m; r++) out[r] = (double)FN(name##_of)(x + r * ld, n);                              \
+  }                                                                                                             \
+  /* four rows at a time, one after the other; columns with a NaN once more, as the comparisons pass it over */ \
+  static void FN(name##_cols)(const void *xv, int64_t ld, int64_t n, int64_t m, double *PL_RESTRICT out) {      \
+    _Alignas(64) C best[PLK_COLS];                                                                              \
+    const S *p = xv;                                                                                            \
+    SEEN nan = PLK_NONE_SEEN;                                                                                   \
+    int64_t r = 0, whole = m / L * L;                                                                           \
+    for (int64_t c = 0; c < m; c++) best[c] = (C)out[c];                                                        \
+    for (; r + 4 <= n; r += 4, p += 4 * ld)                                                                     \
+      for (int64_t c = 0; c < whole; c += L) {                                                                  \
+        V b = *(V *)(best + c);                                                                                 \
+        TAKE(BEST, b, b, IN(p + c), IN(p + c + ld));                                                            \
+        TAKE(BEST, b, b, IN(p + c + 2 * ld), IN(p + c + 3 * ld));                                               \
+        *(V *)(best + c) = b;                                                                                   \
+      }                                                                                                         \
+    const bool again = ANYSEEN(nan);                                                                            \
+    p = xv;                                                                                                     \
+    if (PL_UNLIKELY(again)) whole = 0;                                                                          \
+    for (int64_t c = 0; c < m; c++) best[c] = again ? (C)out[c] : best[c];                                      \
+    for (int64_t k = 0; k < n; k++, p += ld)                                                                    \
+      for (int64_t c = k < r ? whole : 0; c < m; c++) best[c] = LATER(WHICH)(best[c], ONE(p[c]));               \
+    for (int64_t c = 0; c < m; c++) out[c] = (double)best[c];                                                   \
+  }                                                                                                             \
+  static void FN(name##_cols_across)(const void *xv, int64_t ld, int64_t n, int64_t m, double *out) {           \
+    for (int64_t c = 0; c < m; c++) {                                                                           \
+      const S *x = (const S *)xv + c * ld;                                                                      \
+      C v = FN(name##_of)(x, n), b = (C)out[c];                                                                 \
+      if (PL_UNLIKELY(v != v || v == 0))                                                                        \
+        for (int64_t k = 0; k < n; k++) b = LATER(WHICH)(b, ONE(x[k]));                                         \
+      else b = LATER(WHICH)(b, v);                                                                              \
+      out[c] = (double)b;                                                                                       \
+    }                                                                                                           \
+  }                                                                                                             \
+  /* `of` element by element */                                                                                 \
+  static C FN(name##_walk)(const S *x, int64_t ld, int64_t n) {                                                 \
+    enum { STEP = 4 * L };                                                                                      \
+    C lane[STEP];                                                                                               \
+    for (int k = 0; k < STEP; k++) lane[k] = START;                                                             \
+    for (int64_t i = 0; i < n; i++) {                                                                           \
+      const C v = ONE(x[i * ld]);                                                                               \
+      C *to = lane + lane_of(i, n, L);                                                                          \
+      if (v != v) return v;                                                                                     \
+      *to = v CMP * to ? v : *to;                                                                               \
+    }                                                                                                           \
+    for (int d = 1; d <= 2; d++) /* a and b, c and d; then these */                                             \
+      for (int k = 0; k < STEP; k += 2 * d * L)                                                                 \
+        for (int j = k; j < k + L; j++) lane[j] = lane[j + d * L] CMP lane[j] ? lane[j + d * L] : lane[j];      \
+    for (int w = L / 2; w; w /= 2)                                                                              \
+      for (int j = 0; j < w; j++) lane[j] = lane[j + w] CMP lane[j] ? lane[j + w] : lane[j];                    \
+    return lane[0];                                                                                             \
+  }                                                                                                             \
+  PLK_LANE void FN(name##s_across)(const S *x, int64_t ld, int64_t n, int64_t w, C *PL_RESTRICT b) {            \
+    for (int64_t r = 0; r < w; r++) b[r] = START;                                                               \
+    for (int64_t k = 0; k < n; k++, x += ld)                                                                    \
+      for (int64_t r = 0; r < w; r++) b[r] = LATER(WHICH)(b[r], ONE(x[r]));                                     \
+  }                                                                                                             \
+  static void FN(name##_rows_across)(const void *xv, int64_t ld, int64_t n, int64_t m, double *out) {           \
+    for (int64_t r = 0; r < m; r += FN(ACROSS)) {                                                               \
+      const int64_t w = m - r < FN(ACROSS) ? m - r : FN(ACROSS);                                                \
+      const S *x = (const S *)xv + r;                                                                           \
+      _Alignas(64) C b[FN(ACROSS)];                                                                             \
+      if (w == FN(ACROSS)) FN(name##s_across)(x, ld, n, FN(ACROSS), b);                                         \
+      else FN(name##s_across)(x, ld, n, w, b);                                                                  \
+      for (int64_t k = 0; k < w; k++) {                                                                         \
+        const bool again = b[k] != b[k] || b[k] == 0;                                                           \
+        out[r + k] = (double)(PL_UNLIKELY(again) ? FN(name##_walk)(x + k, ld, n) : b[k]);                       \
+      }                                                                                                         \
+    }                                                                                                           \
+  }
+EXTREME(max, LARGER, >, (C)-INFINITY, max)
+EXTREME(min, SMALLER, <, (C)INFINITY, min)
+
+#undef CAT2
+#undef CAT1
+#undef FN
+#undef V
+#undef L
+#undef IN
+#undef PART
+#undef ONE
+#undef LSUM
+#undef SEEN
+#undef LARGER
+#undef SMALLER
+#undef ISNAN
+#undef ANYSEEN
+#undef LATER
+#undef TAKE
+#undef EXTREME
+#undef TREES
+#undef S
+#undef SFX
+#undef C
+#undef CSFX
