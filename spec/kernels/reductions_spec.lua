@@ -1,14 +1,17 @@
 -- SPDX-License-Identifier: MIT
--- Reductions read arrays as they lie (kernels/cpu/reduce/reduce_run.c): transposed, rows of a wider matrix, in stacks. Sizes
--- are around those at which loops change their way: lanes, chunks, blocks, tiles that are transposed first. Whatever the
--- layout and the processor level's loops, the bits are those of a row-major copy, NaN and zeros of either sign included.
+-- Reductions read arrays as they lie (kernels/cpu/reduce/reduce_run.c): transposed, rows of a wider matrix, in stacks.
+-- Sizes are around those at which loops change their way: lanes, chunks, blocks, tiles that are transposed first.
+-- Whatever the layout and the processor level, the bits are those of a row-major copy, NaN and zeros of either sign
+-- included.
 
 describe("reductions of arrays as they lie", function()
   local T = require "perilune"
   local near = require "spec.support.near"
 
-  local FUNCTIONS = { "sum", "mean", "prod", "amax", "amin", "any", "count_nonzero", "nansum", "logsumexp", "norm", "var" }
-  local SIZES = { { 7, 5 }, { 8, 16 }, { 100, 37 }, { 300, 130 }, { 130, 530 }, { 1, 300 }, { 3, 70000 }, { 70000, 2 } }
+  local FUNCTIONS = { "sum", "mean", "prod", "amax", "amin", "any", "count_nonzero", "nansum", "logsumexp", "norm",
+    "var" }
+  local SIZES = { { 7, 5 }, { 8, 16 }, { 100, 37 }, { 300, 130 }, { 130, 530 }, { 1, 300 },
+    { 3, 70000 }, { 70000, 2 } }
 
   local function check(y, what)
     local dense = y:contiguous()
