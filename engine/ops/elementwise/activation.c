@@ -219,20 +219,23 @@ FROM_INTEGERS(tanhshrink, TANHSHRINK, "x - tanh(x)", "x - tanh(x); integers give
 
 /* ---- with a learned slope ----------------------------------------------------------------------------------- */
 
-/* y = x > 0 ? x : w x, w broadcast against x; made of three ops that are recorded one by one. Lua shapes a
- * per-channel weight to [C, 1, …]. */
+/* y = x (x > 0 ? 1 : w), w broadcast against x; made of three ops that are recorded one by one, so that no gradient has a
+ * factor of the branch that was not taken. Lua shapes a per-channel weight to [C, 1, …]. */
 static PlStatus prelu_expand(PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out) {
   (void)nin, (void)attrs;
-  PlTensor *zero_t = NULL, *positive = NULL, *scaled = NULL;
+  PlTensor *zero_t = NULL, *one_t = NULL, *positive = NULL, *slope = NULL;
   PlStatus s = pl_tensor_number(&zero_t, true, 0, 0);
+  if (s == PL_OK) s = pl_tensor_number(&one_t, true, 1, 1);
   PlTensor *const cmp[2] = {in[0], zero_t};
   if (s == PL_OK) s = pl_apply(&pl_op_gt, cmp, 2, NULL, &positive);
-  if (s == PL_OK) s = pl_apply(&pl_op_mul, in, 2, NULL, &scaled);
-  PlTensor *const pick[3] = {positive, in[0], scaled};
-  if (s == PL_OK) s = pl_apply(&pl_op_where, pick, 3, NULL, out);
+  PlTensor *const pick[3] = {positive, one_t, in[1]};
+  if (s == PL_OK) s = pl_apply(&pl_op_where, pick, 3, NULL, &slope);
+  PlTensor *const both[2] = {in[0], slope};
+  if (s == PL_OK) s = pl_apply(&pl_op_mul, both, 2, NULL, out);
   pl_tensor_release(zero_t);
+  pl_tensor_release(one_t);
   pl_tensor_release(positive);
-  pl_tensor_release(scaled);
+  pl_tensor_release(slope);
   return s;
 }
 PL_OP(prelu_core, .autocast = PL_CAST_LOW, .doc = "x where positive, weight x elsewhere; weight broadcasts against x.",

@@ -2,6 +2,8 @@
  * Elementwise arithmetic of two and three tensors: one paragraph an op, formula, gradient, descriptor.
  * All broadcast and promote; a gradient is summed back to its input's shape (g_give). The four of the hot
  * path have hand-written rules beside their graphs. Kernels: kernels/elementwise.h. */
+#include <math.h>
+
 #include "engine/ops/make.h"
 #include "engine/ops/names.h"
 #include "engine/tensor/tensor.h"
@@ -168,17 +170,20 @@ BINARY_FLAGS(remainder, FLAGS | PL_F_DIVIDES, "x", "y", REMAINDER, PL_PROMOTE_AL
 
 /* ---- powers ---------------------------------------------------------------------------------------------------- */
 
-/* dx = dz e x^(e-1), 0 where e = 0 (not 0·∞ at x = 0); de = dz z log x, 0 where x = 0 and e ≥ 0. */
+/* dx = dz e x^(e-1), 0 where e = 0 (not 0·∞ at x = 0); de = dz z log x, 0 where x = 0 and e ≥ 0. What is to be 0 there is
+ * the slope, made of finite numbers: a mask
+ * around the product would be within its transposed, 0·∞, in forward mode and second derivatives. */
 static PlStatus pow_grad(PlMaker *g) {
   PlVal x = strong(g, 0), e = strong(g, 1), dz = g->dy[0];
   if (g->want[0]) {
-    PlVal slope = g_mul(g, e, pl_g2(g, &pl_op_pow, x, g_addn(g, e, -1)));
-    g_give(g, 0, g_where(g, pl_g2(g, &pl_op_eq, e, zero(g)), zero(g), g_mul(g, dz, slope)));
+    PlVal flat = pl_g2(g, &pl_op_eq, e, zero(g)), safe = g_where(g, flat, pl_g_num(g, 1), e);
+    PlVal slope = g_mul(g, e, pl_g2(g, &pl_op_pow, x, g_addn(g, safe, -1)));
+    g_give(g, 0, g_mul(g, dz, g_where(g, flat, zero(g), slope)));
   }
   if (g->want[1]) {
     PlVal flat = pl_g2(g, &pl_op_logical_and, pl_g2(g, &pl_op_eq, x, zero(g)), pl_g2(g, &pl_op_ge, e, zero(g)));
-    PlVal slope = g_mul(g, g->y[0], pl_g1(g, &pl_op_log, x));
-    g_give(g, 1, g_where(g, flat, zero(g), g_mul(g, dz, slope)));
+    PlVal slope = g_mul(g, g->y[0], pl_g1(g, &pl_op_log, g_where(g, flat, pl_g_num(g, 1), x)));
+    g_give(g, 1, g_mul(g, dz, slope));
   }
   return g->status;
 }
@@ -234,7 +239,8 @@ BINARY(fmin, "x", "y", FMIN, PL_PROMOTE_ALL, pl_infer_broadcast, NULL, "the one 
 static PlStatus atan2_grad(PlMaker *g) {
   PlVal y = strong(g, 0), x = strong(g, 1);
   PlVal square = g_add(g, g_mul(g, y, y), g_mul(g, x, x));
-  PlVal r = g_where(g, pl_g2(g, &pl_op_eq, square, zero(g)), zero(g), g_div(g, g->dy[0], square)); /* 0 at the origin */
+  PlVal safe = g_where(g, pl_g2(g, &pl_op_eq, square, zero(g)), pl_g_num(g, (double)INFINITY), square);
+  PlVal r = g_div(g, g->dy[0], safe); /* 0 at the origin */
   if (g->want[0]) g_give(g, 0, g_mul(g, r, x));
   if (g->want[1]) g_give(g, 1, g_mul(g, r, g_neg(g, y)));
   return g->status;

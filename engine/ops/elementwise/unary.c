@@ -150,11 +150,16 @@ FLOATING(cos, COS, "dx = -dy sin x", "The cosine of x in radians.", "print(T.ten
 GRAD(tan, g_mul(g, dy, g_addn(g, g_mul(g, y, y), 1)))
 FLOATING(tan, TAN, "dx = dy (1 + y^2)", "The tangent of x in radians.",
          "print(T.tensor { 0, math.pi / 4 }:tan())  --> {0., 1.}  -- f32[2] cpu")
-/* y = sin(πx)/(πx), y' = (cos(πx) - y) / x, 0 at 0 */
+/* y = sin(πx)/(πx), y' = (cos(πx) - y) / x. Near 0 the difference has no digits left: there the series of y', whose next term
+ * is below 3e-17 of it. */
 static PlStatus sinc_grad(PlMaker *g) {
-  PlVal x = g->x[0], slope = g_div(g, g_sub(g, F1(cos, g_muln(g, x, PI)), g->y[0]), x);
-  PlVal zero = pl_g2(g, &pl_op_eq, x, pl_g_num(g, 0));
-  g->dx[0] = g_where(g, zero, pl_g_num(g, 0), g_mul(g, g->dy[0], slope));
+  static const double series[] = {1, -1 / 10.0, 1 / 280.0, -1 / 15120.0, 1 / 1330560.0, -1 / 172972800.0};
+  PlVal x = g->x[0], near = pl_g2(g, &pl_op_lt, F1(abs, x), pl_g_num(g, 0.1)), sum = PL_NONE;
+  PlVal small = g_where(g, near, x, pl_g_num(g, 0)), q = F1(square, g_muln(g, small, PI));
+  for (int k = 5; k >= 0; k--) sum = k == 5 ? g_muln(g, q, series[5]) : k ? g_mul(g, g_addn(g, sum, series[k]), q) : g_addn(g, sum, 1);
+  PlVal inner = g_mul(g, g_muln(g, small, -PI * PI / 3), sum);
+  PlVal outer = g_div(g, g_sub(g, F1(cos, g_muln(g, x, PI)), g->y[0]), g_where(g, near, pl_g_num(g, 1), x));
+  g->dx[0] = g_mul(g, g->dy[0], g_where(g, near, inner, outer));
   return g->status;
 }
 FLOATING(sinc, SINC, "y = sin(pi x) / (pi x); dx = dy (cos(pi x) - y) / x", "sin(pi x) / (pi x), and 1 at 0.",
@@ -191,13 +196,13 @@ GRAD(sigmoid, pl_g2(g, &pl_op_sigmoid_bwd, dy, y))
 FLOATING(sigmoid, SIGMOID, "y = 1 / (1 + e^-x); dx = dy y (1 - y)", "The logistic function.",
          "print(T.tensor { -2, 0, 2 }:sigmoid())  --> {0.1192, 0.5000, 0.8808}  -- f32[3] cpu")
 
-/* Without eps NaN outside [0, 1]; with eps x is clamped, so the gradient outside is 0. */
+/* Without eps NaN outside [0, 1]; with eps x is clamped, so the gradient outside is 0: dy / NaN and dy / ∞. */
 static PlStatus logit_grad(PlMaker *g) {
-  PlVal x = g->x[0], slope = g_div(g, g->dy[0], g_mul(g, x, g_rsubn(g, 1, x)));
+  PlVal x = g->x[0], slope = g_mul(g, x, g_rsubn(g, 1, x));
   bool clamped = pl_attr_has(g->attrs, 0);
   double eps = clamped ? ((g->attrs->isint & 1) ? (double)pl_attr_i(g->attrs, 0) : pl_attr_f(g->attrs, 0)) : 0;
   PlVal out = pl_g2(g, &pl_op_logical_or, pl_g2(g, &pl_op_lt, x, pl_g_num(g, eps)), pl_g2(g, &pl_op_gt, x, pl_g_num(g, 1 - eps)));
-  g->dx[0] = g_where(g, out, pl_g_num(g, clamped ? 0 : (double)NAN), slope);
+  g->dx[0] = g_div(g, g->dy[0], g_where(g, out, pl_g_num(g, clamped ? (double)INFINITY : (double)NAN), slope));
   return g->status;
 }
 PL_OP(logit,

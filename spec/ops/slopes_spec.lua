@@ -1,0 +1,107 @@
+-- SPDX-License-Identifier: MIT
+-- The slope of every pointwise op where formulas have an edge, taken three ways: backward, forward mode, and as the
+-- derivative of the gradient for what it was multiplied by. The Jacobian is diagonal, so all three are the same.
+-- A mask around a product, where(edge, 0, dy * slope), is right backward alone: transposed it is 0 times infinity.
+
+local T = require "perilune"
+local support = require "spec.ops.support"
+
+local NAN, INF = 0 / 0, math.huge
+local EDGES = {
+  NAN, INF, -INF, 0, -0.0, 1, -1, 0.5, -0.5, 2, -3, 1e-300, -1e-300, 1e300, -1e300, 3, 6, -0.25, 0.25, 20, -20,
+}
+local F64 = { dtype = "f64" }
+
+local function same(a, b)
+  return a == b or (a ~= a and b ~= b) or math.abs(a - b) <= 1e-9 * math.max(math.abs(a), math.abs(b))
+end
+
+-- Each edge, for ops of two inputs each pair of them.
+local function inputs(n)
+  local v = T.tensor(EDGES, F64)
+  if n == 1 then return { v } end
+  return { v:repeat_interleave(#EDGES), v:tile(#EDGES) }
+end
+
+-- Attributes that an op insists on.
+local function attributes(info)
+  local o = {}
+  for _, a in ipairs(info.attrs) do
+    if not a.optional and a.default == nil then
+      o[a.name] = a.type == "int" and 1 or a.type == "dtype" and "f32" or 0.5
+    end
+  end
+  if info.name == "clamp" then o.min, o.max = -0.5, 1 end
+  return o
+end
+
+-- 0 times an infinite x where the branch of the weight is not taken, and forward alone.
+local function excepted(name, k, x, i) return name == "prelu_core" and k == 2 and x[1]:get(i) == INF end
+
+local function check(what, x, got, want, skipped)
+  for i, v in ipairs(want) do
+    if not same(got[i], v) and not skipped(i) then
+      local at = {}
+      for k, t in ipairs(x) do at[k] = ("%g"):format(t:get(i)) end
+      error(("%s at %s is %.17g, backward says %.17g"):format(what, table.concat(at, ", "), got[i], v), 0)
+    end
+  end
+end
+
+-- kron counts as pointwise for its shape rule; mixed pairs of elements are multiplied.
+local NOT = { kron = true, tril = true, triu = true }
+
+describe("slopes at edges of", function()
+  for _, info in ipairs(support.public()) do
+    local pointwise = info.class == "pointwise" and info.differentiable and info.nout == 1 and not info.flags.seeded
+    if pointwise and (info.nin == 1 or info.nin == 2) and not info.flags.mutates and not NOT[info.name] then
+      it(info.name, function()
+        local x, o = inputs(info.nin), attributes(info)
+        for k = 1, info.nin do
+          local function f(v)
+            local args = { x[1], x[2] }
+            args[k] = v
+            if next(o) then args[#args + 1] = o end
+            return T.core.op[info.name](table.unpack(args))
+          end
+          local v = x[k]:clone():requires_grad_()
+          local ok, y = pcall(f, v)
+          if not ok then
+            assert(y:find "it has no gradient for", y)
+          else
+            local dy = T.ones_like(y):requires_grad_()
+            local g = T.grad_of(y, v, { grad_outputs = dy, create_graph = true })
+            g = type(g) == "table" and g[1] or g
+            local want = g:detach():totable()
+            local _, tangent = T.jvp(f, x[k], T.ones_like(x[k]))
+            local function skipped(i) return excepted(info.name, k, x, i) end
+            check("tangent for input " .. k, x, tangent:totable(), want, skipped)
+            if g.requires_grad then
+              local again = T.grad_of(g, dy, { grad_outputs = T.ones_like(g), allow_unused = true })
+              again = type(again) == "table" and again[1] or again
+              check("second derivative for input " .. k .. " and its factor", x, again:totable(), want, skipped)
+            end
+          end
+        end
+      end)
+    end
+  end
+
+  it("sinc near 0, where its formula has no digits", function()
+    for _, dtype in ipairs { "f64", "f32" } do
+      local at = { 1e-8, -3e-6, 1e-4, 0.01, 0.0999, 0.1001, 0.3 }
+      local x = T.tensor(at, { dtype = dtype }):requires_grad_()
+      x:sinc():sum():backward()
+      for i, v in ipairs(at) do -- sum over k of (-1)^k 2k (pi v)^(2k) / (2k + 1)! / v
+        local u, term, sum = (math.pi * v) ^ 2, 1, 0
+        for n = 1, 20 do
+          term = -term * u / (2 * n * (2 * n + 1))
+          sum = sum + term * 2 * n
+        end
+        local want, got = sum / v, x.grad:get(i)
+        local near = math.abs(got - want) < (dtype == "f64" and 1e-13 or 3e-5) * math.abs(want)
+        assert(near, ("%g: %.17g, should be %.17g"):format(v, got, want))
+      end
+    end
+  end)
+end)
