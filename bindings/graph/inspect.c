@@ -207,6 +207,18 @@ static int is_symbolic(lua_State *L) {
   return 1;
 }
 
+/* readable(tensor) → a tensor whose values can be looked at, how many dimensions it has in front for vmap. It has no history;
+ * inside vmap it holds all tensors that the argument stands for. Nothing while a graph is made. */
+static int readable(lua_State *L) {
+  const PlTensor *x = l_check_tensor(L, 1);
+  PlTensor *t = pl_behind(l_check_tensor(L, 1));
+  if (pl_state.trace || t->a.symbolic) return 0;
+  Box *b = l_new_box(L);
+  CALL(L, pl_tensor_detach(&b->t, t));
+  lua_pushinteger(L, t->a.ndim - x->a.ndim);
+  return 2;
+}
+
 /* graph_value(tensor) → number of its value, number of its node (nil: a leaf) */
 static int graph_value(lua_State *L) {
   PlTensor *t = l_check_tensor(L, 1);
@@ -438,6 +450,7 @@ void l_graph_look_register(lua_State *L) {
                                   {"plan_text", plan_text},
                                   {"plan_verify", plan_verify},
                                   {"is_symbolic", is_symbolic},
+                                  {"readable", readable},
                                   {"graph_mark", graph_mark},
                                   {"graph_pin", graph_pin},
                                   {"graph_pin_since", graph_pin_since},

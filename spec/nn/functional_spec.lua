@@ -94,6 +94,38 @@ describe("a loss", function()
     fails("is 5, classes are 1 to 4", F.ctc_loss, lp, rows + 1, { 6, 5 }, { 3, 1 })
     fails("is not between 0 and 6", F.ctc_loss, lp, rows, { 7, 5 }, { 3, 1 })
   end)
+  it("CTC without an alignment is infinite and its gradient NaN, as PyTorch's", function()
+    local x = randn(4, 2, 3):requires_grad_()
+    local rows = T.tensor({ { 2, 2, 2 }, { 2, 3, 1 } }, { dtype = "i64" })
+    local y = F.ctc_loss(x:log_softmax(-1), rows, { 4, 4 }, { 3, 2 }, { reduction = "none" })
+    assert.equal(math.huge, y:get(1))
+    y:sum():backward()
+    assert.is_true(x.grad:select(2, 1):isnan():all():item())
+    assert.is_true(x.grad:select(2, 2):isfinite():all():item())
+  end)
+  it("cosine_similarity below eps: value, slope and curvature are PyTorch's", function()
+    for _, row in ipairs {
+      { { 1e-12, 0 }, { 1, 2 }, 4.472135954999579e-05, { 44716887.4140408, 89442719.09999159 },
+        { 3.577708763999663e-05, -1.7888543819998316e-05 }, { -1.7887649374920562e16, -1.341640787394301e16 } },
+      { { 1e-9, 2e-9 }, { 3, 1 }, 0.158113883008419, { 87797261.9931859, 17480640.977952838 },
+        { -0.015811388300841903, 0.04743416490252568 }, { -1.931583684723417e16, -1.0347402415383654e16 } },
+      { { 0, 0 }, { 1, 2 }, 0, { 44721359.549995795, 89442719.09999159 }, { 0, 0 } },
+      { { 1e-5, 2e-5 }, { 1e-5, -2e-5 }, -0.6, { 32000, -16000 }, { 32000, 16000 }, { -320000000, -640000000 } },
+    } do
+      local x, y = T.tensor(row[1], f64):requires_grad_(), T.tensor(row[2], f64):requires_grad_()
+      local c = F.cosine_similarity(x, y, { dim = 1 })
+      local g = T.grad_of(c, { x, y }, { create_graph = true })
+      near.near(c, row[3], 1e-12)
+      near.near(g[1], row[4], 1e-12)
+      near.near(g[2], row[5], 1e-12)
+      if row[6] then near.near(T.grad_of(g[1]:sum() + g[2]:sum(), { x })[1], row[6], 1e-11) end
+    end
+  end)
+  it("probabilities have no number to count from", function()
+    local x, p = randn(3, 4), randn(3, 4):softmax(2)
+    same(F.cross_entropy(x, p, { index_base = 0, reduction = "sum" }), F.cross_entropy(x, p, { reduction = "sum" }))
+    same(nn.CrossEntropyLoss { index_base = 0 }(x, p), F.cross_entropy(x, p))
+  end)
   it("modules pass all tensors on", function()
     local a, b, c = randn(3, 4), randn(3, 4), randn(3, 4)
     same(nn.TripletMarginLoss { margin = 0.5 }(a, b, c), F.triplet_margin_loss(a, b, c, { margin = 0.5 }))

@@ -60,6 +60,42 @@ describe("at their edges", function()
     end
   end)
 
+  it("incomplete gamma functions of large arguments, as with 30 digits", function()
+    for _, row in ipairs {
+      { 25, 27.500000000000004, 0.7089896993403522, 0.2910103006596478 },
+      { 900, 810, 0.0009838475661111892, 0.9990161524338888 },
+      { 1e4, 1e4, 0.5013298083399552, 0.4986701916600448 },
+      { 1e6, 990000, 5.446644693010809e-24, 1 },
+      { 5e6, 5e6, 0.5000594708039378, 0.4999405291960622 },
+      { 5e6, 5000500, 0.5885234642756908, 0.4114765357243092 },
+      { 1e8, 99900000, 7.369931066896994e-24, 1 },
+      { 1e8, 100010000, 0.8413447464717988, 0.1586552535282012 },
+      { 1e9, 1e9, 0.5000042052208701, 0.4999957947791299 },
+    } do
+      local a, x = T.tensor(row[1], { dtype = "f64" }), T.tensor(row[2], { dtype = "f64" })
+      for k, name in ipairs { "gammainc", "gammaincc" } do
+        local got, want = T.special[name](a, x):item(), row[k + 2]
+        local close = math.abs(got - want) <= 2e-13 * want
+        assert(close, ("%s(%g, %g) is %.17g, not %.17g"):format(name, row[1], row[2], got, want))
+      end
+    end
+  end)
+
+  it("Bessel functions of the largest numbers", function()
+    local x = T.tensor({ 1.797e308, -1.797e308, INF }, { dtype = "f64" })
+    same({ INF, INF, INF }, T.special.i0(x):totable(), "i0")
+    same({ INF, -INF, INF }, T.special.i1(x):totable(), "i1")
+  end)
+
+  it("frexp of numbers below the normal ones, with a gradient", function()
+    local x = T.tensor({ 1.401298464324817e-45, 3, -0.25, 0, INF, -INF, NAN }):requires_grad_()
+    local m, e = T.frexp(x)
+    same({ 0.5, 0.75, -0.5, 0, INF, -INF, NAN }, m:totable(), "mantissa")
+    same({ -148, 2, -1, 0, 0, 0, 0 }, e:totable(), "exponent")
+    m[{ { 2, 3 } }]:sum():backward()
+    same({ 0, 0.25, 2, 0, 0, 0, 0 }, x.grad:totable(), "gradient")
+  end)
+
   it("index_fill by a tensor: an element counts once, however often it is named", function()
     local index = T.tensor({ 1, 1, 2, 1 }, { dtype = "i64" })
     for _, shape in ipairs { { 3 }, { 3, 2 } } do

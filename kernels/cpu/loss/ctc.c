@@ -154,7 +154,9 @@ static PlStatus backward_one(const Ctc *c, int64_t n, double *room) {
     }
     for (int64_t k = 0; k < c->C; k++) {
       double lp = prob(c, t, n, k);
-      put(c->out, (t * c->N + n) * c->C + k, dy * (exp(lp) - (sum[k] == none ? 0 : exp(sum[k] + nll - lp))));
+      /* no alignment at all: PyTorch's gradient is NaN, so that nobody trains on it unseen */
+      const double share = nll == (double)INFINITY ? (double)NAN : sum[k] == none ? 0 : exp(sum[k] + nll - lp);
+      put(c->out, (t * c->N + n) * c->C + k, dy * (exp(lp) - share));
     }
     PL_TRY(plk_poll());
   }

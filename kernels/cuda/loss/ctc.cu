@@ -86,6 +86,11 @@ __global__ void backward(Ctc c, plc_numbers dnll, plc_numbers nlls, const double
   for (int64_t t = T; t < c.T; t++) /* behind the end, or a loss set aside */
     for (int64_t k = t0; k < c.C; k += many) plc_number_put(out, (t * c.N + n) * c.C + k, 0);
   if (T == 0) return;
+  if (nll == (double)INFINITY) { /* no alignment at all: as on the CPU, so that nobody trains on it unseen */
+    for (int64_t t = 0; t < T; t++)
+      for (int64_t k = t0; k < c.C; k += many) plc_number_put(out, (t * c.N + n) * c.C + k, (double)NAN);
+    return;
+  }
   for (int64_t j = t0; j < letters; j += many) {
     const int64_t k = label(c, n, 2 * j + 1);
     int64_t i = j + 1, b = 0;

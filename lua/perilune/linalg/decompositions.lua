@@ -2,6 +2,7 @@
 -- Decompositions of T.linalg and what is made of them: LU factors and solutions, least squares, ranks, condition
 -- numbers, eigenvalues of general matrices, tensor equations. Matrices are the last two dims, all before them a batch.
 local options = require "perilune.options"
+local values = require "perilune.values"
 
 return function(T, core)
   local op, fail = core.op, options.fail
@@ -41,8 +42,27 @@ return function(T, core)
     local lower = LU:narrow(-1, 1, k):tril(-1) + T.eye(m, k, { dtype = LU:dtype() })
     return P, lower, LU:narrow(-2, 1, k):triu()
   end)
+  -- The same by ops, for pivots that have no values yet or stand for many: k swaps in each.
+  local function traced_order(pivots, m)
+    local shape = pivots:shape()
+    shape[#shape] = m
+    local order = (T.arange(m) - 1):expand(shape)
+    for i = 1, pivots:size(-1) do
+      local from = pivots:narrow(-1, i, 1):long()
+      local here, there = order:narrow(-1, i, 1), T.gather(order, from, { dim = -1 })
+      order = T.scatter(order, from, here, { dim = -1 })
+      order = T.scatter(order, T.full_like(from, i), there, { dim = -1 })
+    end
+    return order
+  end
+
   -- The order of rows that the pivots (numbered from 1) make, for each of the batch: [..., m], from 0.
-  local function order_of(pivots, m)
+  local function order_of(who, pivots, m)
+    if values.some(pivots, function(t) return T.logical_or(t:lt(1), t:gt(m)) end) then
+      fail("%s: a pivot is not in 1 … %d", who, m)
+    end
+    local known, batches = core.readable(pivots)
+    if not known or batches > 0 then return traced_order(pivots, m) end
     local k, flat = pivots:size(-1), pivots:reshape(-1):totable()
     local out, at = {}, 0
     for b = 1, k > 0 and #flat // k or 0 do
@@ -50,7 +70,6 @@ return function(T, core)
       for i = 1, m do rows[i] = i - 1 end
       for i = 1, k do
         local j = flat[(b - 1) * k + i]
-        if j < 1 or j > m then fail("linalg.lu_solve: pivot %d is not in 1 … %d", j, m) end
         rows[i], rows[j] = rows[j], rows[i]
       end
       for i = 1, m do out[at + i] = rows[i] end
@@ -78,7 +97,7 @@ return function(T, core)
       if B:size(-2) ~= n then
         fail("linalg.lu_solve: %s with %s: B must have as many rows as LU", LU:describe(), B:describe())
       end
-      local order, index = order_of(a.pivots, n), nil
+      local order, index = order_of("linalg.lu_solve", a.pivots, n), nil
       local function permuted(x, by)
         index = by:unsqueeze(-1):expand(x:shape())
         return T.gather(x, index, { dim = x:dim() - 1, index_base = 0 })
@@ -107,7 +126,8 @@ return function(T, core)
     if a.pivots:is_floating_point() or a.pivots:dim() ~= LU:dim() - 1 or a.pivots:size(-1) ~= k then
       fail("lu_unpack: the pivots of %s must be %d whole numbers, got %s", LU:describe(), k, a.pivots:describe())
     end
-    local P = T.one_hot(order_of(a.pivots, m), { num_classes = m, index_base = 0 }):to(LU:dtype()):transpose(-2, -1)
+    local order = order_of("lu_unpack", a.pivots, m)
+    local P = T.one_hot(order, { num_classes = m, index_base = 0 }):to(LU:dtype()):transpose(-2, -1)
     return P, LU:narrow(-1, 1, k):tril(-1) + T.eye(m, k, { dtype = LU:dtype() }), LU:narrow(-2, 1, k):triu()
   end)
 

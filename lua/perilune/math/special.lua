@@ -2,6 +2,7 @@
 -- Functions of numbers made of other ops (logaddexp2, heaviside, float_power, mvlgamma, …), T.special with
 -- PyTorch's names, signal windows, and random numbers of more distributions (poisson, binomial, cauchy_ …).
 local options = require "perilune.options"
+local values = require "perilune.values"
 
 return function(T, core)
   local fail, describe, methods = options.fail, options.describe, core.metatable().methods
@@ -78,13 +79,12 @@ return function(T, core)
     local function part() return y * T.exp2(-(e / 2):floor()) * T.exp2(-(e - (e / 2):floor())) end
     e = e + part():abs():ge(1):double()
     e = e - part():abs():lt(0.5):double()
-    local m = T.where(plain, part(), wide)
+    local half = (e / 2):floor()
+    -- m = x 2^-e in f64, where neither a power nor a product leaves the range; dm = dx 2^-e
+    local full = x:to("f64")
+    local m = T.where(tiny, full * 2.0 ^ 200, full) * T.exp2(-half) * T.exp2(half - e)
     e = T.where(plain, e - tiny:double() * 200, T.zeros_like(e))
-    -- dm = dx 2^-e
-    local slope = T.exp2(-(e / 2):floor()) * T.exp2(-(e - (e / 2):floor()))
-    local value = m:to(x:dtype())
-    if x.requires_grad then value = value + (x - x:detach()) * slope:to(x:dtype()) end
-    return value, e:to("i32")
+    return T.where(plain, m, full):to(x:dtype()), e:to("i32")
   end)
 
   --- T.special.xlog1py(…), as T.xlog1py
@@ -123,7 +123,7 @@ return function(T, core)
   --   print(T.mvlgamma(T.tensor { 1.0 }, 1))  --> {0.}  -- f32[1] cpu
   define("mvlgamma", { { "x", "tensor" }, { "p", "count" } }, function(a)
     local x = floats(a.x, 0)
-    if a.p > 1 and x:numel() > 0 and x:le((a.p - 1) / 2):any():item() then
+    if a.p > 1 and values.some(x, function(t) return t:le((a.p - 1) / 2) end) then
       fail("mvlgamma: every element must be above (p - 1)/2 = %g", (a.p - 1) / 2)
     end
     local y = x:lgamma()
@@ -363,7 +363,9 @@ return function(T, core)
   end
   local function nonnegative(who, x)
     if not x:is_floating_point() then fail("%s: a floating tensor is wanted, got %s", who, x:describe()) end
-    if x:numel() > 0 and x:ge(0):logical_not():any():item() then fail("%s: every rate must be at least 0", who) end
+    if values.some(x, function(t) return t:ge(0):logical_not() end) then
+      fail("%s: every rate must be at least 0", who)
+    end
   end
   -- By inversion: the smallest k with P(X ≤ k) = Q(k + 1, λ) ≥ u, found from the normal approximation on.
   --- T.poisson(…) → tensor
@@ -395,7 +397,9 @@ return function(T, core)
   define("binomial", { { "count", "tensor" }, { "prob", "tensor" } }, function(a)
     nonnegative("binomial", a.count)
     nonnegative("binomial", a.prob)
-    if a.prob:numel() > 0 and a.prob:gt(1):any():item() then fail("binomial: every probability must be at most 1") end
+    if values.some(a.prob, function(t) return t:gt(1) end) then
+      fail("binomial: every probability must be at most 1")
+    end
     local _ <close> = T.no_grad()
     local both = T.broadcast_tensors { a.count:floor(), a.prob:to(a.count:dtype()) }
     local n, p = both[1], both[2]

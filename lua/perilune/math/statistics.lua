@@ -2,6 +2,7 @@
 -- Statistics and numerical calculus made of other ops: cov, corrcoef, histc, histogram, quantile, nanquantile,
 -- nanmedian, renorm, gradient, trapezoid, cumulative_trapezoid, pdist.
 local options = require "perilune.options"
+local values = require "perilune.values"
 
 return function(T, core)
   local fail, describe = options.fail, options.describe
@@ -22,15 +23,18 @@ return function(T, core)
   local function cov(who, x, correction, fweights, aweights)
     if x:dim() > 2 then fail("%s: at most 2 dimensions are wanted, got %s", who, x:describe()) end
     if not x:is_floating_point() then x = x:to(T.default_dtype()) end
-    local one = x:dim() < 2
-    if one then x = x:reshape(1, -1) end
+    if x:dim() < 2 then x = x:reshape(1, -1) end
+    local one = x:size(1) == 1 -- a single variable has a variance, no matrix
     local n, w = x:size(2), nil
     for name, v in pairs { fweights = fweights or false, aweights = aweights or false } do
       if v then
         if v:dim() ~= 1 or v:numel() ~= n then
           fail("%s: %s must be a vector of %d weights, got %s", who, name, n, v:describe())
         end
-        if n > 0 and v:lt(0):any():item() then fail("%s: %s has negative entries", who, name) end
+        if name == "fweights" and v:is_floating_point() then
+          fail("%s: fweights counts observations, integers are wanted, got %s", who, v:describe())
+        end
+        if values.some(v, function(t) return t:lt(0) end) then fail("%s: %s has negative entries", who, name) end
       end
     end
     if fweights then w = fweights:to(x:dtype()) end
@@ -47,7 +51,7 @@ return function(T, core)
 
   --- T.cov(…) → tensor
   -- The covariance matrix of variables in rows and observations in columns, divided by n - correction; fweights counts
-  -- observations, aweights weighs them.
+  -- observations, aweights weighs them. Of one variable, a vector or a single row, its variance.
   --   print(T.cov(T.tensor { { 1, 2, 3 }, { 3, 2, 1 } }))
   --   --> {{ 1., -1.},
   --   -->  {-1.,  1.}}  -- f32[2,2] cpu
@@ -155,6 +159,7 @@ return function(T, core)
   -- The value that a share q of the elements does not exceed, of all or along dim; NaN if one is. q may be a vector:
   -- then its dimension comes first.
   --   print(T.tensor { 1, 2, 3, 4 }:quantile(0.5):item())  --> 2.5
+  local function outside(q) return T.logical_and(q:ge(0), q:le(1)):logical_not() end
   local function quantile(who, a, skip)
     local x, q = floating(who, a.x), a.q
     local within = type(q) == "number" and q >= 0 and q <= 1 -- needs no values, also in a traced function
@@ -162,8 +167,9 @@ return function(T, core)
     elseif core.is_tensor(q) and q:dim() <= 1 then q = q:reshape(-1)
     else fail("%s: q must be a number or a vector, got %s", who, describe(a.q)) end
     q = q:to(x:dtype())
-    if not within and not T.logical_and(q:ge(0), q:le(1)):all():item() then
-      fail("%s: q must be a number from 0 to 1, got %s", who, type(a.q) == "number" and tostring(a.q) or q:brief())
+    if not within and (type(a.q) == "number" or values.some(q, outside)) then
+      fail("%s: q must be a number from 0 to 1, got %s", who,
+        type(a.q) == "number" and tostring(a.q) or core.readable(q):brief())
     end
     local sorted, _, count, d = ordered(x, a.dim)
     local n = sorted:size(d)
@@ -360,6 +366,12 @@ return function(T, core)
     if not dims then
       dims = {}
       for d = 1, y:dim() do dims[d] = d end
+    end
+    local seen = {}
+    for _, d in ipairs(dims) do
+      local at = axis(y, d)
+      if seen[at] then fail("gradient: dimension %d is given twice", d) end
+      seen[at] = true
     end
     if a.edge_order > 2 then fail("gradient: edge_order must be 1 or 2, got %d", a.edge_order) end
     local spacing = a.spacing

@@ -102,7 +102,10 @@ return function(T, core)
   --- T.flipud(x) → tensor
   -- Rows (dimension 1) in reverse order.
   --   print(T.tensor { 1, 2 }:flipud())  --> {2., 1.}  -- f32[2] cpu
-  define("flipud", function(x) return check("flipud", x):flip(1) end)
+  define("flipud", function(x)
+    if check("flipud", x):dim() < 1 then fail("flipud: at least 1 dimension is wanted, got %s", describe(x)) end
+    return x:flip(1)
+  end)
 
   --- T.atleast_1d(x) → tensor
   -- A 0-d tensor as a vector of one; others unchanged.
@@ -250,6 +253,11 @@ return function(T, core)
     check("isclose", x)
     if type(y) ~= "number" then check("isclose", y, 2) end
     local o = options.check("isclose", opts, { "rtol", "atol", "equal_nan" })
+    for _, name in ipairs { "rtol", "atol" } do
+      if o[name] and not (type(o[name]) == "number" and o[name] >= 0) then
+        fail("isclose: %s must be a number >= 0, got %s", name, describe(o[name]))
+      end
+    end
     if type(y) == "number" then
       y = core.device.with("cpu", op.full, {}, y, { dtype = x:is_floating_point() and x:dtype() or nil })
     end

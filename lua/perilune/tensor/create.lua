@@ -181,7 +181,8 @@ return function(T, core)
         end
       end
       if mean == nil or std == nil then options.fail("normal: mean and std are wanted") end
-      if core.is_tensor(std) and not core.is_symbolic(std) and std:numel() > 0 and std:lt(0):any():item()
+      local function negative(t) return t:lt(0) end
+      if core.is_tensor(std) and require "perilune.values".some(std, negative)
         or type(std) == "number" and not (std >= 0) then -- luacheck: ignore 581
         options.fail("normal: std must be >= 0")
       end

@@ -400,7 +400,13 @@ return function(T, core)
       -- floating numbers, one a row, are classes of the wrong dtype, not probabilities
       local floating = is_tensor(target) and not target:is_freed() and target:is_floating_point()
       if floating and not (is_tensor(x) and not x:is_freed() and target:dim() == x:dim() - 1) then
-        return by_prob(x, target, ...)
+        local n = select("#", ...)
+        local o = n > 0 and select(n, ...) or nil
+        if type(o) ~= "table" or o.index_base == nil then return by_prob(x, target, ...) end
+        local args, rest = table.pack(...), {} -- a probability has no number to count from
+        for k, v in pairs(o) do if k ~= "index_base" then rest[k] = v end end
+        args[n] = rest
+        return by_prob(x, target, table.unpack(args, 1, n))
       end
       return by_index(x, target, ...)
     end)

@@ -2,6 +2,7 @@
 -- Taking tensors apart and putting them together, made of other ops: tensor_split, dstack, cartesian_prod,
 -- combinations, diagflat, select_scatter, slice_scatter, unique_consecutive, vander, put, index_reduce ….
 local options = require "perilune.options"
+local by_values = require "perilune.values"
 
 return function(T, core)
   local fail, describe, methods = options.fail, options.describe, core.metatable().methods
@@ -334,7 +335,7 @@ return function(T, core)
       out[d] = T.remainder(rest, shape[d]) + a.index_base
       rest = T.floor_divide(rest, shape[d])
     end
-    if a.index:numel() > 0 and rest:ne(0):any():item() then
+    if by_values.some(rest, function(t) return t:ne(0) end) then
       fail("unravel_index: an index is outside the shape {%s}", table.concat(shape, ", "))
     end
     return out

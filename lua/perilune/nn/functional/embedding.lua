@@ -3,6 +3,7 @@
 -- @module perilune.nn.functional
 local T = require "perilune"
 local options = require "perilune.options"
+local values = require "perilune.values"
 
 local fail, describe = options.fail, options.describe
 
@@ -95,8 +96,12 @@ return function(F)
       end
       count = offsets:numel() - (o.include_last_offset and 1 or 0)
       local starts = offsets:narrow(1, 1, math.max(count, 0)) - base + 1
-      if count < 1 or starts:get(1) ~= 1 then fail("%s: the first offset must be %d", who, base) end
-      if starts:max():item() > ids:numel() + 1 or (count > 1 and starts:diff():lt(0):any():item()) then
+      if count < 1 or values.some(starts:narrow(1, 1, 1), function(t) return t:ne(1) end) then
+        fail("%s: the first offset must be %d", who, base)
+      end
+      local function behind(t) return t:gt(ids:numel() + 1) end
+      local function less(t) return t:diff():lt(0) end
+      if values.some(starts, behind) or count > 1 and values.some(starts, less) then
         fail("%s: offsets must not decrease, nor be behind the %d ids", who, ids:numel())
       end
       bag = T.bucketize(T.arange(ids:numel(), { device = starts:device() }), starts, { right = true, index_base = 0 })

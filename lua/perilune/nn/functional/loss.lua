@@ -3,6 +3,7 @@
 -- @module perilune.nn.functional
 local T = require "perilune"
 local options = require "perilune.options"
+local values = require "perilune.values"
 
 local fail, describe = options.fail, options.describe
 local core = T.core
@@ -63,9 +64,13 @@ return function(F)
     local dim, eps = opts.dim or 2, opts.eps or 1e-8
     local shape = T.no_grad(function() return (x + y):shape() end)
     x, y = x:expand(shape), y:expand(shape)
-    local a = x / x:norm { dim = dim, keepdim = true }:clamp { min = eps }
-    local b = y / y:norm { dim = dim, keepdim = true }:clamp { min = eps }
-    return (a * b):sum(dim)
+    -- The norm, and below eps that number with the norm's own slope, as in PyTorch: small vectors keep a gradient that
+    -- turns them.
+    local function length(v)
+      local n = v:norm { dim = dim, keepdim = true }
+      return n + (n:clamp { min = eps } - n):detach()
+    end
+    return (x / length(x) * (y / length(y))):sum(dim)
   end
 
   --- nn.F.margin_ranking_loss(x1, x2, y, {margin=0, reduction="mean"}) → tensor
@@ -178,10 +183,7 @@ return function(F)
     elseif not fits then
       fail("%s: var is %s, which does not fit the input %s", who, describe(var), describe(x))
     end
-    local known = not T.core.is_symbolic(var) -- a graph has no values to look at
-    if known and T.no_grad(function() return var:lt(0):any():item() end) then
-      fail("%s: var has negative entries", who)
-    end
+    if values.some(var, function(t) return t:lt(0) end) then fail("%s: var has negative entries", who) end
     local eps = o.eps or 1e-6
     local v = T.no_grad(function() return var:clamp { min = eps } - var end) + var
     local loss = (v:log() + (x - y):square() / v) * 0.5

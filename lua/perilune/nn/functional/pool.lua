@@ -95,6 +95,12 @@ return function(F)
       local kernel = integers(who, "kernel_size", kernel_size, nd)
       local stride = integers(who, "stride", o.stride or kernel, nd)
       local padding = integers(who, "padding", o.padding or 0, nd)
+      for d = 1, nd do
+        if kernel[d] < 1 or stride[d] < 1 or padding[d] < 0 then
+          fail("%s: kernel_size and stride must be at least 1 and padding at least 0, got %d, %d and %d", who,
+            kernel[d], stride[d], padding[d])
+        end
+      end
       local s, size, plane = x:shape(), {}, 1
       for d = 1, nd do
         local want = (s[rank - nd + d] - 1) * stride[d] - 2 * padding[d] + kernel[d]
