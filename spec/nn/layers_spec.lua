@@ -37,6 +37,35 @@ describe("layers compute", function()
     assert.same({ 2, 4, 5, 5 }, nn.Conv2d(1, 4, 3, { padding = "same" })(T.ones(2, 1, 5, 5)):shape())
   end)
 
+  it("norms without values: running statistics stay, batches are counted", function()
+    for _, m in ipairs {
+      nn.BatchNorm1d(2), nn.BatchNorm2d { 2, momentum = false }, nn.InstanceNorm1d { 2, track_running_stats = true },
+    } do
+      local shape = ({ BatchNorm1d = { 0, 2 }, BatchNorm2d = { 0, 2, 3, 3 }, InstanceNorm1d = { 0, 2, 3 } })[m:type()]
+      assert.same(shape, m(T.zeros(shape)):shape())
+      eq(m.running_mean, { 0, 0 })
+      eq(m.running_var, { 1, 1 })
+    end
+  end)
+
+  it("norms with a weight alone", function()
+    for _, make in ipairs {
+      function(o) return nn.BatchNorm2d { 4, bias = o } end, function(o) return nn.GroupNorm { 2, 4, bias = o } end,
+      function(o) return nn.InstanceNorm2d { 4, affine = true, bias = o } end,
+    } do
+      local plain, with = make(false), make(true)
+      local x = T.randn(2, 4, 3, 3)
+      assert.is_nil(plain.bias)
+      eq(plain(x), with(x), 1e-6)
+      assert.equal(1, #plain:parameters())
+    end
+  end)
+
+  it("LSTM with proj_size=0 has no projection", function()
+    assert.equal(4, #nn.LSTM { 3, 5, proj_size = 0 }:parameters())
+    fails("proj_size must be at least 0", nn.LSTM, 3, 5, { proj_size = -1 })
+  end)
+
   it("pooling", function()
     local x = T.arange(16):to("f32"):view(1, 1, 4, 4)
     eq(nn.MaxPool2d(2)(x), { 6, 8, 14, 16 })

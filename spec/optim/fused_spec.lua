@@ -5,6 +5,25 @@
 local T = require "perilune"
 local nn, optim = T.nn, T.optim
 
+describe("a step without weight decay", function()
+  it("has no factor of the parameter: one that is infinite stays so, and its state is that of the gradient", function()
+    for name, make in pairs(optim) do
+      local ok, opt = false, nil
+      local p = T.tensor { math.huge, -math.huge, 1 }:requires_grad_()
+      if type(name) == "string" and name:match "^%u%a+$" and name ~= "LBFGS" and name ~= "Muon" then
+        ok, opt = pcall(make, { p }, { lr = 0.1, weight_decay = 0.0 })
+      end
+      if ok and name ~= "Adafactor" then -- whose rate is the size of the parameter
+        p.grad = T.tensor { 1, 1, 1 }
+        opt:step()
+        local got = p:detach():totable()
+        assert(got[1] == math.huge and got[2] == -math.huge, name .. ": " .. tostring(p))
+        assert(got[3] == got[3], name)
+      end
+    end
+  end)
+end)
+
 local function toward(a, b, w) a:mul_(1 - w):add_(b * w) end
 
 -- name → options, step(p, g, state, t): p and the state are f64.

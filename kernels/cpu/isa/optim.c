@@ -92,8 +92,10 @@ ADAM(double, sqrt, adam_f64)
                                                       T *PL_RESTRICT a, int64_t n, const PlkRms *o, bool buffer, bool centered) {      \
     const T lr = (T)o->lr, keep = (T)o->alpha, fresh = (T)(1 - o->alpha), eps = (T)o->eps;                                             \
     const T wd = (T)o->decay, mu = (T)o->momentum, sign = o->maximize ? (T)-1 : (T)1;                                                  \
+    const bool decay = o->decay != 0; /* 0 times an infinite parameter would be NaN */                                                 \
     for (int64_t i = 0; i < n; i++) {                                                                                                  \
-      T g = sign * grad[i] + wd * p[i];                                                                                                \
+      T g = sign * grad[i];                                                                                                            \
+      if (decay) g = g + wd * p[i];                                                                                                    \
       T v = keep * s[i] + fresh * g * g;                                                                                               \
       s[i] = v;                                                                                                                        \
       if (centered) {                                                                                                                  \

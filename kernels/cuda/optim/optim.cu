@@ -104,7 +104,7 @@ template <typename T> PLC_DEV void step(const Now<T> &r, T *c) {
     break;
   }
   case RMS: {
-    g = g + r.decay * c[0];
+    if (r.decay != 0) g = g + r.decay * c[0];
     T v = r.alpha * c[2] + r.rest * g * g;
     c[2] = v;
     if (r.centered) { /* no index that varies: the columns stay in registers */

@@ -16,6 +16,9 @@ local function rows(who, x, columns)
   return x
 end
 
+-- 1 where std is 0: a column of equal values is moved, not scaled.
+local function nonzero(std) return T.where(std:eq(0), T.ones_like(std), std) end
+
 --- T.data.Standardizer(x) → standardizer
 -- Learns mean and standard deviation (of the population) of the columns of x [rows, columns], NaN left out: s(x) is
 -- (x - mean) / std for any rows, s:inverse(z) goes back, and s.mean, s.std are there to be saved: s:state_dict(),
@@ -40,9 +43,11 @@ local function new(_, ...)
   end
   local mean = T.where(there, x, T.zeros_like(x)):sum(1) / n
   local off = T.where(there, x - mean, T.zeros_like(x))
+  -- What is left of equal values is the mean's rounding: n sums of it, each by half a unit in the last place.
+  local last = ({ f64 = 2.0 ^ -52, f32 = 2.0 ^ -23, f16 = 2.0 ^ -10, bf16 = 2.0 ^ -7 })[x:dtype()]
   local std = (off:square():sum(1) / n):sqrt()
-  std = T.where(std:eq(0), T.ones_like(std), std)
-  return setmetatable({ mean = mean, std = std }, Standardizer)
+  std = std:masked_fill(std:le(n * mean:abs() * last), 0)
+  return setmetatable({ mean = mean, std = nonzero(std) }, Standardizer)
 end
 
 function Standardizer:__call(x) return (rows("Standardizer", x, self.mean:numel()) - self.mean) / self.std end
@@ -60,7 +65,7 @@ function Standardizer:load_state_dict(state)
       fail("Standardizer:load_state_dict: %s must be floating [%d], got %s", key, self.mean:numel(), describe(t))
     end
   end
-  self.mean, self.std = state.mean, state.std
+  self.mean, self.std = state.mean, nonzero(state.std)
 end
 
 return { Standardizer = setmetatable(Standardizer, { __call = new, __name = "class" }) }

@@ -93,8 +93,8 @@ local function batch_norm(name, ranks, wanted)
   local C = class(name)
   local spec = options.spec(who, {
     { "num_features", "count" }, { "eps", "nonnegative", 1e-5 }, { "momentum", "any", 0.1 },
-    { "affine", "bool", true }, { "track_running_stats", "bool", true }, { "dtype", "string",
-      optional = true } })
+    { "affine", "bool", true }, { "track_running_stats", "bool", true }, { "dtype", "string", optional = true },
+    { "bias", "bool", true } })
 
   function C:init(...)
     local a = read(spec, ...)
@@ -107,7 +107,7 @@ local function batch_norm(name, ranks, wanted)
     local opts = { dtype = a.dtype }
     if a.affine then
       self.weight = Parameter(T.ones({ a.num_features }, opts))
-      self.bias = Parameter(T.zeros({ a.num_features }, opts))
+      if a.bias then self.bias = Parameter(T.zeros({ a.num_features }, opts)) end
     end
     if a.track_running_stats then
       self:register_buffer("running_mean", T.zeros({ a.num_features }, opts))
@@ -136,6 +136,7 @@ local function batch_norm(name, ranks, wanted)
   -- function computes it anew.
   function C:averaged(x)
     local y, mean, var = T.batch_norm(x, nil, nil, self.weight, self.bias, { training = true, eps = self.eps })
+    if x:numel() == 0 then return y end -- nothing to average
     T.no_grad(function()
       local n, share = x:numel() // x:size(2), self.num_batches_tracked:to(mean:dtype()):reciprocal()
       for buffer, now in pairs { running_mean = mean, running_var = var * (n / (n - 1)) } do
@@ -188,7 +189,7 @@ batch_norm("BatchNorm3d", { [5] = true }, "[N, C, D, H, W]")
 local GroupNorm = class "GroupNorm"
 local group_spec = options.spec("nn.GroupNorm", {
   { "num_groups", "count" }, { "num_channels", "count" }, { "eps", "nonnegative", 1e-5 },
-  { "affine", "bool", true }, { "dtype", "string", optional = true } })
+  { "affine", "bool", true }, { "dtype", "string", optional = true }, { "bias", "bool", true } })
 
 function GroupNorm:init(...)
   local a = read(group_spec, ...)
@@ -198,7 +199,7 @@ function GroupNorm:init(...)
   self.num_groups, self.num_channels, self.eps, self.affine = a.num_groups, a.num_channels, a.eps, a.affine
   if a.affine then
     self.weight = Parameter(T.ones({ a.num_channels }, { dtype = a.dtype }))
-    self.bias = Parameter(T.zeros({ a.num_channels }, { dtype = a.dtype }))
+    if a.bias then self.bias = Parameter(T.zeros({ a.num_channels }, { dtype = a.dtype })) end
   end
 end
 
@@ -242,7 +243,7 @@ for nd = 1, 3 do
   local C = class(name)
   local spec = options.spec(who, { { "num_features", "count" }, { "eps", "nonnegative", 1e-5 },
     { "momentum", "probability", 0.1 }, { "affine", "bool", false }, { "track_running_stats", "bool", false },
-    { "dtype", "string", optional = true } })
+    { "dtype", "string", optional = true }, { "bias", "bool", true } })
 
   function C:init(...)
     local a = read(spec, ...)
@@ -251,7 +252,7 @@ for nd = 1, 3 do
     local opts = { dtype = a.dtype }
     if a.affine then
       self.weight = Parameter(T.ones({ a.num_features }, opts))
-      self.bias = Parameter(T.zeros({ a.num_features }, opts))
+      if a.bias then self.bias = Parameter(T.zeros({ a.num_features }, opts)) end
     end
     if a.track_running_stats then
       self:register_buffer("running_mean", T.zeros({ a.num_features }, opts))

@@ -36,6 +36,7 @@ local function layer(name, gates, extra, ...)
     self.bias, self.batch_first, self.dropout, self.bidirectional = a.bias, a.batch_first, a.dropout, a.bidirectional
     self.nonlinearity, self.peepholes, self.linear_before_reset = a.nonlinearity, a.peepholes, a.linear_before_reset
     local states = a.hidden_size
+    if (a.proj_size or 0) < 0 then options.fail("nn.%s: proj_size must be at least 0, got %d", name, a.proj_size) end
     if (a.proj_size or 0) > 0 then
       if a.proj_size >= a.hidden_size then
         options.fail("nn.%s: proj_size must be less than hidden_size, got %d and %d", name, a.proj_size, a.hidden_size)
@@ -142,7 +143,7 @@ end
 --   local net = nn.LSTM(3, 4)
 --   local y = net(T.ones(5, 2, 3))
 --   print(table.concat(y:shape(), " "))  --> 5 2 4
-local LSTM = layer("LSTM", 4, nil, { "proj_size", "count", 0 }, { "peepholes", "bool", false })
+local LSTM = layer("LSTM", 4, nil, { "proj_size", "int", 0 }, { "peepholes", "bool", false })
 function LSTM:forward(x, state)
   if state ~= nil then options.kind("nn.LSTM", "the state", "state", state) end
   self._opts.training = self.training

@@ -42,6 +42,7 @@ return function(F)
       return (T.batch_norm(x, running_mean, running_var, weight, bias, { training = false, eps = eps }))
     end
     local y, mean, var = T.batch_norm(x, nil, nil, weight, bias, { training = true, eps = eps })
+    if x:numel() == 0 then return y end -- a batch without values says nothing of their mean
     momentum = momentum or 0.1
     if running_mean then running_update(running_mean, mean, { momentum = momentum }) end
     if running_var then
@@ -106,7 +107,7 @@ return function(F)
     if x:numel() > 0 and x:numel() == per then
       fail("%s: more than one value a channel is needed, got %s", who, describe(x))
     end
-    if o.running_mean or o.running_var then
+    if x:numel() > 0 and (o.running_mean or o.running_var) then
       instance_statistics(x, o.running_mean, o.running_var, o.momentum or 0.1)
     end
     return F.group_norm(x, x:size(2), o.weight, o.bias, o.eps)
