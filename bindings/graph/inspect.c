@@ -208,13 +208,15 @@ static int is_symbolic(lua_State *L) {
 }
 
 /* readable(tensor) → a tensor whose values can be looked at, how many dimensions it has in front for vmap. It has no history;
- * inside vmap it holds all tensors that the argument stands for. Nothing while a graph is made. */
+ * inside vmap it holds all tensors that the argument stands for. nil instead of it while a graph is made. */
 static int readable(lua_State *L) {
   const PlTensor *x = l_check_tensor(L, 1);
   PlTensor *t = pl_behind(l_check_tensor(L, 1));
-  if (pl_state.trace || t->a.symbolic) return 0;
-  Box *b = l_new_box(L);
-  CALL(L, pl_tensor_detach(&b->t, t));
+  if (pl_state.trace || t->a.symbolic) lua_pushnil(L);
+  else {
+    Box *b = l_new_box(L);
+    CALL(L, pl_tensor_detach(&b->t, t));
+  }
   lua_pushinteger(L, t->a.ndim - x->a.ndim);
   return 2;
 }

@@ -102,7 +102,8 @@ static void by_dims(PlBatchCall *c, bool every) {
   PlAttrs a;
   bool flat;
   int ndim = first->a.ndim;
-  if (!every && c->nin > 1 && c->full[1]) {
+  /* of one number, an index of it and its new row nothing tells which of them are rows */
+  if (!every && c->nin > 1 && (c->full[1] || ndim == 0)) {
     c->declined = true;
     return;
   }
@@ -129,8 +130,31 @@ void pl_batch_list(PlBatchCall *c) {
   PlAttrs a;
   bool flat;
   c->status = shifted(c, c->in[0]->a.ndim, &a, &flat);
-  for (int i = 0; i < c->nin; i++) c->full[i] = pl_b_each(c, i);
-  if (c->status == PL_OK) pl_b_ops(c, c->op, c->nin, c->full, &a, c->out);
+  /* cat leaves out what is empty and of one dim, whatever the others have; [n, 0] would have to fit */
+  int most = 1, n = 0;
+  for (int i = 0; i < c->nin; i++)
+    if (c->in[i]->a.ndim != 1) most = c->in[i]->a.ndim;
+  for (int i = 0; i < c->nin; i++) {
+    const PlArray *x = &c->in[i]->a;
+    if (most != 1 && x->ndim == 1 && x->numel == 0) continue;
+    c->full[n++] = pl_b_each(c, i);
+  }
+  if (c->status == PL_OK) pl_b_ops(c, c->op, n, c->full, &a, c->out);
+}
+
+/* masked_fill by one number each: what where does with numbers of the same dtype. */
+void pl_batch_masked_fill(PlBatchCall *c) {
+  if (!c->full[2]) {
+    pl_batch_leading(c);
+    return;
+  }
+  if (c->in[2]->a.dtype != c->in[0]->a.dtype) {
+    c->declined = true;
+    return;
+  }
+  const int rank = rank_of(c);
+  PlTensor *in[3] = {pl_b_ranked(c, 1, rank), pl_b_ranked(c, 2, rank), pl_b_ranked(c, 0, rank)};
+  c->out[0] = pl_b_op(c, &pl_op_where, 3, in, NULL);
 }
 
 /* All of one tensor: the same over all its dims. */

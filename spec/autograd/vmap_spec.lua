@@ -204,6 +204,23 @@ describe("vmap", function()
     assert.is_true(run(function(f) return f end):equal(run(T.jit)))
   end)
 
+  it("puts what differs into a copy of what is shared", function()
+    local x, src = T.randn({ 2, 3 }, f64), T.randn({ 4, 3 }, f64)
+    local function each(f) return T.stack({ f(src[1]), f(src[2]), f(src[3]), f(src[4]) }, 1) end
+    for name, f in pairs {
+      select_scatter = function(v) return T.select_scatter(x, v, 1, 2) end,
+      slice_scatter = function(v) return T.slice_scatter(x, v:unsqueeze(1), 1, 1, 1) end,
+      diagonal_scatter = function(v) return T.diagonal_scatter(x:t():matmul(x), v) end,
+      ["cat with nothing"] = function(v) return T.cat({ x, v:unsqueeze(1), T.zeros({ 0 }, f64) }, 1) end,
+      masked_fill = function(v) return x:masked_fill(x:gt(0), v[2]) end,
+    } do
+      local ok, got = pcall(T.vmap(f), src)
+      assert(ok, name .. ": " .. tostring(got))
+      near(each(f), got)
+      near(each(f), T.jit(T.vmap(f))(src))
+    end
+  end)
+
   it("works in place on what differs, not on what is shared", function()
     local x = T.randn({ 3, 2 }, f64)
     near(x * 2 + 1, (T.vmap(function(r)

@@ -48,7 +48,7 @@ static PlStatus masked_fill_grad(PlMaker *g) {
 PL_OP(masked_fill, .doc = "x with value (a number or 0-d tensor) where the bool mask, broadcast, is true.",
       .example = "local x = T.tensor { 1, -2, 3 }\n"
                  "print(x:masked_fill(x:lt(0), 0))  --> {1., 0., 3.}  -- f32[3] cpu",
-      .nin = 3, .nout = 1, .args = {"x", "mask", "value"}, .cls = PL_POINTWISE,
+      .nin = 3, .nout = 1, .args = {"x", "mask", "value"}, .cls = PL_POINTWISE, .batch = pl_batch_masked_fill,
       .flags = PL_F_LINEAR | PL_F_POLY | PL_F_SCALAR | PL_F_INPLACE | PL_F_STORES, .conditions = 2, .infer = masked_fill_infer,
       .grad = masked_fill_grad, PL_KERNEL(masked_fill), );
 

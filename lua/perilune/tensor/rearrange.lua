@@ -240,6 +240,12 @@ return function(T, core)
   -- A copy of x in which part(copy), a view, has the values of src.
   local function written(who, x, src, part)
     local y = x:clone()
+    local _, own = core.readable(x)
+    local _, others = core.readable(src)
+    if others > own and src:numel() > 0 then -- one x, many src: a copy of x for each
+      local any = src:detach():reshape(-1):select(1, 1):to(x:dtype())
+      y = T.where(T.ones({}, { dtype = "bool", device = x:device() }), x, any)
+    end
     local view = part(y)
     local want, got = view:shape(), src:shape()
     if table.concat(want, ",") ~= table.concat(got, ",") then

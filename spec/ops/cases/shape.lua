@@ -94,6 +94,7 @@ R.gather = { args = function(g) return rand(g, { 3, 4 }), { dim = 2, index = int
 R.index_select = golden(function(g) return rand(g, { 3, 4 }), { dim = 1, index = ints(g, { 4 }, 1, 3) } end)
 R.masked_fill = {
   args = function(g) return rand(g, { 3, 4 }), bools(g, { 4 }), 7 end,
+  more = { function(g) return rand(g, { 3, 4 }), bools(g, { 3, 1 }), rand(g, {}) end },
   ref = oracle.pointwise(function(x, m, v) return m ~= 0 and v or x end),
 }
 R.take = golden(function(g) return rand(g, { 3, 4 }), ints(g, { 5 }, 1, 12) end)
@@ -120,11 +121,12 @@ R.scatter_reduce = golden(function(g)
 end)
 R.index_add = golden(function(g)
   return rand(g, { 3, 4 }), ints(g, { 2 }, 1, 3), rand(g, { 2, 4 }), { dim = 1 }
-end)
+end, { more = { function(g) return rand(g, {}), ints(g, { 1 }, 1, 1), rand(g, {}), { dim = 1 } end } })
 R.index_copy = golden(function(g)
   return rand(g, { 3, 4 }), rows.permutations(g, 1, 3):view(3), rand(g, { 3, 4 }), { dim = 1 }
-end)
-R.index_fill = golden(function(g) return rand(g, { 3, 4 }), ints(g, { 2 }, 1, 3), 0.5, { dim = 1 } end)
+end, { more = { function(g) return rand(g, {}), ints(g, { 1 }, 1, 1), rand(g, {}), { dim = 1 } end } })
+R.index_fill = golden(function(g) return rand(g, { 3, 4 }), ints(g, { 2 }, 1, 3), 0.5, { dim = 1 } end,
+  { more = { function(g) return rand(g, { 3, 4 }), ints(g, { 2 }, 1, 3), rand(g, {}), { dim = 1 } end } })
 R.searchsorted = golden(function(g) return rand(g, { 5 }):sort(), rand(g, { 3 }) end)
 R.bucketize = golden(function(g) return rand(g, { 3 }), (rand(g, { 5 }):sort()) end)
 R.bincount = golden(function(g) return ints(g, { 6 }, 1, 4) end)
