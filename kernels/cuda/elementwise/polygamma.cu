@@ -8,7 +8,7 @@ namespace {
 #define PI 3.14159265358979323846
 
 /* Hurwitz zeta ζ(s, x) = Σ_{k≥0} (x+k)^-s for s ≥ 2: direct terms up to a ≥ 12, then Euler-Maclaurin (DLMF 25.11.28). */
-static __device__ double hurwitz(double s, double x) {
+static __device__ double hurwitz_up(double s, double x) {
   const double b[] = {1.0 / 12,
                       -1.0 / 720,
                       1.0 / 30240,
@@ -33,6 +33,15 @@ static __device__ double hurwitz(double s, double x) {
     power /= a * a;
   }
   return sum;
+}
+/* Far below 0 the terms are those of all integers without the ones behind x: with f = x - floor(x),
+ * ζ(s, f) + (-1)^s (ζ(s, 1-f) - ζ(s, 1-x)). */
+static __device__ double hurwitz(double s, double x) {
+  if (!(x < -30) || isinf(x)) return hurwitz_up(s, x);
+  const double f = x - floor(x);
+  if (f == 0) return (double)INFINITY;
+  const double other = hurwitz_up(s, 1 - f) - hurwitz_up(s, 1 - x);
+  return hurwitz_up(s, f) + (fmod(s, 2.0) == 0 ? other : -other);
 }
 /* ψ(x): reflection below 0, recurrence up to 12, asymptotic series (DLMF 5.5.4, 5.11.2). */
 static __device__ double digamma(double x) {

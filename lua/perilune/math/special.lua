@@ -96,8 +96,9 @@ return function(T, core)
   --   print(T.xlog1py(T.tensor { 0, 2 }, T.tensor { 5, 0 }))  --> {0., 0.}  -- f32[2] cpu
   local xlog1py = define("xlog1py", two, function(a)
     local x, y = floats(a.x, a.y)
-    local zero = T.logical_and(x:eq(0), y:isnan():logical_not())
-    return T.where(zero, T.zeros_like(x), x * T.where(zero, T.zeros_like(y), y):log1p())
+    -- only where the logarithm is infinite: elsewhere 0 times it is 0, and the slope for x is the logarithm
+    local zero = T.logical_and(x:eq(0), T.logical_or(y:le(-1), y:isposinf()))
+    return x * T.where(zero, 0, y):log1p()
   end)
 
   -- ---- one operand -------------------------------------------------------------------------------------------
@@ -133,14 +134,17 @@ return function(T, core)
 
   --- T.entr(…) → tensor
   -- -x log x, 0 at 0 and -inf below.
-  --   print(T.entr(T.tensor { 0, 1 }))  --> {-0., -0.}  -- f32[2] cpu
+  --   print(T.entr(T.tensor { 0, 1 }))  --> { 0., -0.}  -- f32[2] cpu
 
   --- T.special.entr(…), as T.entr
   -- Another name of T.entr.
   --   print(T.special.entr == T.entr)  --> true
   local entr = define("entr", { { "x", "tensor" } }, function(a)
     local x = floats(a.x, 0)
-    return T.where(x:lt(0), T.full_like(x, -math.huge), -T.xlogy(x, x))
+    local zero = x:eq(0)
+    local y = T.where(zero, 1, x)
+    -- at 0 a root: 0, with a slope that is infinite, too
+    return T.where(zero, T.where(zero, x, 1):sqrt(), T.where(x:lt(0), -math.huge, -(y * y:log())))
   end)
 
   --- T.ndtr(…) → tensor

@@ -37,6 +37,7 @@ return function(T, core)
         if values.some(v, function(t) return t:lt(0) end) then fail("%s: %s has negative entries", who, name) end
       end
     end
+    if aweights and aweights:is_floating_point() then x = x:to(T.promote_types(x:dtype(), aweights:dtype())) end
     if fweights then w = fweights:to(x:dtype()) end
     if aweights then w = w and w * aweights:to(x:dtype()) or aweights:to(x:dtype()) end
     local total = w and w:sum() or n
