@@ -160,7 +160,7 @@ void pl_batch_dims(PlBatchCall *c);    /* attributes dim…, shape move up by on
 void pl_batch_rows(PlBatchCall *c);    /* the same, input 1 being shared: an index, counts */
 void pl_batch_list(PlBatchCall *c);    /* the same for lists of tensors */
 void pl_batch_masked_fill(PlBatchCall *c);
-void pl_batch_first(PlBatchCall *c);   /* only input 0 may be batched, of any shape; second: input 1 */
+void pl_batch_first(PlBatchCall *c); /* only input 0 may be batched, of any shape; second: input 1 */
 void pl_batch_second(PlBatchCall *c);
 void pl_batch_shape(PlBatchCall *c);  /* x under the result's shape */
 void pl_batch_expand(PlBatchCall *c); /* x repeated to the result's shape */
