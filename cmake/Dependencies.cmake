@@ -233,11 +233,29 @@ else()
   pl_off("libmicrohttpd" "PL_WITH_MICROHTTPD=OFF: no perilune watch")
 endif()
 
+# ---- ZeroMQ, and libsodium for the messages' signatures: the Jupyter kernel ------------------------
+set(PL_ZMQ_LIBS "")
+if(PL_WITH_ZMQ)
+  find_path(PL_ZMQ_INCLUDE zmq.h)
+  find_library(PL_ZMQ_LIBRARY zmq)
+  find_path(PL_SODIUM_INCLUDE sodium.h)
+  find_library(PL_SODIUM_LIBRARY sodium)
+  if(PL_ZMQ_INCLUDE AND PL_ZMQ_LIBRARY AND PL_SODIUM_INCLUDE AND PL_SODIUM_LIBRARY)
+    set(PL_ZMQ_LIBS "${PL_ZMQ_LIBRARY}" "${PL_SODIUM_LIBRARY}")
+    pl_header_version(version "${PL_ZMQ_INCLUDE}/zmq.h" ZMQ_VERSION_MAJOR ZMQ_VERSION_MINOR ZMQ_VERSION_PATCH)
+    pl_found("ZeroMQ" "${version}" "${PL_ZMQ_LIBRARY}")
+  else()
+    pl_off("ZeroMQ" "zmq.h, sodium.h or their libraries not found (libzmq3-dev): no Jupyter kernel")
+  endif()
+else()
+  pl_off("ZeroMQ" "PL_WITH_ZMQ=OFF: no Jupyter kernel")
+endif()
+
 # Include folders of the archives; SYSTEM keeps our warnings out of other people's headers.
 set(PL_SYSTEM_INCLUDE "")
 foreach(dir IN ITEMS "${PL_OPENBLAS_INCLUDE}" "${PL_ONEDNN_INCLUDE}" "${PL_JANSSON_INCLUDE}"
             "${PL_SPNG_INCLUDE}" "${PL_TURBOJPEG_INCLUDE}" "${PL_PCRE2_INCLUDE}" "${PL_UTF8PROC_INCLUDE}"
-            "${PL_EDIT_INCLUDE}" "${PL_MICROHTTPD_INCLUDE}")
+            "${PL_EDIT_INCLUDE}" "${PL_MICROHTTPD_INCLUDE}" "${PL_ZMQ_INCLUDE}" "${PL_SODIUM_INCLUDE}")
   if(dir AND NOT dir STREQUAL "/usr/include" AND NOT dir MATCHES "NOTFOUND$")
     list(APPEND PL_SYSTEM_INCLUDE "${dir}")
   endif()

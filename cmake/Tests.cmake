@@ -30,7 +30,8 @@ endfunction()
 
 # What only tests need is no part of `all`: the target `tests` builds it, and everything else with it.
 add_custom_target(tests)
-foreach(target perilune_core_module perilune_terminal_module perilune_httpd_module perilune_mpi perilune perilune_cuda perilune_cuda_emulated)
+foreach(target perilune_core_module perilune_terminal_module perilune_httpd_module perilune_zeromq_module perilune_mpi perilune perilune_cuda
+               perilune_cuda_emulated)
   if(TARGET ${target})
     add_dependencies(tests ${target})
   endif()

@@ -14,7 +14,7 @@
 /* Globals, because a signal handler gets no argument. */
 static lua_State *volatile running;
 static volatile sig_atomic_t presses_left;
-static volatile sig_atomic_t pressed; /* during the last call */
+static volatile sig_atomic_t pressed; /* how often during the last call */
 static bool (*interrupt_kernels)(bool on);
 static RunningCoroutine *coroutine; /* NULL: nobody tracks coroutines */
 
@@ -40,7 +40,7 @@ static void interrupt_hook(lua_State *L, lua_Debug *ar) {
 
 /* The next instruction of the script raises; kernels stop at their next poll. */
 static void on_interrupt(int sig) {
-  pressed = 1;
+  pressed++;
   if (--presses_left <= 0) signal(sig, SIG_DFL);
   tell_kernels(true);
   lua_State *at = running;

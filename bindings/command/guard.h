@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Calls that Ctrl-C can stop: the script's next instruction raises "interrupted!", running kernels stop at their
- * next poll. Used by the perilune command and by the terminal module; each has its own copy of guard.c. */
+ * next poll. Used by the perilune command and by the modules terminal and zeromq; each has its own copy of guard.c. */
 #ifndef PL_BINDINGS_COMMAND_GUARD_H
 #define PL_BINDINGS_COMMAND_GUARD_H
 
@@ -13,7 +13,7 @@ void *guard_slot(void);
  * unanswered, ends the process. flags: of sigaction, 0 or SA_RESTART. Restores what SIGINT did before. */
 int guard_call(lua_State *L, int nargs, int nresults, int handler, int presses, int flags);
 
-/* Did Ctrl-C come during the last guard_call? */
+/* How often did Ctrl-C come during the last guard_call? */
 int guard_interrupted(void);
 
 /* The message on top, a string, with a hint behind it where Lua names a fault and perilune knows what is meant. */

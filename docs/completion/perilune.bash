@@ -4,7 +4,7 @@ _perilune() {
   local word=${COMP_WORDS[COMP_CWORD]} options= kind=files
   COMPREPLY=()
   if [ "$COMP_CWORD" -eq 1 ]; then
-    COMPREPLY=($(compgen -W 'repl run bench info peek help doctest new diff convert watch launch --version --help -e' -- "$word") $(compgen -f -X '!*.lua' -- "$word")
+    COMPREPLY=($(compgen -W 'repl run bench info peek help doctest new diff convert watch launch kernel --version --help -e' -- "$word") $(compgen -f -X '!*.lua' -- "$word")
       $(compgen -d -- "$word"))
     return
   fi
@@ -21,6 +21,7 @@ _perilune() {
     convert) options='--type --dtype --help' kind=files ;;
     watch) options='--port --help' kind=none ;;
     launch) options='-n --hosts --hostfile --threads --tag --env --master-addr --master-port --show --help' kind=files ;;
+    kernel) options='--user --prefix --name --help' kind=files ;;
   esac
   case $word in
     -*) COMPREPLY=($(compgen -W "$options" -- "$word")) ;;

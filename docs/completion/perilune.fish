@@ -14,6 +14,7 @@ complete -c perilune -n __fish_use_subcommand -a diff -d 'compares the tensors o
 complete -c perilune -n __fish_use_subcommand -a convert -d 'writes the tensors of a file in another format'
 complete -c perilune -n __fish_use_subcommand -a watch -d 'a page on this machine that shows trainings while they run'
 complete -c perilune -n __fish_use_subcommand -a launch -d 'runs a script in several processes that train together'
+complete -c perilune -n __fish_use_subcommand -a kernel -d 'perilune in Jupyter\'s notebooks'
 complete -c perilune -n '__fish_seen_subcommand_from repl' -l help
 complete -c perilune -n '__fish_seen_subcommand_from repl' -f
 complete -c perilune -n '__fish_seen_subcommand_from run' -l help
@@ -54,3 +55,7 @@ complete -c perilune -n '__fish_seen_subcommand_from launch' -l master-addr
 complete -c perilune -n '__fish_seen_subcommand_from launch' -l master-port
 complete -c perilune -n '__fish_seen_subcommand_from launch' -l show
 complete -c perilune -n '__fish_seen_subcommand_from launch' -l help
+complete -c perilune -n '__fish_seen_subcommand_from kernel' -l user
+complete -c perilune -n '__fish_seen_subcommand_from kernel' -l prefix
+complete -c perilune -n '__fish_seen_subcommand_from kernel' -l name
+complete -c perilune -n '__fish_seen_subcommand_from kernel' -l help

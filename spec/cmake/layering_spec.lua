@@ -28,6 +28,7 @@ local private = {
   { "cblas", "^kernels/cpu/" }, { "lapacke", "^kernels/cpu/" }, { "dnnl", "^kernels/cpu/" },
   { "cuda", "^kernels/cuda/" }, { "cublas", "^kernels/cuda/" }, { "cudnn", "^kernels/cuda/" },
   { "nvrtc", "^kernels/cuda/" }, { "nccl", "^kernels/cuda/" }, { "^mpi%.h$", "^kernels/mpi/" },
+  { "^zmq%.h$", "^bindings/zeromq/" }, { "^sodium%.h$", "^bindings/zeromq/" },
 }
 
 -- Which of our headers each layer may name.

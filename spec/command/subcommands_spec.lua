@@ -24,20 +24,20 @@ describe("perilune", function()
     local text, status = perilune "--help"
     assert.equal(0, status)
     for _, word in ipairs { "repl", "run", "bench", "info", "peek", "help", "doctest", "new", "diff", "convert",
-      "watch", "launch" } do
+      "watch", "launch", "kernel" } do
       assert.truthy(text:find("perilune [^\n]*" .. word), word)
       local page, code = perilune(word .. " --help")
       assert.equal(0, code, word)
       assert.truthy(page:find("usage: perilune [^\n]*" .. word), page)
     end
     for _, wrong in ipairs { "--nope", "run", "-e", "repl x", "info x", "peek", "peek --nope f", "diff a", "diff a b c",
-      "diff --atol x a b", "diff --atol -1 a b", "new", "new a b", "doctest", "launch", "bench --nope", "watch",
+      "diff --atol x a b", "diff --atol -1 a b", "new", "new a b", "doctest", "launch", "bench --nope", "watch", "kernel",
       "nosuchcommand" } do
       text, status = perilune(wrong)
       assert.equal(2, status, wrong .. ": " .. text)
       assert.truthy(#text > 10, wrong)
     end
-    for typed, meant in pairs { hepl = "help", bech = "bench", docktest = "doctest", lauch = "launch" } do
+    for typed, meant in pairs { hepl = "help", bech = "bench", docktest = "doctest", lauch = "launch", kernl = "kernel" } do
       text = perilune(typed)
       local said = ("no command and no file %s, did you mean perilune %s?"):format(typed, meant)
       assert.truthy(text:find(said, 1, true), text)

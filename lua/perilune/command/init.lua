@@ -166,6 +166,13 @@ function commands.launch(...)
   return status or usage("launch", message)
 end
 
+function commands.kernel(verb, ...)
+  local flags, rest = parse({ user = true, prefix = "text", name = "text" }, ...)
+  if not flags then return usage("kernel", rest) end
+  local status, message = require "perilune.command.kernel" (verb, flags, rest)
+  return status or usage("kernel", message)
+end
+
 -- perilune.command(name, …) → exit status
 return function(name, ...)
   if name == "--help" then

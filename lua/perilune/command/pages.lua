@@ -61,6 +61,13 @@ MASTER_PORT are set in each.
   --master-addr ADDR, --master-port PORT    for scripts that read MASTER_ADDR and MASTER_PORT
   --show              prints the mpirun command instead of running it
 A process that fails ends all. The exit status is its status. Needs Open MPI's mpirun (Debian: openmpi-bin).]] },
+  { "kernel", "kernel install|uninstall|run [OPTIONS] [FILE]", "perilune in Jupyter's notebooks",
+    [[install tells Jupyter of perilune, uninstall takes that back; then `jupyter lab` offers "Lua (perilune)". Jupyter
+itself starts `kernel run FILE`, where FILE says which ports to use.
+  --user         for this user: $JUPYTER_DATA_DIR or ~/.local/share/jupyter (what happens without options)
+  --prefix DIR   below DIR, such as a virtual environment or /usr/local
+  --name NAME    the kernel's name for Jupyter (perilune)
+Needs ZeroMQ when perilune is built (Debian: libzmq3-dev). Exit status 1 if it cannot be done.]] },
 }
 
 pages.exits = [[

@@ -169,7 +169,7 @@ end
 pages.doc = { "NAME", "the same as ?NAME" }
 function commands.doc(session, text)
   local page = about.name(text, session.env, session.style.width)
-  session:write(terminal.width() and walk.wrapped(page, session.style.width) or page)
+  session:page(terminal.width() and walk.wrapped(page, session.style.width) or page)
   return true
 end
 
@@ -230,6 +230,11 @@ function M.run(session, line)
   for _, name in ipairs(ORDER) do
     if name == word then hits = { name } break end
     if word ~= "" and name:sub(1, #word) == word then hits[#hits + 1] = name end
+  end
+  local lacking = #hits == 1 and session.without[hits[1]]
+  if lacking then
+    session:complain(("error: :%s %s"):format(hits[1], lacking))
+    return false
   end
   if #hits == 1 then return commands[hits[1]](session, rest) end
   local near = options.nearest(word, ORDER)

@@ -340,17 +340,55 @@ local function common_start(list)
   return start
 end
 
--- For the line editor: characters to remove, text to put, lines to show below (or nil).
-function Completer:for_editor(pending, line, cursor, width)
-  local before = line:sub(1, cursor)
-  if pending == "" and before:match "^%s*:%a*$" then
+-- Text up to the cursor, of which the first `done` bytes are lines that stand already → as candidates, and for the
+-- word of a command.
+function Completer:at(text, done)
+  local before = text:sub((done or 0) + 1)
+  if not done and before:match "^%s*:%a*$" then
     local partial = before:match "%a*$"
-    local list = starting(require("perilune.repl.commands").names, partial)
-    return self.answer(partial, list, " ", width)
+    return partial, starting(require("perilune.repl.commands").names, partial), " "
   end
   before = before:gsub("^%s*%?", ""):gsub("^%s*:%a+%s", "")
-  local partial, list, closing = self:candidates(pending .. before)
+  return self:candidates(text:sub(1, done or 0) .. before)
+end
+
+-- For the line editor: characters to remove, text to put, lines to show below (or nil).
+function Completer:for_editor(pending, line, cursor, width)
+  local partial, list, closing = self:at(pending .. line:sub(1, cursor), pending ~= "" and #pending or nil)
   return self.answer(partial, list, closing, width)
+end
+
+-- The name, as it would be asked for with ?, that the cursor behind byte `cursor` is in or touches; else that of the
+-- function in whose call it is; nil where there is none.
+function Completer:name_at(text, cursor)
+  local tokens, i, there = lex.code(text), 0, false
+  for k, t in ipairs(tokens) do
+    local touches = t.kind == "name" and t.from <= cursor + 1 and t.to >= cursor
+    if touches or (t.to <= cursor and not there) then i, there = k, touches end
+  end
+  if not there then -- the bracket around the cursor
+    local depth = 0
+    while i >= 1 do
+      local mark = tokens[i].kind == "symbol" and tokens[i].text
+      if CLOSERS[mark] then depth = depth + 1 end
+      if mark == "(" or mark == "[" or mark == "{" then
+        if depth == 0 and mark ~= "[" and tokens[i - 1] and tokens[i - 1].kind == "name" then break end
+        depth = math.max(0, depth - 1)
+      end
+      i = i - 1
+    end
+    i = i - 1
+    if i < 1 then return nil end
+  end
+  local words, from = { tokens[i].text }, i
+  while tokens[from - 1] and (tokens[from - 1].text == "." or tokens[from - 1].text == ":") do
+    local before = tokens[from - 2]
+    if not before or before.kind ~= "name" then break end
+    table.insert(words, 1, tokens[from - 1].text)
+    table.insert(words, 1, before.text)
+    from = from - 2
+  end
+  return table.concat(words)
 end
 
 function Completer.answer(partial, list, closing, width)

@@ -81,12 +81,15 @@ end
 local function message_text(v)
   if type(v) == "string" then return v end
   local meta = debug.getmetatable(v)
-  if type(meta) == "table" and rawget(meta, "__tostring") then
+  local own = type(meta) == "table" and rawget(meta, "__tostring")
+  if own then
     local ok, text = pcall(tostring, v)
     if ok then return text end
   end
-  return ("(error object is a %s value: %s)"):format(type(v), show.value(v, { width = 1000 }))
+  -- a text of its own that cannot be had is not asked for again
+  return ("(error object is a %s value: %s)"):format(type(v), own and show.brief(v) or show.value(v, { width = 1000 }))
 end
+M.message_text = message_text
 
 -- The report as text. session: {sources=, env=}
 function M.text(report, session, style)

@@ -5,39 +5,9 @@ local T = require "perilune"
 local terminal = require "perilune.terminal"
 local show = require "perilune.repl.show"
 local Session = require "perilune.repl.session"
-
-local HISTORY = 2000 -- entries that a session begins with
-
--- ---- what names the prompt knows ------------------------------------------------------------------------------
-
--- T, help, and nn and optim at their first use. Names that exist already stay.
-local function equip(env)
-  if rawget(env, "T") == nil then rawset(env, "T", T) end
-  if rawget(env, "help") == nil then
-    rawset(env, "help", function(...)
-      local page, width = require("perilune.repl.about").help(...), terminal.width()
-      print(width and require("perilune.repl.walk").wrapped(page, width) or page)
-    end)
-  end
-  if getmetatable(env) == nil then
-    local lazy = { nn = true, optim = true }
-    local written = { True = "true", False = "false", None = "nil" }
-    setmetatable(env, { __lazy = lazy, __index = function(t, key)
-      if not lazy[key] then
-        if written[key] then error(("%s is a variable that is nil; Lua writes %s"):format(key, written[key]), 2) end
-        return nil
-      end
-      rawset(t, key, T[key])
-      return T[key]
-    end })
-  end
-end
-
-local function names_of(env)
-  local known = { nn = true, optim = true }
-  for key in next, env do known[key] = true end
-  return known
-end
+local names = require "perilune.repl.names"
+local input = require "perilune.repl.input"
+local history = require "perilune.repl.history"
 
 -- ---- where inputs come from -----------------------------------------------------------------------------------
 
@@ -56,39 +26,20 @@ local function plain_reader()
   }
 end
 
-local function history_path()
-  local state = os.getenv "XDG_STATE_HOME"
-  if not state or not state:find "^/" then
-    local home = os.getenv "HOME"
-    if not home or home == "" then return nil end
-    state = home .. "/.local/state"
-  end
-  return state .. "/perilune", state .. "/perilune/history"
-end
-
 -- Fills the editor from the history file. → the file's path, or nil and why it is not used
 local function load_history(editor)
-  local folder, path = history_path()
-  if not folder then return nil, "there is no HOME" end
-  local ok, message = terminal.make_dirs(folder)
-  if not ok then return nil, message end
-  local list
-  list, message = terminal.history_load(path, HISTORY)
-  if not list then return nil, message end
-  for _, entry in ipairs(list) do editor:add(entry) end
-  return path
+  local list, path = history.load "history"
+  for _, entry in ipairs(list or {}) do editor:add(entry) end
+  return list and path, path
 end
 
--- Not a command or a question.
-local function is_code(text) return not text:find "^%s*[?:!]" and not text:find "^%s*[%w_.:]+%s*%?%s*$" end
-
 local function remember(session, editor, text)
-  if is_code(text) and text:find "%S" then session.last = text end -- what :edit opens
+  if input.is_code(text) and text:find "%S" then session.last = text end -- what :edit opens
   if not text:find "%S" or text == session.remembered then return end
   session.remembered = text
   editor:add((text:gsub("%z", " ")))
   if not session.history then return end
-  local ok, message = terminal.history_append(session.history, text)
+  local ok, message = history.append(session.history, text)
   if not ok then
     session.history = nil
     session:complain("history: " .. message .. "; later lines are not kept")
@@ -96,33 +47,6 @@ local function remember(session, editor, text)
 end
 
 -- ---- the loops ------------------------------------------------------------------------------------------------
-
-local function run_input(session, text, first)
-  if not text:find "%S" then return true end
-  if text:find "^%s*:" and not text:find "^%s*::" then return require("perilune.repl.commands").run(session, text) end
-  local shell = text:match "^%s*!(.*)$"
-  if shell then
-    session.out:flush()
-    return (os.execute(shell)) == true
-  end
-  local word = text:match "^%s*(%a+)%s*$"
-  if word == "help" and rawget(session.env, "help") == session.own_help then
-    session:write(require("perilune.repl.about").INTRODUCTION)
-    return true
-  end
-  if (word == "quit" or word == "exit") and rawget(session.env, word) == nil then
-    session:complain(("%s: Ctrl-D or :quit ends the prompt"):format(word))
-    return true
-  end
-  local asked = text:match "^%s*%?(.*)$" or text:match "^%s*([%w_.:]+)%s*%?%s*$"
-  if asked then
-    session:guarded(function()
-      require("perilune.repl.commands").run(session, ":doc " .. asked)
-    end)
-    return true
-  end
-  return session:run(text, first)
-end
 
 local function prompts(session)
   local first = ("[%d]> "):format(session.inputs + 1)
@@ -136,7 +60,7 @@ end
 local function read_input(session, editor)
   local first, more = prompts(session)
   local text, why = editor:read(first)
-  while text and is_code(text) and session:is_incomplete(text) do
+  while text and input.is_code(text) and session:is_incomplete(text) do
     session.pending = text
     local line
     -- what is pasted brings its own blanks
@@ -176,7 +100,7 @@ local function interactive(session)
   end)
   if session.style.colour then
     editor:on_paint(function(line)
-      if not session.pending and not is_code(line) then return nil end
+      if not session.pending and not input.is_code(line) then return nil end
       local before = session.pending and session.pending .. "\n" or ""
       return show.code(before .. line, #before + 1)
     end)
@@ -197,7 +121,7 @@ local function interactive(session)
     elseif text then
       remember(session, editor, text)
       follow_width(session)
-      run_input(session, text)
+      input.run(session, text)
     elseif why == "end" then
       session.out:write "\n"
     end
@@ -214,19 +138,19 @@ local function piped(session)
   for line in function() return (io.stdin:read "l") end do -- a closed standard input is an empty one
     lines[#lines + 1] = line
     text = text and text .. "\n" .. line or line
-    if not is_code(text) or not session:is_incomplete(text) then
-      if not run_input(session, text, first) then status = 1 end
+    if not input.is_code(text) or not session:is_incomplete(text) then
+      if not input.run(session, text, first) then status = 1 end
       text, first = nil, #lines + 1
       session.out:flush()
     end
     if session.over then return status end
   end
-  if text and not run_input(session, text, first) then status = 1 end
+  if text and not input.run(session, text, first) then status = 1 end
   return status
 end
 
 return function()
-  equip(_G)
+  names.equip(_G)
   T.core.prompt = require("perilune.repl.errors").capture -- T.fit returns what it has when Ctrl-C stops it here
   local on_terminal = terminal.is_terminal(0) and terminal.is_terminal(1)
   local dumb = os.getenv "TERM" == "dumb"
@@ -237,7 +161,7 @@ return function()
     prefix = on_terminal and "" or "perilune: ",
     chunk_name = on_terminal and function(n) return "=input " .. n end or function() return "=stdin" end,
   }
-  session.known = names_of(_G)
+  session.known = names.known(_G)
   session.own_help = rawget(_G, "help")
   return on_terminal and interactive(session) or piped(session)
 end

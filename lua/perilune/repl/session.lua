@@ -12,11 +12,15 @@ Session.__index = Session
 local KEPT_RESULTS, KEPT_SOURCES = 20, 1000
 local SLOW = 0.1 -- seconds from which the time is told
 
--- settings: {env=, style={colour=, width=}, out=file, err=file, timed=boolean, chunk=function() → name}
+-- settings: {env=, style={colour=, width=}, out=file, err=file, timed=boolean, chunk_name=function(n) → name,
+-- guard=what calls so that an interrupt is an error (terminal.guard), end_hint=how a session ends, without= commands
+-- that it does not have → why}
 function Session.new(settings)
   return setmetatable({
     env = settings.env, style = settings.style, out = settings.out, err = settings.err, timed = settings.timed,
     chunk_name = settings.chunk_name, prefix = settings.prefix or "", inputs = 0, kept = {}, sources = {}, names = {},
+    guard = settings.guard or terminal.guard, end_hint = settings.end_hint or "Ctrl-D or :quit ends the prompt",
+    without = settings.without or {},
   }, Session)
 end
 
@@ -122,6 +126,10 @@ end
 
 function Session:write(text) self.out:write(text, "\n") end
 
+-- What an input gave, and what is told of a name. A front end that shows more than text has its own.
+function Session:present(values) self:write(show.values(values, values.n, self.style)) end
+function Session:page(text) self:write(text) end
+
 function Session:complain(text)
   self.out:flush()
   self.err:write(self.prefix, text, "\n")
@@ -138,15 +146,15 @@ end
 
 -- Calls f(…) so that Ctrl-C stops it; complains about an error. → whether it went well, its results
 function Session:guarded(f, ...)
-  local results = table.pack(terminal.guard(errors.capture, f, ...))
+  local results = table.pack(self.guard(errors.capture, f, ...))
   local ok = results[1]
   if ok then return true, table.move(results, 2, results.n, 1, { n = results.n - 1 }) end
   local report = results[2]
   if type(report) ~= "table" or not report.frames then report = { message = report, frames = {} } end -- out of memory
   -- the terminal has echoed ^C: what follows begins a line
-  if self.timed and tostring(report.message):find("interrupted", 1, true) then self.out:write "\n" end
+  if self.timed and errors.message_text(report.message):find("interrupted", 1, true) then self.out:write "\n" end
   local told, text = pcall(errors.text, report, self, self.style)
-  self:complain(told and text or "error: " .. tostring(report.message))
+  self:complain(told and text or "error: " .. errors.message_text(report.message))
   return false
 end
 
@@ -183,7 +191,7 @@ function Session:run(text, first)
   elseif ok and values.n > 0 then
     self:keep(values)
     if kind == "statement" or not silenced(text) then
-      ok = self:guarded(function() self:write(show.values(values, values.n, self.style)) end)
+      ok = self:guarded(self.present, self, values)
     end
   end
   if self.timed and took >= SLOW then self:write(show.paint(self.style, "dim", self:seconds(took))) end
