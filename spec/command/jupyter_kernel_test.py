@@ -54,7 +54,7 @@ class Kernel(jkt.KernelTests):
     ]
     code_display_data = [{"code": "display(T.plot { 1, 2, 3 })", "mime": "image/png"},
                          {"code": "display(1)", "mime": "text/plain"}]
-    code_history_pattern = "1?2*"
+    code_history_pattern = "1 + 2 + ?"
     supported_history_operations = ("tail", "range", "search")
     code_inspect_sample = "T.softmax"
     code_clear_output = "clear_output()"

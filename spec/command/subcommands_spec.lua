@@ -37,7 +37,8 @@ describe("perilune", function()
       assert.equal(2, status, wrong .. ": " .. text)
       assert.truthy(#text > 10, wrong)
     end
-    for typed, meant in pairs { hepl = "help", bech = "bench", docktest = "doctest", lauch = "launch", kernl = "kernel" } do
+    for typed, meant in pairs { hepl = "help", bech = "bench", docktest = "doctest", lauch = "launch",
+      kernl = "kernel" } do
       text = perilune(typed)
       local said = ("no command and no file %s, did you mean perilune %s?"):format(typed, meant)
       assert.truthy(text:find(said, 1, true), text)

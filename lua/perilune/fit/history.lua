@@ -2,6 +2,7 @@
 --- What T.fit returns: a list of rows, one an epoch, each a table of numbers by name.
 -- @module perilune.fit.history
 local options = require "perilune.options"
+local html = require "perilune.tools.html"
 
 local fail = options.fail
 local History = { __name = "history" }
@@ -81,13 +82,23 @@ local function cell(v)
   return v == nil and "" or tostring(v)
 end
 
-function History:__tostring()
-  local names, width, lines = self:names(), {}, {}
+-- The names, then the numbers of the last `most` rows (all), as text.
+function History:cells(most)
+  local names = self:names()
   local cells = { names }
-  for i, row in ipairs(self) do
-    cells[i + 1] = {}
-    for k, name in ipairs(names) do cells[i + 1][k] = cell(row[name]) end
+  for i = most and math.max(1, #self - most + 1) or 1, #self do
+    local out = {}
+    for k, name in ipairs(names) do out[k] = cell(self[i][name]) end
+    cells[#cells + 1] = out
   end
+  return cells
+end
+
+function History:__mime() return { ["text/html"] = html.table(self:cells(), { left = 0 }) } end
+
+function History:__tostring()
+  local width, lines = {}, {}
+  local cells = self:cells()
   for _, row in ipairs(cells) do
     for k, text in ipairs(row) do width[k] = math.max(width[k] or 0, #text) end
   end

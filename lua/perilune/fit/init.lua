@@ -258,6 +258,7 @@ end
 
 local function report(run)
   if silent(run.options) then return end
+  if run.view then return run.view:ended() end
   local words = {}
   for _, name in ipairs(History.names { run.row }) do
     local v = run.row[name]
@@ -282,10 +283,12 @@ local function one_epoch(run)
     run:call("on_epoch_start")
   end
   local bar = a.bar
-  if bar == nil then bar = not silent(a) and T.core.isatty(2) end
+  if bar == nil then bar = not silent(a) and (run.view ~= nil or T.core.isatty(2)) end
   if bar then
-    run.progress = T.bar(0, { title = ("epoch %d"):format(run.epoch), total = batches.count(a.train) })
+    run.progress = T.bar(0, { title = ("epoch %d"):format(run.epoch), total = batches.count(a.train),
+      quiet = run.view ~= nil or nil })
     run.progress.n = run.batch
+    if run.view then run.view:begin(run.progress) end
   end
   train_epoch(run)
   if run.progress then run.progress:finish() end
@@ -336,6 +339,7 @@ local function train(run)
   if not tostring(failure.message):find("interrupted", 1, true) then error(failure, 0) end
   if run.progress then run.progress:finish() end
   run.progress = nil
+  if run.view then run.view:ended() end
   run.net:train()
   print(("\ninterrupted in epoch %d after batch %d; the history has %d epochs"):format(run.epoch, run.batch,
     #run.history))
@@ -415,6 +419,7 @@ local function fit(net, ...)
     end
   end
   run.optimizer:zero_grad()
+  if T.core.notebook and not silent(run.options) then run.view = T.core.notebook.fit(run.history) end
   run:call("on_start")
   local _ <close> = control.begin(run)
   train(run)

@@ -8,14 +8,13 @@ local errors = require "perilune.repl.errors"
 local history = require "perilune.repl.history"
 local input = require "perilune.repl.input"
 local names = require "perilune.repl.names"
-local show = require "perilune.repl.show"
+local display = require "perilune.jupyter.display"
 local Session = require "perilune.repl.session"
 
 local Cells = {}
 Cells.__index = Cells
 
-local WIDTH = 100 -- columns of what is shown
-local PLAIN = { colour = false, width = WIDTH }
+local WIDTH = display.WIDTH
 
 -- What os.exit raises: the cell ends, then the kernel does.
 local EXIT = setmetatable({}, { __tostring = function() return "the kernel ends" end })
@@ -23,6 +22,16 @@ local EXIT = setmetatable({}, { __tostring = function() return "the kernel ends"
 --- send(kind, content, metadata): publishes a message about the request that is being answered.
 function Cells.new(env, send)
   names.equip(env)
+  local shower = display.shower(send)
+  if rawget(env, "display") == nil then rawset(env, "display", shower) end
+  if rawget(env, "clear_output") == nil then
+    rawset(env, "clear_output", function(wait)
+      zeromq.flush()
+      send("clear_output", { wait = wait == true })
+    end)
+  end
+  T.core.notebook = { note = display.note,
+    fit = function(rows) return require "perilune.jupyter.fit_view"(rows, shower) end }
   local self = setmetatable({ count = 0, send = send, failures = {}, stored = {} }, Cells)
   local session = Session.new { env = env, out = io.stdout, err = io.stderr, guard = zeromq.guard,
     style = { colour = true, width = WIDTH }, chunk_name = function() return self.chunk end,
@@ -52,17 +61,13 @@ function Cells.new(env, send)
   return self
 end
 
--- Values as what front ends can show: {["text/plain"] = …}
-local function bundle(values)
-  return { ["text/plain"] = show.values(values, values.n, PLAIN) }
-end
-
 function Cells:present(values)
-  local data = bundle(values)
+  if values.n == 1 and display.is_handle(values[1]) then return end -- display(x) at the end of a cell
+  local data, metadata = display.bundle_of(values)
   self.result = data["text/plain"]
   if self.silent then return end
   zeromq.flush()
-  self.send("execute_result", { execution_count = self.count, data = data, metadata = {} })
+  self.send("execute_result", { execution_count = self.count, data = data, metadata = metadata })
 end
 
 local function without_colours(text) return (text:gsub("\27%[[%d;]*m", "")) end
@@ -97,16 +102,16 @@ end
 function Cells:expressions(list)
   local out = {}
   for name, text in pairs(type(list) == "table" and list ~= json.null and list or {}) do
-    local data
+    local data, metadata
     local ok, texts = self:attempt(function()
       local f, kind = self.session:compile(tostring(text), "=expression")
       if not f or kind ~= "expression" then
         self.session:complain("error: " .. (f and "an expression is wanted" or kind))
         return false
       end
-      return (self.session:guarded(function() data = bundle(f(table.pack)) end))
+      return (self.session:guarded(function() data, metadata = display.bundle_of(f(table.pack)) end))
     end)
-    out[tostring(name)] = ok and { status = "ok", data = data, metadata = {} } or failure(texts)
+    out[tostring(name)] = ok and { status = "ok", data = data, metadata = metadata } or failure(texts)
   end
   return out
 end

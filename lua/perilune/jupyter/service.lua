@@ -196,17 +196,24 @@ function Service:take_shell()
   return m ~= nil
 end
 
--- After an error: the cells that have been sent already do not run.
+-- What has been sent before an error is known of.
+function Service:gather()
+  while true do
+    local m = self:receive(self.shell, "shell")
+    if not m then return end
+    if m ~= "ignored" then self.waiting[#self.waiting + 1] = m end
+  end
+end
+
+-- After an error the cells that were sent before do not run.
 function Service:abort_waiting()
   local others = {}
-  while true do
-    local m = table.remove(self.waiting, 1) or self:receive(self.shell, "shell")
-    if not m then break end
-    if m ~= "ignored" and m.kind == "execute_request" then
+  for _, m in ipairs(self.waiting) do
+    if m.kind == "execute_request" then
       self:status("busy", m.raw[1])
       self:reply(m, "execute_reply", { status = "aborted" })
       self:status("idle", m.raw[1])
-    elseif m ~= "ignored" then
+    else
       others[#others + 1] = m
     end
   end
@@ -236,8 +243,9 @@ end
 
 function said.reply(self, _, kind, content, metadata, stop)
   self:drain()
-  self:reply(self.current, kind, content, metadata)
   self.stopping = stop == "stop"
+  if self.stopping then self:gather() end -- who sends a cell when he has the reply, means it to run
+  self:reply(self.current, kind, content, metadata)
 end
 
 function said.idle(self)

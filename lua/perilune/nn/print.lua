@@ -140,6 +140,10 @@ return function(base)
     lines[#lines + 1] = ("%s parameters, %s trainable; %s of weights%s"):format(with_commas(total),
       with_commas(trainable), bytes_text(bytes), outputs and (", %s of results"):format(bytes_text(activations)) or "")
     local text = table.concat(lines, "\n")
+    if T.core.notebook then
+      T.core.notebook.note(text, require("perilune.tools.html").table(rows, { left = outputs and 2 or 1,
+        foot = lines[#lines] }))
+    end
     if failed then error(("%s\nuntil then:\n%s"):format(tostring(failed), text), 0) end
     return text
   end

@@ -110,4 +110,9 @@ end
 
 function Figure:__tostring() return self:text() end
 
+-- In a notebook: twice the pixels of the place that it takes, for fine screens.
+function Figure:__mime()
+  return { ["image/png"] = self:png() }, { ["image/png"] = { width = self.width, height = self.height } }
+end
+
 return Figure

@@ -236,6 +236,8 @@ function Image:png(path, opts)
   return T.core.write_file(path, bytes)
 end
 
+function Image:__mime() return { ["image/png"] = self:png() } end
+
 -- At most `width` pixels wide, for a terminal: means of neighbours.
 function Image:fitted(width)
   local h, w = self.pixels:size(1), self.pixels:size(2)

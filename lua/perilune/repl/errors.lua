@@ -55,7 +55,8 @@ local function names_of(line, vars, env)
     local value
     local text = t.text
     local is_key = after and after.text == "=" and before and (before.text == "{" or before.text == ",")
-    if t.kind == "name" and not (before and (before.text == "." or before.text == ":")) and not is_key then
+    local named = before and (before.text == "." or before.text == ":" or before.text == "function")
+    if t.kind == "name" and not named and not is_key then
       local slot = vars and vars[text]
       if slot then value = slot[1] else value = rawget(env, text) end
       while tokens[i + 1] and tokens[i + 1].text == "." and tokens[i + 2] and type(value) == "table" do

@@ -36,7 +36,9 @@ local function value_text(v)
 end
 
 -- What is known about the state of the loop, in words.
-function Bar:_words(now)
+function Bar:words(now)
+  now = now or clock()
+  self.started = self.started or now
   local elapsed = now - self.started
   local rate = elapsed > 0 and self.n / elapsed or 0 / 0
   local words = {}
@@ -57,7 +59,7 @@ local function cells(s) return utf8.len(s) or #s end
 
 function Bar:_draw(now)
   self.drawn = now
-  local words = self:_words(now)
+  local words = self:words(now)
   local title = self.title and self.title .. " " or ""
   if not self.terminal then
     local share = self.total and ("%3d%%  "):format(self.total > 0 and 100 * self.n // self.total or 100) or
@@ -87,7 +89,11 @@ function Bar:_draw(now)
   if not line:find("\27", 1, true) and cells(line) > width - 1 then
     line = line:sub(1, (utf8.offset(line, width) or #line + 1) - 1)
   end
-  self.file:write("\r\27[K", line)
+  if core.notebook then -- a front end has no code that clears the line
+    local full = cells((line:gsub("\27%[%d*m", "")))
+    line, self.full = line .. (" "):rep((self.full or 0) - full), full
+  end
+  self.file:write(core.notebook and "\r" or "\r\27[K", line)
   self.file:flush()
 end
 
@@ -121,6 +127,7 @@ end
 function Bar:step(k)
   self.started = self.started or clock()
   self.n = self.n + (k or 1)
+  if self.on_step then self.on_step() end
   if self.quiet then return self end
   local now = clock()
   if self:_due(now) then self:_draw(now) end
@@ -212,9 +219,10 @@ local function new(what, opts, control, more)
   if s == nil then what, s, c, total = source(what) end
   local quiet = opts.quiet
   if quiet == nil then quiet = (core.rank or 0) > 0 end -- of several processes rank 0 speaks for all
-  local file = opts.file or io.stderr
+  local notebook = core.notebook ~= nil -- where standard error looks like an error
+  local file = opts.file or notebook and io.stdout or io.stderr
   local fd = file == io.stdout and 1 or file == io.stderr and 2 or nil
-  local terminal = fd ~= nil and core.isatty(fd) and os.getenv("TERM") ~= "dumb"
+  local terminal = fd ~= nil and (notebook or core.isatty(fd) and os.getenv("TERM") ~= "dumb")
   local no_color = os.getenv("NO_COLOR")
   local self = setmetatable({
     f = what, s = s, c = c, total = opts.total or total, title = opts.title, file = file, fd = fd,

@@ -5,6 +5,7 @@
 -- @module perilune.tools.profile
 local core = require "perilune.core"
 local options = require "perilune.options"
+local html = require "perilune.tools.html"
 
 local fail = options.fail
 local Profile = { __name = "profile" }
@@ -61,9 +62,8 @@ end
 
 local head = { "Name", "Self %", "Self", "Total %", "Total", "Avg", "Calls", "Self mem", "GFLOP/s" }
 
---- The sums as a table of text; `by` as for rows, `limit` rows (20).
-function Profile:table(opts)
-  opts = options.check("profile:table", opts, { "by", "limit" })
+-- The rows of the table, and the line below it.
+local function cells_of(self, opts)
   local all = self:rows(opts.by)
   local inside = 0
   for _, row in ipairs(all) do inside = inside + row.self end
@@ -79,6 +79,13 @@ function Profile:table(opts)
   if more > 0 then cells[#cells + 1] = { ("… %d more"):format(more), "", "", "", "", "", "", "", "" } end
   local rest = self.time - inside
   cells[#cells + 1] = { "(outside of ops)", share(rest), time_text(rest), "", "", "", "", "", "" }
+  return cells, ("%s in all, %d op calls%s"):format(time_text(self.time), #self.events,
+    self.lost > 0 and (", %d more lost for lack of memory"):format(self.lost) or "")
+end
+
+--- The sums as a table of text; `by` as for rows, `limit` rows (20).
+function Profile:table(opts)
+  local cells, foot = cells_of(self, options.check("profile:table", opts, { "by", "limit" }))
   local width = {}
   for _, row in ipairs(cells) do
     for i, c in ipairs(row) do width[i] = math.max(width[i] or 0, utf8.len(c) or #c) end
@@ -95,11 +102,14 @@ function Profile:table(opts)
   local rule = ("-"):rep(#out[1])
   table.insert(out, 2, rule)
   out[#out + 1] = rule
-  out[#out + 1] = ("%s in all, %d op calls%s"):format(time_text(self.time), #self.events,
-    self.lost > 0 and (", %d more lost for lack of memory"):format(self.lost) or "")
+  out[#out + 1] = foot
   return table.concat(out, "\n")
 end
 Profile.__tostring = function(self) return self:table() end
+Profile.__mime = function(self)
+  local cells, foot = cells_of(self, {})
+  return { ["text/html"] = html.table(cells, { foot = foot }) }
+end
 
 local escapes = { ['"'] = '\\"', ["\\"] = "\\\\" }
 local function quoted(s)
