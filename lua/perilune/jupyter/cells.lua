@@ -7,7 +7,7 @@ local json = require "perilune.io.json"
 local errors = require "perilune.repl.errors"
 local history = require "perilune.repl.history"
 local input = require "perilune.repl.input"
-local names = require "perilune.repl.names"
+local environment = require "perilune.repl.environment"
 local display = require "perilune.jupyter.display"
 local Session = require "perilune.repl.session"
 
@@ -21,7 +21,7 @@ local EXIT = setmetatable({}, { __tostring = function() return "the kernel ends"
 
 --- send(kind, content, metadata): publishes a message about the request that is being answered.
 function Cells.new(env, send)
-  names.equip(env)
+  environment.equip(env)
   local shower = display.shower(send)
   if rawget(env, "display") == nil then rawset(env, "display", shower) end
   if rawget(env, "clear_output") == nil then
@@ -36,7 +36,7 @@ function Cells.new(env, send)
   local session = Session.new { env = env, out = io.stdout, err = io.stderr, guard = zeromq.guard,
     style = { colour = true, width = WIDTH }, chunk_name = function() return self.chunk end,
     end_hint = ":quit ends the kernel", without = { edit = "needs a terminal" } }
-  session.known = names.known(env)
+  session.known = environment.known(env)
   session.own_help = rawget(env, "help")
   self.session, self.keep = session, session.keep
   function session.complain(_, text) self.failures[#self.failures + 1] = text end

@@ -5,7 +5,7 @@ local T = require "perilune"
 local terminal = require "perilune.terminal"
 local show = require "perilune.repl.show"
 local Session = require "perilune.repl.session"
-local names = require "perilune.repl.names"
+local environment = require "perilune.repl.environment"
 local input = require "perilune.repl.input"
 local history = require "perilune.repl.history"
 
@@ -150,7 +150,7 @@ local function piped(session)
 end
 
 return function()
-  names.equip(_G)
+  environment.equip(_G)
   T.core.prompt = require("perilune.repl.errors").capture -- T.fit returns what it has when Ctrl-C stops it here
   local on_terminal = terminal.is_terminal(0) and terminal.is_terminal(1)
   local dumb = os.getenv "TERM" == "dumb"
@@ -161,7 +161,7 @@ return function()
     prefix = on_terminal and "" or "perilune: ",
     chunk_name = on_terminal and function(n) return "=input " .. n end or function() return "=stdin" end,
   }
-  session.known = names.known(_G)
+  session.known = environment.known(_G)
   session.own_help = rawget(_G, "help")
   return on_terminal and interactive(session) or piped(session)
 end
