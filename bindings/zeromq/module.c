@@ -148,6 +148,7 @@ int luaopen_perilune_zeromq(lua_State *L) {
                                        {"service", zeromq_service},
                                        {"heartbeat", zeromq_heartbeat},
                                        {"capture", zeromq_capture},
+                                       {"release", zeromq_release},
                                        {"input", zeromq_input},
                                        {"read", zeromq_read},
                                        {"write", zeromq_write},

@@ -184,6 +184,15 @@ int zeromq_capture(lua_State *L) {
   return 3;
 }
 
+/* zeromq.release(descriptor): what is written from now on goes there; its reader has gone. */
+int zeromq_release(lua_State *L) {
+  int to = (int)luaL_checkinteger(L, 1);
+  fflush(stdout);
+  dup2(to, STDOUT_FILENO);
+  dup2(to, STDERR_FILENO);
+  return 0;
+}
+
 /* zeromq.read(descriptor) → bytes, "" if there are none now; nil at the end */
 int zeromq_read(lua_State *L) {
   luaL_Buffer b;

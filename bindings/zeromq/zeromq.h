@@ -28,6 +28,7 @@ int zeromq_service(lua_State *L);
 int zeromq_heartbeat(lua_State *L);
 
 int zeromq_capture(lua_State *L); /* stream.c */
+int zeromq_release(lua_State *L);
 int zeromq_input(lua_State *L);
 int zeromq_read(lua_State *L);
 int zeromq_write(lua_State *L);

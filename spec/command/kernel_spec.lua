@@ -369,6 +369,20 @@ describe("perilune kernel", function()
     end
   end)
 
+  it("says what to install where there is no ZeroMQ", function()
+    local build = term.command:gsub("/bin/perilune$", "")
+    build = build:find "^/" and build or os.getenv "PWD" .. "/" .. build
+    local copy = ("mkdir -p $1/bin $1/lib/perilune && cp $2/bin/perilune $1/bin && ln -s $2/share $1/share && "
+      .. "ln -s $2/lib/perilune/[^z]*.so $1/lib/perilune"):gsub("%$(%d)", { ["1"] = dir, ["2"] = term.quote(build) })
+    assert.equal(0, (select(2, term.shell(copy))))
+    for _, args in ipairs { "install --prefix " .. dir, "run x.json" } do
+      local text, status = term.shell(("env -u LUA_CPATH_5_4 %s/bin/perilune kernel %s"):format(dir, args))
+      assert.equal(1, status)
+      assert.truthy(text:find("apt-get install libzmq3-dev", 1, true), text)
+    end
+    assert.equal("1\n", (term.shell(("env -u LUA_CPATH_5_4 %s/bin/perilune -e 'print(1)'"):format(dir))))
+  end)
+
   it("leaves kernels of other programs alone", function()
     local folder = dir .. "/share/jupyter/kernels/python3"
     os.execute("mkdir -p " .. folder)

@@ -46,6 +46,8 @@ describe("perilune", function()
     assert.truthy(perilune("nosuchcommand"):find("no command and no file nosuchcommand; see", 1, true))
     assert.truthy(perilune("help"):find("\n  losses +%d+  Losses"))
     assert.truthy(perilune("help optim"):find("optim\n.*\n  optim.Adam +Adam %(Kingma"))
+    assert.truthy(perilune("help kernel"):find("usage: perilune kernel install", 1, true))
+    assert.truthy(perilune("help diff"):find("Differences of neighbours", 1, true)) -- an op comes before a command
     assert.truthy(perilune("help --names"):find("\nnn.Linear\n", 1, true))
     text, status = perilune "nowhere.lua"
     assert.equal(1, status)

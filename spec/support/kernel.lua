@@ -136,7 +136,9 @@ function Kernel:close()
   end
   for name in pairs(kinds) do self[name]:close() end
   self.context:close()
+  local log = self:log()
   self.remove()
+  assert(not log:find "Sanitizer" and not log:find "traceback", log)
 end
 
 return M

@@ -62,6 +62,7 @@ function commands.help(...)
   for _, name in ipairs { ... } do
     local text, known = require("perilune.help.reference").topic(name), nil
     if not text then text, known = about.name(name, env) end
+    if known == false and M.page(name) then text, known = M.page(name), true end
     if known == false then
       io.stderr:write("perilune help: ", text, "\n")
       status = FAILED

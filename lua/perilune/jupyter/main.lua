@@ -146,6 +146,7 @@ return function(path)
   end
   zeromq.input(nil)
   service:join()
+  zeromq.release(log)
   pair:close()
   context:shutdown()
   heartbeat:join()
