@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: MIT
 -- What the Jupyter kernel shows besides text: pictures, tables, bars, trainings that are under way.
-local kernels = require "spec.support.kernel"
+local kernels = require "spec.command.kernel_client"
 
 local lacking = kernels.missing()
 

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: MIT
--- The Jupyter kernel, by its protocol (spec/support/kernel.lua speaks for the front end).
+-- The Jupyter kernel, by its protocol (spec/command/kernel_client.lua speaks for the front end).
 local json = require "perilune.io.json"
-local kernels = require "spec.support.kernel"
+local kernels = require "spec.command.kernel_client"
 local term = require "spec.support.terminal"
 
 local lacking = kernels.missing()

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: MIT
 -- What comes to the Jupyter kernel's sockets and is no proper message, and how the kernel ends.
 local json = require "perilune.io.json"
-local kernels = require "spec.support.kernel"
+local kernels = require "spec.command.kernel_client"
 local random = require "spec.support.random"
 local term = require "spec.support.terminal"
 

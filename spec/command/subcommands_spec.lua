@@ -31,8 +31,8 @@ describe("perilune", function()
       assert.truthy(page:find("usage: perilune [^\n]*" .. word), page)
     end
     for _, wrong in ipairs { "--nope", "run", "-e", "repl x", "info x", "peek", "peek --nope f", "diff a", "diff a b c",
-      "diff --atol x a b", "diff --atol -1 a b", "new", "new a b", "doctest", "launch", "bench --nope", "watch", "kernel",
-      "nosuchcommand" } do
+      "diff --atol x a b", "diff --atol -1 a b", "new", "new a b", "doctest", "launch", "bench --nope", "watch",
+      "kernel", "nosuchcommand" } do
       text, status = perilune(wrong)
       assert.equal(2, status, wrong .. ": " .. text)
       assert.truthy(#text > 10, wrong)
