@@ -36,6 +36,20 @@ describe("T.log", function()
     assert.equal(4, #lines_of(path))
   end)
 
+  it("leaves the file alone when it is collected unused", function()
+    for _, kind in ipairs { "csv", "jsonl" } do
+      assert(T.log[kind](path))
+      local log = assert(T.log[kind](path))
+      log:write { step = 1 }
+      collectgarbage()
+      collectgarbage()
+      log:write { step = 2 }
+      log:close()
+      assert.equal(kind == "csv" and 3 or 2, #lines_of(path))
+      assert.falsy(table.concat(lines_of(path)):find "\0")
+    end
+  end)
+
   it("writes JSON lines", function()
     local log = assert(T.log.jsonl(path))
     assert(log:write { step = 1, loss = 0 / 0, name = 'q"\n\\\255', ok = true, n = 12345678901 })

@@ -21,7 +21,7 @@ local spec = options.spec("data.DataLoader", {
   { "seed", "int", optional = true }, { "collate", "func", optional = true }, { "workers", "size", 0 },
   { "prefetch", "count", optional = true }, { "sampler", "any", optional = true },
   { "batch_sampler", "any", optional = true }, { "worker_init", "func", optional = true },
-  { "pin_memory", "bool", false }, { "device", "string", optional = true } })
+  { "pin_memory", "bool", false }, { "device", "string", optional = true }, { "endless", "bool", false } })
 
 local function check_combinations(a, given)
   if a.device or a.pin_memory then
@@ -50,8 +50,8 @@ local function is_stream(ds) return getmetatable(ds) == dataset.IterableDataset 
 
 --- @param ds anything with `#ds` and `ds[i]`
 -- @tparam[opt] table opts `batch_size=1 shuffle=false drop_last=false seed= collate= sampler= batch_sampler=`, and
--- `workers=0 prefetch=2 worker_init=`, and `pin_memory=false device=`. With a seed every loader gives the same orders,
--- pass after pass.
+-- `workers=0 prefetch=2 worker_init=`, and `pin_memory=false device= endless=false`. With a seed every loader gives the
+-- same orders, pass after pass.
 --
 -- Random numbers that `ds[i]` draws depend on the seed, the pass and i alone, so batches are the same with any number
 -- of workers (of math.random: with any number but 0).
@@ -296,13 +296,14 @@ local function pass(self)
 end
 
 --- T.data.DataLoader(dataset, {batch_size=1, shuffle=, drop_last=, seed=, collate=, sampler=, workers=0, …}) → loader
--- Batches for a generic for; #loader counts them. Samples are joined by collate (data.default_collate). Also
+-- Batches for a generic for; #loader counts them. Samples are joined by collate (data.default_collate). Also endless=,
 -- batch_sampler=, prefetch=, worker_init=, pin_memory=, device=. Random numbers drawn for sample i depend on the seed,
 -- the pass and i alone. workers=n: threads, each with a Lua state of its own, which gets a copy of the dataset at the
 -- first pass: tables, functions with their upvalues, tensors without a copy (read only from then on); modules are
 -- required anew. prefetch=2: batches made ahead per worker. worker_init=function(k, dataset): runs first in worker k;
 -- may return a dataset in place, with open files for example. An error in a worker is raised at the loop.
--- loader:close() ends the threads. loader:iter() is one pass. device="cuda": batches are there; the next one is copied,
+-- loader:close() ends the threads. endless: a loop goes on with pass after pass until it is left; loader:iter() is one
+-- pass. device="cuda": batches are there; the next one is copied,
 -- from pinned memory, while the loop works on this one. pin_memory: batches are in pinned memory.
 --   for x in T.data.DataLoader(T.arange(5), { batch_size = 2, workers = 2 }) do print(x) end
 --   --> {1, 2}  -- i64[2] cpu
@@ -323,7 +324,14 @@ function DataLoader:__call(_, control)
     step = self._active[control] or self._current
     self._active[control] = nil
   end
-  return self:_remember(step, step())
+  return self:_remember(self:_onwards(step, step()))
+end
+
+-- What the pass gave; of an endless loader, at the end of a pass, the first batch of the next one.
+function DataLoader:_onwards(step, first, ...)
+  if first ~= nil or not self.endless then return step, first, ... end
+  step = pass(self)
+  return step, step()
 end
 
 function DataLoader:_remember(step, first, ...)

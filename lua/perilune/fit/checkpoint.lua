@@ -62,7 +62,7 @@ function M.save(run, path)
   for i, row in ipairs(run.history) do rows[i] = row end
   local valid = run.options.valid
   t.fit = { format = FORMAT, epoch = run.epoch, batch = run.batch, step = run.step, total = run.total,
-    count = run.count, history = rows, row = run.batch > 0 and run.row or nil,
+    count = run.count, history = rows, row = run.row_open and run.row or nil,
     start = run.batch > 0 and run.pass_start or nil,
     train_epoch = type(run.options.train) == "table" and run.options.train.epoch or nil,
     valid_epoch = type(valid) == "table" and valid.epoch or nil,
@@ -76,17 +76,12 @@ function M.save(run, path)
   return true
 end
 
-function M.after_epoch(run)
+--- Writes the best weights, if those of the row that was completed are the best.
+function M.keep_best(run)
   local c = run.checkpoint
-  if not c then return end
-  if c.best then
-    local best = run.history:best(c.best)
-    if best == run.row and (T.core.rank or 0) == 0 then
-      local ok, message = T.save(c.best_path, run.net:state_dict())
-      if not ok then io.stderr:write("fit: the best weights could not be written: ", tostring(message), "\n") end
-    end
-  end
-  run:save(c.path)
+  if not c or not c.best or run.history:best(c.best) ~= run.row or (T.core.rank or 0) > 0 then return end
+  local ok, message = T.save(c.best_path, run.net:state_dict())
+  if not ok then io.stderr:write("fit: the best weights could not be written: ", tostring(message), "\n") end
 end
 
 local function exists(path)
@@ -116,8 +111,8 @@ local function damage(f, metrics, meters)
   for i = 1, n do
     if not is_row(f.history[i]) then return "history" end
   end
+  if f.row ~= nil and not is_row(f.row) then return "row" end
   if f.batch > 0 then
-    if not is_row(f.row) then return "row" end
     if type(f.start) ~= "table" or f.start.rng == nil then return "start" end
   end
   for _, name in ipairs { "train_epoch", "valid_epoch" } do
@@ -161,8 +156,8 @@ function M.resume(run)
   if f.train_epoch ~= nil and type(train) == "table" then train.epoch = f.train_epoch end
   if f.valid_epoch ~= nil and type(valid) == "table" then valid.epoch = f.valid_epoch end
   run.resumed_from = f.batch > 0 and f.epoch or f.epoch + 1 -- the first epoch whose row is still to come
+  run.row, run.row_open = f.row or {}, f.row ~= nil
   if f.batch > 0 then
-    run.row = f.row
     run.resumed = batches.continue(run, f.start, f.batch)
     T.set_rng_state(state.rng)
   end

@@ -39,7 +39,10 @@ function Early:on_epoch(run)
     fail("early_stop: %s", options.unknown("figure", name, names))
   end
   self.monitor = name
-  if self(v) then run.stop = ("%s has not got better for %d epochs"):format(name, self.bad) end
+  if self(v) then
+    local of = run.options and run.options.eval_every and "evaluations" or "epochs"
+    run.stop = ("%s has not got better for %d %s"):format(name, self.bad, of)
+  end
   if self.improved and self.restore then
     self.weights = {}
     for key, t in pairs(run.net:state_dict()) do self.weights[key] = t:clone() end

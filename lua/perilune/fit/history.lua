@@ -8,7 +8,7 @@ local fail = options.fail
 local History = { __name = "history" }
 History.__index = History
 
-local first = { epoch = 1, loss = 2, valid_loss = 3 }
+local first = { step = 0, epoch = 1, loss = 2, valid_loss = 3 }
 local last = { lr = 1, seconds = 2 }
 
 -- Names of the rows' numbers: epoch, losses, metrics by name, learning rate, time.
@@ -68,9 +68,10 @@ function History:plot(names, opts)
     names = {}
     for _, name in ipairs(self:names()) do if name:find("loss", 1, true) then names[#names + 1] = name end end
   end
-  local series, epochs = {}, self:column("epoch")
-  for i, name in ipairs(names) do series[i] = { x = epochs, y = self:column(name), label = name } end
-  local o = { xlabel = "epoch" }
+  local along = self[1] and self[1].step and "step" or "epoch" -- rows of T.fit{eval_every =} have steps
+  local series, places = {}, self:column(along)
+  for i, name in ipairs(names) do series[i] = { x = places, y = self:column(name), label = name } end
+  local o = { xlabel = along }
   for key, v in pairs(opts or {}) do o[key] = v end
   return T.plot(series, o)
 end

@@ -27,7 +27,7 @@ local spec = options.spec("fit", {
   { "checkpoint", "any", optional = true }, { "resume", "bool", false }, { "state", "any", optional = true },
   { "autocast", { "bf16", "f16" }, optional = true }, { "scaler", "any", optional = true },
   { "bar", "bool", optional = true }, { "quiet", "bool", optional = true }, { "jit", "any", false },
-  { "control", "bool", true },
+  { "control", "bool", true }, { "eval_every", "count", optional = true },
 })
 
 local function callable(v)
@@ -181,6 +181,8 @@ local function move_weights(run, measure)
   opt:zero_grad()
 end
 
+local begin_row, end_row -- of the history, below
+
 -- Does a log want the norm of the gradients of the step that is taken now?
 local function norm_is_due(run)
   for _, n in ipairs(run.norm_every) do
@@ -196,6 +198,7 @@ local function update_weights(run)
   if a.scheduler and a.schedule == "batch" then a.scheduler:step() end
   if run.progress then run.progress:set { loss = run.total / run.count } end
   run:call("on_batch")
+  if a.eval_every and run.step % a.eval_every == 0 then end_row(run) end
   local every = run.checkpoint and run.checkpoint.every
   if every and run.step % every == 0 then run:save(run.checkpoint.path) end
   control.look(run)
@@ -204,6 +207,7 @@ end
 -- One batch; false at the end of the pass.
 local function train_batch(run, ...)
   if (...) == nil then return false end
+  if not run.row_open then begin_row(run) end
   run.batch = run.batch + 1
   if run.train_step then
     note(run, samples((...)), run.train_step(...))
@@ -223,7 +227,6 @@ local function train_epoch(run)
   run.resumed = nil
   while not run.stop and not reached(run) and train_batch(run, next_batch()) do end -- luacheck: ignore 542
   if run.batch % run.options.accumulate ~= 0 then update_weights(run) end -- the last group was smaller
-  run.row.loss = run.count > 0 and run.total / run.count or 0 / 0
 end
 
 --- Loss and metrics over the validation batches, in evaluation mode; goes into run.row as valid_….
@@ -262,26 +265,66 @@ local function report(run)
   local words = {}
   for _, name in ipairs(History.names { run.row }) do
     local v = run.row[name]
-    if name ~= "epoch" and name ~= "seconds" and name ~= "lr" then
+    if name ~= "epoch" and name ~= "seconds" and name ~= "lr" and name ~= "step" then
       words[#words + 1] = ("%s %s"):format(name, math.type(v) == "float" and ("%.4f"):format(v) or tostring(v))
     end
   end
   local a = run.options
-  local of = a.epochs and ("/%d"):format(a.epochs) or (", step %d/%d"):format(run.step, a.steps)
+  local of = a.epochs and ("/%d"):format(a.epochs) or ""
+  if a.steps then of = of .. (", step %d/%d"):format(run.step, a.steps)
+  elseif a.eval_every then of = of .. (", step %d"):format(run.step) end
   print(("epoch %d%s: %s (%.1f s)"):format(run.epoch, of, table.concat(words, ", "), run.row.seconds))
 end
 
+-- A row of the history begins: with an epoch, or behind every eval_every steps.
+function begin_row(run)
+  run.row = { epoch = run.epoch, lr = run.optimizer.param_groups[1].lr }
+  run.total, run.count, run.row_open = 0.0, 0, true
+  run.row_from = clock()
+  for _, name in ipairs(run.metric_names) do run.metrics[name]:reset() end
+  run:call("on_epoch_start")
+end
+
+local function step_scheduler(run)
+  if run.options.scheduler.needs_metric then
+    run.options.scheduler:step(run.row.valid_loss or run.row.loss)
+  else
+    run.options.scheduler:step()
+  end
+end
+
+-- It is complete: what there is to measure is measured, and everybody hears of it.
+function end_row(run)
+  local a, row = run.options, run.row
+  row.loss = run.count > 0 and run.total / run.count or 0 / 0
+  row.epoch = run.epoch
+  if not a.valid then read_metric_values(run, "") end
+  if a.valid then
+    local began = clock()
+    run:validate()
+    run.idle = run.idle + clock() - began
+    read_metric_values(run, "valid_")
+  end
+  if a.eval_every then row.step = run.step end
+  row.seconds = clock() - run.row_from
+  run.history[#run.history + 1] = row
+  if a.scheduler and a.schedule == "epoch" and (not a.eval_every or a.scheduler.needs_metric) then
+    step_scheduler(run)
+  end
+  report(run)
+  run:call("on_epoch")
+  run.row_open = false
+  checkpoint.keep_best(run)
+  if a.eval_every and run.checkpoint then run:save(run.checkpoint.path) end
+end
+
 local function one_epoch(run)
-  local a, from = run.options, clock()
+  local a = run.options
   local order = type(a.train) == "table" and rawget(a.train, "sampler")
   if type(order) == "table" and order.set_epoch then order:set_epoch(run.epoch) end -- a DistributedSampler
   run.net:train()
-  if run.batch == 0 then
-    run.row = { epoch = run.epoch, lr = run.optimizer.param_groups[1].lr }
-    run.total, run.count = 0.0, 0
-    for _, name in ipairs(run.metric_names) do run.metrics[name]:reset() end
-    run:call("on_epoch_start")
-  end
+  run.row_from = run.row_from or clock()
+  if not run.row_open and not a.eval_every then begin_row(run) end
   local bar = a.bar
   if bar == nil then bar = not silent(a) and (run.view ~= nil or T.core.isatty(2)) end
   if bar then
@@ -297,26 +340,12 @@ local function one_epoch(run)
     if run.checkpoint then run:save(run.checkpoint.path) end
     return
   end
-  if not a.valid then read_metric_values(run, "") end
-  if a.valid then
-    local began = clock()
-    run:validate()
-    run.idle = run.idle + clock() - began
-    read_metric_values(run, "valid_")
+  if not a.eval_every then end_row(run) end
+  if a.eval_every and a.scheduler and a.schedule == "epoch" and not a.scheduler.needs_metric then
+    step_scheduler(run)
   end
-  run.row.seconds = clock() - from
-  run.history[#run.history + 1] = run.row
-  if a.scheduler and a.schedule == "epoch" then
-    if a.scheduler.needs_metric then
-      a.scheduler:step(run.row.valid_loss or run.row.loss)
-    else
-      a.scheduler:step()
-    end
-  end
-  report(run)
-  run:call("on_epoch")
   run.batch = 0
-  checkpoint.after_epoch(run)
+  if run.checkpoint then run:save(run.checkpoint.path) end
 end
 
 -- All epochs. At the prompt Ctrl-C ends training as run.stop does, so that the history so far is returned; in a
@@ -332,6 +361,7 @@ local function train(run)
         fail("fit: train gave no batch in epoch %d, so its %d steps cannot be reached", run.epoch, run.options.steps)
       end
     end
+    if run.options.eval_every and run.row_open and not run.halted then end_row(run) end -- of the last few steps
   end
   if not T.core.prompt then return epochs() end
   local ok, failure = xpcall(epochs, T.core.prompt)
@@ -385,7 +415,9 @@ function Run:save(path) return checkpoint.save(self, path) end
 
 --- T.fit(net, {train=, optimizer=, epochs=1, steps=, …}) → history, run; or nil, message, code
 -- A training loop. It ends after `epochs` passes over train, or after `steps` steps of the optimizer, whichever comes
--- first (steps alone: as many passes as they take, of which the last may be cut short; train may be endless). train,
+-- first (steps alone: as many passes as they take, of which the last may be cut short; train may be endless). With
+-- eval_every = n validation, and a row of the history, come after every n steps and not after each epoch; on_epoch,
+-- early_stop, logs and the best checkpoint follow these rows. train,
 -- valid: DataLoaders, lists of batches, or functions that return an iterator. loss: a function
 -- of output and targets (nn.F.cross_entropy); or step = function(run, x, y) … return loss, output, target end. metrics:
 -- names or meters, measured on valid, else on train. scheduler, schedule = "epoch"|"batch", clip (norm of the

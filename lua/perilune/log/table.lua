@@ -89,6 +89,12 @@ function Log:close()
   return true
 end
 
+-- A log that nobody has any more: what another one has written to the file since stays.
+local function forget(self)
+  if self.file then self.file:close() end
+  self.file = nil
+end
+
 -- As a callback of T.fit: a row an epoch, or with every = n those of log/steps.lua.
 local function sure(self, row)
   local ok, message = self:write(row)
@@ -107,7 +113,7 @@ local function beside(self) return core.file_facts(self.path) == "file" and self
 -- which it goes on are written anew. A file of another kind is an error, not overwritten.
 local function keep_rows(self, run)
   local name, most = "epoch", run.resumed_from - 1
-  if self.every then name, most = "step", run.step end
+  if self.every or run.options.eval_every then name, most = "step", run.step end
   self.file:seek("set", 0)
   local kept, number_of = {}, nil
   for line in self.file:lines "L" do
@@ -136,7 +142,7 @@ local function class(name, methods)
   local C = { __name = name, close = Log.close, on_epoch = on_epoch, on_batch = on_batch,
     on_start = on_start, beside = beside }
   for key, f in pairs(methods) do C[key] = f end
-  C.__index, C.__close, C.__gc = C, Log.close, Log.close
+  C.__index, C.__close, C.__gc = C, Log.close, forget
   return C
 end
 
