@@ -56,8 +56,21 @@ const char *pl_tensor_text(const PlTensor *t, char *buf, size_t size);
 /* The op of that name, or NULL. pl_ops(&n) is the table of all. */
 const PlOp *pl_op_find(const char *name);
 const PlOp *const *pl_ops(int *count);
-/* Fills attributes with the op's defaults; the setters address them by position in the op's table. */
+/* The name of the op's k-th attribute, k from 0; NULL beyond the last. T.help says what each of them is. */
+const char *pl_op_attr(const PlOp *op, int k);
+/* Fills attributes with the op's defaults. */
 void pl_attrs_init(const PlOp *op, PlAttrs *a);
+/* Set one of them by its name, as T.help and the reference call it: an integer (also 0 or 1, a PlDtype, a dimension or an index
+ * from 0, or one number in place of a list), a float, a list of n integers or of n floats, one of the words that the attribute
+ * knows ("mean"), or none where it is optional. Errors: ARG, an unknown name (the message lists those that there are) or a
+ * value of another kind; then nothing has changed. */
+PlStatus pl_attrs_set_int(const PlOp *op, PlAttrs *a, const char *name, int64_t v);
+PlStatus pl_attrs_set_float(const PlOp *op, PlAttrs *a, const char *name, double v);
+PlStatus pl_attrs_set_list(const PlOp *op, PlAttrs *a, const char *name, int n, const int64_t *v);
+PlStatus pl_attrs_set_floats(const PlOp *op, PlAttrs *a, const char *name, int n, const double *v);
+PlStatus pl_attrs_set_word(const PlOp *op, PlAttrs *a, const char *name, const char *word);
+PlStatus pl_attrs_set_none(const PlOp *op, PlAttrs *a, const char *name);
+/* The same by position in the op's table, unchecked. */
 void pl_attrs_int(PlAttrs *a, int k, int64_t v);
 void pl_attrs_float(PlAttrs *a, int k, double v);
 PlStatus pl_attrs_list(PlAttrs *a, int k, int n, const int64_t *v);

@@ -65,6 +65,8 @@ describe("an installed perilune", function()
     ok(("cp %s/spec/link/train.c %s/c.c"):format(q(root), q(dir)))
     ok(("cd %s && cc -std=gnu11 -include perilune.h c.c -o c $(%s)"):format(q(dir), pkg "--cflags --libs perilune"))
     ok(dir .. "/c")
+    ok(("cd %s && cc -Wall -Wextra -Werror %s/adam.c -o adam $(%s) && ./adam"):format(q(dir),
+      q(prefix .. "/share/doc/perilune/embed"), pkg "--cflags --libs perilune"))
     if select(2, term.shell "pkg-config --exists lua5.4") ~= 0 then return pending "pkg-config knows no lua5.4" end
     local doc = prefix .. "/share/doc/perilune/embed"
     ok(([[cd %s && cc -Wall -Wextra -Werror %s/embed.c -o embed $(pkg-config --cflags --libs lua5.4) -lm \

@@ -58,3 +58,24 @@ describe("docs/tutorial/embedding.md", function()
     assert.equal(printed[1], text)
   end)
 end)
+
+describe("examples/embed/adam.c", function()
+  it("compiles against the C library alone, and learns", function()
+    local missing = term.missing("plain", "cc")
+    if missing then return pending(missing) end
+    local pc = io.open(build .. "/perilune.pc")
+    if not pc then return pending(build .. " is a build without the C library") end
+    local libs = pc:read("a"):match "\nLibs: %-L%S+ %-lperilune_engine %-lperilune_kernels ([^\n]*)"
+    pc:close()
+    local name = os.tmpname()
+    local form = "cc -std=c11 -Wall -Wextra -Werror -I '%s/include' -I '%s' '%s/examples/embed/adam.c' -o '%s' "
+      .. "'%s/lib/libperilune_engine.a' '%s/lib/libperilune_kernels.a' %s"
+    local text, ok = output(form:format(build, root, root, name, build, build, libs))
+    assert.is_true(ok, text)
+    text, ok = output(("'%s'"):format(name))
+    os.remove(name)
+    assert.is_true(ok, text)
+    local step = "step %d+, loss [%d.]+\n"
+    assert.truthy(text:find("^" .. step:rep(4) .. "largest error [%d.]+\nok\n$"), text)
+  end)
+end)
