@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-# kernels/cpu/isa/*.c holds the hot loops. They are compiled once per x86-64 level with
+# kernels/cpu/isa holds the hot loops. They are compiled once per x86-64 level with
 # -DPLK_ISA=<level>, which every symbol there carries as its suffix; kernels/cpu/runtime.c picks one
 # level at start. PLK_HAVE_V2, _V3, _V4 or PLK_HAVE_GENERIC say which exist.
 include(CheckCCompilerFlag)
-file(GLOB isa_src CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/kernels/cpu/isa/*.c")
+file(GLOB_RECURSE isa_src CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/kernels/cpu/isa/*.c")
 set(PL_ISA_OBJECTS "")
 set(PL_ISA_DEFS "")
 set(isa_names "")

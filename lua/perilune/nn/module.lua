@@ -519,7 +519,7 @@ local base = { next_hook = next_hook, Module = Module, Parameter = Parameter, cl
   is_parameter = is_parameter, collect = collect, member_names = member_names, member = member, forget = forget,
   instance = instance, become = become, no_module = no_module,
   named_modules = function(self, from) return iterate(module_list(self, from)) end }
-for _, part in ipairs { "state_dict", "print", "module_path", "module_convert", "module_hooks", "module_clone" } do
+for _, part in ipairs { "state_dict", "print", "module.path", "module.convert", "module.hooks", "module.clone" } do
   require("perilune.nn." .. part)(base)
 end
 classes.class(Module, "net")

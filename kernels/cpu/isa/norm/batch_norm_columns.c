@@ -7,13 +7,13 @@
 
 #define T   float
 #define SFX f32
-#include "kernels/cpu/isa/batch_norm_columns_body.h"
+#include "kernels/cpu/isa/norm/batch_norm_columns_body.h"
 #undef T
 #undef SFX
 
 #define T   double
 #define SFX f64
-#include "kernels/cpu/isa/batch_norm_columns_body.h"
+#include "kernels/cpu/isa/norm/batch_norm_columns_body.h"
 
 extern const PlkNormColumns PLK_ISA_NAME(plk_norm_columns);
 const PlkNormColumns PLK_ISA_NAME(plk_norm_columns) = {sum_f32, sqdiff_f32, dots_f32, affine_f32, affine2_f32,

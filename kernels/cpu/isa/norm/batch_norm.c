@@ -8,13 +8,13 @@
 
 #define T   float
 #define SFX f32
-#include "kernels/cpu/isa/batch_norm_body.h"
+#include "kernels/cpu/isa/norm/batch_norm_body.h"
 #undef T
 #undef SFX
 
 #define T   double
 #define SFX f64
-#include "kernels/cpu/isa/batch_norm_body.h"
+#include "kernels/cpu/isa/norm/batch_norm_body.h"
 
 #define TABLE(s) sum_##s, sqdiff_##s, dots_##s, affine_##s, affine2_##s
 extern const PlkChannelLoops PLK_ISA_NAME(plk_channel_table);

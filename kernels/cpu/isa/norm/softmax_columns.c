@@ -11,7 +11,7 @@
 #define T    float
 #define SFX  f32
 #define EXPF vm_exp_f32
-#include "kernels/cpu/isa/softmax_columns_body.h"
+#include "kernels/cpu/isa/norm/softmax_columns_body.h"
 #undef T
 #undef SFX
 #undef EXPF
@@ -19,7 +19,7 @@
 #define T    double
 #define SFX  f64
 #define EXPF vm_exp_f64
-#include "kernels/cpu/isa/softmax_columns_body.h"
+#include "kernels/cpu/isa/norm/softmax_columns_body.h"
 
 extern const PlkSoftmaxColumns PLK_ISA_NAME(plk_softmax_columns);
 const PlkSoftmaxColumns PLK_ISA_NAME(plk_softmax_columns) = {lse_f32, forward_f32, backward_f32, exp_f32,

@@ -3,7 +3,7 @@
  * first cache for the further passes. softmax_body.h has the loops; here they are made for float and double. */
 #include "kernels/base.h"
 #include "kernels/cpu/isa/level.h"
-#include "kernels/cpu/isa/row_sums.h"
+#include "kernels/cpu/isa/norm/row_sums.h"
 #include "kernels/cpu/loops.h"
 #include "kernels/cpu/vmath/vmath.h"
 
@@ -21,7 +21,7 @@ static inline __attribute__((always_inline)) float exp_neg_f32(float x) {
 #define SFX    f32
 #define EXPF   vm_exp_f32
 #define EXPNEG exp_neg_f32
-#include "kernels/cpu/isa/softmax_body.h"
+#include "kernels/cpu/isa/norm/softmax_body.h"
 #undef T
 #undef SFX
 #undef EXPF
@@ -31,7 +31,7 @@ static inline __attribute__((always_inline)) float exp_neg_f32(float x) {
 #define SFX    f64
 #define EXPF   vm_exp_f64
 #define EXPNEG vm_exp_f64
-#include "kernels/cpu/isa/softmax_body.h"
+#include "kernels/cpu/isa/norm/softmax_body.h"
 
 #define TABLE(s) softmax_##s, log_softmax_##s, softmax_bwd_##s, log_softmax_bwd_##s, lse_##s, exp_##s
 extern const PlkSoftmaxLoops PLK_ISA_NAME(plk_softmax_table);
