@@ -185,6 +185,8 @@ PlStatus plk_parallel(int64_t n, int64_t block, PlkBody body, void *ctx) {
   static const PlkIsa isa_##v = {#v,               \
                                  plk_ew_f32_##v,   \
                                  plk_ew_f64_##v,   \
+                                 plk_ew_f16_##v,   \
+                                 plk_ew_bf16_##v,  \
                                  plk_ew_where_##v, \
                                  plk_ew_copy_##v,  \
                                  plk_ew_cast_##v,  \

@@ -72,6 +72,15 @@ static PlkLoop find_loop(const PlkIsa *isa, int code, int dtype) {
 static bool is_half(int dtype) { return dtype == PL_F16 || dtype == PL_BF16; }
 static int widened(int dtype) { return is_half(dtype) ? PL_F32 : dtype; }
 
+/* The loop that takes halves as they are stored, NULL: none. */
+static PlkLoop half_loop(const PlkIsa *isa, const PlkCall *call) {
+  const uint8_t dtype = call->in[0]->dtype, out = call->out[0]->dtype;
+  if (out != dtype && out != PL_BOOL) return NULL;
+  for (int k = 1; k < call->nin; k++)
+    if (call->in[k]->dtype != dtype) return NULL;
+  return dtype == PL_F16 ? isa->f16[call->code] : isa->bf16[call->code];
+}
+
 static PlkLoop choose_loop(const PlkIsa *isa, const PlkCall *call) {
   const PlArray *out = call->out[0], *in = call->in[0];
   switch (call->code) {
@@ -103,11 +112,11 @@ static void half_bounds(PlAttrs *a, int dtype) {
 }
 
 /* One or two inputs laid out like the output, nothing to convert. */
-static bool same_flat(const PlkCall *call, int64_t n) {
+static bool same_flat(const PlkCall *call, int64_t n, bool stored) {
   const PlArray *o = call->out[0], *a = call->in[0], *b = call->in[call->nin - 1];
   const unsigned halves = 1U << PL_F16 | 1U << PL_BF16;
   return call->nin <= 2 && (o->contiguous & a->contiguous & b->contiguous) && a->numel == n && b->numel == n &&
-         !((1U << o->dtype | 1U << a->dtype | 1U << b->dtype) & halves);
+         (stored || !((1U << o->dtype | 1U << a->dtype | 1U << b->dtype) & halves));
 }
 
 static PlStatus copy(const PlkCall *call) {
@@ -141,23 +150,31 @@ static PlStatus half_cast(const PlkCall *call) {
 PlStatus plk_cpu_elementwise(const PlkCall *call) {
   const PlArray *out = call->out[0];
   const PlkIsa *isa = plk_isa_tables();
-  const PlkLoop loop = choose_loop(isa, call);
+  PlkLoop loop = call->nin > 0 && is_half(call->in[0]->dtype) ? half_loop(isa, call) : NULL;
+  const bool stored = loop != NULL; /* halves, which need no conversion */
+  if (!stored) loop = choose_loop(isa, call);
   if (PL_UNLIKELY(loop == NULL)) return no_loop(call);
   const int64_t n = out->numel;
   if (n == 0) return PL_OK;
   const PlAttrs *attrs = call->attrs != NULL ? call->attrs : &no_attrs;
-  if (n < PLK_GRAIN && same_flat(call, n)) { /* most calls of small models */
+  PlAttrs bounds;
+  if (PL_UNLIKELY(call->code == PLK_EW_NAN_TO_NUM && is_half(out->dtype))) {
+    bounds = *attrs;
+    half_bounds(&bounds, out->dtype);
+    attrs = &bounds;
+  }
+  if (n < PLK_GRAIN && same_flat(call, n, stored)) { /* most calls of small models */
     char *all[MAX_OP] = {out->data, call->in[0]->data, call->in[call->nin - 1]->data};
     static const int64_t ones[MAX_OP] = {1, 1, 1, 1};
     return loop(all, ones, n, attrs) ? plk_ew_failed(call->name) : PL_OK;
   }
-  bool flat = (n < PLK_GRAIN || n < serial_below(call->code)) && out->contiguous && !is_half(out->dtype);
+  bool flat = (n < PLK_GRAIN || n < serial_below(call->code)) && out->contiguous && (stored || !is_half(out->dtype));
   char *ptr[MAX_OP] = {out->data};
   int64_t stride[MAX_OP] = {1, 1, 1, 1};
   for (int k = 0; k < call->nin && flat; k++) {
     const PlArray *in = call->in[k];
     ptr[k + 1] = in->data;
-    flat = !is_half(in->dtype);
+    flat = stored || !is_half(in->dtype);
     if (in->numel == n && in->contiguous) continue;
     stride[k + 1] = 0;
     flat = flat && in->numel == 1 && takes_one_value(call->code) && stride[1] + stride[2] != 0;
@@ -165,12 +182,13 @@ PlStatus plk_cpu_elementwise(const PlkCall *call) {
   if (flat) return loop(ptr, stride, n, attrs) ? plk_ew_failed(call->name) : PL_OK;
   if (call->code == PLK_EW_COPY || (call->code == PLK_EW_CAST && call->in[0]->dtype == out->dtype)) return copy(call);
   if (is_half_cast(call)) return half_cast(call);
-  PlkEwCall e = {
-      .call = call, .isa = isa, .loop = loop, .attrs = attrs, .serial = serial_below(call->code), .one_value = takes_one_value(call->code)};
-  if (call->code != PLK_EW_NAN_TO_NUM || !is_half(out->dtype)) return plk_ew_tiles(&e);
-  PlAttrs own = *attrs;
-  half_bounds(&own, out->dtype);
-  e.attrs = &own;
+  const PlkEwCall e = {.call = call,
+                       .isa = isa,
+                       .loop = loop,
+                       .attrs = attrs,
+                       .serial = serial_below(call->code),
+                       .one_value = takes_one_value(call->code),
+                       .stored = stored};
   return plk_ew_tiles(&e);
 }
 

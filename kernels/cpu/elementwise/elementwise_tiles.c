@@ -6,6 +6,7 @@
 
 #include <string.h>
 
+#include "kernels/cpu/shape/copy.h"
 #include "kernels/cpu/shape/transpose.h"
 
 enum {
@@ -42,17 +43,6 @@ typedef struct Plan {
   Operand op[MAX_OP];
 } Plan;
 
-#define MOVE(T)                                      \
-  do {                                               \
-    if (rs < cs && rs != 0) {                        \
-      for (int64_t c = 0; c < C; c++)                \
-        for (int64_t r = 0; r < R; r++) MOVE_ONE(T); \
-    } else {                                         \
-      for (int64_t r = 0; r < R; r++)                \
-        for (int64_t c = 0; c < C; c++) MOVE_ONE(T); \
-    }                                                \
-  } while (0)
-
 /* C times the element at `from`. */
 static void spread(char *PL_RESTRICT to, const char *PL_RESTRICT from, int item, int64_t C) {
 #define SPREAD(T)                             \
@@ -72,7 +62,6 @@ static void spread(char *PL_RESTRICT to, const char *PL_RESTRICT from, int item,
 }
 
 static void gather(char *PL_RESTRICT to, const char *PL_RESTRICT from, int item, int64_t R, int64_t C, int64_t rs, int64_t cs) {
-#define MOVE_ONE(T) memcpy(to + (r * C + c) * (int64_t)sizeof(T), from + r * rs + c * cs, sizeof(T))
   if (cs == item && C * item >= 64) {
     for (int64_t r = 0; r < R; r++) memcpy(to + r * C * item, from + r * rs, (size_t)(C * item));
     return;
@@ -85,17 +74,10 @@ static void gather(char *PL_RESTRICT to, const char *PL_RESTRICT from, int item,
     for (int64_t r = 0; r < R; r++) spread(to + r * C * item, from + r * rs, item, C);
     return;
   }
-  switch (item) {
-  case 1: MOVE(uint8_t); break;
-  case 2: MOVE(uint16_t); break;
-  case 4: MOVE(uint32_t); break;
-  default: MOVE(uint64_t); break;
-  }
-#undef MOVE_ONE
+  plk_copy_loops()->window(to, C * item, 1, from, rs, cs / item, R, C, (size_t)item);
 }
 
 static void scatter(char *PL_RESTRICT to, const char *PL_RESTRICT from, int item, int64_t R, int64_t C, int64_t rs, int64_t cs) {
-#define MOVE_ONE(T) memcpy(to + r * rs + c * cs, from + (r * C + c) * (int64_t)sizeof(T), sizeof(T))
   if (cs == item && C * item >= 64) {
     for (int64_t r = 0; r < R; r++) memcpy(to + r * rs, from + r * C * item, (size_t)(C * item));
     return;
@@ -104,13 +86,7 @@ static void scatter(char *PL_RESTRICT to, const char *PL_RESTRICT from, int item
     plk_transpose((size_t)item)(to, cs / item, from, C, R, C);
     return;
   }
-  switch (item) {
-  case 1: MOVE(uint8_t); break;
-  case 2: MOVE(uint16_t); break;
-  case 4: MOVE(uint32_t); break;
-  default: MOVE(uint64_t); break;
-  }
-#undef MOVE_ONE
+  plk_copy_loops()->window(to, rs, cs / item, from, C * item, 1, R, C, (size_t)item);
 }
 
 /* Buffers of one thread. What a buffer holds is remembered: a broadcast operand is gathered once for a
@@ -221,6 +197,35 @@ static PlStatus run_tiles(void *ctx, int64_t begin, int64_t end) {
   return PL_OK;
 }
 
+/* The same where every tile is a piece of a row that reads and writes in place: nothing but the loop. */
+static PlStatus run_direct(void *ctx, int64_t begin, int64_t end) {
+  const Plan *p = ctx;
+  const int inner = p->nd - 1;
+  const int64_t n = p->shape[inner];
+  int64_t at[PL_MAX_DIM], stride[MAX_OP], ct = begin % p->ncol, rest = begin / p->ncol;
+  char *row[MAX_OP], *ptr[MAX_OP];
+  for (int d = inner - 1; d >= 0; d--) at[d] = rest % p->shape[d], rest /= p->shape[d];
+  for (int k = 0; k < p->nop; k++) {
+    const Operand *o = &p->op[k];
+    row[k] = o->base;
+    for (int d = 0; d < inner; d++) row[k] += at[d] * o->stride[d];
+    stride[k] = k > 0 && n > 1 && o->stride[inner] == 0 ? 0 : o->item;
+  }
+  for (int64_t t = begin; t < end; t++) {
+    for (int k = 0; k < p->nop; k++) ptr[k] = row[k] + ct * p->cols * p->op[k].stride[inner];
+    if (p->loop(ptr, stride, ct == p->ncol - 1 ? n - ct * p->cols : p->cols, p->attrs)) return plk_ew_failed(p->name);
+    if (++ct < p->ncol) continue;
+    ct = 0;
+    for (int d = inner - 1; d >= 0; d--) {
+      for (int k = 0; k < p->nop; k++) row[k] += p->op[k].stride[d];
+      if (++at[d] < p->shape[d]) break;
+      for (int k = 0; k < p->nop; k++) row[k] -= at[d] * p->op[k].stride[d];
+      at[d] = 0;
+    }
+  }
+  return PL_OK;
+}
+
 /* ---- plan ---- */
 
 static void swap_dims(Plan *p, int a, int b) {
@@ -284,7 +289,8 @@ static int crossing_dim(const Plan *p) {
   return -1;
 }
 
-static void cut(Plan *p) {
+/* Whether all tiles are read and written in place. */
+static bool cut(Plan *p) {
   const int inner = p->nd - 1;
   const int64_t n = p->shape[inner];
   bool direct = true, halves = false;
@@ -308,9 +314,10 @@ static void cut(Plan *p) {
   }
   if (p->cols > n) p->cols = n;
   p->ncol = (n + p->cols - 1) / p->cols;
-  if (p->rdim < 0) return;
+  if (p->rdim < 0) return direct;
   if (p->rows > p->shape[p->rdim]) p->rows = p->shape[p->rdim];
   p->nrow = (p->shape[p->rdim] + p->rows - 1) / p->rows;
+  return false;
 }
 
 static int half_kind(int dtype) { return dtype == PL_F16 ? HALF_F16 : dtype == PL_BF16 ? HALF_BF16 : AS_IS; }
@@ -327,16 +334,16 @@ PlStatus plk_ew_tiles(const PlkEwCall *e) {
     Operand *o = &p.op[k];
     o->base = arr[k]->data;
     o->item = (int32_t)pl_dtype_size((PlDtype)arr[k]->dtype);
-    o->convert = raw ? AS_IS : half_kind(arr[k]->dtype);
+    o->convert = raw || e->stored ? AS_IS : half_kind(arr[k]->dtype);
     o->tile_item = o->convert != AS_IS ? 4 : o->item;
   }
   set_dims(&p, arr);
   collapse(&p);
-  cut(&p);
+  const PlkBody body = cut(&p) ? run_direct : run_tiles;
   int64_t ntile = p.ncol * p.nrow;
   for (int d = 0; d < p.nd - 1; d++)
     if (d != p.rdim) ntile *= p.shape[d];
   const int64_t per_block = (DIRECT + p.rows * p.cols - 1) / (p.rows * p.cols);
-  if (call->out[0]->numel < e->serial && ntile < 64 * per_block) return run_tiles(&p, 0, ntile);
-  return plk_parallel(ntile, per_block, run_tiles, &p);
+  if (call->out[0]->numel < e->serial && ntile < 64 * per_block) return body(&p, 0, ntile);
+  return plk_parallel(ntile, per_block, body, &p);
 }

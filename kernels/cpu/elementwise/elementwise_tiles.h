@@ -17,6 +17,7 @@ typedef struct PlkEwCall {
   PlkLoop loop;
   const PlAttrs *attrs;
   bool one_value; /* the loop takes stride 0 */
+  bool stored;    /* and halves as they are */
   int64_t serial; /* one thread below so many elements */
 } PlkEwCall;
 PlStatus plk_ew_tiles(const PlkEwCall *e);

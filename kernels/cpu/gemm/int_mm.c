@@ -20,8 +20,17 @@ typedef struct Product {
 
 static PlStatus plain(void *ctx, int64_t begin, int64_t end) {
   const Product *p = ctx;
-  const PlkIntRow row = PLK_ISA_PICK(plk_matmul_int).i8_i32;
-  for (int64_t i = begin; i < end; i++) row(p->x + i * p->xs[0], p->xs[1], p->y, p->ys[0], p->ys[1], p->z + i * p->N, p->N, p->K);
+  const PlkIntRows q = {.a = p->x + begin * p->xs[0],
+                        .am = p->xs[0],
+                        .as = p->xs[1],
+                        .b = p->y,
+                        .bk = p->ys[0],
+                        .bn = p->ys[1],
+                        .y = p->z + begin * p->N,
+                        .M = end - begin,
+                        .N = p->N,
+                        .K = p->K};
+  PLK_ISA_PICK(plk_matmul_int).i8_i32(&q);
   return plk_poll();
 }
 

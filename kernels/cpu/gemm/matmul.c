@@ -176,25 +176,35 @@ typedef struct IntCall {
 
 PLK_ISA_DECLARE(const PlkMatmulInt, plk_matmul_int);
 
-static PlkIntRow int_row(PlDtype d) {
+static PlkIntProduct int_rows_of(PlDtype d) {
   const PlkMatmulInt *l = &PLK_ISA_PICK(plk_matmul_int);
   return d == PL_I8 ? l->i8 : d == PL_U8 ? l->u8 : d == PL_I16 ? l->i16 : d == PL_I32 ? l->i32 : l->i64;
 }
 
 static PlStatus int_rows(void *ctx, int64_t begin, int64_t end) {
   const IntCall *q = ctx;
-  const PlkIntRow row_of = int_row(q->dtype);
+  const PlkIntProduct multiply = int_rows_of(q->dtype);
   const size_t size = pl_dtype_size(q->dtype);
-  for (int64_t row = begin; row < end; row++) {
+  for (int64_t row = begin, rows; row < end; row += rows) {
     int64_t batch = row / q->M, a_at = row % q->M * q->as[0], b_at = 0;
+    rows = plk_min64(end - row, q->M - row % q->M);
     for (int i = q->nbatch - 1; i >= 0; i--) {
       const int64_t at = batch % q->a->shape[i];
       batch /= q->a->shape[i];
       a_at += at * q->a->strides[i];
       b_at += at * q->b->strides[i];
     }
-    row_of(plk_cat(q->a->data, a_at, size), q->as[1], plk_cat(q->b->data, b_at, size), q->bs[0], q->bs[1], plk_at(q->y, row * q->N, size),
-           q->N, q->K);
+    const PlkIntRows some = {.a = plk_cat(q->a->data, a_at, size),
+                             .am = q->as[0],
+                             .as = q->as[1],
+                             .b = plk_cat(q->b->data, b_at, size),
+                             .bk = q->bs[0],
+                             .bn = q->bs[1],
+                             .y = plk_at(q->y, row * q->N, size),
+                             .M = rows,
+                             .N = q->N,
+                             .K = q->K};
+    multiply(&some);
   }
   return PL_OK;
 }
@@ -207,7 +217,7 @@ static PlStatus int_product(const PlArray *a, const PlArray *b, bool b_trans, Pl
   q.as[0] = a->strides[nb], q.as[1] = a->strides[nb + 1];
   q.bs[0] = b->strides[nb + b_trans], q.bs[1] = b->strides[nb + !b_trans];
   const int64_t row = q.N * plk_max64(q.K, 1);
-  return plk_parallel(y->numel / q.N, plk_max64(1, PLK_GRAIN / row), int_rows, &q);
+  return plk_parallel(y->numel / q.N, plk_max64(12, PLK_GRAIN / row), int_rows, &q); /* 12: whole groups of rows */
 }
 
 /* y = alpha y + beta c in integers; c broadcast. Only reached for small, rare calls: no

@@ -5,11 +5,16 @@
 
 #include <stdint.h>
 
-/* y[j] = sum over k < K of a[k * as] b[k * bk + j * bn] for j < N */
-typedef void (*PlkIntRow)(const void *a, int64_t as, const void *b, int64_t bk, int64_t bn, void *y, int64_t N, int64_t K);
+/* y[m * N + n] = sum over k < K of a[m * am + k * as] b[k * bk + n * bn] for m < M, n < N */
+typedef struct PlkIntRows {
+  const void *a, *b;
+  void *y;
+  int64_t am, as, bk, bn, M, N, K;
+} PlkIntRows;
+typedef void (*PlkIntProduct)(const PlkIntRows *rows);
 typedef struct PlkMatmulInt {
-  PlkIntRow i8, i16, i32, i64, u8;
-  PlkIntRow i8_i32; /* y of i32 */
+  PlkIntProduct i8, i16, i32, i64, u8;
+  PlkIntProduct i8_i32; /* y of i32 */
 } PlkMatmulInt;
 
 #endif

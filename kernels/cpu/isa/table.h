@@ -30,6 +30,7 @@ typedef struct PlkRandomLoops {
 typedef struct PlkIsa {
   const char *name;
   const PlkLoop *f32, *f64;           /* [PLK_NEW]; NULL: no loop at this level */
+  const PlkLoop *f16, *bf16;          /* [PLK_NEW], of halves as they are stored; NULL: they are widened for the loop of f32 */
   const PlkLoop *where;               /* by log2 of the element size */
   const PlkLoop *copy;                /* likewise */
   const PlkLoop (*cast)[PLK_NCAST];   /* [from][to], see plk_cast_index */
@@ -46,6 +47,8 @@ typedef struct PlkIsa {
 #define PLK_DECLARE_ISA(level)                                    \
   extern const PlkLoop plk_ew_f32_##level[];                      \
   extern const PlkLoop plk_ew_f64_##level[];                      \
+  extern const PlkLoop plk_ew_f16_##level[];                      \
+  extern const PlkLoop plk_ew_bf16_##level[];                     \
   extern const PlkLoop plk_ew_where_##level[4];                   \
   extern const PlkLoop plk_ew_copy_##level[4];                    \
   extern const PlkLoop plk_ew_cast_##level[PLK_NCAST][PLK_NCAST]; \

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: MIT
+ * The loops of elementwise_formulas.h for f16 and bf16 as they are stored, of one ISA level: 64 elements at a time become
+ * floats and halves again in registers and the nearest cache. The same bits as conversion, f32 loop, conversion, one
+ * after the other; levels that convert element by element do that. */
+#include "kernels/convert.h"
+#include "kernels/cpu/isa/table.h"
+#include "kernels/cpu/vmath/vmath.h"
+#include "kernels/elementwise_codes.h"
+
+#if defined(__F16C__)
+
+#define T              float
+#define F(f)           f##_f32
+#define K(c)           ((float)(c))
+#define vm_largest_f32 3.40282347e38f
+#include "kernels/activation_formulas.h"
+
+#define PARAM(k, otherwise) const T p##k = (T)plk_param(p, k, otherwise);
+
+enum { STEP = 64 };
+typedef void Load(const uint16_t *in, float *out, int64_t n);
+typedef void Store(const float *in, uint16_t *out, int64_t n);
+
+/* Whole steps are loops of known length; the last one is filled up with zeros. */
+PLK_CVT void step_in(Load *load, const uint16_t *in, float *out, int64_t n) {
+  if (n >= STEP) {
+    load(in, out, STEP);
+    return;
+  }
+  uint16_t h[STEP] = {0};
+  memcpy(h, in, (size_t)n * sizeof *h);
+  load(h, out, STEP);
+}
+PLK_CVT void step_out(Store *store, const float *in, uint16_t *out, int64_t n) {
+  if (n >= STEP) {
+    store(in, out, STEP);
+    return;
+  }
+  uint16_t h[STEP];
+  store(in, h, STEP);
+  memcpy(out, h, (size_t)n * sizeof *h);
+}
+PLK_CVT void spread(Load *load, const uint16_t *in, float *out) {
+  float v;
+  load(in, &v, 1);
+  for (int i = 0; i < STEP; i++) out[i] = v;
+}
+
+#define SFX   f16
+#define TABLE PLK_SUFFIX(plk_ew_f16)
+#define READ  plk_f16_load
+#define MAKE  plk_f16_store
+#include "kernels/cpu/isa/float_halves_body.h"
+#define SFX   bf16
+#define TABLE PLK_SUFFIX(plk_ew_bf16)
+#define READ  plk_bf16_load
+#define MAKE  plk_bf16_store
+#include "kernels/cpu/isa/float_halves_body.h"
+
+#else
+const PlkLoop PLK_SUFFIX(plk_ew_f16)[PLK_NEW] = {NULL};
+const PlkLoop PLK_SUFFIX(plk_ew_bf16)[PLK_NEW] = {NULL};
+#endif

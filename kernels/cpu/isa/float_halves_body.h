@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: MIT
+ * Loops and table of float_halves.c for one type; no include guard. Given are SFX, its name, TABLE, its table's, READ and MAKE, which convert. */
+#define CAT2(a, b)  a##_##b
+#define CAT1(a, b)  CAT2(a, b)
+#define LOOP(name)  CAT1(loop_##name, SFX)
+#define ARGS        char *const *ptr, const int64_t *stride, int64_t n, const PlAttrs *p
+#define HALF(k)     ((const uint16_t *)(const void *)ptr[k])
+#define EACH_STEP   for (int64_t i = 0; i < n; i += STEP)
+#define EACH        PLK_IVDEP for (int j = 0; j < STEP; j++)
+#define IN(v, k)    step_in(READ, HALF(k) + i, v, n - i)
+#define OUT(v)      step_out(MAKE, v, (uint16_t *)(void *)ptr[0] + i, n - i)
+#define OUT_BOOL(v) memcpy(ptr[0] + i, v, (size_t)(n - i < STEP ? n - i : STEP))
+
+#define ONE(NAME, PARAMS, R, WRITE, E) \
+  static int LOOP(NAME)(ARGS) {        \
+    (void)stride, (void)p;             \
+    PARAMS EACH_STEP {                 \
+      _Alignas(64) T a[STEP];          \
+      _Alignas(64) R o[STEP];          \
+      IN(a, 1);                        \
+      EACH {                           \
+        const T x = a[j];              \
+        o[j] = (R)(E);                 \
+      }                                \
+      WRITE(o);                        \
+    }                                  \
+    return 0;                          \
+  }
+#define TWO(NAME, PARAMS, R, WRITE, X, Y, E)      \
+  static int LOOP(NAME)(ARGS) {                   \
+    _Alignas(64) T a[STEP], b[STEP];              \
+    (void)p;                                      \
+    if (stride[1] == 0) spread(READ, HALF(1), a); \
+    if (stride[2] == 0) spread(READ, HALF(2), b); \
+    PARAMS EACH_STEP {                            \
+      _Alignas(64) R o[STEP];                     \
+      if (stride[1] != 0) IN(a, 1);               \
+      if (stride[2] != 0) IN(b, 2);               \
+      EACH {                                      \
+        const T X = a[j], Y = b[j];               \
+        o[j] = (R)(E);                            \
+      }                                           \
+      WRITE(o);                                   \
+    }                                             \
+    return 0;                                     \
+  }
+#define U(NAME, PARAMS, E) ONE(NAME, PARAMS, T, OUT, E)
+#define P1(NAME, E)        ONE(NAME, , uint8_t, OUT_BOOL, E)
+#define B(NAME, PARAMS, E) TWO(NAME, PARAMS, T, OUT, x, y, E)
+#define P2(NAME, E)        TWO(NAME, , uint8_t, OUT_BOOL, x, y, E)
+#define G(NAME, PARAMS, E) TWO(NAME, PARAMS, T, OUT, dy, x, E)
+#define T3(NAME, PARAMS, E)                     \
+  static int LOOP(NAME)(ARGS) {                 \
+    (void)stride, (void)p;                      \
+    PARAMS EACH_STEP {                          \
+      _Alignas(64) T a[STEP], b[STEP], c[STEP]; \
+      _Alignas(64) T o[STEP];                   \
+      IN(a, 1), IN(b, 2), IN(c, 3);             \
+      EACH {                                    \
+        const T x = a[j], y = b[j], z = c[j];   \
+        o[j] = (T)(E);                          \
+      }                                         \
+      OUT(o);                                   \
+    }                                           \
+    return 0;                                   \
+  }
+#include "kernels/elementwise_formulas.h"
+#undef U
+#undef P1
+#undef B
+#undef P2
+#undef G
+#undef T3
+
+#define U(NAME, PARAMS, E)  [PLK_EW_##NAME] = LOOP(NAME),
+#define P1(NAME, E)         [PLK_EW_##NAME] = LOOP(NAME),
+#define B(NAME, PARAMS, E)  [PLK_EW_##NAME] = LOOP(NAME),
+#define P2(NAME, E)         [PLK_EW_##NAME] = LOOP(NAME),
+#define G(NAME, PARAMS, E)  [PLK_EW_##NAME] = LOOP(NAME),
+#define T3(NAME, PARAMS, E) [PLK_EW_##NAME] = LOOP(NAME),
+const PlkLoop TABLE[PLK_NEW] = {
+#include "kernels/elementwise_formulas.h"
+};
+#undef U
+#undef P1
+#undef B
+#undef P2
+#undef G
+#undef T3
+#undef CAT2
+#undef CAT1
+#undef LOOP
+#undef ARGS
+#undef HALF
+#undef EACH_STEP
+#undef EACH
+#undef IN
+#undef OUT
+#undef OUT_BOOL
+#undef ONE
+#undef TWO
+#undef SFX
+#undef TABLE
+#undef READ
+#undef MAKE
