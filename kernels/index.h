@@ -37,6 +37,7 @@ PlStatus plk_cpu_index_fill(const PlkCall *call);       /* x, index, value; dim,
 PlStatus plk_cpu_index_put(const PlkCall *call);        /* x, value, indices…; dims, accumulate, base */
 PlStatus plk_cpu_index_bwd(const PlkCall *call);        /* dy, indices…; shape, dims, base */
 PlStatus plk_cpu_index_select_bwd(const PlkCall *call); /* dy, index; shape, dim, base */
+PlStatus plk_cpu_cache_write(const PlkCall *call);      /* cache, src, at; base. All contiguous; cache is written in place */
 PlStatus plk_cpu_take_bwd(const PlkCall *call);         /* dy, index; shape, base */
 PlStatus plk_cpu_embedding_bwd(const PlkCall *call);    /* dy, ids; num, padding_idx, by_freq, base */
 

@@ -155,7 +155,7 @@ describe("GGUF", function()
     local x = T.ones(2, 32)
     os.remove(path)
     fails("unknown type 'Q9'", T.save_gguf, path, { x = x }, { type = "Q9" })
-    fails("unknown type 'Q4_K'", T.save_gguf, path, { x = x }, { type = "Q4_K" })
+    fails("unknown type 'Q2_K'", T.save_gguf, path, { x = x }, { type = "Q2_K" })
     fails("rows of 33, which are no whole blocks of 32", T.save_gguf, path, { x = T.ones(2, 33) },
       { type = { x = "Q8_0" } })
     fails("not finite", T.save_gguf, path, { x = x / 0 }, { type = "Q4_0" })

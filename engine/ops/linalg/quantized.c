@@ -131,10 +131,10 @@ PL_OP(dequantize_blocks,
       .attrs = {FORMAT, {.name = "dtype", .type = PL_A_DTYPE, .has_def = true, .i = PL_F32}}, .cls = PL_OPAQUE,
       .flags = PL_F_NOGRAD_OK | PL_F_NOMETHOD | PL_F_CONTIGUOUS, .infer = dequantize_infer, PL_KERNEL(dequantize_blocks));
 
-PL_OP(
-    quantize_blocks,
-    .doc =
-        "Blocks of x[...,K], u8 [..., bytes of a row], by the rounding of ggml's reference. K must be whole blocks; x finite. No gradient.",
-    .example = "print(T.quantize_blocks(T.ones(2, 64), { format = \"Q4_0\" }):shape()[2])  --> 36", .nin = 1, .nout = 1, .args = {"x"},
-    .nattr = 1, .attrs = {FORMAT}, .cls = PL_OPAQUE, .flags = PL_F_NOGRAD_OK | PL_F_NOMETHOD | PL_F_CONTIGUOUS, .infer = quantize_infer,
-    PL_KERNEL(quantize_blocks));
+PL_OP(quantize_blocks,
+      .doc = "Blocks of x[...,K], u8 [..., bytes of a row]: Q4_0 to Q8_0 as ggml's reference rounds, Q4_K to Q6_K by a search that loses "
+             "as little "
+             "as its own. K must be whole blocks; x finite. No gradient.",
+      .example = "print(T.quantize_blocks(T.ones(2, 64), { format = \"Q4_0\" }):shape()[2])  --> 36", .nin = 1, .nout = 1, .args = {"x"},
+      .nattr = 1, .attrs = {FORMAT}, .cls = PL_OPAQUE, .flags = PL_F_NOGRAD_OK | PL_F_NOMETHOD | PL_F_CONTIGUOUS, .infer = quantize_infer,
+      PL_KERNEL(quantize_blocks));

@@ -14,9 +14,9 @@ static const PlkBlockFormat formats[] = {
     {"Q8_1",     9,  32,  36, NULL, NULL}, /* of llama.cpp's activations, not of files */
     {"Q2_K",    10, 256,  84, plk_dequantize_q2_k,   NULL},
     {"Q3_K",    11, 256, 110, plk_dequantize_q3_k,   NULL},
-    {"Q4_K",    12, 256, 144, plk_dequantize_q4_k,   NULL},
-    {"Q5_K",    13, 256, 176, plk_dequantize_q5_k,   NULL},
-    {"Q6_K",    14, 256, 210, plk_dequantize_q6_k,   NULL},
+    {"Q4_K",    12, 256, 144, plk_dequantize_q4_k,   plk_quantize_q4_k},
+    {"Q5_K",    13, 256, 176, plk_dequantize_q5_k,   plk_quantize_q5_k},
+    {"Q6_K",    14, 256, 210, plk_dequantize_q6_k,   plk_quantize_q6_k},
     {"Q8_K",    15, 256, 292, NULL, NULL},
     /* IQ1, IQ2 and IQ3 are indices into code books of hundreds of points */
     {"IQ2_XXS", 16, 256,  66, NULL, NULL},

@@ -77,16 +77,19 @@ static PlStatus few_rows(void *ctx, int64_t begin, int64_t end) {
   return plk_poll();
 }
 
+enum { ROOM = 24 }; /* spans of x that need no memory of their own */
+
 /* *done: false where x is not to be rounded. */
 static PlStatus few(Product *p, bool *done) {
   p->spans = plk_ceil_div(p->K, PLK_SPAN);
-  void *mem;
-  PL_TRY(plk_scratch((size_t)(p->M * p->spans) * sizeof(PlkSpanX), &mem));
-  PlkSpanX *to = mem;
+  _Alignas(64) PlkSpanX room[ROOM];
+  void *mem = NULL;
+  if (p->M * p->spans > ROOM) PL_TRY(plk_scratch((size_t)(p->M * p->spans) * sizeof(PlkSpanX), &mem));
+  PlkSpanX *to = mem ? mem : room;
   p->rounded = to;
   *done = true;
   for (int64_t m = 0; *done && m < p->M; m++)
-    *done = PLK_ISA_PICK(plk_block_loops).round((const float *)p->x + m * p->K, p->K, to + m * p->spans);
+    *done = PLK_ISA_PICK(plk_block_loops).round((const float *)p->x + m * p->K, p->K, p->loop->order, to + m * p->spans);
   PlStatus s = *done ? plk_parallel(p->N, plk_max64(1, PLK_GRAIN / (p->K * p->M)), few_rows, p) : PL_OK;
   plk_scratch_free(mem);
   return s;

@@ -306,10 +306,10 @@ end
 -- {name = type}, or function(name, tensor) → type or nil; `alignment=32`
 --- T.save_gguf(path, {name = tensor}, {metadata=, kinds=, type=, alignment=32}) → true, or nil, message, code
 -- Writes a GGUF file, version 3, as safely as T.save. type: what tensors become, "Q8_0", "Q5_1", "Q5_0", "Q4_1",
--- "Q4_0", "F16", "BF16", "F32"; one for all tensors of floats with two dimensions or more and rows of whole blocks,
--- {name = type}, or a function of name and tensor; without it their dtype. The bytes are those of ggml's reference.
--- metadata: integers become u32 or i32 if they fit, else u64 or i64, floats f32, lists of integers i32 or i64; kinds =
--- {key = "f64"} says otherwise.
+-- "Q4_0", "Q6_K", "Q5_K", "Q4_K", "F16", "BF16", "F32"; one for all tensors of floats with two dimensions or more and
+-- rows of whole blocks, {name = type}, or a function of name and tensor; without it their dtype. The bytes are those of
+-- ggml's reference; of the types with _K they are other ones that lose as little. metadata: integers become u32 or i32
+-- if they fit, else u64 or i64, floats f32, lists of integers i32 or i64; kinds = {key = "f64"} says otherwise.
 --   local path = os.tmpname()
 --   assert(T.save_gguf(path, { w = T.ones(2, 32) * 127 }, { metadata = { ["a.name"] = "x" }, type = "Q8_0" }))
 --   local t, meta = T.load(path)
@@ -360,7 +360,8 @@ local function save_gguf(path, tensors, opts)
   return core.save_gguf(path, names, list, types, raw, nkeys, bytes, alignment)
 end
 
-local FILE_TYPES = { F32 = 0, F16 = 1, Q4_0 = 2, Q4_1 = 3, Q8_0 = 7, Q5_0 = 8, Q5_1 = 9, BF16 = 32 } -- of llama.cpp
+local FILE_TYPES = { F32 = 0, F16 = 1, Q4_0 = 2, Q4_1 = 3, Q8_0 = 7, Q5_0 = 8, Q5_1 = 9, Q4_K = 14, Q5_K = 16,
+  Q6_K = 18, BF16 = 32 } -- of llama.cpp
 
 --- Another GGUF file with the tensors and metadata of one. kind: what tensors become that it fits; all others, and
 -- without it all, keep their bytes. → true, or nil, message, code

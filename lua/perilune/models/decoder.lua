@@ -7,6 +7,7 @@ local base = require "perilune.models.base"
 local attention = require "perilune.nn.grouped_attention"
 local module = require "perilune.nn.module"
 local options = require "perilune.options"
+local step = require "perilune.models.step"
 
 local Dropout = require("perilune.nn.dropout").Dropout
 local Embedding = require("perilune.nn.embedding").Embedding
@@ -193,6 +194,10 @@ State.__index = State
 
 --- Rows of ids of one length → logits [B, V] of what comes next; all: of the last `all` places, [B, all, V].
 function State:advance(rows, all)
+  if not all and not self.mask and #rows[1] == 1 and #self.cache > 0 then
+    local logits = step.advance(self, rows)
+    if logits then return logits end
+  end
   local ids = T.tensor(rows, { dtype = "i64", device = self.device })
   local mask = self.mask
   if mask and #self.cache > 0 then

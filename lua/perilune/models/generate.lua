@@ -131,7 +131,10 @@ end
 -- ---- choosing ----------------------------------------------------------------------------------------------
 
 -- Rows of logits → ids, from 0.
-local function best(logits) return logits:argmax(-1, { index_base = 0 }):totable() end
+local function best(logits, state)
+  if state and state.logits and rawequal(logits, state.logits) then return state.chosen end
+  return logits:argmax(-1, { index_base = 0 }):totable()
+end
 
 -- The same where options may have removed every token.
 local function best_left(logits)
@@ -163,8 +166,8 @@ local function loop(net, rows, o, list, generator)
     local logits = state:advance(next_ids)
     local shaped = logits
     if #list > 0 then shaped = processors.apply(list, logits:float(), all, o, step == 1) end
-    local ids = o.sample and draw(shaped, generator) or #list > 0 and best_left(shaped) or best(shaped)
-    if o.scores then scores[step] = logits end
+    local ids = o.sample and draw(shaped, generator) or #list > 0 and best_left(shaped) or best(shaped, state)
+    if o.scores then scores[step] = rawequal(logits, state.logits) and logits:clone() or logits end
     next_ids = {}
     for r = 1, n do
       local id = done[r] and o.pad or ids[r]

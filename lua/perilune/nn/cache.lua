@@ -67,6 +67,15 @@ function Cache:update(layer, k, v)
   return at.k:narrow(3, 1, at.n), at.v:narrow(3, 1, at.n)
 end
 
+--- Memory for `need` places in all, for layer number `layer`, which has some already.
+function Cache:reserve(layer, need)
+  local at = self.layers[layer]
+  if need > at.k:size(3) then
+    local _ <close> = T.no_grad()
+    at.k, at.v = grow(self, at.k, at.k, at.n, need), grow(self, at.v, at.v, at.n, need)
+  end
+end
+
 --- What layer number `layer` has: keys, values; nil before its first update.
 function Cache:get(layer)
   local at = self.layers[layer]

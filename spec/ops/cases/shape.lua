@@ -92,6 +92,14 @@ R.stack = { args = function(g) return { rand(g, { 2, 3 }), rand(g, { 2, 3 }) } e
 R.gather = { args = function(g) return rand(g, { 3, 4 }), { dim = 2, index = ints(g, { 3, 2 }, 1, 4) } end,
   golden = true }
 R.index_select = golden(function(g) return rand(g, { 3, 4 }), { dim = 1, index = ints(g, { 4 }, 1, 3) } end)
+R.cache_write = {
+  args = function(g) return rand(g, { 2, 2, 4, 3 }), rand(g, { 2, 2, 2, 3 }), ints(g, { 1 }, 2, 2) end,
+  ref = function(cache, src)
+    local out = { shape = { 2, 2, 4, 3 }, data = { table.unpack(cache.data) } }
+    for h = 0, 3 do for k = 1, 6 do out.data[12 * h + 3 + k] = src.data[6 * h + k] end end
+    return out
+  end,
+}
 R.masked_fill = {
   args = function(g) return rand(g, { 3, 4 }), bools(g, { 4 }), 7 end,
   more = { function(g) return rand(g, { 3, 4 }), bools(g, { 3, 1 }), rand(g, {}) end },

@@ -1,0 +1,100 @@
+-- SPDX-License-Identifier: MIT
+--- One more token as a compiled program: it reads and writes the memory of the cache as it is, at a place that a tensor
+-- says, so that one program serves until the cache grows, and no tensor is made. @module perilune.models.step
+local Mixture = require("perilune.nn.gated_mlp").MixtureOfExperts
+local T = require "perilune"
+local KVCache = require("perilune.nn.cache").KVCache
+
+local rawget, rawset = rawget, rawset
+
+local M = {}
+
+-- A program costs as much as some dozens of tokens: so many are made before there is one.
+local EAGER = 8
+
+-- net → its program, false where there cannot be one.
+local programs = setmetatable({}, { __mode = "k" })
+
+-- What a trace would not do as a call does: windows count from the last place, experts would all be computed, hooks
+-- run once.
+local function fits(net)
+  local d = net._d
+  for _, window in pairs(d.windows or {}) do if window then return false end end
+  for _, m in ipairs(net:modules()) do
+    if m._hooks or getmetatable(m).__class == Mixture or rawget(m, "_by_length") then return false end
+  end
+  return true
+end
+
+-- A cache whose layers have all of their memory as keys and values; what is behind `place` is hidden by a mask.
+local function whole(ks, vs, place)
+  local cache = KVCache()
+  cache.layers[1] = { n = ks[1]:size(3) - 1 }
+  rawset(cache, "update", function(_, layer, k, v)
+    T.cache_write_(ks[layer], k, place, { index_base = 0 })
+    T.cache_write_(vs[layer], v, place, { index_base = 0 })
+    return ks[layer], vs[layer]
+  end)
+  return cache
+end
+
+local function program(net)
+  return T.jit(function(ids, place, logits, best, ks, vs)
+    local room = ks[1]:size(3)
+    local seen = T.arange(0, room - 1):unsqueeze(1):le(place):long():expand(ids:size(1), room)
+    local y = net(ids, { cache = whole(ks, vs, place), attention_mask = seen, position_ids = place:unsqueeze(1),
+      last = 1 })
+    logits:copy_(y:squeeze(2))
+    best:copy_(logits:argmax(-1, { index_base = 0 }))
+  end, { name = "generate", max_traces = 64 })
+end
+
+-- The memory of all layers, with room for one place more; nil where it is not as a program needs it.
+local function memory(cache, n)
+  local ks, vs = {}, {}
+  for i, at in ipairs(cache.layers) do
+    if at.n ~= n then return nil end
+    cache:reserve(i, n + 1)
+    ks[i], vs[i] = at.k, at.v
+  end
+  for key in pairs(cache.layers) do if not ks[key] then return nil end end
+  return ks, vs
+end
+
+--- Logits [B, V] of what comes after one id each, in a tensor that the next call writes again; nil where there is no
+-- program. state.chosen: the best ids.
+function M.advance(state, rows)
+  local net, cache = state.net, state.cache
+  local f = programs[net]
+  if f == false or state.device ~= "cpu" or T.core.autocast_dtype() then return nil end
+  if not state.steps then state.steps, state.fits = 0, fits(net) end
+  state.steps = state.steps + 1
+  if not state.fits or not f and state.steps <= EAGER then return nil end
+  if not f then
+    f = program(net)
+    programs[net] = f
+  end
+  local n, b = #cache, #rows
+  local ks, vs = memory(cache, n)
+  if not ks or #ks == 0 then return nil end
+  if not state.ids or state.ids:size(1) ~= b then
+    local vocab = net._d.vocab
+    state.ids, state.place = T.zeros({ b, 1 }, { dtype = "i64" }), T.zeros({ 1 }, { dtype = "i64" })
+    state.logits, state.best = T.zeros({ b, vocab }, { dtype = ks[1]:dtype() }), T.zeros({ b }, { dtype = "i64" })
+  end
+  for r, row in ipairs(rows) do state.ids:set(r, 1, row[1]) end
+  state.place:set(1, n)
+  local before = f.ntraces
+  local ok, why = pcall(f, state.ids, state.place, state.logits, state.best, ks, vs)
+  if not ok then
+    if f.ntraces > before or f.runs > 0 then error(why, 0) end
+    programs[net] = false -- what cannot be traced
+    return nil
+  end
+  for _, at in ipairs(cache.layers) do at.n = n + 1 end
+  for i = #(cache.ids or {}), n + 1, -1 do cache.ids[i] = nil end
+  state.chosen = state.best:totable()
+  return state.logits
+end
+
+return M
