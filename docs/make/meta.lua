@@ -46,6 +46,38 @@ local KINDS = { boolean = "boolean", string = "string", ["function"] = "function
   ["tensor or packed sequence"] = "perilune.Tensor|table", ["number or list"] = "number|number[]",
   ["integer or list"] = "integer|integer[]", ["integer, list or tensor"] = "integer|integer[]|perilune.Tensor" }
 
+-- What names of parameters stand for wherever nothing else is said of them; spec/docs/types_spec.lua runs all examples
+-- against what comes out.
+local NAMED = {}
+local function named(kind, names) for name in names:gmatch "%S+" do NAMED[name] = kind end end
+named("perilune.Tensor|number|table", "x y A B a b q v r t input target pred logits weight bias src tensor other "
+  .. "vec M C N p mat1 mat2 query key index indices mask U S")
+named("function", "f opfunc fn loss_fn closure")
+named("string", "name mode text word")
+named("string|table", "path dir")
+named("integer|table", "dim n k i d classes num_classes batch_size epochs steps")
+named("integer|integer[]|table", "sizes dims shape size window")
+named("integer|integer[]|string|table", "stride padding dilation kernel_size output_padding output_size groups")
+named("perilune.Tensor[]|table", "params list tensors grads")
+named("optim.Optimizer", "opt optimizer")
+named("nn.Module", "net module model")
+named("perilune.dtype|table", "dtype")
+named("string|table", "device reduction nonlinearity")
+named("boolean|table", "on upper full_matrices keepdim inplace training non_blocking copy")
+named("number|perilune.Tensor|table", "lo hi std mean rtol atol scale momentum gain eps alpha beta lr gamma")
+named("table|perilune.Tensor|integer", "dataset")
+named("boolean|number|table", "left")
+-- And where a name means something else:
+local MEANT = { ["nn.lora"] = { target = "string|string[]|function" },
+  ["T.autocast"] = { options = "T.autocast.Options|function" },
+  ["Tensor:to"] = { word = "perilune.dtype|perilune.Tensor" },
+  ["T.promote_types"] = { a = "perilune.dtype", b = "perilune.dtype" },
+  ["T.vmap"] = { in_dims = "integer|boolean|table", out_dims = "integer|boolean|table" } }
+named("table", "state sd map")
+named("string|function|nn.Module", "activation")
+named("0|1|table", "index_base")
+named("T.Generator", "generator")
+
 -- A default as it is written: what kind of value it is.
 local function of_default(text)
   if not text then return "any" end
@@ -88,7 +120,8 @@ local function typed(entry)
     local name, rest = line:match "^([%w_]+): (.*)$"
     if name then add(name, of_kind(rest)) end
   end
-  for inner in entry.signature:gsub("→.*$", ""):gmatch "{(.*)}" do
+  for braces in entry.signature:gsub("→.*$", ""):gmatch "%b{}" do
+    local inner = braces:find "^{%a+ = " and "" or braces:sub(2, -2) -- {name = x} is no table of options
     local depth, part = 0, ""
     for c in (inner .. ","):gmatch "." do
       depth = depth + (c:find "[{(]" and 1 or 0) - (c:find "[)}]" and 1 or 0)
@@ -104,14 +137,44 @@ local function typed(entry)
   return types, order
 end
 
+-- The names of the parameters in a signature; {…} is a table of options.
+local function parameters(signature)
+  local inner = signature:match "%b()"
+  inner = inner and inner:sub(2, -2) or "..."
+  inner = inner:gsub("%b{}", function(t)
+    return t:find "^{%a+ = " and "map" or t:find "=" and "options" or t:match "%a[%w_]*" or "options"
+  end)
+    :gsub("%b[]", ""):gsub("%b()", "")
+  local names, seen = {}, {}
+  for part in (inner .. ","):gmatch "([^,]*)," do
+    local name = part:match "^%s*([%a_][%w_]*)"
+    if part:find '^%s*"' then name = "word" end -- one, as in T.autocast("bf16", …)
+    if part:find("…", 1, true) or part:find("...", 1, true) then name = "..." end
+    if name and KEYWORDS[name] then name = name .. "_" end
+    if name and not seen[name] and not seen["..."] then
+      seen[name] = true
+      names[#names + 1] = name
+    end
+  end
+  return names
+end
+
 -- Writes the class of an entry's table of options; its name, or nil.
-local function options_class(out, entry)
+local function options_class(out, entry, names)
   local types, order = typed(entry)
   if #order == 0 then return nil, types end
+  for _, name in ipairs(names) do -- what comes by position may come by name
+    if not types[name] and name ~= "options" and name ~= "..." then
+      order[#order + 1], types[name] = name, { "any" }
+    end
+  end
   local name = entry.name .. ".Options"
   out[#out + 1] = "---@class " .. name
   for _, key in ipairs(order) do
-    if not KEYWORDS[key] then out[#out + 1] = ("---@field %s? %s"):format(key, types[key][1]) end
+    local kind = types[key][1]
+    if MEANT[entry.name] and MEANT[entry.name][key] then kind = MEANT[entry.name][key] end
+    if kind == "any" then kind = NAMED[key] or "any" end
+    if not KEYWORDS[key] then out[#out + 1] = ("---@field %s? %s"):format(key, kind) end
   end
   if entry.signature:find "{[^}]*…" then out[#out + 1] = "---@field [string] any" end
   out[#out + 1] = "---@field [integer] any\n"
@@ -119,33 +182,72 @@ local function options_class(out, entry)
 end
 
 -- Parameter lines: kinds where they are known, and the table of options wherever it may come.
-local function param_lines(out, names, class, types)
-  for i, name in ipairs(names) do
+local function param_lines(out, names, class, types, of)
+  local sized = false
+  for _, name in ipairs(names) do
+    sized = sized or name == "sizes"
     local t = types[name] or types[name:gsub("_$", "")]
-    local kind = name == "options" and class or t and t[1] or "any"
-    local last = class and kind ~= class and kind ~= "any" and (i == 1 or t and t[2])
+    local meant = MEANT[of] and MEANT[of][name]
+    local kind = meant or name == "options" and class or t and t[1] or "any"
+    if kind == "any" and name ~= "..." then kind = NAMED[name] or "any" end
+    if kind == class and sized then kind = kind .. "|integer" end -- sizes may come one by one
+    local last = class and not kind:find(class, 1, true) and kind ~= "any"
     if last then kind = kind .. "|" .. class end
     if name == "..." and class then kind = "any" end
     out[#out + 1] = ("---@param %s %s"):format(name == "..." and "..." or name .. "?", kind)
   end
 end
 
-local RETURN_KINDS = { { "^tensor", "perilune.Tensor" }, { "^x$", "perilune.Tensor" },
-  { "^booleans?$", "boolean" }, { "^numbers?$", "number" }, { "^integer$", "integer" }, { "^string$", "string" },
-  { "^text$", "string" }, { "^list of numbers$", "number[]" }, { "^list of integers$", "integer[]" },
-  { "^list of tensors$", "perilune.Tensor[]" }, { "^list of strings$", "string[]" }, { "^function$", "function" },
-  { "^module$", "nn.Module" }, { "^optimizer$", "optim.Optimizer" }, { "^table$", "table" } }
+-- What stands behind the arrow of a signature, piece by piece: patterns of it.
+local RETURN_KINDS = { { "^true$", "boolean?" }, { "^message$", "string?" }, { "^code$", "string?" },
+  { "^tensor", "perilune.Tensor" }, { "^x$", "perilune.Tensor" }, { "^T$", "table" }, { "^%u%l?$", "perilune.Tensor" },
+  { "^sign$", "perilune.Tensor" }, { "^logabsdet$", "perilune.Tensor" }, { "^what holds from now on$", "boolean" },
+  { "^%[", "perilune.Tensor" }, { "^%l+%d+ ?%[", "perilune.Tensor" }, { "^bool tensor$", "perilune.Tensor" },
+  { "^0%-d", "perilune.Tensor" }, { "^values?$", "perilune.Tensor" }, { "^indices$", "perilune.Tensor" },
+  { "^mantissa$", "perilune.Tensor" }, { "^exponent$", "perilune.Tensor" }, { "^smallest$", "perilune.Tensor" },
+  { "^largest$", "perilune.Tensor" }, { "^counts$", "perilune.Tensor" },
+  { "^edges$", "perilune.Tensor|perilune.Tensor[]" },
+  { "^vector$", "perilune.Tensor" }, { "^view$", "perilune.Tensor" }, { "^t$", "perilune.Tensor" },
+  { "^real parts$", "perilune.Tensor" }, { "^imaginary parts$", "perilune.Tensor" },
+  { "^booleans?$", "boolean" }, { "^number or boolean$", "number|boolean" }, { "^numbers?$", "number" },
+  { "^integer", "integer" }, { "^rank", "integer" }, { "^string$", "string" }, { "^name$", "string" },
+  { "^text$", "string" }, { "^dtype$", "perilune.dtype" }, { "^list of numbers$", "number[]" },
+  { "^list of integers$", "integer[]" }, { "^list of tensors$", "perilune.Tensor[]" },
+  { "^list of views$", "perilune.Tensor[]" }, { "^list of strings$", "string[]" }, { "^list", "table" },
+  { "^nested list or number$", "table|number|boolean" }, { "^function$", "function" }, { "^transform$", "function" },
+  { "^state$", "table" }, { "^the rest of the state$", "table" }, { "^{[^}]*=.*}$", "table" },
+  { "^module$", "nn.Module" }, { "^optimizer$", "optim.Optimizer" }, { "^table$", "table" },
+  { "^figure$", "perilune.Figure" }, { "^handle$", "perilune.Handle" }, { "^log$", "perilune.Log" },
+  { "^meter$", "perilune.Meter" }, { "^dataset$", "table" }, { "^tokenizer$", "perilune.Tokenizer" },
+  { "^or a meter$", "perilune.Meter" }, { "^history$", "perilune.History" }, { "^run$", "table" },
+  { "^distribution$", "T.distributions.Distribution" } }
 
--- What stands behind the arrow of a signature, as types; any, with the text, where one is not known.
+-- That text as types; any, with the text, where one piece is not known. Of several forms the first; with "; or" both.
 local function returned(text)
-  local list = {}
-  for part in (text:gsub(" or nil.*$", ""):gsub(",$", "") .. ","):gmatch "%s*([^,]+)," do
-    local kind
-    for _, r in ipairs(RETURN_KINDS) do kind = kind or part:find(r[1]) and r[2] end
-    list[#list + 1] = kind
-    if not kind then return "any" .. (text ~= "" and " # " .. text or "") end
+  local list, first = {}, text:match "^([^;]*)"
+  local other = text:match "^[^;]*; or a meter$" or text:match "^[^;]*; T%.metrics.*→ meter$"
+  local fails = text:find(" or nil", 1, true)
+  first = first:gsub(",? or nil.*$", "")
+  local depth, part = 0, ""
+  for c in (first:gsub(",$", "") .. ","):gmatch "." do
+    depth = depth + (c:find "[{(%[]" and 1 or 0) - (c:find "[%])}]" and 1 or 0)
+    if c == "," and depth == 0 then
+      local kind
+      part = part:match "^%s*(.-)%s*$"
+      for _, r in ipairs(RETURN_KINDS) do kind = kind or part:find(r[1]) and r[2] end
+      if not kind then return "any" .. (text ~= "" and " # " .. text or "") end
+      list[#list + 1], part = kind, ""
+    else
+      part = part .. c
+    end
   end
-  return #list > 0 and table.concat(list, ", ") or "any"
+  if #list == 0 then return "any" end
+  if other then list[1] = list[1] .. "|perilune.Meter" end
+  if fails then
+    list[1] = list[1]:find "%?$" and list[1] or list[1] .. "?"
+    for i = 2, 3 do list[i] = list[i] and list[i]:gsub("%?$", "") .. "|string?" or "string?" end -- message, code
+  end
+  return table.concat(list, ", ")
 end
 
 -- What calling a module gives, and its methods.
@@ -156,6 +258,10 @@ local METHODS = { parameters = "perilune.Tensor[]", buffers = "perilune.Tensor[]
   children = "nn.Module[]", named_parameters = "fun(): string, perilune.Tensor", named_buffers =
   "fun(): string, perilune.Tensor", named_modules = "fun(): string, nn.Module", type = "string",
   state_dict = "table<string, perilune.Tensor>", get_parameter = "perilune.Tensor" }
+local DRAWN, STATES = {}, { state_dict = "table", load_state_dict = "nil" }
+for name in ("sample rsample log_prob entropy cdf icdf enumerate_support perplexity"):gmatch "%S+" do
+  DRAWN[name] = "perilune.Tensor"
+end
 local SELF = { train = true, eval = true, to = true, half = true, float = true, double = true, bfloat16 = true,
   freeze = true, apply = true, clone = true }
 
@@ -182,7 +288,7 @@ local function op_function(out, entry, path, first)
     -- ones may come
     local kind = type_of(p.type)
     if p.type == "dim" and #entry.op.args > 1 then kind = kind .. "|perilune.Tensor" end
-    if p.optional then kind = kind .. "|table" end
+    if (p.optional or i > 1) and not kind:find "table" then kind = kind .. "|table" end
     out[#out + 1] = ("---@param %s%s %s"):format(name, p.optional and "?" or "", kind)
   end
   names[#names + 1] = "..."
@@ -193,33 +299,24 @@ local function op_function(out, entry, path, first)
   out[#out + 1] = ""
 end
 
--- The names of the parameters in a signature; {…} is a table of options.
-local function parameters(signature)
-  local inner = signature:match "%b()"
-  inner = inner and inner:sub(2, -2) or "..."
-  inner = inner:gsub("%b{}", function(t) return t:find "=" and "options" or t:match "%a[%w_]*" or "options" end)
-    :gsub("%b[]", ""):gsub("%b()", "")
-  local names, seen = {}, {}
-  for part in (inner .. ","):gmatch "([^,]*)," do
-    local name = part:match "^%s*([%a_][%w_]*)"
-    if part:find("…", 1, true) or part:find("...", 1, true) then name = "..." end
-    if name and KEYWORDS[name] then name = name .. "_" end
-    if name and not seen[name] and not seen["..."] then
-      seen[name] = true
-      names[#names + 1] = name
-    end
-  end
-  return names
+-- Functions of matrices that say nothing of their results and have one.
+local SINGLE = {}
+for key in ("cholesky det eigvalsh inv inverse pinv pinverse solve solve_triangular svdvals"):gmatch "%S+" do
+  SINGLE[key] = true
 end
 
 local function written_function(out, entry, path)
-  local class, types = options_class(out, setmetatable({ name = path:gsub(":", ".") }, { __index = entry }))
+  local class, types = options_class(out, setmetatable({ name = path:gsub(":", ".") }, { __index = entry }),
+    parameters(entry.signature))
   doc_of(out, entry)
   local names = parameters(entry.signature)
+  if entry.signature:find "^x:" and path:find "^T%." then table.insert(names, 1, "x") end
   if names[#names] ~= "..." then names[#names + 1] = "..." end -- other forms of the call: all by name, several tensors
-  param_lines(out, names, class, types)
+  param_lines(out, names, class, types, path)
   local returns = entry.signature:match "→%s*(.*)$" or ""
-  if returns:find "^tensor" or returns:find "^x" or returns == "" and path:find "^nn%.F%." then
+  local key = path:match "[%w_]+$"
+  local one = path:find "^T%.special%." or (key:find "[%w]_$" and core.metatable().methods[key]) or SINGLE[key]
+  if returns == "" and (path:find "^nn%.F%." or one) and not path:find "^nn%.utils%." then
     out[#out + 1] = "---@return perilune.Tensor"
   else
     out[#out + 1] = "---@return " .. returned(returns)
@@ -245,7 +342,7 @@ end
 -- The class is a type alone; its name is the function that makes an object.
 local function class_definition(out, entry)
   local kind = entry.name
-  local options, types = options_class(out, entry)
+  local options, types = options_class(out, entry, parameters(entry.signature))
   local result = kind:find "^nn%." and (CALLED[kind:match "[^.]+$"] or "perilune.Tensor")
   out[#out + 1] = ("---@class %s%s"):format(kind, base_of(kind))
   if result then
@@ -256,16 +353,18 @@ local function class_definition(out, entry)
     local list = { "self: " .. kind }
     for _, arg in ipairs(parameters(args)) do
       local tensor = name == "forward" and (arg == "x" or arg == "input" or arg == "target") and result
-      list[#list + 1] = arg == "..." and "...: any" or arg .. (tensor and "?: perilune.Tensor" or "?: any")
+      list[#list + 1] = arg == "..." and "...: any" or arg .. "?: " .. (tensor and "perilune.Tensor" or NAMED[arg]
+        or "any")
     end
-    local gives = name == "forward" and result or result and (METHODS[name] or SELF[name] and kind) or "any"
+    local gives = name == "forward" and result or result and (METHODS[name] or SELF[name] and kind)
+      or kind:find "^T%.distributions%." and DRAWN[name] or STATES[name] or "any"
     out[#out + 1] = ("---@field %s fun(%s): %s%s"):format(name, table.concat(list, ", "), gives,
       m.text and m.text ~= "" and " # " .. m.text:gsub("%s+", " ") or "")
   end
   out[#out + 1] = ""
   doc_of(out, entry)
   local names = parameters(entry.signature)
-  param_lines(out, names, options, types)
+  param_lines(out, names, options, types, kind)
   out[#out + 1] = "---@return " .. kind
   out[#out + 1] = ("function %s(%s) end"):format(kind, table.concat(names, ", "))
   out[#out + 1] = ""
@@ -300,6 +399,30 @@ local HEAD = [[
 ---@operator len: integer
 ---@field [any] perilune.Tensor an index: t[1], t[mask], t["2, 1:3"]
 local Tensor = {}
+
+---@class perilune.Handle
+---@field remove fun(self: perilune.Handle)
+
+---@class perilune.Log
+---@field write fun(self: perilune.Log, row: table<string, any>): boolean?, string?, string?
+---@field close fun(self: perilune.Log): boolean?, string?, string?
+
+---@class perilune.Meter
+---@field update fun(self: perilune.Meter, ...: any)
+---@field value fun(self: perilune.Meter): number|perilune.Tensor
+---@field reset fun(self: perilune.Meter)
+
+---@class perilune.Figure
+---@field svg fun(self: perilune.Figure, path?: string): string|boolean|nil, string?
+---@field png fun(self: perilune.Figure, path?: string, options?: table): string|boolean|nil, string?
+
+---@class perilune.History
+---@field column fun(self: perilune.History, name: string): number[]
+---@field best fun(self: perilune.History, name: string, mode?: "min"|"max"): table<string, number>
+---@field plot fun(self: perilune.History, names?: string|string[], options?: table): perilune.Figure
+---@field [integer] table<string, number>
+
+---@class perilune.Tokenizer
 
 ---@class perilune
 ---@field version string

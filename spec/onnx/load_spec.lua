@@ -53,6 +53,16 @@ describe("ONNX files written by others", function()
   end
   local index = dofile(shared .. "index.lua")
 
+  it("says what is no file with the code that all readers have", function()
+    local m, message, code = T.onnx.load "/no/such/model.onnx"
+    assert.is_nil(m)
+    assert.same({ "onnx.load: /no/such/model.onnx: No such file or directory", "io" }, { message, code })
+    local ok, why, kind = T.onnx.save("/no/such/model.onnx", T.relu, T.ones(1))
+    assert.is_nil(ok)
+    assert.truthy(why:find "No such file or directory")
+    assert.equal("io", kind)
+  end)
+
   it("single operators", function()
     local data, wrong, count = T.load(shared .. "ops.safetensors"), {}, 0
     for _, o in ipairs(index.ops) do

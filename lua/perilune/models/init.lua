@@ -218,8 +218,7 @@ local function with_short_dtype(o)
   return given
 end
 
---- T.models.load(dir, {architecture=, num_labels=, dtype="f32", device=, dequantize=false}) → module, list of new
---   parameters; or nil and a message
+--- T.models.load(dir, {architecture=, num_labels=, dtype="f32", device=, dequantize=false}) → module, list; or nil, why
 -- The network of a folder as transformers writes them: config.json, generation_config.json, model.safetensors or
 -- pytorch_model.bin, or their shards; or of a GGUF file of architecture llama, qwen2 or qwen3, whose quantized weights
 -- stay as they are, in nn.QuantizedLinear and nn.QuantizedEmbedding, and are not trained: nn.lora puts adapters beside

@@ -174,7 +174,7 @@ function onnx.load(path, ...)
   end
   if type(path) ~= "string" then fail("onnx.load: the path must be a string, got %s", describe(path)) end
   local f, message, code = io.open(path, "rb")
-  if not f then return nil, "onnx.load: " .. message, code end
+  if not f then return nil, "onnx.load: " .. message, "io", code end
   local bytes = f:read "a"
   f:close()
   if not bytes then return nil, ("onnx.load: %s cannot be read"):format(path), "io" end

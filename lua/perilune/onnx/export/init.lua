@@ -425,7 +425,7 @@ local function save(path, f, inputs, opts)
   local bytes = T.no_grad(function() return model_of(who, f, inputs, opts) end)
   local temporary = ("%s.%d.tmp"):format(path, os.time())
   local out, message, code = io.open(temporary, "wb")
-  if not out then return nil, ("%s: %s"):format(who, message), code end
+  if not out then return nil, ("%s: %s"):format(who, message), "io", code end
   local ok, why = out:write(bytes)
   local closed, late = out:close()
   if not (ok and closed) then
@@ -435,7 +435,7 @@ local function save(path, f, inputs, opts)
   ok, message, code = os.rename(temporary, path)
   if not ok then
     os.remove(temporary)
-    return nil, ("%s: %s"):format(who, message), code
+    return nil, ("%s: %s"):format(who, message), "io", code
   end
   return true
 end
