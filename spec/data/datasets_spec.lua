@@ -24,6 +24,26 @@ end
 local function clean() os.execute("rm -r " .. dir) end
 
 describe("data.MapDataset", function()
+  it("puts what a transform makes of a sample's first value in its place", function()
+    local x, y = T.arange(6):float():view(3, 2), T.arange(3)
+    local ds = T.data.TensorDataset(x, y, { transform = function(v) return v * 10 end })
+    assert.equal(3, #ds)
+    assert.is_true(ds[2][1]:equal(T.tensor { 30, 40 }) and ds[2][2]:item() == 2)
+    assert.is_true(T.data.TensorDataset(x, { transform = T.neg })[3]:equal(T.tensor { -5, -6 }))
+    local sum = 0
+    for a, b in T.data.DataLoader(ds, { batch_size = 2 }) do sum = sum + a:sum():item() + b:sum():item() end
+    assert.equal(216, sum)
+    local text = assert(T.data.text { text = "to be or not", length = 3, transform = function(v) return v + 100 end })
+    assert.equal(T.data.text { text = "to be or not", length = 3 }[1][1][1]:item() + 100, text[1][1][1]:item())
+    assert.equal("o b", text.tokenizer:decode(text[1][2]))
+    assert.equal(12, text.tokens:numel())
+    for _, wrong in ipairs { { transform = 3 }, { transfrom = T.neg } } do
+      local ok, message = pcall(T.data.TensorDataset, x, wrong)
+      assert.is_false(ok)
+      assert.truthy(message:find "data.TensorDataset: " and message:find "transform", message)
+    end
+  end)
+
   it("sends the samples of any dataset through a function, also in workers", function()
     local x, y = numbers(6)
     local function twice(a, b) return a * 2, b + 1, a end

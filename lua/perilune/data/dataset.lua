@@ -84,13 +84,28 @@ function M.Dataset.new(fields)
   return setmetatable(self, M.Dataset)
 end
 
---- T.data.TensorDataset(x, y, …) → dataset
--- Tensors of equal first size side by side: ds[i] is {x[i], y[i], …}, of one tensor x[i].
+--- T.data.TensorDataset(x, y, …, {transform=}) → dataset
+-- Tensors of equal first size side by side: ds[i] is {x[i], y[i], …}, of one tensor x[i]. transform: what x[i] becomes.
 --   local ds = T.data.TensorDataset(T.eye(2), T.arange(2))
 --   print(#ds, ds[2][2]:item())  --> 2	2
 M.TensorDataset = class "TensorDataset"
 
-function M.TensorDataset.new(...)
+-- The options in a last table, as {transform = f}, apart from what stands before it.
+local function with_transform(...)
+  local n = select("#", ...)
+  local last = n > 1 and (select(n, ...))
+  if type(last) ~= "table" or getmetatable(last) ~= nil or last[1] ~= nil then return nil, ... end
+  options.check("data.TensorDataset", last, { "transform" })
+  local f, meta = last.transform, getmetatable(last.transform)
+  if type(f) ~= "function" and not (type(meta) == "table" and meta.__call) then
+    fail("data.TensorDataset: transform must be a function, got %s", describe(f))
+  end
+  return f, table.unpack({ ... }, 1, n - 1)
+end
+
+local tensor_dataset
+function tensor_dataset(transform, ...)
+  if transform then return M.transformed(tensor_dataset(nil, ...), transform) end
   local tensors = given("data.TensorDataset", ...)
   if #tensors == 0 then fail("data.TensorDataset: at least one tensor is wanted") end
   for i, t in ipairs(tensors) do
@@ -104,6 +119,8 @@ function M.TensorDataset.new(...)
   end
   return setmetatable({ tensors = tensors }, M.TensorDataset)
 end
+
+function M.TensorDataset.new(...) return tensor_dataset(with_transform(...)) end
 
 function M.TensorDataset:len() return rawget(self, "tensors")[1]:size(1) end
 
@@ -205,11 +222,12 @@ function M.MapDataset:get(i)
   return sample_of(f(sample))
 end
 
--- A dataset of {image, label} whose images go through `transform`, if there is one; the fields stay.
+-- A dataset of {x, …} or x whose x goes through `transform`, if there is one; the fields stay.
+local carried = { "images", "labels", "classes", "tokens", "tokenizer", "vocab_size" }
 function M.transformed(ds, transform)
   if transform == nil then return ds end
-  local out = M.MapDataset(ds, function(x, y) return transform(x), y end)
-  out.images, out.labels, out.classes = ds.images, ds.labels, ds.classes
+  local out = M.MapDataset(ds, function(x, ...) return transform(x), ... end)
+  for _, name in ipairs(carried) do out[name] = ds[name] end
   return out
 end
 

@@ -85,13 +85,13 @@ end
 
 local spec = options.spec("data.text", { { "path", "string", optional = true }, { "length", "count", 64 },
   { "stride", "count", optional = true }, { "tokenizer", "any", optional = true },
-  { "text", "string", optional = true } })
+  { "text", "string", optional = true }, { "transform", "callable", optional = true } })
 
 -- `data.text{path, length=64, stride=length, tokenizer=}` or `{text = "…"}`: sample i is {x, y}, i64 [length] each, y
 -- one token after x. Without a tokenizer (anything with `encode(text)` → ids from 1) tokens are the characters of the
 -- text; `ds.tokenizer` decodes. Fields `tokens vocab_size tokenizer`.
 -- @treturn dataset; or nil, message, code
---- T.data.text{path, length=64, stride=length, tokenizer=} → dataset of {x, y}, or nil, message, code
+--- T.data.text{path, length=64, stride=length, tokenizer=, transform=} → dataset of {x, y}, or nil, message, code
 -- Windows of tokens, y one token after x. Tokens are characters, or what tokenizer:encode(text) gives. text= instead of
 -- a path. Fields tokens, vocab_size, tokenizer (with decode).
 --   local ds = T.data.text { text = "to be or not", length = 3 }
@@ -121,8 +121,9 @@ local function text(...)
     return nil, ("%s: %d tokens are too few for a window of %d and its next token"):format(where, tokens:numel(),
       length), "format"
   end
-  return setmetatable({ tokens = tokens, tokenizer = tokenizer, vocab_size = #tokenizer, length = length,
+  local windows = setmetatable({ tokens = tokens, tokenizer = tokenizer, vocab_size = #tokenizer, length = length,
     stride = stride, n = n }, Windows)
+  return dataset.transformed(windows, a.transform)
 end
 
 return { text = text, Characters = Characters, Windows = Windows }
