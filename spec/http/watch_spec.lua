@@ -465,6 +465,40 @@ describe("perilune watch", function()
     end
   end)
 
+  it("is drawn by a browser, with what logs hold as text", function()
+    local missing = term.missing "chromium"
+    if missing then return pending(missing) end
+    write("a.csv", "step,loss,<img src=x onerror=document.title='taken'>\n1,2,3\n2,1,4\n")
+    write("<b>b.jsonl", '{"step":1,"loss":3}\n{"step":2,"loss":0.5}\n')
+    local log = assert(T.log.tensorboard(dir .. "/tb"))
+    log:image("picture", T.zeros(8, 8, { dtype = "u8" }), 1)
+    log:close()
+    news()
+    local form = "timeout 60 chromium --headless=new --no-sandbox --disable-gpu --user-data-dir=%s/profile "
+      .. "--virtual-time-budget=5000 --dump-dom 'http://127.0.0.1:%d/#%s' > %s/dom 2> %s/said; touch %s/done"
+    os.execute(("(%s) &"):format(form:format(q(dir), port, token, q(dir), q(dir), q(dir))))
+    local asked = {}
+    for _ = 1, 600 do
+      local r = server:next(0.1)
+      if r then
+        asked[#asked + 1] = r:method() .. " " .. r:path()
+        handle(r)
+      elseif io.open(dir .. "/done") then
+        break
+      end
+    end
+    local dom = term.read(dir .. "/dom")
+    local all = table.concat(asked, "\n")
+    if dom == "" and all == "" then return pending "chromium does not start here" end
+    assert.equal("GET /", asked[1])
+    assert.truthy(all:find "POST /data" and all:find "GET /picture", all)
+    assert.truthy(dom:find 'data%-name="loss"')
+    assert.truthy(dom:find("b&gt;b.jsonl", 1, true) or dom:find("&lt;b&gt;b.jsonl", 1, true))
+    assert.falsy(dom:find("<img src=\"x\"", 1, true))
+    assert.truthy(dom:find("<title>perilune watch</title>", 1, true))
+    assert.truthy(dom:find '<img[^>]*src="blob:')
+  end)
+
   it("is a command that says what is wrong", function()
     local function said(args)
       local text, status = term.shell(("%s watch %s"):format(q(term.command), args))
