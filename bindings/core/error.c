@@ -6,6 +6,7 @@
 
 #include "bindings/core/lib.h"
 #include "bindings/ops/call.h"
+#include "engine/call/thread_state.h"
 
 static const char error_key = 0;
 
@@ -126,6 +127,8 @@ int l_jit_refused(lua_State *L) {
 }
 
 static int raise(lua_State *L, PlStatus s, const char *text) {
+  /* the script may catch it, look at its text, and do something else */
+  if (PL_UNLIKELY(pl_state.trace != NULL)) pl_calls_refuse(pl_state.trace, "an error was raised in it");
   luaL_checkstack(L, 16, NULL);
   refused = refused || s == PL_ERR_TRACE;
   l_where(L);

@@ -9,6 +9,7 @@
 
 #include "engine/call/autocast.h"
 #include "engine/grad/node.h"
+#include "engine/graph/ir/calls.h"
 #include "engine/tensor/alloc.h"
 #include "engine/tensor/tensor.h"
 
@@ -31,6 +32,12 @@ static inline PlTensor *l_to_tensor(lua_State *L, int i) {
 }
 PlTensor *l_self(lua_State *L, const char *fn); /* argument 1 of method fn; raises: not a tensor, freed */
 PlTensor *l_check_tensor(lua_State *L, int i);  /* raises: not a tensor, freed */
+/* Lua sees a size of t: dimension dim from 0 on, or PL_SAW_… (engine/graph/ir/calls.h). Every function that tells one, or does
+ * something else for another one, says so; bindings/jit/watched.c knows which ones do. */
+static inline void l_saw(PlTensor *t, int dim) {
+  if (PL_UNLIKELY(pl_state.trace != NULL || t->a.symbolic)) pl_calls_saw(t, dim);
+}
+int l_is_contiguous(lua_State *L); /* x:is_contiguous(format) (tensor/memory_format.c) */
 /* t, which must have values: raises for symbolic tensors, and those that stand for many inside vmap. */
 PlTensor *l_concrete(lua_State *L, PlTensor *t, const char *fn);
 /* t itself where the CPU holds it; else a copy there, in a box that is pushed (device/device.c). */

@@ -2,6 +2,7 @@
  * Calls of a jitted function that are like an earlier one, without Lua on the way: do the arguments fit, is all that guards saw
  * as it was, then run the program and hand its outputs out. Anything else is for lua/perilune/jit/init.lua. */
 #include <string.h>
+#include <time.h>
 
 #include "bindings/core/lib.h"
 #include "bindings/jit/program.h"
@@ -9,7 +10,17 @@
 #include "engine/call/thread_state.h"
 
 enum { WHOLE = 100, TENSOR = 101, FEW = 24 };
-enum { PROGRAM = 1, WATCH, READY, FAILED, TRACE, CONSTANTS, NVALUES = CONSTANTS }; /* user values */
+enum {
+  PROGRAM = 1,
+  WATCH,
+  READY,
+  FAILED,
+  TRACE,
+  CONSTANTS,
+  WRITTEN,
+  NVALUES = WRITTEN
+}; /* user values; WRITTEN: the function itself, or nil */
+enum { TRIES = 8, FEW_NODES = 12, FEW_BYTES = 1 << 18 };
 
 /* One argument as it has to be. Of a tensor: dtype, what tracks it as in jit_key, and its shape from dims on. */
 typedef struct Arg {
@@ -22,12 +33,21 @@ typedef struct Arg {
   } v;
 } Arg;
 
+#define QUICK_MAGIC UINT64_C(0x2b7e151628aed2a6)
+
 /* A trace that can be called quickly. results: output number from 1 on, minus the number of an argument, or 0, a constant. */
 typedef struct Quick {
+  uint64_t magic; /* QUICK_MAGIC: a look at the metatable takes longer than the calls that are worth a hurry */
   const Program *p;
   int32_t nargs, nresults, nin;
   uint8_t grad_off, autocast, floating, device;
   uint64_t rules;
+  /* Small programs: a call as it was written may be faster than one of the graph, whose bits it has. The first calls are made either way
+   * in turn, and measured. */
+  bool written;
+  uint8_t asked; /* as written: calls since it was asked whether everything stands, which only keeps count of traces then */
+  uint8_t tries; /* TRIES: `written` is decided */
+  double least[2];
   int64_t *dims;
   int32_t *results;
   Arg args[];
@@ -120,11 +140,20 @@ static bool note_arg(lua_State *L, int i, Quick *q, Arg *a, int32_t *ndims) {
   return a->type == WHOLE || a->type == LUA_TNUMBER || a->type == LUA_TBOOLEAN || a->type == LUA_TNIL;
 }
 
-/* jit_quick(program, watch, ready or nil, failed or nil, trace, {constants}, {results}, …) → what jit_call tries, or nil if these
+/* Is there so little to do that calling the graph may cost more than it saves? */
+static bool is_small(const Program *p) {
+  int64_t bytes = 0;
+  int32_t nodes = 0;
+  for (int32_t i = 0; i < p->f->nnodes; i++) nodes += !(p->f->nodes[i].flags & PL_FN_VIEW);
+  for (PlGVal v = 0; v < p->f->nvals; v++) bytes += pl_gvalue_bytes(&p->f->vals[v]);
+  return nodes <= FEW_NODES && bytes <= FEW_BYTES;
+}
+
+/* jit_quick(program, watch, ready or nil, failed or nil, trace, {constants}, {results}, function or nil, …) → what jit_call tries, or nil if these
  * arguments have to be looked at in Lua. ready(trace): counters move, settings are asked; false: it is out of date. failed(trace)
- * takes that back. */
+ * takes that back. function: what may be called in the graph's place. */
 static int jit_quick(lua_State *L) {
-  enum { FIRST = 8 };
+  enum { FIRST = 9 };
   const Program *p = l_check_program(L, 1);
   luaL_checktype(L, 7, LUA_TTABLE);
   if (!l_to_watch(L, 2)) return l_error(L, "jit_quick: no watch");
@@ -135,7 +164,7 @@ static int jit_quick(lua_State *L) {
     if (t) ndims += t->a.ndim;
   }
   Quick *q = lua_newuserdatauv(L, sizeof *q + (size_t)n * sizeof(Arg) + ndims * sizeof *q->dims + nresults * sizeof *q->results, NVALUES);
-  *q = (Quick){.p = p, .nargs = n, .nresults = (int32_t)nresults};
+  *q = (Quick){.magic = QUICK_MAGIC, .p = p, .nargs = n, .nresults = (int32_t)nresults};
   q->dims = (int64_t *)(void *)(q->args + n);
   q->results = (int32_t *)(void *)(q->dims + ndims);
   int32_t used = 0;
@@ -149,8 +178,9 @@ static int jit_quick(lua_State *L) {
   }
   if (q->nin != p->nargs) return 0;
   read_modes(q);
+  q->tries = lua_isfunction(L, 8) && is_small(p) ? 0 : TRIES;
   for (int k = 1; k <= NVALUES; k++) {
-    lua_pushvalue(L, k);
+    lua_pushvalue(L, k <= CONSTANTS ? k : 8);
     lua_setiuservalue(L, -2, k);
   }
   luaL_setmetatable(L, quick_meta);
@@ -188,14 +218,19 @@ static int give_results(lua_State *L, const Quick *q, int at, int boxes) {
   return q->nresults;
 }
 
-/* The quick at `at` fits: runs it with in[], the arguments stand at 2 … → how many results; -1: it is out of date. */
-static int run_quick(lua_State *L, const Quick *q, int at, PlTensor **in, PlTensor **out) {
-  const Program *p = q->p;
-  if (!l_program_same(p)) return -1;
+/* The quick at `at` fits, the arguments stand at 2 …: does everything else? in[] takes what is read beside them. */
+static bool stands(lua_State *L, const Quick *q, int at, PlTensor **in) {
+  if (!l_program_same(q->p)) return false;
   lua_getiuservalue(L, at, WATCH);
   bool holds = l_watch_holds(L, lua_gettop(L));
   lua_pop(L, 1);
-  if (!holds || !l_program_inputs(p, in) || !l_program_apart(p, in) || !tell(L, at, READY)) return -1;
+  return holds && l_program_inputs(q->p, in) && l_program_apart(q->p, in);
+}
+
+/* Runs the graph → how many results; -1: it is out of date. */
+static int run_graph(lua_State *L, const Quick *q, int at, PlTensor **in, PlTensor **out) {
+  const Program *p = q->p;
+  if (!tell(L, at, READY)) return -1;
   l_collect(L);
   luaL_checkstack(L, p->nuser + 8, NULL);
   int boxes = lua_gettop(L);
@@ -217,6 +252,42 @@ static int after_slow(lua_State *L, int status, lua_KContext n) {
   return lua_gettop(L) - (int)n;
 }
 
+/* Calls the function itself → how many results. */
+static int run_written(lua_State *L, const Quick *q, int at) {
+  const int top = lua_gettop(L);
+  luaL_checkstack(L, q->nargs + 4, NULL);
+  lua_getiuservalue(L, at, WRITTEN);
+  for (int k = 0; k < q->nargs; k++) lua_pushvalue(L, 2 + k);
+  lua_callk(L, q->nargs, LUA_MULTRET, top, after_slow);
+  return lua_gettop(L) - top;
+}
+
+static double now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static Quick *to_quick(lua_State *L, int i) {
+  Quick *q = lua_touserdata(L, i);
+  return q && lua_rawlen(L, i) >= sizeof *q && q->magic == QUICK_MAGIC ? q : NULL;
+}
+
+/* The arguments fit → how many results; -1: something else does not. */
+static int run_either(lua_State *L, Quick *q, int at, PlTensor **in, PlTensor **out) {
+  enum { ASK = 64 };
+  if (q->written && ++q->asked % ASK != 0) return run_written(L, q, at);
+  if (!stands(L, q, at, in)) return -1;
+  if (PL_LIKELY(q->tries >= TRIES)) return q->written ? run_written(L, q, at) : run_graph(L, q, at, in, out);
+  const int way = q->tries & 1;
+  const double begin = now();
+  const int results = way ? run_written(L, q, at) : run_graph(L, q, at, in, out);
+  const double took = now() - begin;
+  if (q->tries < 2 || took < q->least[way]) q->least[way] = took;
+  if (++q->tries >= TRIES) q->written = q->least[1] < q->least[0];
+  return results;
+}
+
 /* jit(…): tries self._quick, a list; else calls upvalue 1, which may yield. */
 static int jit_call(lua_State *L) {
   int n = lua_gettop(L);
@@ -224,7 +295,7 @@ static int jit_call(lua_State *L) {
   lua_pushliteral(L, "_quick");
   if (!l_jit_as_written() && lua_istable(L, 1) && lua_rawget(L, 1) == LUA_TTABLE) {
     Quick *q;
-    for (lua_Integer k = 1; lua_rawgeti(L, n + 1, k) == LUA_TUSERDATA && (q = luaL_testudata(L, n + 2, quick_meta)); k++) {
+    for (lua_Integer k = 1; lua_rawgeti(L, n + 1, k) == LUA_TUSERDATA && (q = to_quick(L, n + 2)); k++) {
       PlTensor *few[FEW], **in = few;
       int32_t most = q->p->f->ninputs + q->p->f->noutputs;
       if (n - 1 == q->nargs && most > FEW) {
@@ -233,7 +304,7 @@ static int jit_call(lua_State *L) {
       }
       int at = lua_gettop(L);
       if (n - 1 == q->nargs && fits(L, q, 2, n - 1, in)) {
-        int res = run_quick(L, q, at, in, in + q->p->f->ninputs);
+        int res = run_either(L, q, at, in, in + q->p->f->ninputs);
         if (res >= 0) {
           lua_pushliteral(L, "runs");
           lua_pushvalue(L, -1);
@@ -256,6 +327,8 @@ static int jit_call(lua_State *L) {
   lua_callk(L, n, LUA_MULTRET, 0, after_slow);
   return after_slow(L, LUA_OK, 0);
 }
+
+lua_CFunction l_jit_call(void) { return jit_call; }
 
 /* jit_callable(f) → jit_call in front of f */
 static int jit_callable(lua_State *L) {

@@ -189,10 +189,11 @@ static int jit_unchanged(lua_State *L) {
 /* ---- the key of a call --------------------------------------------------------------------------------------- */
 
 /* f32[2,3], on a GPU with its name, then g for a leaf that requires a gradient, G for one that has a .grad, h for a tensor with a history → that .grad */
-static PlTensor *add_tensor(luaL_Buffer *b, const PlTensor *t) {
+static PlTensor *add_tensor(luaL_Buffer *b, const PlTensor *t, bool sizes) {
   char text[32 + 24 * PL_MAX_DIM];
-  int n = snprintf(text, sizeof text, "%s[", pl_dtype_name((PlDtype)t->a.dtype));
-  for (int d = 0; d < t->a.ndim; d++) n += snprintf(text + n, sizeof text - (size_t)n, d ? ",%" PRId64 : "%" PRId64, t->a.shape[d]);
+  int n = snprintf(text, sizeof text, sizes ? "%s[" : "%s[%dd", pl_dtype_name((PlDtype)t->a.dtype), t->a.ndim);
+  for (int d = 0; sizes && d < t->a.ndim; d++)
+    n += snprintf(text + n, sizeof text - (size_t)n, d ? ",%" PRId64 : "%" PRId64, t->a.shape[d]);
   text[n++] = ']';
   PlNode *node = NULL;
   PlTensor *grad = NULL;
@@ -206,13 +207,14 @@ static PlTensor *add_tensor(luaL_Buffer *b, const PlTensor *t) {
   return grad;
 }
 
-/* jit_key({}, text_of, modes, …) → a text of all that a trace depends on in these arguments and, if asked for, in the modes of
- * the moment. Tensors, each with its .grad behind it, are appended to the list. text_of(value, list) is asked about strings, tables and the like. */
+/* jit_key({}, text_of, what, …) → a text of all that a trace depends on in these arguments and, unless what is false or 1, in the modes
+ * of the moment; sizes apart if what is 1 or 2. Tensors, each with its .grad behind it, are appended to the list. text_of(value, list) is asked about strings, tables and the like. */
 static int jit_key(lua_State *L) {
   l_modes_follow(L);
   luaL_checktype(L, 1, LUA_TTABLE);
   int top = lua_gettop(L);
   lua_Integer n = (lua_Integer)lua_rawlen(L, 1);
+  const bool sizes = !lua_isinteger(L, 3), modes = sizes ? lua_toboolean(L, 3) : lua_tointeger(L, 3) == 2;
   luaL_Buffer b;
   luaL_buffinit(L, &b);
   for (int i = 4; i <= top; i++) {
@@ -220,7 +222,7 @@ static int jit_key(lua_State *L) {
     char text[64];
     if (t) {
       CALL(L, pl_history_current(&t, 1)); /* of a view whose base was written since */
-      PlTensor *grad = add_tensor(&b, t);
+      PlTensor *grad = add_tensor(&b, t, sizes);
       lua_pushvalue(L, i);
       lua_rawseti(L, 1, ++n);
       if (grad) {
@@ -242,7 +244,7 @@ static int jit_key(lua_State *L) {
     }
     luaL_addchar(&b, ' ');
   }
-  if (!lua_toboolean(L, 3)) {
+  if (!modes) {
     luaL_pushresult(&b);
     return 1;
   }

@@ -22,6 +22,14 @@ Program *l_check_program(lua_State *L, int i) {
   return p;
 }
 
+Program *l_new_program(lua_State *L) {
+  Program *p = lua_newuserdatauv(L, sizeof *p, 0);
+  *p = (Program){0};
+  luaL_setmetatable(L, program_meta);
+  l_note_late(L);
+  return p;
+}
+
 static int program_gc(lua_State *L) {
   Program *p = luaL_testudata(L, 1, program_meta);
   if (!p) return 0;
@@ -68,6 +76,23 @@ static PlStatus keep_real(Program *p, PlGraph *f, PlGVal k) {
   return PL_OK;
 }
 
+PlStatus l_program_settle(Program *p, PlGraph *f) {
+  p->tracked = calloc((size_t)f->nvals + 1, sizeof *p->tracked);
+  p->captured = calloc((size_t)f->nvals + 1, sizeof *p->captured);
+  p->real = calloc((size_t)f->nvals + 1, sizeof(PlTensor *));
+  p->written = calloc((size_t)f->nvals + 1, sizeof *p->written);
+  p->inputs = calloc((size_t)f->ninputs + 1, sizeof *p->inputs);
+  PlStatus s = PL_OK;
+  if (!(p->tracked && p->captured && p->real && p->written && p->inputs)) s = pl_fail(PL_ERR_OOM, "jit: out of memory");
+  for (PlGVal k = 0; s == PL_OK && k < f->nvals; k++) {
+    const PlGValue *a = &f->vals[k];
+    if (a->kind == PL_FV_INPUT) p->inputs[a->slot] = k;
+    if (a->kind == PL_FV_CAPTURE) s = keep_real(p, f, k);
+    if ((a->kind == PL_FV_CAPTURE || a->kind == PL_FV_INPUT) && is_written(f, a)) p->written[p->nwritten++] = k;
+  }
+  return s;
+}
+
 static PlStatus collect_outputs(PlGraph *f, PlTensor *const *t, int n, Program *p) {
   PlGVal *v = malloc((size_t)(n + 2 * f->nleaves + 1) * sizeof *v), *grads = v ? v + n + f->nleaves : NULL;
   p->leaf_at = malloc((size_t)(f->nleaves + 1) * sizeof *p->leaf_at);
@@ -87,19 +112,7 @@ static PlStatus collect_outputs(PlGraph *f, PlTensor *const *t, int n, Program *
   }
   if (s == PL_OK) s = pl_graph_set_outputs(f, n, v);
   free(v);
-  p->tracked = calloc((size_t)f->nvals + 1, sizeof *p->tracked);
-  p->captured = calloc((size_t)f->nvals + 1, sizeof *p->captured);
-  p->real = calloc((size_t)f->nvals + 1, sizeof(PlTensor *));
-  p->written = calloc((size_t)f->nvals + 1, sizeof *p->written);
-  p->inputs = calloc((size_t)f->ninputs + 1, sizeof *p->inputs);
-  if (s == PL_OK && !(p->tracked && p->captured && p->real && p->written && p->inputs)) s = pl_fail(PL_ERR_OOM, "jit: out of memory");
-  for (PlGVal k = 0; s == PL_OK && k < f->nvals; k++) {
-    const PlGValue *a = &f->vals[k];
-    if (a->kind == PL_FV_INPUT) p->inputs[a->slot] = k;
-    if (a->kind == PL_FV_CAPTURE) s = keep_real(p, f, k);
-    if ((a->kind == PL_FV_CAPTURE || a->kind == PL_FV_INPUT) && is_written(f, a)) p->written[p->nwritten++] = k;
-  }
-  return s;
+  return s == PL_OK ? l_program_settle(p, f) : s;
 }
 
 /* jit_finish(graph, {tensors}) → program: the trace is over, these are its outputs */
@@ -107,10 +120,7 @@ static int jit_finish(lua_State *L) {
   PlGraph *f = l_check_graph(L, 1);
   luaL_checktype(L, 2, LUA_TTABLE);
   int n = (int)lua_rawlen(L, 2);
-  Program *p = lua_newuserdatauv(L, sizeof *p, 0);
-  *p = (Program){0};
-  luaL_setmetatable(L, program_meta);
-  l_note_late(L);
+  Program *p = l_new_program(L);
   PlTensor **t = lua_newuserdatauv(L, (size_t)(n + 1) * sizeof(PlTensor *), 0);
   for (int i = 0; i < n; i++) {
     lua_rawgeti(L, 2, i + 1);
@@ -128,7 +138,7 @@ static int jit_finish(lua_State *L) {
 
 /* Captured leaves that a key may record, captured tensors that were computed from some, and the inputs listed at `at` (numbers)
  * are what gradients go to. */
-static PlStatus make_joint(lua_State *L, Program *p, int at, const char *name, int32_t ny) {
+PlStatus l_program_joint(lua_State *L, Program *p, int at, const char *name, int32_t ny) {
   PlGraph *f = p->f;
   if (f->opaque)
     PL_FAIL(PL_ERR_TRACE,
@@ -185,7 +195,7 @@ static int jit_joint(lua_State *L) {
   int64_t ny = l_check_int(L, 4, "jit_joint", "n");
   if (p->joint || p->exec || p->x) return l_error(L, "jit_joint: this program is finished");
   if (ny < 0 || ny > p->nuser) return l_error(L, "jit_joint: %d of %d results", (int)ny, (int)p->nuser);
-  CALL(L, make_joint(L, p, 2, l_intern(L, luaL_checkstring(L, 3)), (int32_t)ny));
+  CALL(L, l_program_joint(L, p, 2, l_intern(L, luaL_checkstring(L, 3)), (int32_t)ny));
   return 0;
 }
 

@@ -41,16 +41,29 @@ int l_program_failed(lua_State *L, PlStatus s, int undo, int trace);
 /* lua_call while which Ctrl-C waits. */
 void l_call_held(lua_State *L, int nargs, int nresults);
 
+/* Functions of C that a traced function may call with its tensors: what they see of sizes they say (l_saw). (watched.c) */
+typedef struct LKnown LKnown;
+LKnown *l_known_functions(lua_State *L); /* malloc'ed; NULL: no memory */
+/* f is about to be called; if it is none of them and gets a tensor of the trace, the trace stands for its own sizes only. */
+void l_known_check(lua_State *L, lua_Debug *ar, const LKnown *k, lua_CFunction f, PlGraph *g);
 /* What guards found, for the quick answer (guards.c). */
 typedef struct LWatch LWatch;
 LWatch *l_to_watch(lua_State *L, int i); /* NULL: it is none */
 bool l_watch_holds(lua_State *L, int i);
 void l_jit_quick_register(lua_State *L);
-bool l_jit_as_written(void); /* (trace.c) */
+lua_CFunction l_jit_call(void); /* the function of C that a call of a jitted function is */
+bool l_jit_as_written(void);    /* (trace.c) */
 /* Ends the trace that fills f. (trace.c) */
 void l_trace_end(PlGraph *f);
 void l_trace_lost(PlGraph *f); /* nobody can end it any more */
 void l_program_register(lua_State *L);
 void l_program_look_register(lua_State *L);
+void l_program_resize_register(lua_State *L);
+/* A program, empty, on the stack. */
+Program *l_new_program(lua_State *L);
+/* Arrays for f's inputs, captures and what is written; p->f is not set. */
+PlStatus l_program_settle(Program *p, PlGraph *f);
+/* As jit_joint does: gradients for the inputs listed at `at`. */
+PlStatus l_program_joint(lua_State *L, Program *p, int at, const char *name, int32_t ny);
 
 #endif

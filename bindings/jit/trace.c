@@ -23,6 +23,7 @@ typedef struct Where {
   char home[512];
   lua_CFunction changing[NCHANGING];
   lua_CFunction yield, resume, wrapped; /* of coroutines; what coroutine.wrap gives */
+  LKnown *known;                        /* functions that say what they see of sizes */
   lua_Hook before;                      /* the hook that was there, a debugger's or a profiler's: it goes on */
   int before_mask, before_count;
 } Where;
@@ -91,12 +92,13 @@ static void watch_calls(lua_State *L, lua_Debug *ar) {
     lua_sethook(L, NULL, 0, 0);
     return;
   }
-  if (call && pl_state.trace) {
+  if (call) {
     lua_getinfo(L, "f", ar);
     lua_CFunction f = lua_tocfunction(L, -1);
-    if (f) check_coroutine(L, ar, f);
+    if (f && pl_state.trace) check_coroutine(L, ar, f);
     lua_pop(L, 1);
-    for (int i = 0; f && i < NCHANGING; i++)
+    if (f) l_known_check(L, ar, tracing->known, f, tracing->graph);
+    for (int i = 0; f && pl_state.trace && i < NCHANGING; i++)
       if (f == tracing->changing[i])
         l_error_as(L, PL_ERR_TRACE, "%s.%s in a traced function: a graph would repeat this one value; %s",
                    strcmp(changing[i][0], LUA_FILEHANDLE) == 0 ? "file" : changing[i][0], changing[i][1],
@@ -133,12 +135,31 @@ static const char *script_line(void *ud) {
 static const char thread_key = 0;
 
 static void drop(void) {
-  if (tracing) pl_graph_release(tracing->graph);
+  if (tracing) {
+    pl_graph_release(tracing->graph);
+    free(tracing->known);
+  }
   free(tracing);
   tracing = NULL;
 }
 
-/* jit_enter(graph, mirror options or nil): every op goes into it until jit_finish or jit_abort */
+/* Notes what the function asks of the engine, to make the trace again for other sizes; the list at `at` has the arguments. */
+static int note_calls(lua_State *L, PlGraph *f, int at) {
+  const int n = (int)lua_rawlen(L, at);
+  PlTensor **args = lua_newuserdatauv(L, (size_t)(n + 1) * sizeof *args, 0);
+  for (int i = 0; i < n; i++) {
+    lua_rawgeti(L, at, i + 1);
+    args[i] = l_check_tensor(L, -1);
+    lua_pop(L, 1);
+  }
+  tracing->known = l_known_functions(L);
+  CALL(L, tracing->known ? pl_calls_new(f, n, args) : pl_fail(PL_ERR_OOM, "jit: out of memory"));
+  lua_pop(L, 1);
+  return 0;
+}
+
+/* jit_enter(graph, mirror options or nil, arguments or nil): every op goes into it until jit_finish or jit_abort. arguments, symbolic
+ * ones in the order of the inputs: the trace may be made again for other sizes (jit_replay). */
 static int jit_enter(lua_State *L) {
   PlGraph *f = l_check_graph(L, 1);
   if (pl_state.trace) return l_error(L, "jit: a trace is running already; a jitted function cannot trace inside of another trace");
@@ -157,6 +178,7 @@ static int jit_enter(lua_State *L) {
   f->began = pl_state.seq;
   f->recompute = (PlRecomputeOptions){.fraction = -1, .bytes = -1};
   if (lua_type(L, 2) == LUA_TTABLE) l_read_recompute(L, 2, 0, &f->recompute);
+  if (lua_type(L, 3) == LUA_TTABLE) note_calls(L, f, 3);
   f->where = script_line;
   f->where_ud = f;
   watch(L); /* may raise */
@@ -166,6 +188,7 @@ static int jit_enter(lua_State *L) {
 
 void l_trace_end(PlGraph *f) {
   f->where = NULL;
+  pl_calls_close(f);
   if (tracing && tracing->graph != f) return; /* it was not f that was traced */
   pl_set_trace(NULL);
   if (tracing) unwatch();
@@ -174,6 +197,7 @@ void l_trace_end(PlGraph *f) {
 
 void l_trace_lost(PlGraph *f) {
   if (!tracing || tracing->graph != f) return;
+  pl_calls_refuse(f, "it failed");
   f->closed = true;
   (void)pl_graph_leaf_grads(f, NULL);
   l_trace_end(f);
@@ -182,6 +206,7 @@ void l_trace_lost(PlGraph *f) {
 /* jit_abort(graph): ends a trace that failed */
 static int jit_abort(lua_State *L) {
   PlGraph *f = l_check_graph(L, 1);
+  pl_calls_refuse(f, "it failed");
   l_trace_end(f);
   f->stage = 0;
   (void)pl_graph_leaf_grads(f, NULL);
@@ -364,5 +389,6 @@ void l_jit_register(lua_State *L) {
   luaL_setfuncs(L, regs, 0);
   l_program_register(L);
   l_program_look_register(L);
+  l_program_resize_register(L);
   l_jit_quick_register(L);
 }

@@ -24,7 +24,8 @@ static void read_net(lua_State *L, int at, PlDtype dtype, bool train, PlAttrs *a
 
 /* core.recurrent_takes(x [S,N,I], dtype, mode, hidden, proj, layers, bidirectional, bias) → boolean */
 static int r_takes(lua_State *L) {
-  const PlTensor *x = l_check_tensor(L, 1);
+  PlTensor *x = l_check_tensor(L, 1);
+  if (pl_on_gpu(x->a.device)) l_saw(x, PL_SAW_SHAPE);
   const char *dtype = luaL_checkstring(L, 2);
   PlArray a = x->a;
   a.dtype = (uint8_t)(strcmp(dtype, "f32") == 0    ? PL_F32

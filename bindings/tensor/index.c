@@ -125,6 +125,7 @@ static int read_key(lua_State *L, int at, Item *items) {
 /* ---- views ------------------------------------------------------------------------------------------------------ */
 
 static int out_of_range(lua_State *L, PlTensor *t, int dim, int64_t i) {
+  l_saw(t, PL_SAW_SHAPE);
   if (i == 0) return l_error(L, "index: 0 in dimension %d of %s; indices start at 1", dim + 1, pl_desc_text(&t->a));
   return l_error(L, "index: %lld is out of range for dimension %d of %s", (long long)i, dim + 1, pl_desc_text(&t->a));
 }
@@ -145,6 +146,7 @@ static PlTensor *view(lua_State *L, const PlOp *op, int n, const int64_t *attrs)
 /* Messages speak of the tensor as it was indexed: `whole` and its dimension `axis`. */
 static PlTensor *take_range(lua_State *L, PlTensor *t, int dim, const Item *it, PlTensor *whole, int axis) {
   int64_t n = t->a.shape[dim], from = it->a, to = it->b;
+  if (from < 0 || to < 0) l_saw(t, dim);
   if (it->step < 1) l_error(L, "index: a step of %lld in dimension %d; steps are positive, use flip", (long long)it->step, axis + 1);
   if (from < 0) from += n + 1;
   if (to < 0) to += n + 1;
@@ -187,6 +189,7 @@ static int apply_views(lua_State *L, int at, const Item *items, int n, PlTensor 
     case RANGE: t = take_range(L, t, dim++, it, whole, axis); break;
     case AT: {
       int64_t size = t->a.shape[dim], j = it->a < 0 ? it->a + size : it->a - 1;
+      if (it->a < 0) l_saw(t, dim);
       if (it->a == 0 || j < 0 || j >= size) return out_of_range(L, whole, axis, it->a);
       int64_t attrs[2] = {dim, j};
       t = view(L, &pl_op_select, 2, attrs);
@@ -231,6 +234,7 @@ static int get_item(lua_State *L) {
       Box *b = l_new_box(L);
       PlTensor *t = l_to_tensor(L, 1);
       int64_t attrs[4] = {0, 0, t->a.ndim ? t->a.shape[0] : 0, 1};
+      l_saw(t, PL_SAW_SHAPE);
       if (t->a.ndim == 0) return l_error(L, "index: %s has no dimension to index", pl_desc_text(&t->a));
       PlAttrs a;
       pl_attrs_init(&pl_op_slice, &a);
@@ -301,6 +305,7 @@ static int box_index(lua_State *L) {
   if (type == LUA_TNUMBER && l_to_int(L, 2, &i)) {
     PlTensor *t = b->t;
     if (t->a.ndim == 0) return l_error(L, "index: %s has no dimension to index; use x:item()", pl_desc_text(&t->a));
+    if (i < 0 || i > t->a.shape[0]) l_saw(t, 0);
     if (i == t->a.shape[0] + 1) return 0; /* ipairs stops here */
     int64_t j = i < 0 ? i + t->a.shape[0] : i - 1;
     if (i == 0 || j < 0 || j >= t->a.shape[0]) return out_of_range(L, t, 0, i);

@@ -20,8 +20,9 @@ static int format_at(lua_State *L, int at, const char *fn) {
 }
 
 /* x:is_contiguous(format = "contiguous") */
-static int m_is_contiguous(lua_State *L) {
-  const PlTensor *t = l_self(L, "is_contiguous");
+int l_is_contiguous(lua_State *L) {
+  PlTensor *t = l_self(L, "is_contiguous");
+  l_saw(t, PL_SAW_LAYOUT);
   const int dims = lua_isnoneornil(L, 2) ? 0 : format_at(L, 2, "is_contiguous");
   lua_pushboolean(L, dims ? t->a.ndim == dims && pl_is_channels_last(&t->a) : t->a.contiguous);
   return 1;
@@ -30,6 +31,7 @@ static int m_is_contiguous(lua_State *L) {
 /* core.to_layout(x, format, exact) → x itself where it is so; exact: where that is open, by its strides too */
 static int t_to_layout(lua_State *L) {
   PlTensor *t = l_check_tensor(L, 1);
+  l_saw(t, PL_SAW_LAYOUT);
   const int dims = format_at(L, 2, lua_toboolean(L, 3) ? "to" : "contiguous");
   const bool is = dims ? t->a.ndim == dims && pl_is_channels_last(&t->a) : t->a.contiguous;
   const bool exact = lua_toboolean(L, 3) && is && pl_channels_last(&t->a) != (dims != 0);
@@ -49,7 +51,8 @@ static int t_to_layout(lua_State *L) {
 
 /* core.layout_of(x) → "channels_last", "channels_last_3d", or nil: row-major, or any other */
 static int t_layout_of(lua_State *L) {
-  const PlTensor *t = l_check_tensor(L, 1);
+  PlTensor *t = l_check_tensor(L, 1);
+  l_saw(t, PL_SAW_LAYOUT);
   if (!pl_channels_last(&t->a)) return 0;
   lua_pushstring(L, t->a.ndim == 4 ? "channels_last" : "channels_last_3d");
   return 1;
@@ -57,7 +60,7 @@ static int t_layout_of(lua_State *L) {
 
 void l_layout_register(lua_State *L) {
   static const luaL_Reg functions[] = {{"to_layout", t_to_layout}, {"layout_of", t_layout_of}, {NULL, NULL}};
-  static const luaL_Reg methods[] = {{"is_contiguous", m_is_contiguous}, {NULL, NULL}};
+  static const luaL_Reg methods[] = {{"is_contiguous", l_is_contiguous}, {NULL, NULL}};
   luaL_setfuncs(L, functions, 0);
   l_add_methods(L, methods);
 }

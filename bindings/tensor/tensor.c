@@ -37,13 +37,19 @@ static int dim_arg(lua_State *L, PlTensor *t, const char *fn) {
 
 static int m_size(lua_State *L) {
   PlTensor *t = self_only(L, 2, "size");
-  if (lua_isnoneornil(L, 2)) return push_list(L, t->a.shape, t->a.ndim);
-  lua_pushinteger(L, (lua_Integer)t->a.shape[dim_arg(L, t, "size")]);
+  if (lua_isnoneornil(L, 2)) {
+    l_saw(t, PL_SAW_SHAPE);
+    return push_list(L, t->a.shape, t->a.ndim);
+  }
+  const int d = dim_arg(L, t, "size");
+  l_saw(t, d);
+  lua_pushinteger(L, (lua_Integer)t->a.shape[d]);
   return 1;
 }
 
 static int m_stride(lua_State *L) {
   PlTensor *t = self_only(L, 2, "stride");
+  l_saw(t, PL_SAW_STRIDES);
   if (lua_isnoneornil(L, 2)) return push_list(L, t->a.strides, t->a.ndim);
   lua_pushinteger(L, (lua_Integer)t->a.strides[dim_arg(L, t, "stride")]);
   return 1;
@@ -55,7 +61,9 @@ static int m_dim(lua_State *L) {
 }
 
 static int m_numel(lua_State *L) {
-  lua_pushinteger(L, (lua_Integer)self_only(L, 1, "numel")->a.numel);
+  PlTensor *t = self_only(L, 1, "numel");
+  l_saw(t, PL_SAW_NUMEL);
+  lua_pushinteger(L, (lua_Integer)t->a.numel);
   return 1;
 }
 
@@ -251,6 +259,7 @@ static int m_equal(lua_State *L) {
 static int m_len(lua_State *L) {
   PlTensor *t = l_self(L, "#");
   if (t->a.ndim == 0) return l_error(L, "#: a 0-d tensor has no length; use x:item()");
+  l_saw(t, 0);
   lua_pushinteger(L, (lua_Integer)t->a.shape[0]);
   return 1;
 }
@@ -297,6 +306,7 @@ static int t_is_tensor(lua_State *L) {
 /* x:describe() → "f32[2,3]" */
 static int m_describe(lua_State *L) {
   l_at_most(L, 1, "describe");
+  if (l_to_tensor(L, 1)) l_saw(l_to_tensor(L, 1), PL_SAW_SHAPE);
   lua_pushstring(L, l_typename(L, 1));
   return 1;
 }

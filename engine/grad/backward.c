@@ -6,6 +6,7 @@
 
 #include "engine/device/device.h"
 #include "engine/grad/backward_walk.h"
+#include "engine/graph/ir/calls.h"
 
 PlStatus pl_walk_seed_tensor(PlWalk *w, PlTensor *y, PlTensor *dy, PlNode *node, uint32_t slot, bool scalar_only) {
   PlTensor *one = NULL;
@@ -65,7 +66,7 @@ static PlStatus seed_all(PlWalk *w, PlTensor *const *ys, PlTensor *const *dys, i
   return PL_OK;
 }
 
-PlStatus pl_backward(PlTensor *const *ys, PlTensor *const *dys, int n, bool retain_graph, bool create_graph) {
+static PlStatus backward(PlTensor *const *ys, PlTensor *const *dys, int n, bool retain_graph, bool create_graph) {
   PlWalk w = {.retain = retain_graph || create_graph, .fill_leaves = true, .ys = ys, .ny = n};
   PL_TRY(check_create("backward", create_graph));
   PlStatus s = seed_all(&w, ys, dys, n);
@@ -75,6 +76,13 @@ PlStatus pl_backward(PlTensor *const *ys, PlTensor *const *dys, int n, bool reta
     return s;
   }
   return pl_walk_run(&w, pl_key_ambient(), create_graph ? PL_MUTE_NONE : PL_MUTE_ABOVE);
+}
+
+PlStatus pl_backward(PlTensor *const *ys, PlTensor *const *dys, int n, bool retain_graph, bool create_graph) {
+  const PlCalling calling = pl_calls_enter(pl_state.trace);
+  const PlStatus s = backward(ys, dys, n, retain_graph, create_graph);
+  return pl_calls_leave(
+      &calling, s, &(PlCallIs){.kind = PL_CALL_BACKWARD, .in = {ys, dys}, .n = {n, n}, .retain = retain_graph, .create = create_graph});
 }
 
 PlStatus pl_walk_capture(PlWalk *w, PlKey *key, PlTensor *const *xs, int nx, int *same_as) {
@@ -95,8 +103,8 @@ PlStatus pl_walk_capture(PlWalk *w, PlKey *key, PlTensor *const *xs, int nx, int
   return PL_OK;
 }
 
-PlStatus pl_grad_of(PlTensor *const *ys, PlTensor *const *dys, int ny, PlTensor *const *xs, int nx, bool retain_graph, bool create_graph,
-                    bool allow_unused, PlTensor **out) {
+static PlStatus grad_of(PlTensor *const *ys, PlTensor *const *dys, int ny, PlTensor *const *xs, int nx, bool retain_graph,
+                        bool create_graph, bool allow_unused, PlTensor **out) {
   PL_TRY(check_create("grad_of", create_graph));
   PlWalk w = {.retain = retain_graph || create_graph, .narrow = true, .results = out, .ys = ys, .ny = ny};
   int *same_as = malloc((size_t)(nx ? nx : 1) * sizeof *same_as);
@@ -119,4 +127,19 @@ PlStatus pl_grad_of(PlTensor *const *ys, PlTensor *const *dys, int ny, PlTensor 
   for (int i = 0; i < nx; i++) pl_tensor_release(xs[i]);
   if (s != PL_OK) pl_release_all(out, nx);
   return s;
+}
+
+PlStatus pl_grad_of(PlTensor *const *ys, PlTensor *const *dys, int ny, PlTensor *const *xs, int nx, bool retain_graph, bool create_graph,
+                    bool allow_unused, PlTensor **out) {
+  const PlCalling calling = pl_calls_enter(pl_state.trace);
+  const PlStatus s = grad_of(ys, dys, ny, xs, nx, retain_graph, create_graph, allow_unused, out);
+  return pl_calls_leave(&calling, s,
+                        &(PlCallIs){.kind = PL_CALL_GRAD_OF,
+                                    .in = {ys, dys, xs},
+                                    .n = {ny, ny, nx},
+                                    .retain = retain_graph,
+                                    .create = create_graph,
+                                    .unused = allow_unused,
+                                    .out = out,
+                                    .nout = nx});
 }

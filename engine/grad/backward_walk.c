@@ -7,6 +7,7 @@
 
 #include "engine/grad/backward_walk.h"
 #include "engine/grad/checkpoint.h"
+#include "engine/graph/ir/calls.h"
 #include "engine/graph/ir/graph.h"
 #include "engine/ops/names.h"
 #include "engine/tensor/layout.h"
@@ -177,6 +178,7 @@ static PlStatus make_own(PlTensor **g) {
 
 static PlStatus run_hook(const PlHook *h, PlSlot *slot) {
   PlTensor *other = NULL;
+  pl_calls_refuse(pl_state.trace, "it has a hook on a gradient");
   PL_TRY(h->call(h->ud, slot->grad, &other));
   if (!other) return PL_OK;
   pl_tensor_release(slot->grad);
@@ -188,6 +190,7 @@ static PlStatus run_hook(const PlHook *h, PlSlot *slot) {
 static PlStatus run_callback(const PlHook *h, const PlSlot *slot, bool last) {
   const bool given = last && is_own(slot->grad);
   PlTensor *g = pl_retain(slot->grad), *ignored = NULL;
+  pl_calls_refuse(pl_state.trace, "it has a hook on a gradient");
   PlStatus s = given ? PL_OK : make_own(&g);
   if (s == PL_OK) s = h->call(h->ud, g, &ignored);
   pl_tensor_release(g);
@@ -307,6 +310,7 @@ static PlStatus accumulated(PlNode *n) {
     next = h == last ? NULL : h->next;
     if (h->kind != PL_HOOK_ACCUMULATED || h->removed || !n->u.target) continue;
     PlTensor *leaf = pl_retain(n->u.target), *ignored = NULL;
+    pl_calls_refuse(pl_state.trace, "it has a hook on a gradient");
     PlStatus s = h->call(h->ud, leaf, &ignored);
     pl_tensor_release(leaf);
     PL_TRY(s);

@@ -9,6 +9,7 @@
 #include "engine/grad/backward_walk.h"
 #include "engine/grad/checkpoint.h"
 #include "engine/grad/node.h"
+#include "engine/graph/ir/calls.h"
 #include "engine/graph/ir/graph.h"
 #include "engine/tensor/alloc.h"
 
@@ -277,7 +278,7 @@ static PlStatus hold_grad(PlTensor *t, PlTensor *g) {
   return s;
 }
 
-PlStatus pl_requires_grad(PlTensor *t, bool on) {
+static PlStatus requires_grad(PlTensor *t, bool on) {
   PlKey *k = pl_key_ambient();
   PlNode *n;
   uint32_t slot;
@@ -310,6 +311,14 @@ PlStatus pl_requires_grad(PlTensor *t, bool on) {
   return s;
 }
 
+PlStatus pl_requires_grad(PlTensor *t, bool on) {
+  if (PL_LIKELY(pl_state.trace == NULL)) return requires_grad(t, on);
+  if (!t->a.symbolic) pl_calls_refuse(pl_state.trace, "it changes whether a tensor requires a gradient");
+  const PlCalling calling = pl_calls_enter(pl_state.trace);
+  const PlStatus s = requires_grad(t, on);
+  return pl_calls_leave(&calling, s, &(PlCallIs){.kind = PL_CALL_REQUIRES_GRAD, .in = {&t}, .n = {1}, .retain = on});
+}
+
 bool pl_tensor_requires_grad(const PlTensor *t) {
   PlNode *n;
   uint32_t slot;
@@ -335,7 +344,7 @@ PlTensor *pl_grad(const PlTensor *t) {
   return n ? n->grad : NULL;
 }
 
-PlStatus pl_set_grad(PlTensor *t, PlTensor *grad) {
+static PlStatus set_grad(PlTensor *t, PlTensor *grad) {
   PlNode *n = leaf_of(t);
   if (!n) {
     if (!grad) return PL_OK;
@@ -349,4 +358,11 @@ PlStatus pl_set_grad(PlTensor *t, PlTensor *grad) {
   n->grad = grad;
   pl_tensor_release(old);
   return PL_OK;
+}
+
+PlStatus pl_set_grad(PlTensor *t, PlTensor *grad) {
+  if (PL_LIKELY(pl_state.trace == NULL)) return set_grad(t, grad);
+  const PlCalling calling = pl_calls_enter(pl_state.trace);
+  const PlStatus s = set_grad(t, grad);
+  return pl_calls_leave(&calling, s, &(PlCallIs){.kind = PL_CALL_SET_GRAD, .in = {&t, &grad}, .n = {1, 1}});
 }

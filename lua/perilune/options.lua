@@ -96,6 +96,11 @@ end
 
 options.renamed = renamed
 
+--- While T.jit traces, public functions of Lua are called as mode.again(f, …), and as mode.method(f, …) those that get
+-- functions or modules (jit/again.lua). Else both are false.
+options.mode = { again = false, method = false }
+local mode = options.mode
+
 -- pcall that makes tensors where those among the arguments are.
 local follow = core.device.follow
 
@@ -104,11 +109,13 @@ local follow = core.device.follow
 function options.named(name, f)
   local most, any = core.parameters(f)
   if not most or any then most = math.huge end
+  local function call(...) return renamed(name, follow(f, ...)) end
   return function(...)
     if select("#", ...) > most then
       local surface = require "perilune.surface"
       surface.too_many(name, surface.parameters(f), ...)
     end
+    if mode.again then return mode.again(call, ...) end
     return renamed(name, follow(f, ...))
   end
 end

@@ -9,7 +9,7 @@ local surface = {}
 local core = require "perilune.core"
 local fail, describe = options.fail, options.describe
 local getlocal, select, type, rawget, rawset = debug.getlocal, select, type, rawget, rawset
-local count = core.parameters
+local count, mode = core.parameters, options.mode
 
 --- The name of a module's class, also where the module has a field `type`.
 function surface.class_name(m)
@@ -52,17 +52,30 @@ local function extra(who, f, ...)
   return f(...)
 end
 
---- f, or what stands for it: the same, with no argument dropped.
+local noted = setmetatable({}, { __mode = "k" }) -- what surface.again made → what it stands for
+
+--- What stands for f, the same: a trace of T.jit notes it as a whole (jit/again.lua).
+function surface.again(f)
+  local function made(...)
+    if mode.again then return mode.again(f, ...) end
+    return f(...)
+  end
+  noted[made], surface.original[made] = f, f
+  return made
+end
+
+--- f, or what stands for it: the same, with no argument dropped; a trace of T.jit notes it as a whole (jit/again.lua).
 function surface.one(who, f)
+  f = noted[f] or f
   local made = sealed[f]
   if made then return made end
   local n, any = count(f)
   if not n then return f end
   who = options.aliases[who] or who
   options.publish(f, who)
-  if any then return f end
-  made = function(...)
+  made = any and surface.again(f) or function(...)
     if select("#", ...) > n then return extra(who, f, ...) end
+    if mode.again then return mode.again(f, ...) end
     return f(...)
   end
   sealed[f], sealed[made] = made, made

@@ -73,7 +73,7 @@ describe("a call of a jitted function", function()
         end
       end
       return out
-    end, 8)
+    end, 4)
     local f = T.jit(function(x) return x + 1 end)
     for _ = 1, 3 do f(T.ones(2)) end
     raises("add", f, "text")

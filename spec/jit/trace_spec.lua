@@ -42,7 +42,7 @@ local function same(a, b)
 end
 
 describe("T.jit", function()
-  it("runs a function as a graph: same bits, one trace per signature", function()
+  it("runs a function as a graph: same bits, one trace per rank and dtype", function()
     local f = T.jit(function(x, y) return T.tanh(x * y + x), x:sum(1) end)
     for _, shape in ipairs { { 3, 4 }, { 3, 4 }, { 700, 90 }, { 1 }, { 0, 3 } } do
       local x, y = T.randn(shape), T.randn(shape)
@@ -50,7 +50,7 @@ describe("T.jit", function()
       assert.is_true(a:equal(T.tanh(x * y + x)))
       assert.is_true(b:equal(x:sum(1)))
     end
-    assert.equal(4, f.ntraces)
+    assert.equal(2, f.ntraces) -- other sizes are no reason
     assert.equal(5, f.runs)
   end)
 

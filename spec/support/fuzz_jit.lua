@@ -170,15 +170,20 @@ local layouts = {
   function(x) return x:dim() >= 1 and T.stack({ x, x }, x:dim() + 1):select(x:dim() + 1, 1) or x end,
 }
 
+local function arguments(g, R, C, dtype)
+  local inputs = {}
+  for i, shape in ipairs { { R, C }, { R, C }, { C }, { R, 1 }, {} } do
+    inputs[i] = pick(g, layouts)(tensor(g, shape, dtype))
+  end
+  return inputs
+end
+
 -- Program `seed`: f(x…) → results, its arguments m, m, v, c, s, and g for what comes next.
 function M.program(seed)
   local g = random.new(seed)
   local R, C = table.unpack(pick(g, sizes))
   local dtype = pick(g, { "f32", "f32", "f32", "f64", "bf16", "f16" })
-  local kinds, inputs = { "m", "m", "v", "c", "s" }, {}
-  for i, shape in ipairs { { R, C }, { R, C }, { C }, { R, 1 }, {} } do
-    inputs[i] = pick(g, layouts)(tensor(g, shape, dtype))
-  end
+  local kinds, inputs = { "m", "m", "v", "c", "s" }, arguments(g, R, C, dtype)
   local list = {}
   for s = 1, g:int(1, 14) do list[s], kinds[#kinds + 1] = make_step(g, kinds) end
   local give = { #kinds }
@@ -295,35 +300,77 @@ end
 -- Gradients taken outside come from the graph after its passes, which add them up in another order, and may know that
 -- one is zero throughout.
 local function like(want, got)
-  if not got or not want then return not got and (not want or want:abs():max():item() == 0) end
+  if not got or not want then
+    return not got and (not want or want:numel() == 0 or want:abs():max():item() == 0)
+  end
+  if want:numel() == 0 then return got:numel() == 0 end
   local tol = ({ f64 = 1e-12, f32 = 2e-5, f16 = 2e-2, bf16 = 1e-1 })[want:dtype()]
   local near = (want - got):abs():le(want:abs():max() * tol + tol)
   return want:dtype() == got:dtype() and near:logical_or(want:ne(want)):all():item()
+end
+
+-- One call as written and compiled → what differs; nil, what went wrong in both.
+local function compare(title, way, plain, compiled, inputs)
+  local want, got = call(plain, inputs, way.outside), call(compiled, inputs, way.outside)
+  if want[1] ~= got[1] then
+    return ("%s: %s"):format(title, want[1] and "compiled: " .. tostring(got[2]) or "as written: " .. tostring(want[2]))
+  end
+  if not want[1] then return nil, tostring(want[2]) end
+  for i = 2, want.n do
+    if not (i > want.given and i < want.n and like or same)(want[i], got[i]) then
+      return ("%s: result %d is %s, compiled %s"):format(title, i - 1, tostring(want[i]), tostring(got[i]))
+    end
+  end
+end
+
+local function stacked(way, inputs)
+  if way.many then for i, x in ipairs(inputs) do inputs[i] = T.stack({ x, x * 0.5, x + 0.25 }, 1) end end
+  return inputs
 end
 
 -- Program `seed` in one of the ways, three times as written and compiled → what differs; nil and, if both fail, why.
 function M.run(seed, options)
   local f, inputs, g = M.program(seed)
   local way = ways[g:int(1, #ways)]
-  if way.many then for i, x in ipairs(inputs) do inputs[i] = T.stack({ x, x * 0.5, x + 0.25 }, 1) end end
+  stacked(way, inputs)
   local state = g.state
   local plain = way[2](f, inputs, g)
   g.state = state
   local compiled = T.jit(way[2](f, inputs, g), options)
   for round = 1, 3 do
-    local want, got = call(plain, inputs, way.outside), call(compiled, inputs, way.outside)
-    if want[1] ~= got[1] then
-      return ("program %d, %s, call %d: %s"):format(seed, way[1], round,
-        want[1] and "compiled: " .. tostring(got[2]) or "as written: " .. tostring(want[2]))
-    end
-    if not want[1] then return nil, tostring(want[2]) end
-    for i = 2, want.n do
-      if not (i > want.given and i < want.n and like or same)(want[i], got[i]) then
-        return ("program %d, %s, call %d: result %d is %s, compiled %s"):format(seed, way[1], round, i - 1,
-          tostring(want[i]), tostring(got[i]))
-      end
-    end
+    local wrong, why = compare(("program %d, %s, call %d"):format(seed, way[1], round), way, plain, compiled, inputs)
+    if wrong or why then return wrong, why end
   end
+end
+
+local other_sizes = { 1, 2, 3, 5, 16, 33, 0, 70 }
+
+-- Program `seed`, compiled once, with arguments of one size after the other → what differs; nil, how many sizes there
+-- were and how many of them were traced.
+function M.run_sizes(seed, options)
+  local f, inputs, g = M.program(seed)
+  local way = ways[g:int(1, #ways)]
+  local R, C, dtype = inputs[1]:size(1), inputs[1]:size(2), inputs[1]:dtype()
+  stacked(way, inputs)
+  local state = g.state
+  local plain = way[2](f, inputs, g)
+  g.state = state
+  local compiled = T.jit(way[2](f, inputs, g), options)
+  local kinds, seen = 0, {}
+  for round = 1, 8 do
+    if round > 1 then
+      local r = g:int(1, 3) > 1 and pick(g, other_sizes) or R
+      local c = g:int(1, 3) == 1 and pick(g, other_sizes) or C
+      inputs = stacked(way, arguments(g, r, c, dtype))
+      if not seen[r .. "x" .. c] then kinds, seen[r .. "x" .. c] = kinds + 1, true end
+    end
+    local title = ("program %d, %s, call %d, %s"):format(seed, way[1], round, table.concat(inputs[1]:shape(), "x"))
+    local wrong, why = compare(title, way, plain, compiled, inputs)
+    -- what nobody asks for is not computed, and cannot fail then
+    if wrong and not (inputs[1]:numel() == 0 and wrong:find "as written") then return wrong end
+    if why or wrong then break end -- what an optimizer has is another one now
+  end
+  return nil, kinds, compiled.ntraces, compiled
 end
 
 return M

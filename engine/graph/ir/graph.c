@@ -2,6 +2,7 @@
  * Graphs: pool, values, leaves, nodes. See graph.h. Functions either do all of their work or leave the graph as it was. */
 #include "engine/graph/ir/graph.h"
 #include "engine/call/thread_state.h"
+#include "engine/graph/ir/calls.h"
 #include "engine/ops/names.h"
 
 #include <stdio.h>
@@ -83,6 +84,7 @@ void pl_graph_release(PlGraph *f) {
   for (int32_t v = 0; v < f->nvals; v++) pl_tensor_release(f->vals[v].real);
   pl_graph_regions_drop(f);
   pl_graph_leaves_drop(f);
+  pl_calls_free(f->calls);
   for (PlChunk *c = f->chunks, *next; c; c = next) {
     next = c->next;
     free(c);

@@ -167,9 +167,10 @@ typedef struct PlGraph {
   int32_t nleaves, cap_leaves;
   PlGLine *lines; /* of what tapes recorded, in order (trace.c) */
   int32_t nlines, cap_lines;
-  uint64_t began;  /* tracing: the tapes' newest record number when it began */
-  uint64_t tape;   /* record number of the tape's node whose gradient is emitted now; 0: none */
-  PlChunk *chunks; /* the pool */
+  uint64_t began;        /* tracing: the tapes' newest record number when it began */
+  uint64_t tape;         /* record number of the tape's node whose gradient is emitted now; 0: none */
+  PlChunk *chunks;       /* the pool */
+  struct PlCalls *calls; /* what the traced function asked for (trace/calls.h); NULL: nobody notes it */
   /* Text of the script's current line, asked once per node; NULL: nobody knows. */
   const char *(*where)(void *ud);
   void *where_ud;

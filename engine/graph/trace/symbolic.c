@@ -6,6 +6,7 @@
 #include "engine/call/autocast.h"
 #include "engine/call/thread_state.h"
 #include "engine/grad/node.h"
+#include "engine/graph/ir/calls.h"
 #include "engine/graph/trace/symbolic.h"
 #include "engine/ops/names.h"
 #include "engine/tensor/alloc.h"
@@ -291,6 +292,7 @@ PlStatus pl_sym_apply(const PlOp *op, PlTensor *const *in, int nin, const PlAttr
   PlTensor *few[PL_MAX_IN], **sym = few;
   if (nin > PL_MAX_IN && !(sym = malloc((size_t)nin * sizeof *sym))) return no_memory();
   PlStatus s = PL_OK;
+  const PlCalling calling = pl_calls_enter(f);
   int n = 0;
   for (; n < nin && s == PL_OK; n++) {
     sym[n] = NULL;
@@ -299,6 +301,8 @@ PlStatus pl_sym_apply(const PlOp *op, PlTensor *const *in, int nin, const PlAttr
   PlGraph *was = pl_set_trace(f);
   pl_graph_retain(f);
   if (s == PL_OK) s = apply(f, op, sym, nin, attrs, out);
+  s = pl_calls_leave(&calling, s,
+                     &(PlCallIs){.kind = PL_CALL_OP, .op = op, .attrs = attrs, .in = {in}, .n = {nin}, .out = out, .nout = op->nout});
   pl_set_trace(was);
   pl_graph_release(f);
   pl_release_all(sym, n);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "engine/grad/node.h"
+#include "engine/graph/ir/calls.h"
 #include "engine/graph/trace/symbolic.h"
 #include "engine/ops/names.h"
 
@@ -162,10 +163,8 @@ static PlStatus from_outside(const PlOp *op, const PlTensor *y) {
           op->name, pl_desc_text(&y->a));
 }
 
-PlStatus pl_sym_apply_into(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor *const *out) {
-  PlTensor *y = out[0], *r[PL_MAX_OUT], *target = NULL;
-  PlGraph *f = pl_sym_graph_of(in, nin);
-  if (!f && y->a.symbolic) f = pl_sym_graph(y);
+static PlStatus apply_into(PlGraph *f, const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor *y) {
+  PlTensor *r[PL_MAX_OUT], *target = NULL;
   bool tracked = false;
   if (f->record) PL_TRY(pl_call_tracked(op->name, in, nin, y, &tracked));
   if (tracked) PL_TRY(pl_inplace_check(op->name, y));
@@ -183,6 +182,14 @@ PlStatus pl_sym_apply_into(const PlOp *op, PlTensor *const *in, int nin, const P
   pl_tensor_release(target);
   pl_tensor_release(r[0]);
   return s;
+}
+
+PlStatus pl_sym_apply_into(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor *const *out) {
+  PlGraph *f = pl_sym_graph_of(in, nin);
+  if (!f && out[0]->a.symbolic) f = pl_sym_graph(out[0]);
+  const PlCalling calling = pl_calls_enter(f);
+  const PlStatus s = apply_into(f, op, in, nin, attrs, out[0]);
+  return pl_calls_leave(&calling, s, &(PlCallIs){.kind = PL_CALL_INTO, .op = op, .attrs = attrs, .in = {in, out}, .n = {nin, 1}});
 }
 
 PlStatus pl_sym_copy(PlTensor **out, PlTensor *t) {
@@ -203,11 +210,14 @@ PlStatus pl_sym_view(PlTensor **out, PlTensor *t, int ndim, const int64_t *shape
 
 /* The graph's own gradient pass hears of it as well. */
 PlStatus pl_sym_detach(PlTensor **out, PlTensor *t) {
-  PL_TRY(pl_apply(&pl_op_stop_grad, &t, 1, NULL, out));
-  pl_entries_drop(*out);
-  pl_tensor_leave(*out);
-  (*out)->flags |= PL_T_DETACHED;
-  return PL_OK;
+  const PlCalling calling = pl_calls_enter(pl_sym_graph(t));
+  const PlStatus s = pl_apply(&pl_op_stop_grad, &t, 1, NULL, out);
+  if (s == PL_OK) {
+    pl_entries_drop(*out);
+    pl_tensor_leave(*out);
+    (*out)->flags |= PL_T_DETACHED;
+  }
+  return pl_calls_leave(&calling, s, &(PlCallIs){.kind = PL_CALL_DETACH, .in = {&t}, .n = {1}, .out = out, .nout = 1});
 }
 
 /* copy_, fill_ and zero_ on values of the graph need no write: what they leave behind is known. */

@@ -5,6 +5,7 @@
 
 #include "engine/call/thread_state.h"
 #include "engine/grad/node.h"
+#include "engine/graph/ir/calls.h"
 #include "engine/graph/ir/graph.h"
 
 static PlNode *leaf_of(const PlTensor *t) { return t->node && t->node->kind == PL_NODE_LEAF ? t->node : NULL; }
@@ -43,13 +44,20 @@ PlStatus pl_graph_leaf(PlGraph *f, PlTensor *t, bool zeroed) {
   return PL_OK;
 }
 
-PlStatus pl_graph_leaf_look(PlGraph *f, PlTensor *t) {
+static PlStatus look(PlGraph *f, PlTensor *t) {
   PL_TRY(pl_graph_leaf(f, t, false));
   for (int32_t i = 0; i < f->nleaves; i++) {
     PlGLeaf *l = &f->leaves[i];
     if (l->t->node == t->node && !l->zeroed && leaf_of(t) && leaf_of(t)->grad == l->grad) l->looked = true;
   }
   return PL_OK;
+}
+
+PlStatus pl_graph_leaf_look(PlGraph *f, PlTensor *t) {
+  const PlCalling calling = pl_calls_enter(f);
+  const PlStatus s = look(f, t);
+  PlTensor *g = pl_grad(t);
+  return pl_calls_leave(&calling, s, &(PlCallIs){.kind = PL_CALL_LOOK_GRAD, .in = {&t}, .n = {1}, .out = &g, .nout = 1});
 }
 
 /* The trace is over. A .grad that it read is another tensor at each run, since backward makes a new one. */

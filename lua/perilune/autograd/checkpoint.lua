@@ -188,9 +188,11 @@ return function(T, core)
   --   print(x.grad)  --> {4.}  -- f32[1] cpu
   --   local layer = T.nn.Linear(8, 8)
   --   T.checkpoint({ function(a) return layer(a):tanh() end, save = { "linear" } }, T.ones(2, 8)):sum():backward()
+  local traced = options.mode
   T.checkpoint = function(f, ...)
     if not tree.is_tree(f) then
       tree.check_function("checkpoint", f)
+      if traced.method then return traced.method(run, f, nil, nil, ...) end
       return run(f, nil, nil, ...)
     end
     local own = {}
@@ -198,6 +200,7 @@ return function(T, core)
     options.check("checkpoint", own, { "save", "names", "policy" })
     tree.check_function("checkpoint", f[1])
     local keep, names = settings("checkpoint", own)
+    if traced.method then return traced.method(run, f[1], keep, names, ...) end
     return run(f[1], keep, names, ...)
   end
 end

@@ -25,7 +25,12 @@ return function(T, core)
   end
 
   -- T.name(f) is a function; T.name(f, x, …) calls it at once.
-  local function transform(who, run)
+  local traced = options.mode
+  local function transform(who, compute)
+    local function run(...)
+      if traced.method then return traced.method(compute, ...) end
+      return compute(...)
+    end
     return function(f, ...)
       check_function(who, f)
       if select("#", ...) > 0 then return run(f, ...) end

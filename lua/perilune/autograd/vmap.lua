@@ -154,7 +154,7 @@ return function(T, core)
     if chunk ~= nil and (type(chunk) ~= "number" or chunk < 1 or chunk ~= math.floor(chunk)) then
       fail("vmap: chunk_size must be a whole number from 1 on, got %s", options.describe(chunk))
     end
-    return function(...)
+    local function over_all(...)
       local args = pack(...)
       local n = size_of(given.in_dims, args)
       local got
@@ -164,6 +164,11 @@ return function(T, core)
         got = run(f, given, n, args)
       end
       return unpack(got, 1, got.n)
+    end
+    local mode = options.mode
+    return function(...)
+      if mode.method then return mode.method(over_all, ...) end
+      return over_all(...)
     end
   end
 

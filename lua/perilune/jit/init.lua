@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: MIT
 --- T.jit: a Lua function becomes a graph at its first call, and the graph runs from then on.
 --
--- The first call with arguments of some shapes runs the function once with symbolic tensors; every op, backward and the
+-- The first call with arguments of some kind runs the function once with symbolic tensors; every op, backward and the
 -- optimizer's update included, becomes a node. Later calls run the graph while everything that the function could have
 -- seen is as it was (guards.lua); otherwise it is traced again. What cannot be known while tracing is an error that
 -- says so, never a frozen value.
@@ -17,7 +17,7 @@ local values = require "perilune.jit.values"
 local core, fail, describe = T.core, options.fail, options.describe
 local text_of, put, MARK = values.text_of, values.put, values.MARK
 
-local MAX_TRACES = 8
+local MAX_TRACES, MAX_SIZES = 8, 64 -- functions traced, and plans for further sizes that are kept
 
 local Jit = { __name = "jit" }
 
@@ -93,6 +93,53 @@ local function find(self, key)
   end
 end
 
+local function kind_of(v, list) return text_of(v, list, 0, 1) end
+
+local function drop_quick(self, t)
+  local list = rawget(self, "_quick")
+  for i = list and t.quick_call and #list or 0, 1, -1 do
+    if list[i] == t.quick_call then table.remove(list, i) end
+  end
+end
+
+local function keep(self, key, t)
+  t.key = key
+  self.traces[key] = self.traces[key] or {}
+  table.insert(self.traces[key], 1, t)
+end
+
+-- A plan more for other sizes; of too many the one that came first goes.
+local function keep_size(self, key, t)
+  local sizes = self.sizes
+  keep(self, key, t)
+  sizes[#sizes + 1] = t
+  if #sizes <= MAX_SIZES then return end
+  local first = table.remove(sizes, 1)
+  local list = self.traces[first.key]
+  for i = #list, 1, -1 do
+    if list[i] == first then table.remove(list, i) end
+  end
+  if #list == 0 then self.traces[first.key] = nil end
+  drop_quick(self, first)
+end
+
+-- A trace for these arguments made of one for other sizes, without the function; nil: there is none.
+local function find_resized(self, key, tensors, ...)
+  local roots = self.kinds[core.jit_key({}, kind_of, 2, ...)]
+  if not roots then return nil end
+  for i = 1, #roots do
+    local root = roots[i]
+    if not core.jit_fixed(root.program) and usable(root) and not guards.changed(root.guards) then
+      local t, why = trace.resize(self, root, tensors)
+      if t then
+        keep_size(self, key, t)
+        return t
+      end
+      root.why = why
+    end
+  end
+end
+
 -- Where guards cost more than most functions that are worth a graph.
 local MANY_FIELDS = 10000
 local function tell_cost(self, t)
@@ -146,17 +193,17 @@ local function make_quick(self, t, args, tensors)
     end
   end
   local live = #t.live > 0
+  local o = self.opts -- in less memory, or with other sums, only the graph runs
+  local written = not (live or o.mirror or o.by_node or o.unsafe_math) and self.f or nil
   local q = core.jit_quick(t.program, g.watch, live and ready or nil, live and undo or nil, t, constants, results,
-    table.unpack(args, 1, args.n))
+    written, table.unpack(args, 1, args.n))
   if not q then return end
   local list = rawget(self, "_quick")
   if not list then
     list = {}
     rawset(self, "_quick", list)
   end
-  for i = #list, 1, -1 do
-    if t.quick_call == list[i] then table.remove(list, i) end
-  end
+  drop_quick(self, t)
   t.quick_call = q
   table.insert(list, 1, q)
 end
@@ -165,7 +212,7 @@ local function slow_call(self, ...)
   if self.eager or core.jit_as_written() then return self.f(...) end
   local args, tensors = table.pack(...), {}
   local key = core.jit_key(tensors, text_of, true, ...)
-  local t = find(self, key)
+  local t = find(self, key) or find_resized(self, key, tensors, ...)
   if t then
     rawset(self, "last", t)
     if self.opts.check then return require("perilune.jit.check")(self, t, tensors, run, ...) end
@@ -181,15 +228,16 @@ local function slow_call(self, ...)
   local began = core.clock and core.clock() or os.clock()
   do
     local unless <close> = setmetatable({}, optimizers.Unless)
-    t, err, seen, refused = trace(self, args, tensors, unless)
+    t, err, seen, refused = trace.trace(self, args, tensors, unless)
     if t then
       rawset(self, "trace_seconds", (core.clock and core.clock() or os.clock()) - began)
-      t.key = key
       rawset(self, "last", t)
       rawset(self, "ntraces", self.ntraces + 1)
       tell_cost(self, t)
-      self.traces[key] = self.traces[key] or {}
-      table.insert(self.traces[key], 1, t)
+      keep(self, key, t)
+      local kind = core.jit_key({}, kind_of, 2, ...)
+      self.kinds[kind] = self.kinds[kind] or {}
+      table.insert(self.kinds[kind], 1, t)
     end
     unless.t = nil
   end
@@ -211,6 +259,8 @@ require "perilune.jit.look"(Jit)
 --- Forgets all traces.
 function Jit:reset()
   rawset(self, "traces", {})
+  rawset(self, "kinds", {})
+  rawset(self, "sizes", {})
   rawset(self, "ntraces", 0)
   rawset(self, "last", false)
   rawset(self, "_quick", nil)
@@ -245,12 +295,14 @@ Jit.__jit = "opaque"
 
 --- T.jit(f, {check=, fallback=, max_traces=, name=, mirror=, budget=, …}) → what is called like f
 -- f, a function or a module, becomes a graph at its first call: planned memory, fused pointwise ops, no Lua between.
--- Whole training steps work. What changes around it is traced again; what cannot be known while tracing is an error, or
--- with fallback=true runs eagerly. check=true compares every call with the script. mirror="auto" | "mincut" | "mirror"
--- computes cheap tensors again in backward, in less memory; mirror=function(node), pin= and force={names} choose by
--- node, heavy=true, seeded=true, budget={bytes=} or {fraction=} as in g:gradient. unsafe_math=true allows what holds
--- for real numbers only, so sums are rounded otherwise. j:source() j:graph() j:plan(), j:explain(): ops, bytes and
--- seconds per line of the script; j:reset(). Inside of T.vmap, T.vjp and their like f runs as it is written.
+-- Whole training steps work. Other sizes (a last batch, a cache that grows) are planned anew without running f, unless
+-- f looked at a size that changed: then, and when what is around it changes, f is traced again. What cannot be known
+-- while tracing is an error, or with fallback=true runs eagerly. check=true compares every call with the script.
+-- mirror="auto" | "mincut" | "mirror" computes cheap tensors again in backward, in less memory; mirror=function(node),
+-- pin= and force={names} choose by node, heavy=true, seeded=true, budget={bytes=} or {fraction=} as in g:gradient.
+-- unsafe_math=true allows what holds for real numbers only, so sums are rounded otherwise. j:source() j:graph()
+-- j:plan(), j:explain(): ops, bytes and seconds per line of the script; j:reset(). Inside of T.vmap, T.vjp and their
+-- like f runs as it is written.
 --   local f = T.jit(function(x, y) return (x * y + x):tanh() end)
 --   print(f(T.zeros(2), T.ones(2)))  --> {0., 0.}  -- f32[2] cpu
 local function jit(f, opts)
@@ -275,7 +327,8 @@ local function jit(f, opts)
   end
   return setmetatable({
     f = callable and f or function(...) return module(...) end, root = f,
-    module = module, name = name, traces = {}, ntraces = 0, runs = 0, eager = false, last = false, told = false,
+    module = module, name = name, traces = {}, kinds = {}, sizes = {}, ntraces = 0,
+    runs = 0, eager = false, last = false, told = false,
     opts = { mirror = mirror, by_node = by_node and opts or nil, check = opts.check, fallback = opts.fallback,
       max_traces = max, unsafe_math = opts.unsafe_math },
   }, Jit)

@@ -4,6 +4,7 @@
 local T = require "perilune"
 local options = require "perilune.options"
 local graphs = require "perilune.graph"
+local again = require "perilune.jit.again"
 local guards = require "perilune.jit.guards"
 local optimizers = require "perilune.jit.optimizers"
 local values = require "perilune.jit.values"
@@ -34,6 +35,7 @@ local function results_of(t, results, inputs)
       mark = { [MARK] = kind, at = what, views = views, recorded = x.requires_grad }
     elseif kind == "captured" then
       mark = { [MARK] = kind, tensor = what, views = views, recorded = x.requires_grad }
+      t.holds_real = true
     else
       local number = core.graph_value(what)
       local root = roots[number]
@@ -126,7 +128,7 @@ local function choose(self, ir)
   core.jit_mirror(ir, graphs.mirror_options("jit", o, graphs.wrap(ir)))
 end
 
--- The traced function has returned: its results become outputs, and the trace is over. → how many have gradients
+-- The traced function has returned: its results become outputs, and the trace is over.
 local function finish(self, t, a, args, seen, results)
   local name, old, new = guards.changed(seen)
   if not name then name, old, new = values.written_arguments(a.symbolic, args, a.real) end
@@ -136,9 +138,17 @@ local function finish(self, t, a, args, seen, results)
   t.nresults = results.n
   optimizers.place(self, t, out)
   t.inner = inner_gradients(t, a, out)
-  t.program = core.jit_finish(t.ir, out)
+  t.program, t.wanting, t.tracked = core.jit_finish(t.ir, out), a.wanting, tracked
+end
+
+-- Plans it. So many results, t.tracked, have gradients.
+local function compile(self, t)
   if self.opts.by_node then choose(self, t.ir) end
-  return tracked
+  if t.tracked > 0 then
+    core.jit_joint(t.program, t.wanting, self.name, t.tracked)
+  else
+    core.jit_compile(t.program)
+  end
 end
 
 --- trace(jit, args, its tensors, { t = it once there is one }) → the trace, or nil, the error object, what the function
@@ -146,18 +156,19 @@ end
 local trace
 function trace(self, args, tensors, unless)
   local ir = core.graph_new(self.opts.unsafe_math)
-  local t = { ir = ir, live = {}, deferred = {}, grad = core.grad_mode() }
+  local t = { ir = ir, live = {}, deferred = {}, again = {}, grad = core.grad_mode() }
   if unless then unless.t = t end
   local a = symbolic_arguments(ir, args)
   assert(#a.inputs == #tensors)
   t.objects = a.objects
   local seen = guards.take(self.root, args, args.n)
   core.part_of "" -- a name that is asked for first in the traced function is found without reading files there
-  core.jit_enter(ir, self.opts.mirror)
+  core.jit_enter(ir, self.opts.mirror, a.inputs)
   core.jit_refused(false)
-  local outer = optimizers.enter(t)
+  local outer, outside = optimizers.enter(t), again.enter(t)
   local res = table.pack(pcall(self.f, table.unpack(a.symbolic, 1, args.n)))
   optimizers.enter(outer)
+  again.enter(outside)
   guards.put_back(seen)
   local ok, err = res[1], res[2]
   if ok and t.stale then
@@ -167,11 +178,7 @@ function trace(self, args, tensors, unless)
   end
   if ok then
     ok, err = pcall(finish, self, t, a, args, seen, table.pack(table.unpack(res, 2, res.n)))
-    if ok and err > 0 then -- so many results have gradients
-      ok, err = pcall(core.jit_joint, t.program, a.wanting, self.name, err)
-    elseif ok then
-      ok, err = pcall(core.jit_compile, t.program)
-    end
+    if ok then ok, err = pcall(compile, self, t) end
   end
   if not ok then
     local refused = core.jit_refused()
@@ -183,4 +190,16 @@ function trace(self, args, tensors, unless)
   return t
 end
 
-return trace
+--- resize(jit, a trace, tensors of other sizes) → the trace that there would be for them, planned; or nil, why that is
+-- another one or cannot be known. The function is not run (docs/design/symbolic-sizes.md).
+local function resize(self, t, tensors)
+  local program, ir = core.jit_replay(t.program, tensors, again.repeater(t.again), t.holds_real)
+  if not program then return nil, ir end
+  local other = {}
+  for k, v in next, t do other[k] = v end
+  other.program, other.ir, other.quick, other.quick_call = program, ir, nil, nil
+  compile(self, other)
+  return other
+end
+
+return { trace = trace, resize = resize }

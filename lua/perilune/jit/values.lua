@@ -24,16 +24,17 @@ local function keys_of(t)
   return keys
 end
 
--- A string, a table or an object among arguments as a text that says what a trace depends on; tensors in it are
--- appended to `list`. The rest is core.jit_key's.
-local function text_of(v, list, depth)
+-- A string, a table or an object among arguments as a text that says what a trace depends on, sizes of tensors apart
+-- if `sizes` is 1; tensors in it are appended to `list`. The rest is core.jit_key's.
+local function text_of(v, list, depth, sizes)
   if type(v) == "string" then return ("%q"):format(v) end
   if not is_plain(v) or (depth or 0) >= DEPTH then return ("%s %p"):format(type(v), v) end -- its fields are guarded
   local parts = { "{" }
   for _, k in ipairs(keys_of(v)) do
     local x = v[k]
     parts[#parts + 1] = (type(k) == "string" and "%q=" or "%s="):format(type(k) == "string" and k or tostring(k))
-    parts[#parts + 1] = core.jit_key(list, function(value) return text_of(value, list, (depth or 0) + 1) end, false, x)
+    parts[#parts + 1] = core.jit_key(list, function(value) return text_of(value, list, (depth or 0) + 1, sizes) end,
+      sizes or false, x)
   end
   parts[#parts + 1] = "}"
   return table.concat(parts, " ")

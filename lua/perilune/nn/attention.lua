@@ -114,7 +114,7 @@ local mha_options = { "key_padding_mask", "need_weights", "attn_mask", "average_
 --- (query, key, value, opts) → output, weights [N, L, S] (nil unless need_weights; [N, H, L, S] with
 -- average_attn_weights=false). Boolean masks say what is NOT seen: `attn_mask` [L, S] or [N·H, L, S],
 -- `key_padding_mask` [N, S]. `cache`: a table that keeps keys and values, so that each call passes new places only.
-function MHA:forward(q, k, v, opts)
+local function attention(self, q, k, v, opts)
   local o = options.check("MultiheadAttention", opts, mha_options)
   k, v = k or q, v or k or q
   local single = q:dim() == 2
@@ -158,6 +158,12 @@ function MHA:forward(q, k, v, opts)
   return y, share
 end
 
+function MHA:forward(q, k, v, opts)
+  local mode = options.mode -- a cache is written
+  if mode.method and not (opts and opts.cache) then return mode.method(attention, self, q, k, v, opts) end
+  return attention(self, q, k, v, opts)
+end
+
 function MHA:extra_repr()
   return ("embed_dim=%d, num_heads=%d%s"):format(self.embed_dim, self.num_heads,
     self.batch_first and ", batch_first=true" or "")
@@ -181,12 +187,12 @@ end
 
 -- The parts that both kinds of layers have, in PyTorch's order of registration.
 local function build(self, who, a, cross)
-  local function attention()
+  local function layer()
     return MHA(a.d_model, a.nhead, { dropout = a.dropout, bias = a.bias, batch_first = a.batch_first, dtype = a.dtype })
   end
   self._args, self.norm_first = a, a.norm_first
-  self.self_attn = attention()
-  if cross then self.multihead_attn = attention() end
+  self.self_attn = layer()
+  if cross then self.multihead_attn = layer() end
   self.linear1 = Linear(a.d_model, a.dim_feedforward, { bias = a.bias, dtype = a.dtype })
   self.dropout = Dropout(a.dropout)
   self.linear2 = Linear(a.dim_feedforward, a.d_model, { bias = a.bias, dtype = a.dtype })

@@ -126,7 +126,11 @@ local function batch_norm(name, ranks, wanted)
     local momentum = self.momentum
     if self.training and self.track_running_stats then
       self.num_batches_tracked:add_(1)
-      if not momentum then return self:averaged(x) end
+      if not momentum then
+        local mode = options.mode
+        if mode.method then return mode.method(self.averaged, self, x) end -- looks at sizes
+        return self:averaged(x)
+      end
     end
     return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias,
       self.training or not self.track_running_stats, momentum or 0.0, self.eps)

@@ -41,7 +41,8 @@ return function(F)
   for _, name in ipairs { "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss" } do
     local loss = T[name]
     F[name] = function(x, y, ...)
-      if not told[name] and core.is_tensor(x) and core.is_tensor(y) and (x:dim() ~= y:dim()
+      -- (in a trace sizes are not looked at: they may be others later)
+      if not told[name] and not core.jit_tracing() and core.is_tensor(x) and core.is_tensor(y) and (x:dim() ~= y:dim()
         or x:numel() ~= y:numel()) then
         local ok, shape = pcall(T.broadcast_shapes, x:shape(), y:shape())
         if ok and y:numel() > 1 then
