@@ -122,8 +122,9 @@ describe("a trace for other sizes", function()
 
   it("keeps as many plans as it may, and all traces", function()
     local f = T.jit(function(x) return x * 2 + 1 end)
-    for n = 1, 300 do assert.is_true(f(T.ones(n)):equal(T.ones(n) * 3)) end
-    for n = 300, 1, -7 do assert.is_true(f(T.ones(n)):equal(T.ones(n) * 3)) end
+    local most = on_device and 90 or 300
+    for n = 1, most do assert.is_true(f(T.ones(n)):equal(T.ones(n) * 3)) end
+    for n = most, 1, -7 do assert.is_true(f(T.ones(n)):equal(T.ones(n) * 3)) end
     assert.equal(1, f.ntraces)
     local kept = 0
     for _ in pairs(f.traces) do kept = kept + 1 end
@@ -194,7 +195,7 @@ describe("modules of several sizes", function()
           if loss.requires_grad then loss:backward() end
           return y:detach(), xs[1].grad or 0
         end
-      end, case[2], { 6, 3, 2, 9, 6, 4 }, 1)
+      end, case[2], on_device and { 6, 3, 6 } or { 6, 3, 2, 9, 6, 4 }, 1)
     end
   end)
 
@@ -369,7 +370,8 @@ describe("each method of tensors", function()
     end
     table.sort(names)
     assert.is_true(#names > 200)
-    for _, name in ipairs(names) do
+    for at = 1, #names, on_device and 7 or 1 do
+      local name = names[at]
       local function probe(x)
         local first
         local r = table.pack(pcall(x[name], x * 1))
