@@ -3,6 +3,7 @@
 -- models_compare.py there, which runs this and a peer in turn.
 --   perilune run bench/models.lua -- --models FOLDER [--only NAME] [--modes MODE] [--threads N] [--json FILE]
 -- NAME_pp512: 512 tokens into an empty cache in one call; NAME_tg64: 64 tokens, each the best of the last one's logits;
+-- The first in products of bf16, where the processor has them: llama.cpp rounds to 8 bits there.
 -- NAME_load: open the file, one token. Samples are single calls: one first, one to warm up, then 5 to 20 in 10 s.
 local T = require "perilune"
 local timing = dofile((arg[0]:match "^(.*)/[^/]*$" or ".") .. "/timing.lua")
@@ -26,6 +27,7 @@ for k = 0, 511 do ids[k + 1] = (k * 7919) % 31000 + 300 end
 
 local calls = {}
 function calls.pp512(net)
+  T.set_float32_matmul_precision "medium"
   local all = T.tensor({ ids }, { dtype = "i64" })
   return function() T.no_grad(net, all, { cache = T.nn.KVCache(), last = 1 }) end
 end

@@ -144,6 +144,28 @@ describe("products with blocks", function()
     T.set_num_threads(before)
   end)
 
+  it("multiply many rows in bf16 where the precision of products allows it", function()
+    T.manual_seed(16)
+    local w, x, bias = blocks_of("Q4_K", 200, 512), T.randn(96, 512), T.randn(200)
+    local exact = T.quantized_linear(x, w, bias, { format = "Q4_K", activations = "float" })
+    local before, threads = T.get_float32_matmul_precision(), T.get_num_threads()
+    T.set_float32_matmul_precision "medium"
+    local first
+    for n = 1, 3 do
+      T.set_num_threads(n)
+      local y = T.quantized_linear(x, w, bias, { format = "Q4_K", activations = "float" })
+      first = first or y
+      assert.is_true(first:equal(y))
+    end
+    T.set_num_threads(threads)
+    T.set_float32_matmul_precision(before)
+    local size = exact:square():mean():sqrt():item()
+    local narrow = T.dequantize_blocks(w, { format = "Q4_K", dtype = "bf16" }):double()
+    local want = x:to "bf16":double():matmul(narrow:t()) + bias:double()
+    local same = first:equal(exact) -- on processors without products of bf16
+    assert.is_true(same or (first:double() - want):abs():max():item() < 1e-4 * size)
+  end)
+
   it("take narrow floats and empty rows", function()
     T.manual_seed(14)
     local w = blocks_of("Q4_K", 5, 512)

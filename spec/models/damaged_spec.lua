@@ -94,3 +94,66 @@ describe("T.models.load of damaged configs", function()
     end)
   end
 end)
+
+describe("GGUF models with anything in them", function()
+  -- One of every way to have weights: in blocks, with and without a head of its own, numbers beside.
+  local function made(path, format, width, tied)
+    local tensors = { ["token_embd.weight"] = T.randn(16, width), ["output_norm.weight"] = T.ones(width),
+      ["blk.0.attn_norm.weight"] = T.ones(width), ["blk.0.ffn_norm.weight"] = T.ones(width) }
+    for _, name in ipairs { "attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down" } do
+      tensors["blk.0." .. name .. ".weight"] = T.randn(width, width) * 0.1
+    end
+    if not tied then tensors["output.weight"] = T.randn(16, width) end
+    local kinds, keys = {}, { block_count = 1, context_length = 64, embedding_length = width,
+      feed_forward_length = width, ["attention.head_count"] = 2, ["attention.head_count_kv"] = 2,
+      ["attention.layer_norm_rms_epsilon"] = 1e-5 }
+    local metadata = { ["general.architecture"] = "llama" }
+    for key, v in pairs(keys) do metadata["llama." .. key] = v end
+    kinds["llama.attention.layer_norm_rms_epsilon"] = "f32"
+    assert(T.save_gguf(path, tensors, { metadata = metadata, kinds = kinds, type = format }))
+    local f = assert(io.open(path, "rb"))
+    local bytes = f:read "a"
+    f:close()
+    return bytes
+  end
+
+  it("are refused, or run: any bits of blocks are numbers, and sizes are those of the layers", function()
+    local path = os.tmpname() .. ".gguf"
+    local state = 88172645463325252
+    local function int(lo, hi)
+      state = state ~ (state << 13)
+      state = state ~ (state >> 7)
+      state = state ~ (state << 17)
+      return lo + math.tointeger((state >> 1) % (hi - lo + 1))
+    end
+    T.manual_seed(3)
+    local ran, refused = 0, 0
+    for _, kind in ipairs { { "Q4_0", 32 }, { "Q8_0", 32, true }, { "Q5_1", 32 }, { "Q4_K", 256 },
+      { "Q6_K", 256, true } } do
+      local good = made(path, kind[1], kind[2], kind[3])
+      for round = 1, rounds do
+        local bytes = good
+        for _ = 1, round == 1 and 0 or int(1, 5) do
+          local at = int(1, int(0, 2) == 0 and #bytes or math.min(#bytes, 1400))
+          bytes = bytes:sub(1, at - 1) .. string.char(int(0, 255)) .. bytes:sub(at + 1)
+        end
+        if round > 1 and int(1, 20) == 1 then bytes = bytes:sub(1, int(1, #bytes)) end
+        local f = assert(io.open(path, "wb"))
+        f:write(bytes)
+        f:close()
+        local net, why, code = T.models.load(path)
+        assert.is_true(net ~= nil or type(why) == "string" and type(code) == "string")
+        if net then
+          local ok, message = pcall(net.generate, net, { 1, 2 }, { max_new_tokens = 12, stop = false })
+          assert.is_true(ok or type(message) == "string", message)
+          ran = ran + (ok and 1 or 0)
+        else
+          refused = refused + 1
+        end
+        assert.is_true(round > 1 or net ~= nil, why)
+      end
+    end
+    os.remove(path)
+    assert.is_true(ran >= rounds // 2 and refused > 0, ("%d ran, %d were refused"):format(ran, refused))
+  end)
+end)

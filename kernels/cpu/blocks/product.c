@@ -10,6 +10,7 @@
 #include "kernels/cpu/gemm/gemm.h"
 #include "kernels/cpu/isa/level.h"
 #include "kernels/cpu/shape/strided_copy.h"
+#include "kernels/gemm.h"
 
 PLK_ISA_DECLARE(const PlkBlockLoops, plk_block_loops);
 
@@ -97,7 +98,7 @@ static PlStatus few(Product *p, bool *done) {
 
 /* ---- tiles of numbers ------------------------------------------------------------------------------------------------------ */
 
-enum { TILE_N = 64, TILE_K = 1024 /* whole blocks of every format */ };
+enum { TILE_N = 128, TILE_K = 1024 /* whole blocks of every format */ };
 
 /* Numbers k0 … of rows n0 … of w, rows k apart, in p's dtype; room: for one row. */
 static void tile_of(const Product *p, int64_t n0, int64_t n, int64_t k0, int64_t k, void *tile, float *room) {
@@ -136,7 +137,48 @@ static PlStatus linear_tiles(void *ctx, int64_t begin, int64_t end) {
   return s;
 }
 
-static PlStatus by_tiles(Product *p) { return plk_parallel(plk_ceil_div(p->N, TILE_N), 1, linear_tiles, p); }
+/* The same in bf16, whole rows at a time, as sums of such products are not added to. p->x is bf16. */
+static PlStatus narrow_tiles(void *ctx, int64_t begin, int64_t end) {
+  const Product *p = ctx;
+  void *tile;
+  PL_TRY(plk_scratch((size_t)p->K * (TILE_N * sizeof(uint16_t) + sizeof(float)), &tile));
+  float *room = (float *)(void *)((uint16_t *)tile + TILE_N * p->K);
+  PlStatus s = PL_OK;
+  for (int64_t t = begin; t < end && s == PL_OK; t++) {
+    const int64_t n0 = t * TILE_N, n = plk_min64(TILE_N, p->N - n0);
+    for (int64_t i = 0; i < n; i++) {
+      p->loop->numbers(p->w + (n0 + i) * p->bytes, p->bytes / p->f->bytes, room);
+      plk_bf16_store(room, (uint16_t *)tile + i * p->K, p->K);
+    }
+    PlkGemm g = {.dtype = PL_BF16, .c_f32 = true, .bias_f32 = true, .tb = true, .M = p->M, .N = n, .K = p->K, .alpha = 1};
+    g.lda = g.ldb = p->K, g.ldc = p->N;
+    g.A = p->x, g.B = tile, g.C = (float *)p->y + n0;
+    g.bias = p->bias ? (const float *)p->bias + n0 : NULL;
+    s = plk_gemm_alone(&g);
+    if (s == PL_OK) s = plk_poll();
+  }
+  plk_scratch_free(tile);
+  return s;
+}
+
+static PlStatus by_narrow_tiles(const Product *p) {
+  Product q = *p;
+  void *x;
+  PL_TRY(plk_scratch((size_t)(p->M * p->K) * sizeof(uint16_t), &x));
+  PlStatus s = cast(x, PL_BF16, p->x, PL_F32, p->M * p->K);
+  q.x = x;
+  if (s == PL_OK) s = plk_parallel(plk_ceil_div(p->N, TILE_N), 1, narrow_tiles, &q);
+  plk_scratch_free(x);
+  return s;
+}
+
+static PlStatus by_tiles(Product *p) {
+  const int64_t last = p->N % TILE_N ? p->N % TILE_N : TILE_N;
+  if (p->dtype == PL_F32 && plk_matmul_precision() == PLK_PRECISION_MEDIUM && plk_gemm_bf16(p->M, plk_min64(TILE_N, p->N), p->K) &&
+      plk_gemm_bf16(p->M, last, p->K))
+    return by_narrow_tiles(p);
+  return plk_parallel(plk_ceil_div(p->N, TILE_N), 1, linear_tiles, p);
+}
 
 static PlStatus few_or_tiles(Product *p) {
   bool done = false;
