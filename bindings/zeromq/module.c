@@ -100,12 +100,16 @@ static int guard(lua_State *L) {
   return lua_gettop(L);
 }
 
-/* zeromq.idle(): outside of guard an interrupt means nothing, and a reader that went away is an error of the write. */
+static void nothing(int sig) { (void)sig; }
+
+/* zeromq.idle(): outside of guard an interrupt means nothing, and a reader that went away is an error of the write. What is
+ * ignored stays so in programs that are started; what is handled does not. */
 static int idle(lua_State *L) {
+  struct sigaction action = {.sa_handler = nothing, .sa_flags = SA_RESTART};
   (void)L;
   main_thread = pthread_self();
-  signal(SIGINT, SIG_IGN);
-  signal(SIGPIPE, SIG_IGN);
+  sigaction(SIGINT, &action, NULL);
+  sigaction(SIGPIPE, &action, NULL);
   return 0;
 }
 

@@ -97,6 +97,8 @@ describe("the Jupyter kernel", function()
       assert.equal("error", k:run(":nosuch").status)
       assert.equal("from the shell\n", select(2, k:run "!echo from the shell").stdout)
       assert.equal("wrong\n", select(2, k:run "!echo wrong >&2").stderr)
+      reply, out = k:run "!yes | head -n 1" -- signals are to programs what they always are
+      assert.same({ "ok", "y\n", "" }, { reply.status, out.stdout, out.stderr })
     end)
 
     it("drops waiting cells after an error, if it is asked to", function()
