@@ -7,6 +7,7 @@ local json = require "perilune.io.json"
 local errors = require "perilune.repl.errors"
 local history = require "perilune.repl.history"
 local input = require "perilune.repl.input"
+local about = require "perilune.repl.about"
 local environment = require "perilune.repl.environment"
 local display = require "perilune.jupyter.display"
 local Session = require "perilune.repl.session"
@@ -16,12 +17,20 @@ Cells.__index = Cells
 
 local WIDTH = display.WIDTH
 
+local KEYS = [[
+  Tab          completes names, fields, methods, options in a call's table; Shift-Tab tells what a name is
+  stop         the button stops what runs, and keeps all variables
+  display(x)   shows a value now; what it returns has :update(y), which shows another in the same place
+  clear_output()   removes what the cell has shown
+]]
+
 -- What os.exit raises: the cell ends, then the kernel does.
 local EXIT = setmetatable({}, { __tostring = function() return "the kernel ends" end })
 
 --- send(kind, content, metadata): publishes a message about the request that is being answered.
 function Cells.new(env, send)
   environment.equip(env)
+  about.introduce(KEYS)
   local shower = display.shower(send)
   if rawget(env, "display") == nil then rawset(env, "display", shower) end
   if rawget(env, "clear_output") == nil then

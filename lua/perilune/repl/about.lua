@@ -7,16 +7,24 @@ local walk = require "perilune.repl.walk"
 
 local M = {}
 
-M.INTRODUCTION = [[
+local HEAD = [[
 An input is an expression, whose value is shown, or statements. It may go on over several lines.
   _            the value shown last; _1, _2 …: by the number of the input (the last 20 are kept)
   x;           a semicolon at the end: nothing is shown
   ?name        what a name is: ?T.softmax, ?nn.Linear, ?x; help(x) does the same for a value; ?soft* lists names
   !command     runs a command of the shell
+]]
+local KEYS = [[
   Tab          completes names, fields, methods, options in a call's table, file names in strings
   Ctrl-C       stops what runs, or clears the line; Ctrl-D ends
+]]
+local TAIL = [[
   :help        lists the commands: :time :prof :who :mem :doc :edit :quit
 T is perilune, nn is T.nn, optim is T.optim. A local of an input stays, as a global.]]
+
+--- What help() says without a name; keys: lines about a front end that is no terminal.
+function M.introduce(keys) M.INTRODUCTION = HEAD .. (keys or KEYS) .. TAIL end
+M.introduce()
 
 local function page(what)
   if type(what) ~= "string" and type(what) ~= "function" and type(what) ~= "table" then return nil end

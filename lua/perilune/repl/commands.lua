@@ -217,7 +217,9 @@ local ORDER = { "time", "prof", "who", "mem", "doc", "edit", "quit", "help" }
 M.names = ORDER
 function commands.help(session)
   for _, word in ipairs(ORDER) do
-    session:write(("  :%-18s %s"):format(word .. " " .. pages[word][1], pages[word][2]))
+    if not session.without[word] then
+      session:write(("  :%-18s %s"):format(word .. " " .. pages[word][1], pages[word][2]))
+    end
   end
   session:write "? introduces the prompt."
   return true
