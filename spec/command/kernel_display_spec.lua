@@ -167,6 +167,18 @@ describe("the Jupyter kernel shows", function()
       assert.equal(last["text/plain"], select(2, k:run "h").result)
     end)
 
+    it("with rows in the middle of epochs", function()
+      local _, out = k:run((train:gsub("epochs = EPOCHS", "epochs = 2, eval_every = 30")))
+      local both, last = 0, nil
+      for _, m in ipairs(out.messages) do
+        last = m.content.data["text/html"]
+        if last:find "<progress.*<table>" then both = both + 1 end
+      end
+      assert.is_true(both >= 4, both)
+      assert.is_nil(last:find "<progress")
+      assert.equal(8, select(2, last:gsub("<tr>", "")))
+    end)
+
     it("whose history an interrupt leaves", function()
       k.published = {}
       local id = k:send("shell", "execute_request", { code = (train:gsub("EPOCHS", "1000")) })

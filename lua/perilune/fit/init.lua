@@ -455,6 +455,7 @@ local function fit(net, ...)
   run:call("on_start")
   local _ <close> = control.begin(run)
   train(run)
+  if run.view then run.view:ended() end
   run:call("on_end")
   if run.halted and not silent(run.options) then
     print(("stopped in epoch %d after batch %d (step %d) %s%s"):format(run.epoch, run.batch, run.step, run.stop,

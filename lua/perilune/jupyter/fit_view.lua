@@ -50,9 +50,9 @@ function View:begin(progress)
   progress.on_step = function() self:_draw() end
 end
 
---- An epoch has ended.
+--- There is a new row, or training has ended. The bar stays while its epoch goes on.
 function View:ended()
-  self.progress = nil
+  if self.progress and self.progress.finished then self.progress = nil end
   self:_draw(true)
 end
 
