@@ -120,11 +120,12 @@ describe("the Jupyter kernel shows", function()
   end)
 
   it("bars in one line that is written over", function()
+    local start = k.zeromq.now()
     local _, out = k:run "for i, bar in T.bar(300) do os.execute 'sleep 0.001' end"
     assert.equal("", out.stderr)
     assert.is_nil(out.stdout:find("\27[K", 1, true))
     local _, turns = out.stdout:gsub("\r", "")
-    assert.is_true(turns >= 2 and turns < 60, turns)
+    assert.is_true(turns >= 2 and turns < (k.zeromq.now() - start) / 0.1 + 4, turns) -- ten a second
     assert.equal(1, select(2, out.stdout:gsub("\n", "")))
     assert.truthy(out.stdout:find "300/300")
     -- what is shorter hides what was longer
@@ -145,6 +146,7 @@ describe("the Jupyter kernel shows", function()
         optimizer = optim.SGD(net:parameters(), { lr = 0.1 }) });]]
 
     it("as one display that changes", function()
+      local start = k.zeromq.now()
       local reply, out = k:run((train:gsub("EPOCHS", "3")))
       assert.equal("ok", reply.status, reply.evalue)
       assert.equal("", out.stdout .. out.stderr)
@@ -160,7 +162,7 @@ describe("the Jupyter kernel shows", function()
         end
         last = m.content.data
       end
-      assert.is_true(#out.messages >= 4 and #out.messages < 40, #out.messages)
+      assert.is_true(#out.messages >= 4 and #out.messages < (k.zeromq.now() - start) / 0.25 + 6, #out.messages)
       assert.is_nil(last["text/html"]:find "<progress")
       assert.truthy(last["text/html"]:find "<table>.*<svg")
       assert.equal(4, select(2, last["text/html"]:gsub("<tr>", "")))

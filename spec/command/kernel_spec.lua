@@ -133,10 +133,9 @@ describe("the Jupyter kernel", function()
 
     it("comes while the cell runs", function()
       k.published = {}
-      local id = k:send("shell", "execute_request", { code = "print 'now'; os.execute 'sleep 5'" })
-      local start = k.zeromq.now()
+      local id = k:send("shell", "execute_request", { code = "print 'now'; os.execute 'sleep 300'" })
       k:wait("stream", function(m) return m.content.text == "now\n" end)
-      assert.is_true(k.zeromq.now() - start < 4)
+      assert.is_false(k.zeromq.wait({ k.shell }, 0)[1])
       k:send("control", "interrupt_request", {})
       k:finish("shell", id)
     end)
@@ -156,9 +155,11 @@ describe("the Jupyter kernel", function()
     end)
 
     it("may be long", function()
+      local start = k.zeromq.now()
       local _, out = k:run "for i = 1, 100000 do print(i) end"
       assert.equal(588895, #out.stdout)
-      assert.is_true(#out.messages < 200, #out.messages)
+      -- one each 64 kB, and one each 50 ms
+      assert.is_true(#out.messages < 588895 // 65536 + (k.zeromq.now() - start) / 0.05 + 3, #out.messages)
     end)
   end)
 
