@@ -90,6 +90,7 @@ static PlStatus shifted(const PlBatchCall *c, int ndim, PlAttrs *a, bool *flat) 
       if (n == PL_MAX_DIM) PL_FAIL(PL_ERR_SHAPE, "%s: inside vmap a tensor has at most %d dimensions", op->name, n - 1);
       list[0] = c->n;
       memcpy(list + 1, pl_attr_list(c->attrs, k), (size_t)n * sizeof *list);
+      if (n == 0) list[++n] = 1; /* a 0-d tensor has its dim 0, as by_dims gives it */
       PL_TRY(pl_attrs_list(a, k, n + 1, list));
     }
   }
@@ -110,12 +111,14 @@ static void by_dims(PlBatchCall *c, bool every) {
   c->status = shifted(c, ndim ? ndim : 1, &a, &flat);
   for (int k = 0; flat && k < c->op->nattr; k++)
     if (c->op->attrs[k].type == PL_A_SHAPE) c->declined = true;
+  for (int k = 0; ndim > 0 && k < c->op->nattr; k++) /* dims of something 0-d, such as the windows of a number */
+    if (c->op->attrs[k].type == PL_A_SHAPE && pl_attr_has(c->attrs, k) && pl_attr_n(c->attrs, k) == 0) c->declined = true;
   for (int i = 2; !every && i < c->nin; i++) c->declined |= c->full[i] && c->in[i]->a.ndim == 0;
   if (c->declined) return;
   for (int i = 0; i < c->nin && c->status == PL_OK; i++) {
     bool shared = !every && (i == 1 || (i > 1 && c->in[i] && c->in[i]->a.ndim == 0));
     in[i] = shared || !c->in[i] || (c->in[i]->a.weak && !c->full[i]) ? c->in[i] : pl_b_each(c, i);
-    bool like_first = c->in[i] && c->in[i]->a.ndim == ndim;
+    bool like_first = c->in[i] && c->in[i]->a.ndim == ndim && !(c->in[i]->a.weak && !c->full[i]);
     if (shared || !in[i] || !like_first || !(ndim == 0 || flat) || c->status != PL_OK) continue;
     const int64_t sizes[2] = {c->n, c->in[i]->a.numel};
     in[i] = pl_b_reshape(c, in[i], 2, sizes);

@@ -204,6 +204,36 @@ describe("vmap", function()
     assert.is_true(run(function(f) return f end):equal(run(T.jit)))
   end)
 
+  it("takes numbers as tensors of one, with gradients", function()
+    local x = T.tensor({ 0.5, 2, -1 }, f64)
+    local one = T.ones({ 1 }, { dtype = "i64" })
+    for name, f in pairs {
+      max = function(v) return (v:max(1)) end, min = function(v) return (v:min(1)) end,
+      median = function(v) return (v:median(1)) end, mode = function(v) return (v:mode(1)) end,
+      kthvalue = function(v) return (v:kthvalue(1)) end, topk = function(v) return (v:topk(1)) end,
+      sort = function(v) return (v:sort(1)) end, cummax = function(v) return (v:cummax(1)) end,
+      cummin = function(v) return (v:cummin(1)) end, cumsum = function(v) return v:cumsum(1) end,
+      cumprod = function(v) return v:cumprod(1) end, logcumsumexp = function(v) return v:logcumsumexp(1) end,
+      softmax = function(v) return v:softmax(1) * v end, amax = function(v) return v:amax(1) end,
+      prod = function(v) return v:prod(1) end, sum = function(v) return v:sum(1) end,
+      gather = function(v) return v:gather(one:reshape {}, { dim = 1 }) end,
+      scatter = function(v) return v:scatter(one:reshape {}, 3.0, { dim = 1 }) + v end,
+      scatter_reduce = function(v) return v:scatter_reduce(one:reshape {}, v * 2, { dim = 1, reduce = "amax" }) end,
+      index_select = function(v) return v:index_select(1, one) end,
+      index_add = function(v) return v:index_add(1, one, v * 2) end,
+      flip = function(v) return v:flip(1) end, unfold = function(v) return v:unfold(1, 1, 1) end,
+    } do
+      local want, slope = {}, T.grad(function(v) return f(v):sum() end)
+      local ok, why = pcall(function()
+        for i = 1, 3 do want[i] = f(x[i]) end
+        near(T.stack(want, 1), (T.vmap(f)(x)))
+        for i = 1, 3 do want[i] = slope(x[i]) end
+        near(T.stack(want, 1), (T.vmap(slope)(x)))
+      end)
+      assert(ok, name .. ": " .. tostring(why))
+    end
+  end)
+
   it("puts what differs into a copy of what is shared", function()
     local x, src = T.randn({ 2, 3 }, f64), T.randn({ 4, 3 }, f64)
     local function each(f) return T.stack({ f(src[1]), f(src[2]), f(src[3]), f(src[4]) }, 1) end
@@ -218,6 +248,8 @@ describe("vmap", function()
       assert(ok, name .. ": " .. tostring(got))
       near(each(f), got)
       near(each(f), T.jit(T.vmap(f))(src))
+      local slope = T.grad(function(v) return (f(v) * T.arange(f(v):numel()):to("f64"):view(f(v):shape())):sum() end)
+      near(each(slope), T.vmap(slope)(src))
     end
   end)
 

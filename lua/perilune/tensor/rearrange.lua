@@ -239,17 +239,17 @@ return function(T, core)
 
   -- A copy of x in which part(copy), a view, has the values of src.
   local function written(who, x, src, part)
-    local y = x:clone()
     local _, own = core.readable(x)
     local _, others = core.readable(src)
-    if others > own and src:numel() > 0 then -- one x, many src: a copy of x for each
-      local any = src:detach():reshape(-1):select(1, 1):to(x:dtype())
-      y = T.where(T.ones({}, { dtype = "bool", device = x:device() }), x, any)
-    end
+    local batched = own > 0 or others > 0 -- then writes into a view are bounded: positions instead
+    local y = batched and T.arange(x:numel(), { device = x:device() }):view(x:shape()) or x:clone()
     local view = part(y)
     local want, got = view:shape(), src:shape()
     if table.concat(want, ",") ~= table.concat(got, ",") then
       fail("%s: src must have the shape [%s] of what it replaces, got %s", who, table.concat(want, ","), describe(src))
+    end
+    if batched then
+      return T.scatter(x:reshape(-1), view:reshape(-1), src:to(x:dtype()):reshape(-1), { dim = 1 }):reshape(x:shape())
     end
     view:copy_(src)
     return y
