@@ -257,7 +257,8 @@ PL_OP(polygamma, .doc = "The n-th derivative of digamma, n from 0 to 100.",
 
 /* Where x = 0, the quotients below are 0/0; the limit of I1(x)/x there is 1/2. */
 static PlVal over_x(PlMaker *g, PlVal v, PlVal x) {
-  return g_where(g, pl_g2(g, &pl_op_eq, x, pl_g_num(g, 0)), pl_g_num(g, 0.5), g_div(g, v, x));
+  PlVal zero = pl_g2(g, &pl_op_eq, x, pl_g_num(g, 0));
+  return g_where(g, zero, pl_g_num(g, 0.5), g_div(g, v, g_where(g, zero, pl_g_num(g, 1), x)));
 }
 GRAD(i0, g_mul(g, dy, F1(i1, x)))
 FLOATING(i0, I0, "dx = dy i1(x)", "The modified Bessel function of the first kind of order 0.",

@@ -144,7 +144,7 @@ return function(T, core)
     local zero = x:eq(0)
     local y = T.where(zero, 1, x)
     -- at 0 a root: 0, with a slope that is infinite, too
-    return T.where(zero, T.where(zero, x, 1):sqrt(), T.where(x:lt(0), -math.huge, -(y * y:log())))
+    return T.where(zero, (T.where(zero, x, 1) + 0.0):sqrt(), T.where(x:lt(0), -math.huge, -(y * y:log())))
   end)
 
   --- T.ndtr(…) → tensor
@@ -168,10 +168,10 @@ return function(T, core)
   local log_ndtr = define("log_ndtr", { { "x", "tensor" } }, function(a)
     local x = floats(a.x, 0)
     local low = x:lt(-1)
-    local one, t = T.ones_like(x), x * math.sqrt(0.5)
-    local tail = (T.erfcx(-T.where(low, t, one)) / 2):log() - t * t
-    local body = (T.where(low, one, t):erfc() / -2):log1p()
-    return T.where(low, tail, body)
+    local t = x * math.sqrt(0.5)
+    local below, above = T.where(low, t, -1), T.where(low, 1, t) -- each finite where the other is taken
+    local tail = (T.erfcx(-below) / 2):log() - below * below
+    return T.where(low, tail, (above:erfc() / -2):log1p())
   end)
 
   --- T.special.digamma(…), as T.digamma
