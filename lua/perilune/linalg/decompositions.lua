@@ -273,7 +273,15 @@ return function(T, core)
     local s, zero = spectrum("lstsq", A:detach(), rtol)
     local rank = s:gt(zero):long():sum(-1)
     local residuals = T.zeros({ 0 }, { dtype = A:dtype(), device = A:device() })
-    if m > n and rank:eq(n):all():item() then residuals = (A:matmul(X) - B):square():sum(-2) end
+    if m > n then
+      local known, batches = core.readable(rank)
+      local traced = not known or batches > 0
+      if traced or not values.some(rank, function(r) return r:ne(n) end) then
+        residuals = (A:matmul(X) - B):square():sum(-2)
+        -- a graph and a batch have one shape for all: NaN where the rank is less and others would get nothing
+        if traced then residuals = residuals:masked_fill(rank:ne(n):unsqueeze(-1), 0 / 0) end
+      end
+    end
     return vector and X:squeeze(-1) or X, residuals, rank, s
   end)
 

@@ -69,14 +69,14 @@ return function(T, core)
     return x
   end
 
-  -- Integers sum to i64, except on the way to a product, which takes two operands of one dtype.
-  local function sum_away(x, list, keep, last)
+  -- Integers sum to i64, also on the way to a product.
+  local function sum_away(x, list, keep)
     local dims, rest = {}, {}
     for i, l in ipairs(list) do
       if keep[l] then rest[#rest + 1] = l else dims[#dims + 1] = i end
     end
     if #dims == 0 then return x, list end
-    return op.sum(x, dims, { dtype = not last and x:dtype() or nil }), rest
+    return op.sum(x, dims), rest
   end
 
   local function arrange(x, list, want)
@@ -136,6 +136,10 @@ return function(T, core)
     local shape = {}
     for i, l in ipairs(out) do shape[i] = sizes[l] end
     x, y = op.reshape(x, { nb, nl, ni }), op.reshape(y, { nb, ni, nr })
+    if x:dtype() ~= y:dtype() and not x:is_floating_point() and not y:is_floating_point() then
+      local wide = T.promote_types(x:dtype(), y:dtype())
+      x, y = x:to(wide), y:to(wide)
+    end
     -- an outer product needs no sum
     local z = #inner == 0 and x * y or op.bmm(x, y)
     return op.reshape(z, shape), out
@@ -232,7 +236,7 @@ return function(T, core)
       end
       local wanted = setmetatable({}, { __index = keep })
       for _, l in ipairs(lx or {}) do wanted[l] = true end
-      y, ly = sum_away(y, ly, wanted, #terms == 1)
+      y, ly = sum_away(y, ly, wanted)
       if not x then
         x, lx = y, ly
       else
