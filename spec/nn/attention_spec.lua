@@ -249,6 +249,12 @@ describe("attention", function()
     same(F.scaled_dot_product_attention(q, two, two, { enable_gqa = true, attn_mask = mask }),
       formula(q, two:repeat_interleave(2, { dim = 2 }), two:repeat_interleave(2, { dim = 2 }),
         { scale = 1 / math.sqrt(3), attn_mask = mask }), 1e-12)
+    for _, keys in ipairs { two, two:repeat_interleave(2, { dim = 2 }) } do -- queries for all batches
+      local many = q:select(1, 1)
+      local each = keys:repeat_interleave(4 // keys:size(2), { dim = 2 })
+      same(F.scaled_dot_product_attention(many, keys, keys, { enable_gqa = true }),
+        formula(many:expand(2, 4, 5, 3), each, each, { scale = 1 / math.sqrt(3) }), 1e-12)
+    end
     fails("do not broadcast", function() F.scaled_dot_product_attention(q, T.randn({ 3, 1, 6, 3 }, { dtype = "f64" }),
       T.randn({ 3, 1, 6, 3 }, { dtype = "f64" })) end)
     fails("must be bool or floating and broadcast", function()

@@ -97,6 +97,16 @@ describe("at their edges", function()
     same({ 0, 10000.0001, 0.79788456 }, w.grad:totable(), "log_ndtr's gradient")
   end)
 
+  it("a number has dim 1 for quantiles, as for other reductions", function()
+    local x = T.tensor(2.5)
+    for _, dim in ipairs { 1, -1 } do
+      assert.same({}, x:quantile(0.5, dim):shape())
+      assert.same({ 2 }, x:nanquantile(T.tensor { 0, 1 }, dim, { keepdim = true }):shape())
+      local value, place = x:nanmedian(dim)
+      assert.same({ 2.5, 1 }, { value:item(), place:item() })
+    end
+  end)
+
   it("polygamma far below 0", function()
     local x = T.tensor({ -100.5, -1000.25, -4988429.2 }, { dtype = "f64" })
     same({ 9.8597034918701, 19.7382095517, 28.566851096445 }, x:polygamma(1):totable(), "n = 1")

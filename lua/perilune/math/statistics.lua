@@ -154,15 +154,19 @@ return function(T, core)
     return sorted, places, count, d
   end
 
+  -- Whether dim is the one that a 0-d tensor has for reductions.
+  local function number_along(x, dim) return x:dim() == 0 and (dim == 1 or dim == -1) end
+  local function outside(q) return T.logical_and(q:ge(0), q:le(1)):logical_not() end
+
   local modes = { "linear", "lower", "higher", "midpoint", "nearest" }
   -- The value at rank q (n - 1) of each line, between neighbours as `mode` says. skip: NaN does not count.
   --- T.quantile(…) → tensor
   -- The value that a share q of the elements does not exceed, of all or along dim; NaN if one is. q may be a vector:
   -- then its dimension comes first.
   --   print(T.tensor { 1, 2, 3, 4 }:quantile(0.5):item())  --> 2.5
-  local function outside(q) return T.logical_and(q:ge(0), q:le(1)):logical_not() end
   local function quantile(who, a, skip)
     local x, q = floating(who, a.x), a.q
+    if number_along(x, a.dim) then a.dim = nil end
     local within = type(q) == "number" and q >= 0 and q <= 1 -- needs no values, also in a traced function
     if type(q) == "number" then q = T.tensor({ q }, { dtype = x:dtype(), device = x:device() })
     elseif core.is_tensor(q) and q:dim() <= 1 then q = q:reshape(-1)
@@ -220,12 +224,13 @@ return function(T, core)
       return (T.median(a.x))
     end
     if a.x:numel() == 0 and not a.dim then return T.tensor(0 / 0, { dtype = a.x:dtype(), device = a.x:device() }) end
-    local sorted, places, count, d = ordered(a.x, a.dim)
+    local number = number_along(a.x, a.dim)
+    local sorted, places, count, d = ordered(number and a.x:reshape(1) or a.x, a.dim)
     local at = T.floor_divide(count:clamp { min = 1 } - 1, 2)
     local value = T.take_along_dim(sorted, at, { dim = d, index_base = 0 })
     if not a.dim then return value:reshape {} end
     local place = T.take_along_dim(places, at, { dim = d, index_base = 0 }) - 1 + a.index_base
-    if a.keepdim then return value, place end
+    if a.keepdim and not number then return value, place end
     return value:squeeze(d), place:squeeze(d)
   end)
 

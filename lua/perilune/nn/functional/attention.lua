@@ -57,12 +57,12 @@ end
 -- Query heads in groups that share a key head: [..., H, g, L, E] with [..., H, 1, S, E], a view.
 local function grouped(q, k, v, mask)
   local heads, times = k:size(-3), q:size(-3) // k:size(-3)
-  if times == 1 then return q, k, v, mask end
+  if times == 1 then return q, k, v, mask, false end
   q = q:unflatten(-3, { heads, times })
   if mask and mask:dim() >= 3 then
     mask = mask:size(-3) == 1 and mask:unsqueeze(-4) or mask:unflatten(-3, { heads, times })
   end
-  return q, k:unsqueeze(-3), v:unsqueeze(-3), mask
+  return q, k:unsqueeze(-3), v:unsqueeze(-3), mask, true
 end
 
 return function(F)
@@ -81,22 +81,16 @@ return function(F)
     if low then q, k, v, mask = cast(q, low), cast(k, low), cast(v, low), mask and cast(mask, low) end
     check(q, k, v, o.enable_gqa)
     if mask and o.is_causal then fail("%s: attn_mask and is_causal exclude each other", who) end
-    local shape
-    if o.enable_gqa then
-      shape = q:shape()
-      q, k, v, mask = grouped(q, k, v, mask)
-    end
+    local two, groups = q:dim() == 2 and k:dim() == 2 and v:dim() == 2, false
+    if o.enable_gqa then q, k, v, mask, groups = grouped(q, k, v, mask) end
     local batch = common(q, k, v)
     if batch then
-      local two = q:dim() == 2 and k:dim() == 2 and v:dim() == 2
-      shape = shape or two and { q:size(1) } or nil
       q, k, v = expanded(q, batch), expanded(k, batch), expanded(v, batch)
     end
     local drop = o.dropout_p or 0
     local y = (drop == 0 and attention or dropping)(q, k, v, mask, { scale = o.scale or 1 / math.sqrt(q:size(-1)),
       is_causal = o.is_causal or false, dropout_p = drop })
-    if not shape then return y end
-    shape[math.max(#shape, 2)] = v:size(-1)
-    return y:view(shape)
+    if groups then return y:flatten(-4, -3) end
+    return two and y:squeeze(1) or y
   end
 end
