@@ -77,6 +77,18 @@ describe("distances and differences", function()
   end)
 end)
 
+describe("embedding_bag", function()
+  it("takes a padding_idx from the end, as embedding", function()
+    local w, ids = randn(3, 2), T.tensor({ { 1, 3 } }, { dtype = "i64" })
+    for base = 0, 1 do
+      local at = ids - 1 + base
+      same(F.embedding_bag(at, w, { mode = "sum", padding_idx = -1, index_base = base }), w:narrow(1, 1, 1))
+      same(F.embedding_bag(at, w, { mode = "sum", padding_idx = base, index_base = base }), w:narrow(1, 3, 1))
+      fails("padding_idx -4 is no row", F.embedding_bag, at, w, { padding_idx = -4, index_base = base })
+    end
+  end)
+end)
+
 describe("a loss", function()
   it("counts classes from 1", function()
     local x = randn(3, 4)

@@ -105,3 +105,66 @@ describe("slopes at edges of", function()
     end
   end)
 end)
+
+-- For every op, with inputs of one value each: <dy, J v> of forward mode is <Jᵀ dy, v> of backward, for ones dy and v.
+describe("both directions at edges of", function()
+  local function total(list)
+    local sum = 0
+    for _, t in ipairs(list) do sum = sum + t:to("f64"):sum():item() end
+    return sum
+  end
+
+  local function check_at(info, args, value)
+    local flat, n = {}, 0
+    local constant = support.map(args, function(t)
+      if t:dtype() ~= "f64" then return t end
+      n = n + 1
+      flat[n] = T.full(t:shape(), value, F64)
+      return flat[n]
+    end)
+    local order = {}
+    for i, t in ipairs(flat) do order[t] = i end
+    local function f(...)
+      local now = { ... }
+      local real = support.map(constant, function(t) return order[t] and now[order[t]] or t end)
+      local out = {}
+      for _, y in ipairs(support.results(support.func(info.name), real)) do
+        if support.is_tensor(y) and y:dtype() == "f64" then out[#out + 1] = y end
+      end
+      return out
+    end
+    local ones, leaves = {}, {}
+    for i, t in ipairs(flat) do
+      ones[i], leaves[i] = T.ones_like(t), t:clone():requires_grad_()
+    end
+    local ok, ys = pcall(f, table.unpack(leaves))
+    if not ok or n == 0 then return end -- the op refuses such values
+    local tracked = {}
+    for _, y in ipairs(ys) do if y.requires_grad then tracked[#tracked + 1] = y end end
+    if #tracked == 0 then return end
+    local dys = {}
+    for i, y in ipairs(tracked) do dys[i] = T.ones_like(y) end
+    local fine, g = pcall(T.grad_of, tracked, leaves, { grad_outputs = dys, allow_unused = true })
+    if not fine then return end
+    local back = {}
+    for i = 1, n do if g[i] then back[#back + 1] = g[i] end end
+    local _, tangents = T.jvp(f, flat, ones)
+    local ahead = {}
+    for i, y in ipairs(ys) do if y.requires_grad and tangents[i] then ahead[#ahead + 1] = tangents[i] end end
+    local a, b = total(ahead), total(back)
+    if not (same(a, b) or math.abs(a - b) < 1e-9) then
+      error(("at %g forward says %.17g, backward %.17g"):format(value, a, b), 0)
+    end
+  end
+
+  for _, info in ipairs(support.public()) do
+    local row = support.cases[info.name]
+    if row and info.differentiable and not info.flags.seeded and not info.flags.mutates and not row.skip_grad then
+      it(info.name, function()
+        for _, args in ipairs(support.arguments(info.name)) do
+          for _, value in ipairs { 0, 1, -1, 0.5 } do check_at(info, args, value) end
+        end
+      end)
+    end
+  end
+end)

@@ -26,11 +26,12 @@ static PlStatus norm_infer(PlInfer *c) {
 }
 
 static PlVal pow_n(PlMaker *g, PlVal v, double e) { return pl_g2(g, &pl_op_pow, v, pl_g_num(g, e)); }
-/* v where y is not 0, else 0. */
-static PlVal zero_at(PlMaker *g, PlVal y, PlVal v) {
-  PlVal zero = pl_g_num(g, 0);
-  return g_where(g, pl_g2(g, &pl_op_eq, y, zero), zero, v);
+/* v where y is not 0, else `other`. */
+static PlVal at_zero(PlMaker *g, PlVal y, double other, PlVal v) {
+  return g_where(g, pl_g2(g, &pl_op_eq, y, pl_g_num(g, 0)), pl_g_num(g, other), v);
 }
+/* dy / v, 0 where y is 0: by an infinite divisor, so that the transposed (forward mode) is 0 there, too. */
+static PlVal over(PlMaker *g, PlVal dy, PlVal y, PlVal v) { return g_div(g, dy, at_zero(g, y, (double)INFINITY, v)); }
 
 /* y = (sum |x|^p)^(1/p):  dx = dy sign(x) (|x| / y)^(p-1), 0 where y = 0; p = 2: dy x / y. */
 static PlStatus norm_grad(PlMaker *g) {
@@ -43,14 +44,14 @@ static PlStatus norm_grad(PlMaker *g) {
   } else if (p == 1) {
     v = g_mul(g, pl_g1(g, &pl_op_sign, x), dy);
   } else if (p == 2) {
-    v = g_mul(g, x, zero_at(g, y, g_div(g, dy, y)));
+    v = g_mul(g, x, over(g, dy, y, y));
   } else if (isinf(p)) {
     PlVal hit = pl_g2(g, &pl_op_eq, pl_g1(g, &pl_op_abs, x), y), n = g_reduce(g, &pl_op_sum, hit, a->ndim, mask);
     v = g_mul(g, g_mul(g, pl_g1(g, &pl_op_sign, x), hit), g_div(g, dy, n));
   } else {
     PlVal m = pow_n(g, pl_g1(g, &pl_op_abs, x), p - 1);
-    if (p < 1) m = zero_at(g, x, m);
-    PlVal s = zero_at(g, y, g_div(g, dy, pow_n(g, y, p - 1)));
+    if (p < 1) m = at_zero(g, x, 0, m);
+    PlVal s = over(g, dy, y, pow_n(g, y, p - 1));
     v = g_mul(g, g_mul(g, pl_g1(g, &pl_op_sign, x), m), s);
   }
   g->dx[0] = g_to_input(g, v, (PlDtype)g->outd[0].dtype, 0);
@@ -81,7 +82,7 @@ static PlStatus var_grad(PlMaker *g) {
   const double n = (double)dims_count(x, mask) - pl_attr_f(g->attrs, 1);
   PlVal dy = g->dy[0], d = g_sub(g, g->x[0], g_reduce(g, &pl_op_mean, g->x[0], x->ndim, mask));
   bool std = g->op == &pl_op_std;
-  if (std) dy = zero_at(g, g->y[0], g_div(g, dy, g->y[0]));
+  if (std) dy = over(g, dy, g->y[0], g->y[0]);
   dy = g_muln(g, dy, (std ? 1 : 2) / n); /* infinite for 0; below 0 as it is, unlike y: as PyTorch */
   g->dx[0] = g_mul(g, wide(g, dy, mask, 2), d);
   return g->status;

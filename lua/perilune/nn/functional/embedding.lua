@@ -107,6 +107,13 @@ return function(F)
       bag = T.bucketize(T.arange(ids:numel(), { device = starts:device() }), starts, { right = true, index_base = 0 })
     end
     local flat = ids:reshape(-1)
+    if o.padding_idx and o.padding_idx < base then -- -1 is the last row, as in T.embedding
+      local row = o.padding_idx < 0 and o.padding_idx + weight:size(1) + base or o.padding_idx
+      if row < base then
+        fail("%s: padding_idx %d is no row of %s", who, o.padding_idx, describe(weight))
+      end
+      o.padding_idx = row
+    end
     local keep = o.padding_idx and flat:ne(o.padding_idx) or nil
     local e = T.embedding(weight, flat, { padding_idx = o.padding_idx, index_base = base })
     return bagged(mode, e, bag, count, w and w:reshape(-1), keep)
