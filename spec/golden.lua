@@ -133,8 +133,13 @@ local function main(args)
   local whole = #o.ops == 0 and o.every == 1
   if #o.ops == 0 then
     for _, row in ipairs(reader.open(o.dir, "index")) do o.ops[#o.ops + 1] = row.op end
-    table.insert(o.ops, "promotion")
-    table.insert(o.ops, "print")
+    for _, name in ipairs { "promotion", "print" } do -- op_database.py writes neither
+      local f = io.open(o.dir .. "/" .. name .. ".lua")
+      if f then
+        f:close()
+        table.insert(o.ops, name)
+      end
+    end
   end
   for _, op in ipairs(o.ops) do run_op(op, o) end
 

@@ -8,7 +8,7 @@
 --   rename   their names of options -> ours
 --   dims     names of arguments that are dimensions (default: DIMS)
 --   drop     option names that mean nothing here (value -> nil)
---   call     function(fn, a, T) -> results, a = converted arguments by name
+--   call     function(fn, a, T, case) -> results, a = converted arguments by name
 
 local A = {}
 
@@ -57,6 +57,16 @@ end
 
 -- ---- arithmetic with options ----------------------------------------------------------------------
 
+-- PyTorch's old spelling of correction.
+local function moments(fn, a)
+  if a.unbiased ~= nil then a.correction = a.unbiased and 1 or 0 end
+  return with(fn, options(a, "dim", "correction", "keepdim"), a.input)
+end
+for _, op in ipairs { "std", "var", "std_mean", "var_mean" } do R[op] = { call = moments } end
+R.cov = {
+  call = function(fn, a) return with(fn, options(a, "correction", "fweights", "aweights"), a.input) end,
+}
+
 R.div = {
   call = function(fn, a, T)
     if a.rounding_mode == "floor" then return T.floor_divide(a.input, a.other) end
@@ -88,7 +98,69 @@ R.select = {
   call = function(fn, a) return fn(a.input, a.dim, up(a.index)) end,
 }
 R.split = {
-  call = function(fn, a) return with(fn, options(a, "dim"), a.input, a.split_size_or_sections) end,
+  call = function(fn, a)
+    local size = a.split_size_or_sections or a.split_size or a.split_sizes
+    return with(fn, options(a, "dim"), a.input or a.tensor, size)
+  end,
+}
+R.split_with_sizes = { name = "split", call = R.split.call }
+for _, op in ipairs { "tensor_split", "hsplit", "vsplit", "dsplit" } do
+  R[op] = {
+    call = function(fn, a)
+      local at = a.sections or a.indices or a.indices_or_sections or a.tensor_indices_or_sections
+      if type(at) == "userdata" then at = at:dim() == 0 and at:item() or at:totable() end
+      if type(at) == "table" then -- the first of each part, where ours is counted from 1
+        local from = {}
+        for i, v in ipairs(at) do from[i] = up(v) end
+        at = from
+      end
+      return with(fn, options(a, "dim"), a.input, at)
+    end,
+  }
+end
+R.select_scatter = {
+  call = function(fn, a) return fn(a.input, a.src, a.dim, up(a.index)) end,
+}
+R.slice_scatter = {
+  call = function(fn, a)
+    local n = a.input:size(a.dim or 1)
+    local function at(v) return math.min(math.max(v < 0 and v + n or v, 0), n) end
+    return fn(a.input, a.src,
+      { dim = a.dim, first = at(a.start or 0) + 1, last = at(a["end"] or n), step = a.step or 1 })
+  end,
+}
+R.slice = {
+  call = function(_, a)
+    local n, step = a.input:size(a.dim or 1), a.step or 1
+    local function at(v) return math.min(math.max(v < 0 and v + n or v, 0), n) end
+    local first, last = at(a.start or 0), at(a["end"] or n)
+    local key = {}
+    for d = 1, a.input:dim() do key[d] = d == (a.dim or 1) and { first + 1, last, step } or {} end
+    return a.input[key]
+  end,
+}
+R.sum_to_size = {
+  call = function(fn, a) return fn(a.input, a.size) end,
+}
+R.where = {
+  call = function(fn, a) return fn(a.condition, a.input, a.other) end,
+}
+for _, op in ipairs { "new_full", "new_ones", "new_zeros" } do
+  R[op] = {
+    call = function(_, a)
+      if op == "new_full" then return with(a.input[op], options(a, "dtype"), a.input, a.size, a.fill_value) end
+      return with(a.input[op], options(a, "dtype"), a.input, a.size)
+    end,
+  }
+end
+R.full_like = {
+  call = function(fn, a) return with(fn, options(a, "dtype"), a.input, a.fill_value) end,
+}
+for _, op in ipairs { "ones", "zeros" } do
+  R[op] = { call = function(fn, a) return with(fn, options(a, "dtype"), a.size) end }
+end
+R.constant_pad_nd = {
+  name = "pad", call = function(fn, a) return with(fn, options(a, "value"), a.input, a.pad) end,
 }
 R.as_strided = { rename = { storage_offset = "offset" } }
 R.tensordot = {
@@ -101,7 +173,7 @@ R.tensordot = {
         for i, d in ipairs(list) do dims[k][i] = up(d) end
       end
     end
-    return fn(a.a, a.b, dims)
+    return fn(a.a or a.input, a.b, dims)
   end,
 }
 R.chunk = {
@@ -117,7 +189,7 @@ R.repeat_interleave = {
   call = function(fn, a) return with(fn, options(a, "dim"), a.input, a.repeats) end,
 }
 R.einsum = {
-  call = function(fn, a) return fn(a.equation, table.unpack(a.operands)) end,
+  call = function(fn, a) return fn(a.equation, table.unpack(a.operands or a.tensors)) end,
 }
 R.meshgrid = {
   call = function(fn, a) return with(fn, options(a, "indexing"), a.tensors) end,
@@ -131,7 +203,8 @@ index("argmax", "argmin", "argsort", "sort", "topk", "kthvalue", "median", "mode
   "min", "gather", "scatter", "scatter_add", "scatter_reduce", "index_select", "index_add", "index_copy",
   "index_fill", "index_put", "take", "take_along_dim", "nonzero", "searchsorted", "bucketize", "one_hot",
   "embedding", "cross_entropy", "nll_loss", "multi_margin_loss", "multilabel_margin_loss", "bincount",
-  "max_pool1d", "max_pool2d", "max_pool3d", "adaptive_max_pool1d", "adaptive_max_pool2d",
+  "nanmedian", "unique_consecutive", "argwhere", "unravel_index", "max_unpool1d", "max_unpool2d", "max_unpool3d",
+  "embedding_bag", "max_pool1d", "max_pool2d", "max_pool3d", "adaptive_max_pool1d", "adaptive_max_pool2d",
   "adaptive_max_pool3d", "unique", "tril_indices", "ctc_loss")
 
 R.nonzero.call = function(fn, a)
@@ -166,6 +239,20 @@ R.searchsorted.call = function(fn, a)
 end
 
 R.embedding.name = "nn.F.embedding"
+R.embedding.pos = { "input", "weight" }
+R.embedding_bag.pos = { "input", "weight", "offsets" }
+R.put = {
+  call = function(fn, a) -- no position counts from the end
+    local at = a.input:numel() > 0 and a.index:remainder(a.input:numel()) or a.index
+    return fn(a.input, at, a.source, { accumulate = a.accumulate, index_base = 0 })
+  end,
+}
+R.index_reduce = {
+  call = function(fn, a)
+    local o = { include_self = a.include_self, index_base = 0 }
+    return fn(a.input, a.dim, a.index, a.source, a.reduce, o)
+  end,
+}
 
 -- ---- networks -------------------------------------------------------------------------------------
 
@@ -186,20 +273,20 @@ R.group_norm = {
 }
 R.batch_norm = {
   -- theirs returns the statistics after the update, ours updates them in place
-  call = function(fn, a)
+  call = function(fn, a, _, case)
     local mean, var = a.running_mean, a.running_var
     local y = fn(a.input, mean, var, a.weight, a.bias, a.training, a.momentum, a.eps)
-    if a.training and mean then return y, mean, var end
+    if a.training and mean and case.outputs and #case.outputs == 3 then return y, mean, var end
     return y
   end,
 }
 R.instance_norm = {
   -- theirs returns the statistics after the update, ours updates them in place
-  call = function(fn, a)
+  call = function(fn, a, _, case)
     local x = a.input
     a.input = nil
     local y = fn(x, a)
-    if a.use_input_stats and a.running_mean then return y, a.running_mean, a.running_var end
+    if a.use_input_stats and a.running_mean and #case.outputs == 3 then return y, a.running_mean, a.running_var end
     return y
   end,
 }
@@ -249,8 +336,24 @@ R["linalg.pinv"] = {
     return fn(a.A, rtol)
   end,
 }
+local pinv = R["linalg.pinv"].call
+R["linalg.pinv"].call = function(fn, a, T)
+  a.A = a.A or a.input
+  return pinv(fn, a, T)
+end
+R["linalg.lstsq"] = {
+  call = function(fn, a) return (with(fn, options(a, "rcond"), a.input, a.b)) end,
+}
+R["linalg.lu_solve"] = {
+  call = function(fn, a) return with(fn, options(a, "adjoint"), a.LU, a.pivots, a.B) end,
+}
+R.lu_solve = {
+  name = "linalg.lu_solve", call = function(fn, a) return fn(a.LU_data, a.LU_pivots, a.input) end,
+}
 R["linalg.multi_dot"] = { pos = { "tensors" } }
-R["linalg.matrix_power"] = { pos = { "A", "n" } }
+R["linalg.matrix_power"] = {
+  call = function(fn, a) return fn(a.A or a.input, a.n) end,
+}
 
 -- ---- creation -----------------------------------------------------------------------------------
 
@@ -275,12 +378,14 @@ R.eye = {
 R.full = {
   call = function(fn, a) return with(fn, options(a, "dtype"), a.size, a.fill_value) end,
 }
-R.linspace = {
-  call = function(fn, a) return with(fn, options(a, "dtype"), a.start, a["end"], a.steps) end,
-}
-R.logspace = {
-  call = function(fn, a) return with(fn, options(a, "dtype", "base"), a.start, a["end"], a.steps) end,
-}
+for _, op in ipairs { "linspace", "logspace" } do
+  R[op] = {
+    call = function(fn, a)
+      local function number(v) return type(v) == "userdata" and v:item() or v end
+      return with(fn, options(a, "dtype", "base"), number(a.start), number(a["end"]), a.steps)
+    end,
+  }
+end
 R.to = {
   call = function(_, a) return a.input:to(a.dtype) end,
 }

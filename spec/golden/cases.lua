@@ -85,7 +85,7 @@ local function invoke(T, plan, case, tensors)
   for k, v in pairs(case.args) do a[k] = convert(plan, k, v, tensors) end
   local got
   if row.call then
-    got = table.pack(row.call(plan.fn, a, T))
+    got = table.pack(row.call(plan.fn, a, T, case))
   else
     local args, n, opts = {}, 0, nil
     for i, k in ipairs(plan.pos) do
@@ -211,6 +211,30 @@ local function check_hvp(T, plan, case)
   end
 end
 
+-- Tangents of the outputs for those of the inputs, in forward mode.
+local function check_jvp(T, plan, case)
+  local file, jvp, xs, vs, at = plan.file, case.jvp, {}, {}, {}
+  local tensors = build_inputs(T, file, case, false)
+  for i, ref in ipairs(jvp.v) do
+    if ref then
+      at[#at + 1] = i
+      xs[#at], vs[#at] = tensors[i], reader.tensor(T, file, ref)
+    end
+  end
+  local function f(...)
+    local now = table.move(tensors, 1, #tensors, 1, {})
+    for k, x in ipairs { ... } do now[at[k]] = x end
+    return invoke(T, plan, case, now)
+  end
+  local ys, tangents = T.jvp(f, xs, vs)
+  for i, ref in ipairs(jvp.out) do
+    if ref then
+      local ok, why = check_grad(T, file, tangents[i], ref, ys[i], jvp.tol, "tangent " .. i)
+      if not ok then return why end
+    end
+  end
+end
+
 local function run_refusal(T, plan, case)
   local made, tensors = pcall(build_inputs, T, plan.file, case)
   if not made then
@@ -236,6 +260,7 @@ local function run_values(T, plan, case)
   end
   if not why and case.grads and comparable then why = check_gradients(T, plan, case, got, tensors, turn) end
   if not why and case.hvp then why = check_hvp(T, plan, case) end
+  if not why and case.jvp and not case.gauge then why = check_jvp(T, plan, case) end
   if why then return "fail", why end
   return "pass"
 end
