@@ -28,13 +28,17 @@ end
 -- ---- what a log brings ----------------------------------------------------------------------------------------------
 
 local function series_of(run, name, along)
-  local key = along .. "\0" .. name
-  local s = run.series[key]
+  local of = run.series[along]
+  if not of then
+    of = {}
+    run.series[along] = of
+  end
+  local s = of[name]
   if not s and run.nseries < SERIES then
     run.nseries = run.nseries + 1
     s = Series.new(short(name), along)
     s.id = run.nseries
-    run.series[key], run.order[run.nseries] = s, s
+    of[name], run.order[run.nseries] = s, s
   end
   return s
 end

@@ -39,6 +39,13 @@ end
 
 local function cells(line)
   local out, at = {}, 1
+  if not line:find('"', 1, true) then
+    for word in (line .. ","):gmatch "([^,]*)," do
+      out[at] = word
+      at = at + 1
+    end
+    return out
+  end
   while true do
     if line:sub(at, at) == '"' then
       local parts, from = {}, at + 1
@@ -70,7 +77,10 @@ function rows.csv(self, line)
     return
   end
   local row = {}
-  for i, name in ipairs(self.columns) do row[name] = tonumber(values[i] or "") or words[values[i]] end
+  for i, name in ipairs(self.columns) do
+    local word = values[i]
+    if word and word ~= "" then row[name] = tonumber(word) or words[word] end
+  end
   self.take.row(row)
 end
 
