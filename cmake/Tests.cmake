@@ -96,12 +96,12 @@ else()
 endif()
 
 # ---- pty: plays keys to a program on a terminal of its own, for spec/command/repl_spec.lua -------------------
-add_executable(pty EXCLUDE_FROM_ALL "${src}/spec/support/pty.c")
+add_executable(pty EXCLUDE_FROM_ALL "${src}/spec/support/programs/pty.c")
 target_link_libraries(pty PRIVATE pl_flags util)
 set_target_properties(pty PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${out}/spec")
 
 # ---- faults: system calls and allocations that fail, for spec/lanes/; by LD_PRELOAD --------------------
-add_library(faults SHARED EXCLUDE_FROM_ALL "${src}/spec/support/faults.c")
+add_library(faults SHARED EXCLUDE_FROM_ALL "${src}/spec/support/programs/faults.c")
 target_include_directories(faults PRIVATE "${PROJECT_SOURCE_DIR}")
 target_compile_options(faults PRIVATE -Wall -Wextra -O1)
 target_compile_definitions(faults PRIVATE _GNU_SOURCE)
@@ -109,13 +109,13 @@ target_link_libraries(faults PRIVATE ${CMAKE_DL_LIBS})
 set_target_properties(faults PROPERTIES LIBRARY_OUTPUT_DIRECTORY "${out}/spec")
 
 # ---- states: further Lua states on one thread, for spec/lua/states_spec.lua; Lua's own symbols are the host's ---------
-add_library(states SHARED EXCLUDE_FROM_ALL "${src}/spec/support/states.c")
+add_library(states SHARED EXCLUDE_FROM_ALL "${src}/spec/support/programs/states.c")
 target_include_directories(states SYSTEM PRIVATE "${PL_LUA_INCLUDE}")
 target_link_libraries(states PRIVATE pl_flags)
 set_target_properties(states PROPERTIES LIBRARY_OUTPUT_DIRECTORY "${out}/spec")
 
 # ---- sockets: clients that do as a spec wants, for spec/http/ ------------------------------------------------------
-add_library(sockets SHARED EXCLUDE_FROM_ALL "${src}/spec/support/sockets.c")
+add_library(sockets SHARED EXCLUDE_FROM_ALL "${src}/spec/support/programs/sockets.c")
 target_include_directories(sockets SYSTEM PRIVATE "${PL_LUA_INCLUDE}")
 target_link_libraries(sockets PRIVATE pl_flags)
 set_target_properties(sockets PROPERTIES LIBRARY_OUTPUT_DIRECTORY "${out}/spec")

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: MIT
 -- Faults at every place: system calls of writers and readers, and allocations of perilune's modules, in processes with
--- libfaults.so (spec/support/faults.c) in front. PERILUNE_LANES=long: larger files, no place left out.
+-- libfaults.so (spec/support/programs/faults.c) in front. PERILUNE_LANES=long: larger files, no place left out.
 
 local build = os.getenv "PERILUNE_BUILD" or "build"
 local root = os.getenv "PERILUNE_ROOT" or "."

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: MIT
--- kill -9: of each writer at every system call that it makes (libfaults.so, spec/support/faults.c) and at random
--- instants, and of T.fit, which goes on with the same bits. PERILUNE_LANES=long: 200 and more of each.
+-- kill -9: of each writer at every system call that it makes (libfaults.so, spec/support/programs/faults.c) and at
+-- random instants, and of T.fit, which goes on with the same bits. PERILUNE_LANES=long: 200 and more of each.
 
 local T = require "perilune"
 

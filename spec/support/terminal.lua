@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: MIT
--- Plays keys to the perilune command on a terminal of its own (spec/support/pty.c).
+-- Plays keys to the perilune command on a terminal of its own (spec/support/programs/pty.c).
 local M = {}
 
 local root = os.getenv "PERILUNE_ROOT" or "."
