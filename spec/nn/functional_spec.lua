@@ -141,6 +141,11 @@ describe("a loss", function()
       if row[6] then near.near(T.grad_of(g[1]:sum() + g[2]:sum(), { x })[1], row[6], 1e-11) end
     end
   end)
+  it("poisson_nll_loss of no events has a gradient for them", function()
+    local x, y = T.tensor({ 0.5, 1 }, f64), T.tensor({ 0, 4 }, f64):requires_grad_()
+    F.poisson_nll_loss(x, y, { full = true, reduction = "sum" }):backward()
+    near.near(y.grad, { -0.5, -1 + math.log(4) + 0.125 }, 1e-12)
+  end)
   it("probabilities have no number to count from", function()
     local x, p = randn(3, 4), randn(3, 4):softmax(2)
     same(F.cross_entropy(x, p, { index_base = 0, reduction = "sum" }), F.cross_entropy(x, p, { reduction = "sum" }))

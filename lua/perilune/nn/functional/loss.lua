@@ -203,8 +203,9 @@ return function(F)
     local loss
     if o.log_input ~= false then loss = x:exp() - y * x else loss = x - y * (x + (o.eps or 1e-8)):log() end
     if o.full then
-      local s = y * y:log() - y + 0.5 * (y * (2 * math.pi)):log()
-      loss = loss + s:masked_fill(y:le(1), 0)
+      local few = y:le(1)
+      local n = T.where(few, 1, y) -- no logarithm of 0, whose slope is infinite, behind the mask
+      loss = loss + (n * n:log() - n + 0.5 * (n * (2 * math.pi)):log()):masked_fill(few, 0)
     end
     return reduced(who, loss, o.reduction)
   end
