@@ -99,7 +99,8 @@ PLK_CVT void plk_f16_store(const float *in, uint16_t *out, int64_t n) {
   int64_t i = 0;
 #if defined(PLK_CVT_WIDE)
   for (; i + 16 <= n; i += 16)
-    _mm256_storeu_si256((__m256i *)(void *)(out + i), _mm512_cvtps_ph(_mm512_loadu_ps(in + i), _MM_FROUND_TO_NEAREST_INT));
+    _mm256_storeu_si256((__m256i *)(void *)(out + i),
+                        _mm512_maskz_cvtps_ph((__mmask16)0xffff, _mm512_loadu_ps(in + i), _MM_FROUND_TO_NEAREST_INT));
 #endif
 #if defined(__F16C__)
   for (; i + 8 <= n; i += 8)
