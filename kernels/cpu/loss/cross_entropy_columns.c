@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "kernels/cpu/loss/cross_entropy.h"
+#include "kernels/cpu/vmath/vmath.h"
 
 typedef struct Columns {
   PlkClass *k;
@@ -45,7 +46,7 @@ static void lse_tile(const Columns *q, const Tile *t, double *lse) {
     l->lse_f32((const float *)q->x->data + t->at, q->inner, q->k->n, t->cols, max, sum);
     for (int64_t c = 0; c < t->cols; c++) lse[c] = (double)max[c];
   }
-  for (int64_t c = 0; c < t->cols; c++) lse[c] += log(sum[c]);
+  for (int64_t c = 0; c < t->cols; c++) lse[c] += vm_log_f64(sum[c]);
 }
 
 static PlStatus forward(void *ctx, int64_t begin, int64_t end) {

@@ -85,14 +85,11 @@ return function(T, core)
   end
   -- Counts (or weights) of x in `bins` equal bins; the last includes its end, what is outside is left out.
   local function counted(x, bins, low, high, weights)
-    local flat = x:reshape(-1):to("f64")
-    local inside = T.logical_and(flat:ge(low), flat:le(high))
-    local bin = ((flat - low) / (high - low) * bins):floor():clamp { max = bins - 1 }
-    local index = bin:masked_select(inside):long()
-    local opts = { minlength = bins, index_base = 0 }
-    if not weights then return T.bincount(index, opts) end
-    opts.weights = weights:reshape(-1):masked_select(inside)
-    return T.bincount(index, opts)
+    local flat = x:detach():reshape(-1):to("f64")
+    local outside = T.logical_and(flat:ge(low), flat:le(high)):logical_not() -- NaN as well
+    local bin = (flat - low):div_(high - low):mul_(bins):floor_():clamp_({ max = bins - 1 }):masked_fill_(outside, bins)
+    local count = { minlength = bins + 1, index_base = 0, weights = weights and weights:reshape(-1) }
+    return T.bincount(bin:long(), count):narrow(1, 1, bins):clone()
   end
 
   --- T.histc(…) → tensor

@@ -42,7 +42,7 @@ static void FN(forward)(const T *x, T *PL_RESTRICT y, int64_t ld, int64_t n, int
   FN(largest)(x, ld, n, cols, max);
   if (log_too) {
     COLUMN_SUM(EXPF(x[at] - max[c]))
-    for (int64_t c = 0; c < cols; c++) by[c] = (T)log(sum[c]);
+    for (int64_t c = 0; c < cols; c++) by[c] = (T)vm_log_f64(sum[c]);
     for (int64_t r = 0; r < n; r++)
       for (int64_t c = 0; c < cols; c++) y[r * ld + c] = x[r * ld + c] - max[c] - by[c];
     return;
