@@ -255,10 +255,15 @@ PL_OP(polygamma, .doc = "The n-th derivative of digamma, n from 0 to 100.",
 
 /* ---- Bessel functions, the normal distribution ------------------------------------------------------------ */
 
-/* Where x = 0, the quotients below are 0/0; the limit of I1(x)/x there is 1/2. */
-static PlVal over_x(PlMaker *g, PlVal v, PlVal x) {
-  PlVal zero = pl_g2(g, &pl_op_eq, x, pl_g_num(g, 0));
-  return g_where(g, zero, pl_g_num(g, 0.5), g_div(g, v, g_where(g, zero, pl_g_num(g, 1), x)));
+/* I1(x)/x, times e^-|x| where v is I1 scaled by that. Where |x| < 1 the sum of (x^2/4)^k / (2 k! (k+1)!): a quotient would be 0/0 at 0,
+ * and its derivatives differences of large numbers beside it. */
+static PlVal over_x(PlMaker *g, PlVal v, PlVal x, bool scaled) {
+  PlVal small = pl_g2(g, &pl_op_lt, F1(abs, x), pl_g_num(g, 1)), one = pl_g_num(g, 1);
+  PlVal t = g_muln(g, F1(square, g_where(g, small, x, one)), 0.25), sum = one;
+  for (int k = 8; k > 0; k--) sum = g_addn(g, g_muln(g, g_mul(g, t, sum), 1.0 / (k * (k + 1))), 1);
+  PlVal near = g_muln(g, sum, 0.5);
+  if (scaled) near = g_mul(g, near, F1(exp, g_neg(g, F1(abs, x))));
+  return g_where(g, small, near, g_div(g, v, g_where(g, small, one, x)));
 }
 GRAD(i0, g_mul(g, dy, F1(i1, x)))
 FLOATING(i0, I0, "dx = dy i1(x)", "The modified Bessel function of the first kind of order 0.",
@@ -266,10 +271,10 @@ FLOATING(i0, I0, "dx = dy i1(x)", "The modified Bessel function of the first kin
 GRAD(i0e, g_mul(g, dy, g_sub(g, F1(i1e, x), g_mul(g, F1(sign, x), y))))
 FLOATING(i0e, I0E, "y = e^-|x| i0(x); dx = dy (i1e(x) - sign(x) y)", "i0 scaled by e^-|x|, so that it does not overflow.",
          "print(T.tensor { 0, 100 }:i0e())  --> {1.0000, 0.0399}  -- f32[2] cpu")
-GRAD(i1, g_mul(g, dy, g_sub(g, F1(i0, x), over_x(g, y, x))))
+GRAD(i1, g_mul(g, dy, g_sub(g, F1(i0, x), over_x(g, y, x, false))))
 FLOATING(i1, I1, "dx = dy (i0(x) - y / x)", "The modified Bessel function of the first kind of order 1.",
          "print(T.tensor { 0, 1 }:i1())  --> {0.0000, 0.5652}  -- f32[2] cpu")
-GRAD(i1e, g_mul(g, dy, g_sub(g, g_sub(g, F1(i0e, x), g_mul(g, F1(sign, x), y)), over_x(g, y, x))))
+GRAD(i1e, g_mul(g, dy, g_sub(g, g_sub(g, F1(i0e, x), g_mul(g, F1(sign, x), y)), over_x(g, y, x, true))))
 FLOATING(i1e, I1E, "y = e^-|x| i1(x); dx = dy (i0e(x) - sign(x) y - y / x)", "i1 scaled by e^-|x|, so that it does not overflow.",
          "print(T.tensor { 0, 100 }:i1e())  --> {0.0000, 0.0397}  -- f32[2] cpu")
 GRAD(erfcx, g_mul(g, dy, g_addn(g, g_muln(g, g_mul(g, x, y), 2), -TWO_RSQRT_PI)))

@@ -2,8 +2,8 @@
  * Connectionist temporal classification: the loss and its gradient. */
 #include "kernels/ctc.h"
 
-#include "engine/ops/make.h"
 #include "engine/ops/names.h"
+#include "engine/ops/reduce/dims.h"
 
 #define CTC_ATTRS A_INT("blank", 1), A_BASE
 
@@ -44,6 +44,19 @@ static PlStatus ctc_grad(PlMaker *g) {
   return g->status;
 }
 
+/* <gradient of each loss, tangent>. What backward computes is known once only, so there is no other way to it. */
+static PlStatus ctc_tangent(PlMaker *g) {
+  PlAttrs zero;
+  if (g->dy[0] == PL_NONE) return g->status;
+  pl_attrs_init(&pl_op_zeros_of, &zero);
+  pl_attrs_int(&zero, 0, g->outd[0].dtype);
+  PlVal shape = pl_g1(g, &pl_op_shape_of, g->y[0]), one = g_addn(g, pl_g_op(g, &pl_op_zeros_of, 1, &shape, &zero, NULL), 1);
+  PlVal in[7] = {one, g->x[0], g->x[1], g->x[2], g->x[3], g->y[0], g->y[1]};
+  PlVal each = g_mul(g, pl_g_op(g, &pl_op_ctc_loss_bwd, 7, in, g->attrs, NULL), g->dy[0]);
+  g->dx[0] = pl_g2(g, &pl_op_reshape_to, g_reduce(g, &pl_op_sum, each, 3, 5), shape); /* frames and classes */
+  return g->status;
+}
+
 PL_OP(ctc_nll, .autocast = PL_CAST_F32,
       .doc = "Minus the log-probability that log_probs[T,N,C] spell targets[N,S] (i64, class numbers; only the first "
              "target_lengths[N] of each row count) within the first input_lengths[N] frames, blanks and repetitions removed "
@@ -55,7 +68,7 @@ PL_OP(ctc_nll, .autocast = PL_CAST_F32,
                  "--> {0.2877}  -- f32[1] cpu",
       .nin = 4, .nout = 2, .nvisible = 1, .nattr = 2, .args = {"log_probs", "targets", "input_lengths", "target_lengths"},
       .attrs = {CTC_ATTRS}, .cls = PL_OPAQUE, .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD | PL_F_POLY | PL_F_COSTLY, .infer = ctc_infer,
-      .grad = ctc_grad, PL_KERNEL(ctc_loss));
+      .grad = ctc_grad, .tangent = ctc_tangent, PL_KERNEL(ctc_loss));
 
 static PlStatus ctc_bwd_infer(PlInfer *c) {
   PL_TRY(check_ctc(c, 1));

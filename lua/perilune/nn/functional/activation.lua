@@ -41,7 +41,7 @@ return function(F)
     if nd >= 2 then
       local shape = { 1, n }
       for d = 3, nd do shape[d] = 1 end
-      weight = weight:view(shape)
+      weight = weight:reshape(shape)
     elseif nd == 0 then
       weight = weight:view {}
     end

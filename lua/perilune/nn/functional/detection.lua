@@ -339,13 +339,13 @@ return function(F)
       local windows = T.arange(0, stride * (count - 1), stride, where):unsqueeze(1)
       return (taps + windows - from):to(offset:dtype())
     end
-    local move = offset:view(N * G, kh, kw, 2, oh, ow)
+    local move = offset:reshape(N * G, kh, kw, 2, oh, ow)
     local ys = places(py, kh, dy, oh, sy):view(1, kh, 1, oh, 1) + move:select(4, 1)
     local xs = places(px, kw, dx, ow, sx):view(1, 1, kw, 1, ow) + move:select(4, 2)
     local P = K * oh * ow
     local columns = bilinear(x:reshape(N * G, C // G, H * W), ys:reshape(N * G, P), xs:reshape(N * G, P), H, W)
     columns = columns:view(N, G, C // G, K, oh * ow)
-    if o.mask then columns = columns * o.mask:view(N, G, 1, K, oh * ow) end
+    if o.mask then columns = columns * o.mask:reshape(N, G, 1, K, oh * ow) end
     local y = T.matmul(weight:reshape(1, groups, O // groups, part * K),
       columns:reshape(N, groups, part * K, oh * ow)):view(N, O, oh, ow)
     if bias ~= nil then

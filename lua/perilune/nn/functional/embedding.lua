@@ -7,11 +7,18 @@ local values = require "perilune.values"
 
 local fail, describe = options.fail, options.describe
 
--- y, whose gradient is divided by `often`.
-local scaled_by = T.custom { name = "scale_grad_by_freq", forward = function(ctx, y, often)
-  ctx:save(often)
+-- y, whose gradient is divided by how often ids has its row's id; its tangent is not, as in PyTorch.
+local by_frequency = T.custom { name = "scale_grad_by_freq", forward = function(ctx, y, ids, base)
+  ctx:save(ids)
+  ctx.base = base
   return y:view(y:shape())
-end, backward = function(ctx, g) return g / ctx:saved(), nil end }
+end, backward = function(ctx, g)
+  local ids = ctx:saved()
+  local flat = ids:reshape(-1):long()
+  local counts = T.bincount(flat, { index_base = ctx.base })
+  local often = T.index_select(counts, flat, { dim = 1, index_base = ctx.base })
+  return g / often:to(g:dtype()):reshape(ids:shape()):unsqueeze(-1), nil
+end, jvp = function(_, v) return v end }
 
 return function(F)
   --- Rows of weight [rows, width] for ids of any shape: [*, width]. Options `padding_idx index_base=1`; with
@@ -25,12 +32,7 @@ return function(F)
     if opts.scale_grad_by_freq then -- each row's gradient by how often ids has it
       local rest = { padding_idx = opts.padding_idx, index_base = opts.index_base, max_norm = opts.max_norm,
         norm_type = opts.norm_type }
-      local y = F.embedding(ids, weight, rest)
-      if not y.requires_grad then return y end
-      local flat = ids:reshape(-1):long()
-      local counts = T.bincount(flat, { index_base = o.index_base })
-      local often = T.index_select(counts, flat, { dim = 1, index_base = o.index_base })
-      return scaled_by(y, often:to(y:dtype()):reshape(ids:shape()):unsqueeze(-1))
+      return by_frequency(F.embedding(ids, weight, rest), ids, o.index_base)
     end
     T.no_grad(function()
       local rows = (ids:reshape(-1):unique())
