@@ -49,9 +49,9 @@ static PlStatus statistic_grad(PlMaker *g) {
 PL_OP(norm_statistic,
       .doc = "A statistic of x that a norm has computed, as it is: the mean of n elements, or the reciprocal of their deviation "
              "from mean (without it from 0). Its gradient is that of the statistic as a function of x.",
-      .nin = 3, .nopt = 1, .nout = 1, .nattr = 2, .args = {"statistic", "x", "mean"},
-      .attrs = {A_INT_REQ("n"), A_BOOL("reciprocal", 0)}, .cls = PL_OPAQUE, .batch = pl_batch_leading, .flags = PL_F_POLY | PL_F_INTERNAL,
-      .infer = statistic_infer, .grad = statistic_grad, PL_KERNEL(copy), );
+      .nin = 3, .nopt = 1, .nout = 1, .nattr = 2, .args = {"statistic", "x", "mean"}, .attrs = {A_INT_REQ("n"), A_BOOL("reciprocal", 0)},
+      .cls = PL_OPAQUE, .batch = pl_batch_leading, .flags = PL_F_POLY | PL_F_INTERNAL, .infer = statistic_infer, .grad = statistic_grad,
+      PL_KERNEL(copy), );
 
 /* The statistic s of x, broadcast against it, over n elements; mean: PL_NONE, unless s is a reciprocal deviation from it. */
 static PlVal statistic(PlMaker *g, PlVal s, PlVal x, PlVal mean, int64_t n, bool reciprocal) {
