@@ -283,16 +283,14 @@ describe("tangents", function()
   end)
 
   it("of an op without a derivative are an error only for who asks", function()
-    local x = T.randn({ 4, 2, 3 }, f64):log_softmax(-1)
-    local function ints(list) return T.tensor(list, { dtype = "i64" }) end
-    local targets, lengths, one = ints { { 2 }, { 3 } }, ints { 4, 4 }, ints { 1, 1 }
-    local function loss(a) return T.core.op.ctc_nll(a, targets, lengths, one) end
-    fails("ctc_nll has no derivative that forward mode knows", T.jvp, loss, x, x)
-    fails("ctc_nll has no derivative", T.jvp, function(a) return (loss(a) * 2):sum() end, x, x)
+    local x = T.randn({ 4, 3 }, f64)
+    local function loss(a) return (T.linalg.geqrf(a)) end
+    fails("geqrf has no derivative that forward mode knows", T.jvp, loss, x, x)
+    fails("geqrf has no derivative", T.jvp, function(a) return (loss(a) * 2):sum() end, x, x)
     eq(tangent(function(a)
       loss(a)
-      return loss(a):detach() + a:sum()
-    end, x, x), x:sum():expand(2))
+      return loss(a):detach():sum() * 0 + a:sum()
+    end, x, x), x:sum())
   end)
 end)
 
