@@ -22,6 +22,15 @@ PlkLoop plk_cpu_elementwise_loop(int code, int dtype, bool one_value);
 /* Rough time of an element in units of an addition's. */
 int plk_cpu_elementwise_cost(int code);
 
+/* A member of one or two inputs together with its tangent: ptr[0] is the value, ptr[1] its tangent, then come the inputs, then the
+ * tangents of those that have one, all whole arrays, but for the second input of PLK_DUAL_BY, one value; results are no inputs.
+ * The bits are those of the member and of its gradient with the tangents in place of dy. NULL: there is none. */
+typedef enum PlkDual { PLK_DUAL_FIRST, PLK_DUAL_SECOND, PLK_DUAL_BOTH, PLK_DUAL_BY, PLK_DUAL_KINDS } PlkDual; /* which has a tangent */
+enum { PLK_DUAL_ARRAYS = 6 };
+PlkLoop plk_cpu_elementwise_dual(int code, int dtype, PlkDual kind);
+/* Runs one; steps[k]: bytes from an element of array k to the next; cost: of an element, as above. */
+PlStatus plk_cpu_elementwise_dual_run(PlkLoop loop, char *const *ptr, const uint8_t *steps, int narray, int cost, int64_t n);
+
 /* Several members that run over the same n elements of one dtype, f32 or f64, in one pass over memory: tile by tile, and what
  * passes between them stays in the first-level cache. The bits are those of the members one by one. */
 enum { PLK_EW_MAX_OP = 4 /* the output and three inputs */, PLK_STEPS_TEMPS = 8, PLK_STEPS_ARRAYS = 16 };

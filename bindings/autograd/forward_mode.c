@@ -122,33 +122,106 @@ static int push_alias(lua_State *L, PlTensor *t, const PlKey *k) {
 
 static bool is_plain(const Box *b) { return b && b->t && !b->t->a.symbolic && pl_is_float((PlDtype)b->t->a.dtype); }
 
-/* core.jvp_open(f, x, v) → a key of tangents, and x with the tangent v. Nothing where it is not one tensor and its tangent
- * for a plain function, with gradients on: those calls take the general way. */
-static int t_jvp_open(lua_State *L) {
-  const Box *x = l_box(L, 2), *v = l_box(L, 3);
-  if (pl_state.grad_off || lua_type(L, 1) != LUA_TFUNCTION || !is_plain(x) || !is_plain(v)) return 0;
-  if (x->t->a.dtype != v->t->a.dtype || !pl_shape_equal(&x->t->a, &v->t->a)) return 0;
-  lua_settop(L, 3);
-  push_key(L);
-  PlKey *const *k = lua_touserdata(L, -1);
-  CALL(L, pl_history_refresh(x->t));
-  push_alias(L, x->t, NULL);
-  CALL(L, pl_forward_attach(*k, l_box(L, -1)->t, v->t));
+/* ---- T.jvp ------------------------------------------------------------------------------------------------------------ */
+
+/* Upvalues of T.jvp: what makes keys, then the function for all calls but the common one, what it ends with where a result is not the
+ * common one, and a key's userdata that no call uses. */
+enum { UP_GENERAL = 2, UP_REST, UP_SPARE };
+/* The stack of the common call. */
+enum { AT_F = 1, AT_X, AT_V, AT_KEY, AT_ALIAS, AT_Y };
+
+static int jvp_return(lua_State *L, int status, lua_KContext from) {
+  (void)status;
+  return lua_gettop(L) - (int)from;
+}
+
+/* Is it one tensor and its tangent, for a plain function, with gradients on? */
+static bool is_common(lua_State *L) {
+  const Box *x = l_box(L, AT_X), *v = l_box(L, AT_V);
+  return !pl_state.grad_off && lua_type(L, AT_F) == LUA_TFUNCTION && is_plain(x) && is_plain(v) && x->t->a.dtype == v->t->a.dtype &&
+         pl_shape_equal(&x->t->a, &v->t->a);
+}
+
+/* Pushes a key that closes with its place on the stack. */
+static int open_key(lua_State *L) {
+  PlKey **k = lua_touserdata(L, lua_upvalueindex(UP_SPARE));
+  if (k && !*k) {
+    lua_pushvalue(L, lua_upvalueindex(UP_SPARE));
+    CALL(L, pl_forward_key_new(k, pl_key_top_level() + 1));
+  } else {
+    push_key(L);
+    lua_pushvalue(L, -1);
+    lua_replace(L, lua_upvalueindex(UP_SPARE)); /* the next call's, unless it runs inside of this one */
+  }
+  lua_toclose(L, -1);
+  return 1;
+}
+
+/* y has a dense tangent in memory that v does not have, and f made both: pushes the tangent. */
+static bool push_common(lua_State *L, const PlKey *k) {
+  const Box *y = l_box(L, AT_Y), *given = l_box(L, AT_V);
+  PlTensor *t;
+  if (pl_state.grad_off || !is_plain(y) || !is_plain(given)) return false;
+  CALL(L, pl_forward_tangent(k, y->t, &t));
+  if (!t || !t->a.contiguous || t->a.symbolic || t->storage == given->t->storage) return false;
+  if (y->t->more || t->more || t->node || y->t->base || t->base) { /* others track them */
+    push_alias(L, t, k);
+    push_alias(L, y->t, k);
+    lua_replace(L, AT_Y); /* now: y holds the tangent until it has a box */
+    return true;
+  }
+  Box *b = l_new_box(L);
+  b->t = pl_retain(t);
+  return true;
+}
+
+static int jvp_end(lua_State *L, int status, lua_KContext ctx) {
+  (void)status, (void)ctx;
+  PlKey **k = lua_touserdata(L, AT_KEY);
+  if (push_common(L, *k)) {
+    PlKey *ended = *k;
+    *k = NULL;
+    pl_key_close(ended);
+    pl_key_release(ended);
+    l_kept_sweep(L, l_kept(L));
+    return 2;
+  }
+  lua_pushvalue(L, lua_upvalueindex(UP_REST));
+  lua_pushvalue(L, AT_KEY);
+  lua_pushvalue(L, AT_Y);
+  lua_pushvalue(L, AT_V);
+  lua_callk(L, 3, 2, 0, NULL);
   return 2;
 }
 
-/* core.jvp_results(key, y, v) → y without tangent, its tangent. Nothing where y is not one tensor with a dense tangent in memory
- * that the given v does not have. */
-static int t_jvp_results(lua_State *L) {
-  const PlKey *k = to_key(L);
-  const Box *y = l_box(L, 2), *given = l_box(L, 3);
-  PlTensor *t;
-  if (pl_state.grad_off || !is_plain(y) || !is_plain(given)) return 0;
-  CALL(L, pl_forward_tangent(k, y->t, &t));
-  if (!t || !t->a.contiguous || t->a.symbolic || t->storage == given->t->storage) return 0;
-  push_alias(L, y->t, k);
-  push_alias(L, t, k);
-  return 2;
+static int t_jvp(lua_State *L) {
+  if (!is_common(L)) {
+    lua_pushvalue(L, lua_upvalueindex(UP_GENERAL));
+    lua_insert(L, 1);
+    lua_callk(L, lua_gettop(L) - 1, LUA_MULTRET, 0, jvp_return);
+    return jvp_return(L, LUA_OK, 0);
+  }
+  lua_settop(L, AT_V);
+  open_key(L);
+  PlTensor *x = l_box(L, AT_X)->t;
+  CALL(L, pl_history_refresh(x));
+  push_alias(L, x, NULL);
+  CALL(L, pl_forward_attach(*(PlKey **)lua_touserdata(L, AT_KEY), l_box(L, AT_ALIAS)->t, l_box(L, AT_V)->t));
+  lua_pushvalue(L, AT_F);
+  lua_pushvalue(L, AT_ALIAS);
+  lua_callk(L, 1, 1, 0, jvp_end);
+  return jvp_end(L, LUA_OK, 0);
+}
+
+/* core.jvp_function(general, rest) → T.jvp: bookkeeping of the common call is here, general(f, primals, tangents) makes all others;
+ * rest(key, y, v) → y, its tangent, where y is not one tensor with a dense tangent of its own */
+static int t_jvp_function(lua_State *L) {
+  lua_settop(L, 2);
+  lua_pushvalue(L, lua_upvalueindex(UP_KEYS));
+  lua_insert(L, 1);
+  lua_pushnil(L);
+  lua_pushcclosure(L, t_jvp, UP_SPARE);
+  return 1;
 }
 
 /* core.forward_attach(key, x, v): v is the tangent of x */
@@ -189,13 +262,8 @@ static int t_forward_runs(lua_State *L) {
 }
 
 void l_forward_register(lua_State *L) {
-  static const luaL_Reg functions[] = {{"forward_key", t_forward_key},
-                                       {"forward_attach", t_forward_attach},
-                                       {"tangent", t_tangent},
-                                       {"forward_runs", t_forward_runs},
-                                       {"jvp_open", t_jvp_open},
-                                       {"jvp_results", t_jvp_results},
-                                       {NULL, NULL}};
+  static const luaL_Reg functions[] = {{"forward_key", t_forward_key},   {"forward_attach", t_forward_attach}, {"tangent", t_tangent},
+                                       {"forward_runs", t_forward_runs}, {"jvp_function", t_jvp_function},     {NULL, NULL}};
   luaL_newmetatable(L, "perilune.GradKey"); /* or the one that is there */
   luaL_setfuncs(L, functions, UP_KEYS);
 }

@@ -146,6 +146,24 @@ static int key_attached(lua_State *L) {
   return 1;
 }
 
+/* Argument 1 of a metamethod whose upvalue is the metatable; NULL: it is something else. */
+static KeyBox *own_box(lua_State *L) {
+  KeyBox *b = lua_touserdata(L, 1);
+  if (!b || !lua_getmetatable(L, 1)) return NULL;
+  if (!lua_rawequal(L, -1, lua_upvalueindex(1))) b = NULL;
+  lua_pop(L, 1);
+  return b;
+}
+
+static int key_ends(lua_State *L) { /* __close */
+  KeyBox *b = own_box(L);
+  if (b && b->k) {
+    pl_key_close(b->k);
+    l_kept_sweep(L, l_kept(L));
+  }
+  return 0;
+}
+
 static int key_close(lua_State *L) {
   KeyBox *b = luaL_testudata(L, 1, "perilune.GradKey");
   if (b && b->k) {
@@ -156,7 +174,7 @@ static int key_close(lua_State *L) {
 }
 
 static int key_gc(lua_State *L) {
-  KeyBox *b = luaL_testudata(L, 1, "perilune.GradKey");
+  KeyBox *b = own_box(L);
   if (b && b->k) {
     PlKey *k = b->k;
     b->k = NULL;
@@ -221,9 +239,11 @@ void l_key_register(lua_State *L) {
   lua_setfield(L, -2, "__index");
   lua_pushcfunction(L, key_newindex);
   lua_setfield(L, -2, "__newindex");
-  lua_pushcfunction(L, key_gc);
+  lua_pushvalue(L, -1);
+  lua_pushcclosure(L, key_gc, 1);
   lua_setfield(L, -2, "__gc");
-  lua_pushcfunction(L, key_close);
+  lua_pushvalue(L, -1);
+  lua_pushcclosure(L, key_ends, 1);
   lua_setfield(L, -2, "__close");
   lua_pushcfunction(L, key_tostring);
   lua_setfield(L, -2, "__tostring");

@@ -27,6 +27,7 @@ bool pl_forward_runs(void) {
 
 PlStatus pl_forward_set(PlKey *k, const char *name, PlTensor *y, PlTensor *tangent) {
   PlNode *n;
+  if (!y->node && !y->base && !y->a.symbolic) return pl_node_tangent(y, k, name, tangent);
   PlStatus s = pl_node_new(&n, k, PL_NODE_TANGENT, 0, 0, 0);
   if (s != PL_OK) {
     pl_tensor_release(tangent);

@@ -6,6 +6,7 @@
 #include "engine/call/thread_state.h"
 #include "engine/grad/forward_mode.h"
 #include "engine/grad/gradient_graph_cache.h"
+#include "engine/ops/names.h"
 #include "kernels/elementwise.h"
 #include "kernels/elementwise_codes.h"
 
@@ -26,17 +27,28 @@ enum {
 _Static_assert((int)TEMPS <= (int)PLK_STEPS_ARRAYS, "arrays of a program");
 
 typedef struct Program {
+  int op;           /* its number */
   PlForward *graph; /* holds the attributes of the steps */
   PlAttrs *attrs;   /* of the op */
-  int passes;       /* the argument whose tangent is that of the value itself; -1: the last step makes it */
+  PlkLoop dual;     /* both in one loop, where there is one: over value, tangent, arguments, tangents of arguments */
+  uint8_t bytes[PLK_DUAL_ARRAYS];
+  int passes; /* the argument whose tangent is that of the value itself; -1: the last step makes it */
   PlkSteps steps;
   PlkStep step[MAX_STEPS];
   _Alignas(8) char number[MAX_NUMBERS][8];
 } Program;
 
+/* What an op without attributes was called with last, and the program for that: what finds it in a few instructions. */
+typedef struct Recent {
+  uint64_t head;
+  Program *program;
+} Recent;
+static _Thread_local Recent *recent; /* PL_NOP of them */
+
 static void drop_program(void *p) {
   Program *own = p;
   if (!own) return;
+  if (recent && recent[own->op].program == own) recent[own->op].program = NULL;
   pl_forward_graph_release(own->graph);
   if (own->attrs) pl_pool_put(own->attrs, pl_attrs_size(own->attrs));
   free(own);
@@ -49,7 +61,11 @@ void pl_forward_pointwise_stats(int64_t *hits, int64_t *misses, int64_t *entries
   *misses = cache.misses;
   *entries = cache.entries;
 }
-void pl_forward_pointwise_end(void) { pl_grad_graph_cache_end(&cache); }
+void pl_forward_pointwise_end(void) {
+  pl_grad_graph_cache_end(&cache);
+  free(recent);
+  recent = NULL;
+}
 
 /* ---- a call --------------------------------------------------------------------------------------------------- */
 
@@ -99,9 +115,13 @@ static bool find_roles(Call *c) {
   return c->like && c->key;
 }
 
-static void key_of(const Call *c, PlGradGraphKey *k) {
+static inline uint64_t head_of(const Call *c) {
   uint64_t head = (uint64_t)c->nin | (uint64_t)c->in[0]->a.dtype << 8;
   for (int i = 0; i < c->nin; i++) head |= (uint64_t)(c->role[i] | c->in[i]->a.weak << 3) << (16 + 8 * i);
+  return head;
+}
+
+static void key_of(const Call *c, uint64_t head, PlGradGraphKey *k) {
   memcpy(k->b, &head, sizeof head);
   k->n = sizeof head;
   k->over = false;
@@ -186,6 +206,17 @@ static bool place_node(Program *p, Places *w, int i, int dtype) {
   return add_step(p, dtype, code, n->attrs, n->nin, at, one, out);
 }
 
+static void find_dual(Program *p, const Call *c, int code) {
+  if (code < 0 || c->nin > 2 || c->role[0] & ONE) return;
+  const bool first = (c->role[0] & MOVES) != 0, second = c->nin == 2 && (c->role[1] & MOVES), one = c->nin == 2 && (c->role[1] & ONE);
+  p->dual = plk_cpu_elementwise_dual(code, c->in[0]->a.dtype,
+                                     one       ? PLK_DUAL_BY
+                                     : !second ? PLK_DUAL_FIRST
+                                     : first   ? PLK_DUAL_BOTH
+                                               : PLK_DUAL_SECOND);
+  for (int k = 0; k < PLK_DUAL_ARRAYS; k++) p->bytes[k] = (uint8_t)(one && k == 3 ? 0 : p->steps.size);
+}
+
 static bool compile_in(Program *p, const Call *c, Places *w) {
   const PlGradGraph *g = w->g;
   const int nin = c->nin, dtype = c->in[0]->a.dtype;
@@ -202,6 +233,7 @@ static bool compile_in(Program *p, const Call *c, Places *w) {
   }
   w->at[nin] = VALUE;
   const int code = member(c->op, c->attrs);
+  find_dual(p, c, code);
   if (code < 0 || !add_step(p, dtype, code, p->attrs, nin, at, one, VALUE)) return false;
   for (int i = 0; i < g->nnodes; i++)
     if (!place_node(p, w, i, dtype)) return false;
@@ -238,6 +270,7 @@ static PlStatus compile(const Call *c, PlTensor *y, Program **out) {
   if (room) {
     w.at = (int *)(void *)room;
     w.one = (bool *)(room + nvals * sizeof(int));
+    p->op = pl_op_id(c->op);
     p->graph = graph;
     p->steps.arrays = TEMPS;
     p->steps.size = pl_dtype_size((PlDtype)c->in[0]->a.dtype);
@@ -270,7 +303,14 @@ static PlStatus run(const Call *c, Program *p, PlTensor **out) {
   PL_TRY(result_like(&y, c->like));
   PlStatus s = p->passes < 0 ? result_like(&t, c->like) : PL_OK;
   if (p->passes >= 0) t = pl_retain(c->v[p->passes]);
-  if (s == PL_OK) {
+  if (s == PL_OK && p->dual && p->passes < 0) {
+    char *at[PLK_DUAL_ARRAYS] = {y->a.data, t->a.data};
+    int n = 2;
+    for (int i = 0; i < c->nin; i++) at[n++] = c->in[i]->a.data;
+    for (int i = 0; i < c->nin; i++)
+      if (c->v[i]) at[n++] = c->v[i]->a.data;
+    s = plk_cpu_elementwise_dual_run(p->dual, at, p->bytes, n, (int)p->steps.cost, y->a.numel);
+  } else if (s == PL_OK) {
     char *at[TEMPS];
     for (int i = 0; i < MAX_ARGS; i++) {
       at[i] = c->in[i < c->nin ? i : 0]->a.data;
@@ -284,7 +324,7 @@ static PlStatus run(const Call *c, Program *p, PlTensor **out) {
   if (s == PL_OK) {
     PlTensor *v = t;
     t = NULL;
-    s = pl_forward_set(c->key, c->op->name, y, v);
+    s = pl_node_tangent(y, c->key, c->op->name, v);
   }
   pl_tensor_release(t);
   if (s != PL_OK) pl_tensor_release(y);
@@ -305,11 +345,20 @@ PlStatus pl_forward_pointwise(const PlOp *op, PlTensor *const *in, int nin, cons
   }
   PlGradGraphKey k;
   void *found;
-  key_of(&c, &k);
+  const int id = pl_op_id(op);
+  const uint64_t head = head_of(&c);
+  if (PL_UNLIKELY(!recent) && !(recent = calloc(PL_NOP, sizeof *recent))) PL_FAIL(PL_ERR_OOM, "out of memory for a program of tangents");
+  if (recent[id].program && recent[id].head == head) {
+    cache.hits++;
+    *done = true;
+    return run(&c, recent[id].program, out);
+  }
+  key_of(&c, head, &k);
   if (k.over) return PL_OK;
   PL_TRY(pl_grad_graph_cache_open(&cache));
   if (pl_grad_graph_cache_find(&cache, op, &k, &found)) {
     if (!found) return PL_OK;
+    if (!op->nattr) recent[id] = (Recent){head, found};
     *done = true;
     return run(&c, found, out);
   }

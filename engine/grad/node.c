@@ -41,6 +41,33 @@ PlStatus pl_node_new(PlNode **out, PlKey *key, PlNodeKind kind, uint32_t nin, ui
   return PL_OK;
 }
 
+/* With every op of a function of T.jvp: no memory that is not needed is cleared. */
+PlStatus pl_node_tangent(PlTensor *y, PlKey *key, const char *name, PlTensor *tangent) {
+  const size_t size = node_size(0, 0, 0);
+  PlNode *n = pl_pool_get(size);
+  if (PL_UNLIKELY(!n)) {
+    pl_tensor_release(tangent);
+    PL_FAIL(PL_ERR_OOM, "out of memory for a tangent");
+  }
+  *n = (PlNode){.refs = 1,
+                .kind = PL_NODE_TANGENT,
+                .seq = ++pl_state.seq,
+                .key = key,
+                .prev = key->tape.prev,
+                .next = &key->tape,
+                .name = name,
+                .grad = tangent,
+                .slots = (PlSlot *)(void *)(n + 1),
+                .dests = (PlEdge *)(void *)(n + 1),
+                .saved = (PlSaved *)(void *)(n + 1)};
+  n->prev->next = n;
+  key->tape.prev = n;
+  if (PL_UNLIKELY(pl_state.watch != NULL)) pl_state.watch->recorded(n);
+  y->node = n;
+  y->slot = 0;
+  return PL_OK;
+}
+
 void pl_node_link(PlNode *n, uint32_t i, PlNode *to, uint32_t slot) {
   n->dests[i].node = to;
   n->dests[i].slot = slot;
@@ -117,6 +144,14 @@ static void node_free(PlNode *n) {
 
 void pl_node_release(PlNode *n) {
   if (!n || --n->refs) return;
+  if (n->kind == PL_NODE_TANGENT && !n->checkpoint && !n->hooked) { /* it leads on to nothing but by its tensor's history */
+    PlTensor *tangent = n->grad;
+    n->prev->next = n->next;
+    n->next->prev = n->prev;
+    pl_pool_put(n, node_size(0, 0, 0));
+    pl_tensor_release(tangent);
+    return;
+  }
   n->link = dead;
   dead = n;
   if (reaping) return;

@@ -126,6 +126,8 @@ struct PlKey {
 
 /* ---- nodes ---- */
 PlStatus pl_node_new(PlNode **out, PlKey *key, PlNodeKind kind, uint32_t nin, uint32_t nout, uint32_t nsaved);
+/* y, which has no entries yet, gets one: its tangent under key, which is taken. */
+PlStatus pl_node_tangent(PlTensor *y, PlKey *key, const char *name, PlTensor *tangent);
 void pl_node_release(PlNode *n); /* iterative: chains of any depth */
 /* Frees saved tensors, rule and edges; the node object stays until its last reference. */
 void pl_node_clear(PlNode *n);

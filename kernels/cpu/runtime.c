@@ -187,6 +187,7 @@ PlStatus plk_parallel(int64_t n, int64_t block, PlkBody body, void *ctx) {
                                  plk_ew_f64_##v,   \
                                  plk_ew_f16_##v,   \
                                  plk_ew_bf16_##v,  \
+                                 plk_ew_dual_##v,  \
                                  plk_ew_where_##v, \
                                  plk_ew_copy_##v,  \
                                  plk_ew_cast_##v,  \

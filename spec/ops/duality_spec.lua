@@ -1,11 +1,11 @@
 -- SPDX-License-Identifier: MIT
 -- Forward mode against reverse mode, of every differentiable op in every variant of its row, of the functions made of
--- ops, and of modules with random options: spec/support/duality.lua says what is compared.
+-- ops, and of modules with random options: spec/ops/duality.lua says what is compared.
 
 local T = require "perilune"
 local support = require "spec.ops.support"
 local random = require "spec.support.random"
-local duality = require "spec.support.duality"
+local duality = require "spec.ops.duality"
 
 local root = (os.getenv("PERILUNE_ROOT") or ".") .. "/spec/fixtures/"
 

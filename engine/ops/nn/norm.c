@@ -95,7 +95,10 @@ static PlVal symmetric_part(PlMaker *g, const PlOp *bwd, int nin, const PlVal *i
   return out[0];
 }
 static PlVal times(PlMaker *g, PlVal v, PlVal weight) {
-  return v == PL_NONE || weight == PL_NONE ? v : pl_g_cast(g, g_mul(g, v, weight), (PlDtype)g->outd[0].dtype);
+  if (v == PL_NONE || weight == PL_NONE) return v;
+  const PlDtype to = (PlDtype)g->outd[0].dtype;
+  const bool same = (PlDtype)g->in[0]->dtype == to && (PlDtype)g->in[1]->dtype == to;
+  return same ? g_mul(g, v, weight) : pl_g_cast(g, g_mul(g, v, weight), to);
 }
 static PlStatus layer_norm_tangent(PlMaker *g) {
   PlVal in[5] = {g->dy[0], g->x[0], g->y[1], g->y[2], PL_NONE};

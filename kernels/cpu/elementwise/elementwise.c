@@ -198,6 +198,36 @@ PlkLoop plk_cpu_elementwise_loop(int code, int dtype, bool one_value) {
   return dtype == PL_F32 ? isa->f32[code] : isa->f64[code];
 }
 
+/* ---- with tangents ---- */
+
+PlkLoop plk_cpu_elementwise_dual(int code, int dtype, PlkDual kind) {
+  return dtype > PL_F64 ? NULL : plk_isa_tables()->dual[code][dtype][kind];
+}
+
+typedef struct DualRun {
+  PlkLoop loop;
+  char *const *ptr;
+  const uint8_t *steps;
+  int narray;
+} DualRun;
+
+static PlStatus dual_body(void *ctx, int64_t begin, int64_t end) {
+  const DualRun *r = ctx;
+  char *ptr[PLK_DUAL_ARRAYS];
+  for (int k = 0; k < r->narray; k++) ptr[k] = r->ptr[k] + begin * r->steps[k];
+  r->loop(ptr, NULL, end - begin, &no_attrs);
+  return PL_OK;
+}
+
+PlStatus plk_cpu_elementwise_dual_run(PlkLoop loop, char *const *ptr, const uint8_t *steps, int narray, int cost, int64_t n) {
+  if (n < PLK_GRAIN || n * cost < PARALLEL_COST) {
+    loop(ptr, NULL, n, &no_attrs);
+    return PL_OK;
+  }
+  DualRun r = {loop, ptr, steps, narray};
+  return plk_parallel(n, PLK_EW_DIRECT, dual_body, &r);
+}
+
 /* ---- several in one pass ---- */
 
 enum { STEP_BYTES = 4096 };

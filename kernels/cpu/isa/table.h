@@ -29,12 +29,13 @@ typedef struct PlkRandomLoops {
 
 typedef struct PlkIsa {
   const char *name;
-  const PlkLoop *f32, *f64;           /* [PLK_NEW]; NULL: no loop at this level */
-  const PlkLoop *f16, *bf16;          /* [PLK_NEW], of halves as they are stored; NULL: they are widened for the loop of f32 */
-  const PlkLoop *where;               /* by log2 of the element size */
-  const PlkLoop *copy;                /* likewise */
-  const PlkLoop (*cast)[PLK_NCAST];   /* [from][to], see plk_cast_index */
-  const PlkLoop (*integer)[PLK_NINT]; /* integers and bool: [PLK_NEW][i8, i16, i32, i64, u8, bool] */
+  const PlkLoop *f32, *f64;                 /* [PLK_NEW]; NULL: no loop at this level */
+  const PlkLoop *f16, *bf16;                /* [PLK_NEW], of halves as they are stored; NULL: they are widened for the loop of f32 */
+  const PlkLoop (*dual)[2][PLK_DUAL_KINDS]; /* with tangents: [PLK_NEW][f32, f64][PlkDual] */
+  const PlkLoop *where;                     /* by log2 of the element size */
+  const PlkLoop *copy;                      /* likewise */
+  const PlkLoop (*cast)[PLK_NCAST];         /* [from][to], see plk_cast_index */
+  const PlkLoop (*integer)[PLK_NINT];       /* integers and bool: [PLK_NEW][i8, i16, i32, i64, u8, bool] */
   const PlkConvert *convert;
   const PlkRandomLoops *random;
 } PlkIsa;
@@ -49,6 +50,7 @@ typedef struct PlkIsa {
   extern const PlkLoop plk_ew_f64_##level[];                      \
   extern const PlkLoop plk_ew_f16_##level[];                      \
   extern const PlkLoop plk_ew_bf16_##level[];                     \
+  extern const PlkLoop plk_ew_dual_##level[][2][PLK_DUAL_KINDS];  \
   extern const PlkLoop plk_ew_where_##level[4];                   \
   extern const PlkLoop plk_ew_copy_##level[4];                    \
   extern const PlkLoop plk_ew_cast_##level[PLK_NCAST][PLK_NCAST]; \

@@ -35,15 +35,7 @@ return function(T, core)
   -- T.vmap, T.jit and itself.
   --   local _, jv = T.jvp(function(x) return x * x:sum() end, T.tensor { 1, 2 }, T.tensor { 1, 0 })
   --   print(jv)  --> {4., 2.}  -- f32[2] cpu
-  T.jvp = function(f, primals, given)
-    local simple <close>, x = core.jvp_open(f, primals, given) -- the common case: the bookkeeping in two calls
-    if simple then
-      local y = f(x)
-      local out, v = core.jvp_results(simple, y, given)
-      if out then return out, v end
-      v = tangents(simple, y, { given })
-      return strip(y, simple), v
-    end
+  T.jvp = core.jvp_function(function(f, primals, given)
     tree.check_function("jvp", f)
     local args = tree.arguments("jvp", primals)
     local vs = S.directions("jvp", "the tangent", args, given)
@@ -51,7 +43,10 @@ return function(T, core)
       local jv = tangents(key, y, vs)
       return strip(y, key), jv
     end)
-  end
+  end, function(key, y, given)
+    local v = tangents(key, y, { given })
+    return strip(y, key), v
+  end)
 
   --- T.linearize(f, x, …) → y, push
   -- push(v, …) → J v at x, with one tangent for each argument (none means zero), as often as wanted: f runs once, and
