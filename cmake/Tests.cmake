@@ -189,7 +189,7 @@ if(PL_BUSTED AND runner)
   # the k-th on), where Lua makes an object, or nowhere. All at every place: cmake -DPERILUNE_COLLECTOR=ON, ctest -L collector-long
   option(PERILUNE_COLLECTOR "ctest -L collector-long: collections at every place, for an hour" OFF)
   set(kept autograd/keys autograd/promises autograd/higher_order autograd/corners autograd/aliases autograd/functional autograd/vmap
-      autograd/manager jit/trace jit/aliases jit/call jit/guards jit/inplace jit/second_order jit/training jit/transforms
+      autograd/manager autograd/forward_mode jit/trace jit/aliases jit/call jit/guards jit/inplace jit/second_order jit/training jit/transforms
       kernels/copies nn/hooks fuzz/programs_found)
   foreach(name IN LISTS kept)
     if(NOT EXISTS "${src}/spec/${name}_spec.lua")
