@@ -60,6 +60,9 @@ static bool is_leaf(const PlTensor *t) {
   return t->node && pl_entry_get(t, pl_key_ambient(), &node, &slot) && node->kind == PL_NODE_LEAF;
 }
 
+/* Does a backward go on here? A leaf that no longer requires a gradient keeps its .grad, in a node of its own. */
+static inline bool is_tracked(const PlTensor *t) { return (t->node || t->more) && pl_tensor_requires_grad(t); }
+
 /* Notes captured value k, whose tensor becomes the program's. A node that the program records holds the flow: a tensor that is
  * written with its results must not be held by the flow in turn. Leaves are never written so. */
 static PlStatus keep_real(Program *p, PlGraph *f, PlGVal k) {
@@ -71,7 +74,7 @@ static PlStatus keep_real(Program *p, PlGraph *f, PlGVal k) {
     f->vals[k].real = alias;
   }
   p->real[p->ncaptured] = real;
-  p->tracked[p->ncaptured] = real->node != NULL;
+  p->tracked[p->ncaptured] = is_tracked(real);
   p->captured[p->ncaptured++] = k;
   return PL_OK;
 }
@@ -236,7 +239,7 @@ bool l_program_same(const Program *p) {
   if (!pl_graph_leaves_same(f, p->joint ? p->leaf_at : NULL)) return false; /* with a joint, backward may run outside */
   for (int32_t k = 0; k < p->ncaptured; k++) {
     if (pl_history_current(&p->real[k], 1) != PL_OK) return false; /* the new trace says why */
-    if (p->tracked[k] != (p->real[k]->node != NULL)) return false;
+    if (p->tracked[k] != is_tracked(p->real[k])) return false;
   }
   return true;
 }

@@ -14,6 +14,18 @@ static bool same_outputs(const Program *p, const PlGVal *grads) {
   return true;
 }
 
+/* What was captured is watched by the script's own tensors. The notes have other handles on the memory of some, which do not
+ * hear that a gradient is wanted from now on. */
+static void same_captured(Program *to, const Program *p) {
+  for (int32_t i = 0; i < to->ncaptured; i++) {
+    const PlTensor *is = to->real[i], *was = i < p->ncaptured && p->captured[i] == to->captured[i] ? p->real[i] : NULL;
+    if (!was || was == is || was->storage != is->storage || was->a.data != is->a.data || !pl_shape_equal(&was->a, &is->a)) continue;
+    pl_tensor_release(to->real[i]);
+    to->real[i] = pl_retain(p->real[i]);
+    to->tracked[i] = p->tracked[i];
+  }
+}
+
 /* Takes g. */
 static PlStatus fill(Program *to, const Program *p, PlGraph *g) {
   to->f = g;
@@ -23,7 +35,9 @@ static PlStatus fill(Program *to, const Program *p, PlGraph *g) {
   if (!to->leaf_at) PL_FAIL(PL_ERR_OOM, "jit: out of memory");
   memcpy(to->leaf_at, p->leaf_at, (size_t)g->nleaves * sizeof *to->leaf_at);
   PL_TRY(pl_graph_set_outputs(g, p->f->noutputs, p->f->outputs));
-  return l_program_settle(to, g);
+  PL_TRY(l_program_settle(to, g));
+  same_captured(to, p);
+  return PL_OK;
 }
 
 /* ---- functions that are called again ------------------------------------------------------------------------------ */
