@@ -70,6 +70,9 @@ static void watch_calls(lua_State *L, lua_Debug *ar);
  * does and yields would be frozen. Those that begin inside have our hook. */
 static void check_coroutine(lua_State *L, lua_Debug *ar, lua_CFunction f) {
   lua_State *other = NULL;
+  /* nor could a function that is called again as a whole give and get there what it did */
+  if (f == tracing->yield || f == tracing->wrapped || f == tracing->resume)
+    pl_calls_spoil(tracing->graph, "it runs a coroutine inside of a function");
   if (f == tracing->yield && L == tracing->L)
     l_error_as(L, PL_ERR_TRACE, "coroutine.yield in a traced function would leave the trace open; yield outside of it");
   if (f == tracing->wrapped && lua_getupvalue(L, -1, 1)) {

@@ -146,7 +146,7 @@ static PlTensor *view(lua_State *L, const PlOp *op, int n, const int64_t *attrs)
 /* Messages speak of the tensor as it was indexed: `whole` and its dimension `axis`. */
 static PlTensor *take_range(lua_State *L, PlTensor *t, int dim, const Item *it, PlTensor *whole, int axis) {
   int64_t n = t->a.shape[dim], from = it->a, to = it->b;
-  if (from < 0 || to < 0) l_saw(t, dim);
+  if (from < 0 || to < 0 || to == from - 1) l_saw(t, dim); /* an empty one is the same slice wherever it is */
   if (it->step < 1) l_error(L, "index: a step of %lld in dimension %d; steps are positive, use flip", (long long)it->step, axis + 1);
   if (from < 0) from += n + 1;
   if (to < 0) to += n + 1;

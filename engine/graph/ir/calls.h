@@ -70,6 +70,8 @@ void pl_calls_free(PlCalls *c); /* NULL is fine */
 void pl_calls_close(PlGraph *f);
 /* The calls cannot be made again: why (a format, as printf's). */
 void pl_calls_refuse(PlGraph *f, const char *why, ...) __attribute__((format(printf, 2, 3)));
+/* If a function runs that is to be called again: it cannot be. */
+void pl_calls_spoil(PlGraph *f, const char *why);
 /* The function sees a size of t. */
 void pl_calls_saw(PlTensor *t, int dim);
 

@@ -38,6 +38,14 @@ void pl_calls_refuse(PlGraph *f, const char *why, ...) {
   if (!c->refused) c->refused = "out of memory";
 }
 
+void pl_calls_spoil(PlGraph *f, const char *why) {
+  PlCalls *c = f ? f->calls : NULL;
+  if (!c || c->refused || !c->inside) return;
+  c->inside = false;
+  pl_calls_refuse(f, "%s", why);
+  c->inside = true;
+}
+
 /* ---- tensors ------------------------------------------------------------------------------------------------- */
 
 static uint32_t slot_of(const PlCalls *c, const PlTensor *t) {

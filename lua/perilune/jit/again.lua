@@ -4,6 +4,7 @@
 -- @module perilune.jit.again
 local core = require "perilune.core"
 local options = require "perilune.options"
+local guards = require "perilune.jit.guards"
 
 local again = {}
 
@@ -100,7 +101,7 @@ local function finish(noted, call, objects, n, ok, ...)
   end
   noted.results, noted.n = packed_template(count, out, objects, ...), count
   local after = packed_template(n, {}, objects, table.unpack(noted.given, 1, n))
-  local intact = noted.results and same_all(noted.args, after)
+  local intact = noted.results and same_all(noted.args, after) and not (noted.seen and guards.changed(noted.seen))
   noted.given = nil
   local k = core.jit_again_end(call, intact or false, noted.tensors, out)
   noted.tensors = nil
@@ -116,6 +117,8 @@ local function call(f, objects, ...)
   local begun = core.jit_again_begin()
   if not begun then return f(...) end
   local noted = { f = f, args = args, tensors = tensors, given = table.pack(...) }
+  -- the script's functions among them may have something from around them; what they put there the calls would not tell
+  noted.seen = objects and guards.take(f, noted.given, n)
   return finish(noted, begun, objects, n, pcall(f, ...))
 end
 
@@ -138,6 +141,8 @@ function again.repeater(list)
   return list and function(k, tensors)
     local noted, out = list[k], {}
     local args = {}
+    local name = noted.seen and guards.changed(noted.seen)
+    if name then error(name .. " has changed since", 0) end
     for i, t in ipairs(noted.args) do args[i] = fill(t, tensors) end
     local results = table.pack(noted.f(table.unpack(args, 1, #noted.args)))
     local got = results.n == noted.n and packed_template(results.n, out, true, table.unpack(results, 1, results.n))

@@ -34,6 +34,17 @@ local function own_function(f)
   return info.what == "C" or info.source:sub(2, 1 + #here) == here
 end
 
+-- Functions, and what is called like one, that a function of perilune's or of C has around itself: T.vmap(f), T.grad(f)
+-- and their like call f.
+local function scan_wrapped(f, path, visit)
+  for i = 1, 255 do
+    local name, value = getupvalue(f, i)
+    if not name then return end
+    local meta = type(value) == "table" and getmetatable(value)
+    if type(value) == "function" or type(meta) == "table" and rawget(meta, "__call") then visit(value, path) end
+  end
+end
+
 -- A class of perilune's modules with nothing of the script's in it. Classes of the script are looked at.
 local function is_library_class(t)
   if rawget(t, "__perilune_module") ~= true then return false end
@@ -245,9 +256,10 @@ function guards.take(f, args, n)
   end
   local function look(v, path, all)
     if type(v) == "function" then
-      if not own_function(v) then scan_function(list, v, path, visit) end
-    elseif opaque(v) then -- of an optimizer, which tensors it updates
+      if own_function(v) then scan_wrapped(v, path, visit) else scan_function(list, v, path, visit) end
+    elseif opaque(v) then -- of an optimizer, which tensors it updates; of a jitted function, that
       opaques[#opaques + 1] = { v, path }
+      if getmetatable(v).__name == "jit" then visit(rawget(v, "root"), path) end
       for k, group in ipairs(rawget(v, "param_groups") or {}) do
         scan_table(list, group.params, { { { path, "param_groups" }, k }, "params" })
       end

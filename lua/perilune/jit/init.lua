@@ -193,8 +193,8 @@ local function make_quick(self, t, args, tensors)
     end
   end
   local live = #t.live > 0
-  local o = self.opts -- in less memory, or with other sums, only the graph runs
-  local written = not (live or o.mirror or o.by_node or o.unsafe_math) and self.f or nil
+  local o = self.opts -- in less memory, with other sums, or gradients outside (other last bits), only the graph runs
+  local written = not (live or o.mirror or o.by_node or o.unsafe_math or t.tracked > 0) and self.f or nil
   local q = core.jit_quick(t.program, g.watch, live and ready or nil, live and undo or nil, t, constants, results,
     written, table.unpack(args, 1, args.n))
   if not q then return end
