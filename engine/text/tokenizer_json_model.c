@@ -83,6 +83,25 @@ static PlStatus read_merge(PlTokReader *r, const json_t *m, int32_t rank) {
   return PL_OK;
 }
 
+/* merge_ranks, which only perilune writes: a rank for each merge, where several have the same one. Of those of one rank the leftmost
+ * comes first, as sentencepiece and tiktoken have it, who rank what a merge makes. Without it merges are ranked by their order. */
+static PlStatus read_merges(PlTokReader *r, const json_t *merges, const json_t *ranks) {
+  size_t n = json_array_size(merges);
+  json_int_t last = 0;
+  if (n > PL_TOK_MAX_ID) return pl_tok_bad(r, "too many merges");
+  if (!pl_tok_absent(ranks) && (!json_is_array(ranks) || json_array_size(ranks) != n))
+    return pl_tok_bad(r, "model.merge_ranks must be an array of a rank for each merge");
+  PL_TRY(pl_bpe_room(&r->t->model, n));
+  for (size_t i = 0; i < n; i++) {
+    const json_t *v = json_array_get(ranks, i);
+    json_int_t rank = pl_tok_absent(ranks) ? (json_int_t)i : json_is_integer(v) ? json_integer_value(v) : -1;
+    if (rank < last || rank > (json_int_t)i) return pl_tok_bad(r, "model.merge_ranks must be integers that do not fall");
+    last = rank;
+    PL_TRY(read_merge(r, json_array_get(merges, i), (int32_t)rank));
+  }
+  return PL_OK;
+}
+
 static PlStatus find_unknown(PlTokReader *r, const json_t *o) {
   const json_t *v = json_object_get(o, "unk_token");
   if (pl_tok_absent(v)) return PL_OK;
@@ -112,10 +131,7 @@ static PlStatus read_bpe(PlTokReader *r, const json_t *o) {
   const json_t *merges = json_object_get(o, "merges");
   if (!json_is_array(merges)) return pl_tok_bad(r, "model.merges must be an array");
   PL_TRY(read_vocab(r, json_object_get(o, "vocab")));
-  size_t n = json_array_size(merges);
-  if (n > PL_TOK_MAX_ID) return pl_tok_bad(r, "too many merges");
-  PL_TRY(pl_bpe_room(m, n));
-  for (size_t i = 0; i < n; i++) PL_TRY(read_merge(r, json_array_get(merges, i), (int32_t)i));
+  PL_TRY(read_merges(r, merges, json_object_get(o, "merge_ranks")));
   return find_unknown(r, o);
 }
 

@@ -162,16 +162,6 @@ describe("data.tokenizer", function()
     assert.truthy(why:find("data.tokenizer: index_base must be 0 or 1, got 2", 1, true), why)
     why = select(2, pcall(data.tokenizer, fixtures .. "gpt2.json", { base = 0 }))
     assert.truthy(why:find("data.tokenizer: unknown option 'base'", 1, true), why)
-    local path = os.tmpname()
-    local f = assert(io.open(path, "wb"))
-    f:write "GGUF\3\0\0\0"
-    f:close()
-    local none, kind
-    none, why, kind = data.tokenizer(path)
-    os.remove(path)
-    assert.is_nil(none)
-    assert.equal("unsupported", kind)
-    assert.truthy(why:find("tokenizers inside GGUF files are not read", 1, true), why)
   end)
 
   it("takes long texts without quadratic time", function()

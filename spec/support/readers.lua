@@ -294,6 +294,24 @@ reader { name = "CSV with types", good = { "a,b,c\n1,2.5,true\n3,4,false\n" }, r
 reader { name = "texts", good = { ("some text "):rep(20) }, all_may_pass = true, room = 1 << 16,
   load = function(path) return data.text { path, length = 120 } end }
 
+-- What a tokenizer's file is asked for.
+local function load_tokenizer(path)
+  local t, why, kind = data.tokenizer(path)
+  if not t then return nil, why, kind end
+  local ids
+  ids, why, kind = t:encode("The king's 12 <mask> <|endoftext|>\n\n\240\159\152\128 \255")
+  if not ids then return nil, why, kind end
+  t:decode(ids)
+  local e
+  e, why, kind = t({ "The king's  12 \xFF\u{4F60}e\u{301}", "" },
+    { pair = { "a", "b<mask>" }, full = true, padding = true, truncation = false })
+  if not e then return nil, why, kind end
+  t:decode(e.input_ids, { skip_special = false })
+  local stream = t:stream {}
+  for _, id in ipairs(ids:numel() > 0 and ids:totable() or {}) do stream(id) end
+  return t
+end
+
 local tokenizers = {}
 for _, name in ipairs { "gpt2.json", "split.json", "llama.json", "metaspace.json" } do
   local json = fixture(name)
@@ -326,22 +344,7 @@ if #tokenizers > 0 then
       p[which] = mutate.damage(p[which], seed)
       return table.concat(p)
     end,
-    load = function(path)
-      local t, why, kind = data.tokenizer(path)
-      if not t then return nil, why, kind end
-      local ids
-      ids, why, kind = t:encode("The king's 12 <mask> <|endoftext|>\n\n\240\159\152\128 \255")
-      if not ids then return nil, why, kind end
-      t:decode(ids)
-      local e
-      e, why, kind = t({ "The king's  12 \xFF\u{4F60}e\u{301}", "" },
-        { pair = { "a", "b<mask>" }, full = true, padding = true, truncation = false })
-      if not e then return nil, why, kind end
-      t:decode(e.input_ids, { skip_special = false })
-      local stream = t:stream {}
-      for _, id in ipairs(ids:numel() > 0 and ids:totable() or {}) do stream(id) end
-      return t
-    end }
+    load = load_tokenizer }
 end
 
 -- ---- TensorBoard's events ---------------------------------------------------------------------------------
@@ -426,6 +429,28 @@ do
     f:close()
     return true
   end }
+
+  local function tokenizer(metadata)
+    return bytes_of(function(p)
+      local all = {}
+      for k, v in pairs(metadata) do all["tokenizer.ggml." .. k] = v end
+      all["tokenizer.chat_template"] = "{{ messages[0].content }}"
+      return T.save_gguf(p, {}, { metadata = all })
+    end)
+  end
+  local special = { "<unk>", "<s>", "</s>" }
+  local function tokens(...) return { special[1], special[2], special[3], ... } end
+  reader { name = "tokenizer in GGUF", load = load_tokenizer, room = 1 << 20, good = {
+    tokenizer { model = "llama", tokens = tokens("▁", "k", "i", "ki", "▁ki", "<0x0A>", "<ud>"), bos_token_id = 1,
+      token_type = { 2, 3, 3, 1, 1, 1, 1, 1, 6, 4 },
+      scores = { 0.0, 0.0, 0.0, -4.0, -5.0, -6.0, -1.0, -2.0, 0.0, 0.0 } },
+    tokenizer { model = "gpt2", pre = "llama-bpe", tokens = tokens("Ġ", "k", "i", "ki", "Ġki"), bos_token_id = 1,
+      token_type = { 2, 3, 3, 1, 1, 1, 1, 1 }, merges = { "k i", "Ġ ki" }, add_eos_token = true, eos_token_id = 2 },
+    tokenizer { model = "t5", tokens = tokens("▁", "k", "i", "ki", "▁ki"), token_type = { 2, 3, 3, 1, 1, 1, 1, 1 },
+      unknown_token_id = 0, eos_token_id = 2, scores = { 0.0, 0.0, 0.0, -4.0, -5.0, -6.0, -1.0, -2.0 },
+      remove_extra_whitespaces = true },
+    tokenizer { model = "bert", tokens = tokens("▁k", "i", "▁,"), token_type = { 2, 3, 3, 1, 1, 1 }, bos_token_id = 1,
+      unknown_token_id = 0, seperator_token_id = 2 } } }
 end
 
 -- ---- PyTorch's files --------------------------------------------------------------------------------------

@@ -47,10 +47,16 @@ local function base_of(who, opts, own)
   return base
 end
 
+-- A whole file; of a GGUF file its first bytes alone, it holds a model's weights.
 local function read(path)
   local f, message = io.open(path, "rb")
   if not f then return nil, message end
-  local text
+  local text = f:read(4)
+  if text == "GGUF" then
+    f:close()
+    return text
+  end
+  f:seek "set"
   text, message = f:read "a"
   f:close()
   return text, ("%s: %s"):format(path, message or "cannot read")
@@ -66,7 +72,8 @@ end
 --- T.data.tokenizer(path, {index_base=1}) → tokenizer, or nil, message, code
 -- A tokenizer.json file, vocab.txt (WordPiece, BERT's), vocab.json beside merges.txt (byte-level BPE, GPT-2's), or
 -- the folder of one, with any model (BPE, Unigram, WordPiece, WordLevel), normalizer,
--- pre_tokenizer, post_processor and decoder of the Hugging Face tokenizers library, with the same results.
+-- pre_tokenizer, post_processor and decoder of the Hugging Face tokenizers library, with the same results. Of a GGUF
+-- file the tokenizer in its metadata (gpt2, llama, bert, t5), with llama.cpp's ids, and its chat template.
 -- t:encode(text, {add_special=true, split_special=true, index_base=1}) → i64 [n]; t:decode(ids, {skip_special=true,
 -- errors="replace", index_base=1}) → text; t(text, {pair=, padding=, truncation=, …}) → what models take, see
 -- Tokenizer:__call; t:stream{} decodes token by token; t:apply_chat_template(messages, {…}) → ids or text, with the
@@ -89,9 +96,10 @@ function M.tokenizer(path, opts)
     if not text then return nil, folder .. ": there is no tokenizer.json, vocab.txt or vocab.json", "io" end
   end
   if not text then return nil, message, "io" end
-  if text:sub(1, 4) == "GGUF" then
-    return nil, path .. ": tokenizers inside GGUF files are not read; give the tokenizer.json of the model",
-      "unsupported"
+  if text == "GGUF" then
+    local json, found, why = require("perilune.data.tokenizer_gguf").read(path)
+    if not json then return nil, found, why end
+    return M.from_json(json, path, found, base)
   end
   local dir, name = path:match "^(.-)([^/]*)$"
   local beside, why, code = chat.beside(dir)

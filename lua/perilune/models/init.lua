@@ -335,7 +335,7 @@ models.image_processor = require("perilune.models.images").image_processor
 function models.log_mel(...) return require("perilune.models.whisper").log_mel(...) end
 
 --- T.models.tokenizer(path) → tokenizer; or nil, a message, code
--- The tokenizer of a model's folder (or a tokenizer file), whose ids count from 0 as the networks' do:
+-- The tokenizer of a model's folder, of a GGUF file, or a tokenizer file, whose ids count from 0 as the networks' do:
 -- T.data.tokenizer(path, {index_base = 0}).
 --   print((T.models.tokenizer("/nowhere")))  --> nil
 function models.tokenizer(path, ...)
