@@ -175,8 +175,18 @@ static bool push_common(lua_State *L, const PlKey *k) {
   return true;
 }
 
+/* The same as S.one of lua/perilune/autograd/function_arguments.lua. */
+static void one_result(lua_State *L) {
+  const Box *more = l_box(L, AT_Y + 1);
+  if (more && more->t && pl_is_float((PlDtype)more->t->a.dtype))
+    l_error(L, "jvp: the function returned several tensors, of which only the first would be differentiated; return a list of them, "
+               "{ y1, y2 }, or only the first");
+  lua_settop(L, AT_Y);
+}
+
 static int jvp_end(lua_State *L, int status, lua_KContext ctx) {
   (void)status, (void)ctx;
+  one_result(L);
   PlKey **k = lua_touserdata(L, AT_KEY);
   if (push_common(L, *k)) {
     PlKey *ended = *k;
@@ -209,7 +219,7 @@ static int t_jvp(lua_State *L) {
   CALL(L, pl_forward_attach(*(PlKey **)lua_touserdata(L, AT_KEY), l_box(L, AT_ALIAS)->t, l_box(L, AT_V)->t));
   lua_pushvalue(L, AT_F);
   lua_pushvalue(L, AT_ALIAS);
-  lua_callk(L, 1, 1, 0, jvp_end);
+  lua_callk(L, 1, 2, 0, jvp_end);
   return jvp_end(L, LUA_OK, 0);
 }
 

@@ -160,7 +160,7 @@ describe("levels of forward mode", function()
       list = function(a) return { a * 2, { n = a:exp(), name = "text" } } end,
       integer = function(a) return a:gt(0) end,
       number = function() return 7 end,
-      more = function(a) return a * 3, a end,
+      more = function(a) return a * 3, a:gt(0) end,
       callable = setmetatable({}, { __call = function(_, a) return a:tanh() end }),
       yielding = function(a) coroutine.yield() return a * w end,
     }

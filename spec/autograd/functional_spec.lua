@@ -426,4 +426,27 @@ describe("what waits for its walks", function()
     end)(T.tensor { 1, 2 })
     assert.same({ 6, 12 }, g:totable())
   end)
+
+  it("refuse functions with several tensors as results, of which they would leave out some", function()
+    local x, v = T.tensor { 1, 2 }, T.tensor { 1, 1 }
+    local function two(a) return a * 2, a * a end
+    for name, run in pairs {
+      vjp = function() return T.vjp(two, x) end,
+      jvp = function() return T.jvp(two, x, v) end,
+      ["jvp "] = function() return T.jvp(two, { x }, { v }) end,
+      linearize = function() return T.linearize(two, x) end,
+      jacobian = function() return T.jacobian(two, x) end,
+      ["jacobian "] = function() return T.jacobian(two, x, { mode = "forward" }) end,
+    } do
+      local ok, e = pcall(run)
+      assert.is_false(ok, name)
+      local said = "^[^\n]*functional_spec.lua:%d+: " .. name:gsub(" ", "") .. ": the function returned several"
+      assert.truthy(e:find(said), e)
+    end
+    -- What is no floating tensor beside the result is looked at by nobody.
+    local y = T.vjp(function(a) return a:max(1) end, x)
+    assert.equal(2, y:item())
+    assert.equal(3, (T.jvp(function(a) return a:sum(), "note" end, x, v)):item())
+    assert.same({ 1, 1 }, (T.grad(function(a) return a:sum(), a end)(x)):tolist())
+  end)
 end)

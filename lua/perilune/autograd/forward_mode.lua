@@ -9,13 +9,13 @@ return function(T, core)
   local is_tensor = core.is_tensor
 
   -- f(args) where the i-th floating tensor among the arguments has the tangent vs[i]; take(key, y) while that holds.
-  local function with_tangents(f, args, vs, take)
+  local function with_tangents(who, f, args, vs, take)
     local key <close> = core.forward_key()
     local wrapped = S.wrap(args, function(t, i)
       if vs[i] then core.forward_attach(key, t, core.grad_mode() and vs[i] or vs[i]:detach()) end
       return t
     end)
-    return take(key, call(f, unpack(wrapped, 1, args.n)))
+    return take(key, S.one(who, call(f, unpack(wrapped, 1, args.n))))
   end
 
   -- The tangents of the tensors in y, zeros where there is none; in memory that none of vs has.
@@ -39,7 +39,7 @@ return function(T, core)
     tree.check_function("jvp", f)
     local args = tree.arguments("jvp", primals)
     local vs = S.directions("jvp", "the tangent", args, given)
-    return with_tangents(f, args, vs, function(key, y)
+    return with_tangents("jvp", f, args, vs, function(key, y)
       local jv = tangents(key, y, vs)
       return strip(y, key), jv
     end)
@@ -57,7 +57,7 @@ return function(T, core)
     tree.check_function("linearize", f)
     local args = table.pack(...)
     local outer, inner = core.GradKey {}, core.GradKey {}
-    local y, us, gs = S.linear(f, args, outer, inner)
+    local y, us, gs = S.linear("linearize", f, args, outer, inner)
     local like = map(y, function(t) return t:detach() end, true)
     local zero = map(args, function(t) return t:detach() end)
     return strip(strip(y, inner), outer), function(...)

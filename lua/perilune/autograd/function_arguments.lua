@@ -16,6 +16,15 @@ return function(T)
     return T.enable_grad(f, ...)
   end
 
+  -- The one result of a function: a further tensor would be left out of what is differentiated.
+  function S.one(who, y, more)
+    if floating(more) then
+      fail("%s: the function returned several tensors, of which only the first would be differentiated; return a list "
+        .. "of them, { y1, y2 }, or only the first", who)
+    end
+    return y
+  end
+
   -- The arguments with fresh handles for their floating tensors, each passed to take(handle, its number).
   function S.wrap(args, take)
     local wrapped, n = { n = args.n }, 0
@@ -86,9 +95,9 @@ return function(T)
   end
 
   -- The results of f and their derivative as a linear function of u, recorded by `outer`: double vjp.
-  function S.linear(f, args, outer, inner)
+  function S.linear(who, f, args, outer, inner)
     local xs, wrapped = S.attach(inner, args)
-    local y = S.call(f, unpack(wrapped, 1, args.n))
+    local y = S.one(who, S.call(f, unpack(wrapped, 1, args.n)))
     local ys, us = tree.leaves(y), {}
     for i, t in ipairs(ys) do us[i] = outer:attach(T.zeros_like(t:detach())) end
     return y, us, S.call(core.key_gradients, inner, ys, us, xs)

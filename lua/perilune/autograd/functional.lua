@@ -72,7 +72,7 @@ return function(T, core)
     local key = GradKey {}
     local args = pack(...)
     local xs, wrapped = attach(key, args)
-    local y = call(f, unpack(wrapped, 1, args.n))
+    local y = S.one("vjp", call(f, unpack(wrapped, 1, args.n)))
     local ys = leaves(y)
     local like = map(y, function(t) return t:detach() end, true)
     local zero = map(args, function(t) return t:detach() end)
@@ -173,7 +173,7 @@ return function(T, core)
     local level <close> = core.batch_open(count, "same")
     local key <close> = core.forward_key()
     local before = 0
-    local y = call(f, unpack(S.wrap(args, function(t, j)
+    local y = S.one("jacobian", call(f, unpack(S.wrap(args, function(t, j)
       local n = like[j]:numel()
       local first, last = math.max(from, before + 1), math.min(from + count - 1, before + n)
       if first <= last then
@@ -183,7 +183,7 @@ return function(T, core)
       end
       before = before + n
       return t
-    end), 1, args.n))
+    end), 1, args.n)))
     local every = {}
     for i, t in ipairs(leaves(y)) do
       local v = core.tangent(key, t)
@@ -229,7 +229,7 @@ return function(T, core)
     local outer <close> = GradKey {}
     local inner <close> = GradKey {}
     local xs, wrapped = attach(inner, args)
-    local y = call(f, unpack(wrapped, 1, args.n))
+    local y = S.one("jacobian", call(f, unpack(wrapped, 1, args.n)))
     local ys, m = leaves(y), {}
     local shapes = { y = {}, x = {} }
     for i, t in ipairs(ys) do m[i], shapes.y[i] = {}, t:shape() end
