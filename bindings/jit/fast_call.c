@@ -304,6 +304,12 @@ static int jit_call(lua_State *L) {
       }
       int at = lua_gettop(L);
       if (n - 1 == q->nargs && fits(L, q, 2, n - 1, in)) {
+        if (k > 1) { /* of many sizes the last one is often the next */
+          lua_rawgeti(L, n + 1, 1);
+          lua_rawseti(L, n + 1, k);
+          lua_pushvalue(L, at);
+          lua_rawseti(L, n + 1, 1);
+        }
         int res = run_either(L, q, at, in, in + q->p->f->ninputs);
         if (res >= 0) {
           lua_pushliteral(L, "runs");
