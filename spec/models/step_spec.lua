@@ -72,6 +72,21 @@ describe("generating", function()
     assert.same(called(net, { 3 }, 30), generated(net, { 3 }, 30))
   end)
 
+  it("goes on from a cache where something that is no number was", function()
+    T.manual_seed(6)
+    local net = T.models.Llama(sizes):eval()
+    local cache = nn.KVCache()
+    local want = generated(net, { 5, 9, 2 }, 30)
+    for _, keep in ipairs { 2, 5, 20 } do
+      generated(net, { 5, 9, 2 }, 30, { cache = cache })
+      for _, at in ipairs(cache.layers) do
+        for _, t in ipairs { at.k, at.v } do t:narrow(3, keep + 1, at.n - keep):fill_(0 / 0) end
+      end
+      cache:crop(keep)
+      assert.same(want, generated(net, { 5, 9, 2 }, 30, { cache = cache }), keep)
+    end
+  end)
+
   it("does batches, scores, drawn tokens and beams alike", function()
     T.manual_seed(3)
     local net = T.models.Llama(sizes):eval()

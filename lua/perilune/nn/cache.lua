@@ -67,12 +67,18 @@ function Cache:update(layer, k, v)
   return at.k:narrow(3, 1, at.n), at.v:narrow(3, 1, at.n)
 end
 
---- Memory for `need` places in all, for layer number `layer`, which has some already.
+--- Memory for `need` places in all, for layer number `layer`, which has some already; zeros where nothing is.
 function Cache:reserve(layer, need)
   local at = self.layers[layer]
   if need > at.k:size(3) then
     local _ <close> = T.no_grad()
     at.k, at.v = grow(self, at.k, at.k, at.n, need), grow(self, at.v, at.v, at.n, need)
+    at.left = nil
+  elseif at.left then -- what crop left behind the last place may be no number, which a mask does not hide
+    local _ <close> = T.no_grad()
+    local n = math.min(at.left, at.k:size(3)) - at.n
+    for _, t in ipairs { at.k, at.v } do if n > 0 then t:narrow(3, at.n + 1, n):zero_() end end
+    at.left = nil
   end
 end
 
@@ -95,7 +101,7 @@ Cache.__len = function(self) return self:length() end
 function Cache:crop(n)
   n = options.kind("KVCache:crop", "n", "size", n)
   for key, at in pairs(self.layers) do
-    if type(key) == "number" then at.n = math.min(at.n, n) end
+    if type(key) == "number" and at.n > n then at.n, at.left = n, math.max(at.left or 0, at.n) end
   end
   return self
 end
