@@ -195,6 +195,29 @@ PlStatus pl_call_record_write(PlCall *c, PlTensor *old) {
   return s;
 }
 
+/* Kernels that change input 0 read the others while they write: what shares memory with y is read from a copy, the inputs themselves
+ * wait in `kept`. Ops that only set y look themselves. */
+static PlStatus read_apart(Call *c, const PlTensor *y, PlTensor **kept) {
+  for (int i = 1; i < c->nin && !(c->op->flags & PL_F_SETS); i++) {
+    if (PL_LIKELY(!c->in[i] || !hurts(y, c->in[i]))) continue;
+    PlTensor *copy;
+    PL_TRY(pl_tensor_copy(&copy, c->in[i]));
+    kept[i] = c->in[i];
+    c->in[i] = copy;
+    c->arr[i] = &copy->a;
+  }
+  return PL_OK;
+}
+
+static void put_back(Call *c, PlTensor **kept) {
+  for (int i = 1; i < c->nin; i++) {
+    if (PL_LIKELY(!kept[i])) continue;
+    pl_tensor_release(c->in[i]);
+    c->in[i] = kept[i];
+    c->arr[i] = &kept[i]->a;
+  }
+}
+
 PlStatus pl_call_mutate(Call *c, PlTensor **out) {
   const PlOp *op = c->op;
   PlTensor *y = c->in[0];
@@ -212,9 +235,9 @@ PlStatus pl_call_mutate(Call *c, PlTensor **out) {
     c->arr[0] = &copy->a;
     c->in[0] = copy;
   }
-  PlTensor *old = NULL;
-  PlStatus s = PL_OK;
-  if (tracked) {
+  PlTensor *old = NULL, *kept[PL_MAX_IN] = {NULL};
+  PlStatus s = variadic ? PL_OK : read_apart(c, y, kept);
+  if (tracked && s == PL_OK) {
     s = pl_inplace_check(op->name, y);
     if (s == PL_OK) s = pl_tensor_copy(&old, y); /* history before the change hangs on the copy */
     if (s == PL_OK) s = pl_entries_copy(old, y, NULL);
@@ -224,6 +247,7 @@ PlStatus pl_call_mutate(Call *c, PlTensor **out) {
   if (!copy) s = wrote(op, y, s);
   else if (s == PL_OK) s = pl_copy_data(y, copy);
   if (copy) c->in[0] = y;
+  if (!variadic) put_back(c, kept);
   if (PL_UNLIKELY(pl_state.watch != NULL)) pl_state.watch->wrote(op->name, y->storage);
   for (int i = 1; variadic && i < c->nin; i++) c->in[i]->storage->version++;
   if (s == PL_OK && tracked) s = pl_call_record_write(c, old);

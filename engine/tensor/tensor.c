@@ -370,7 +370,29 @@ bool pl_self_overlaps(const PlArray *a) {
 
 enum { FEW_ELEMENTS = 1024 }; /* copied here: the kernel would take longer to find out how */
 
+static const char *window_end(const PlArray *a) {
+  int64_t last = 0;
+  for (int d = 0; d < a->ndim; d++) last += (a->shape[d] - 1) * a->strides[d];
+  return (const char *)a->data + (last + 1) * (int64_t)pl_dtype_size((PlDtype)a->dtype);
+}
+
+/* Windows on one storage that meet, and are not the same one: a write to `dst` may change what is still to be read. */
+static bool meets(const PlTensor *dst, const PlTensor *src) {
+  const PlArray *a = &dst->a, *b = &src->a;
+  if (PL_LIKELY(dst->storage != src->storage) || a->numel == 0 || b->numel == 0) return false;
+  if (a->data == b->data && a->dtype == b->dtype && pl_shape_equal(a, b) && memcmp(a->strides, b->strides, a->ndim * sizeof(int64_t)) == 0)
+    return false;
+  return (const char *)a->data < window_end(b) && (const char *)b->data < window_end(a);
+}
+
 static PlStatus copy_data(PlTensor *dst, PlTensor *src) {
+  if (PL_UNLIKELY(meets(dst, src))) {
+    PlTensor *apart;
+    PL_TRY(pl_tensor_copy(&apart, src));
+    const PlStatus s = copy_data(dst, apart);
+    pl_tensor_release(apart);
+    return s;
+  }
   const PlArray *in[1] = {&src->a};
   PlArray *out[1] = {&dst->a};
   static const PlAttrs none; /* all zero */

@@ -40,9 +40,9 @@ return function(T, core)
   local function extreme(name, all, along, pair)
     define(name, options.named(name, function(x, dim, opts, more)
       check(name, x)
-      if is_tensor(dim) then return pair(x, dim) end
-      if type(opts) == "boolean" then opts = { keepdim = opts } end
       if more ~= nil then fail("%s: too many arguments", name) end
+      if is_tensor(dim) then return pair(x, dim, opts) end
+      if type(opts) == "boolean" then opts = { keepdim = opts } end
       local d, o = dim_of(name, dim, opts, { "dim", "keepdim", "index_base" })
       if d == nil then return all(x) end
       return along(x, d, { keepdim = o.keepdim, index_base = o.index_base })
@@ -387,7 +387,7 @@ return function(T, core)
         local o = options.check("clamp", lo, { "min", "max", "out" })
         lo, hi, opts = o.min, o.max, o.out and { out = o.out }
       end
-      if is_tensor(lo) or is_tensor(hi) then return op.clamp_tensor(x, lo, hi) end
+      if is_tensor(lo) or is_tensor(hi) then return op.clamp_tensor(x, lo, hi, opts) end
       return plain(x, lo, hi, opts)
     end)
   end
