@@ -12,6 +12,8 @@ complete -c perilune -n __fish_use_subcommand -a doctest -d 'runs the Lua blocks
 complete -c perilune -n __fish_use_subcommand -a new -d 'makes a folder with a small project that trains'
 complete -c perilune -n __fish_use_subcommand -a diff -d 'compares the tensors of two files'
 complete -c perilune -n __fish_use_subcommand -a convert -d 'writes the tensors of a file in another format'
+complete -c perilune -n __fish_use_subcommand -a generate -d 'a model goes on with a text'
+complete -c perilune -n __fish_use_subcommand -a chat -d 'a conversation with a model'
 complete -c perilune -n __fish_use_subcommand -a watch -d 'a page on this machine that shows trainings while they run'
 complete -c perilune -n __fish_use_subcommand -a launch -d 'runs a script in several processes that train together'
 complete -c perilune -n __fish_use_subcommand -a kernel -d 'perilune in Jupyter\'s notebooks'
@@ -42,6 +44,25 @@ complete -c perilune -n '__fish_seen_subcommand_from diff' -l help
 complete -c perilune -n '__fish_seen_subcommand_from convert' -l type
 complete -c perilune -n '__fish_seen_subcommand_from convert' -l dtype
 complete -c perilune -n '__fish_seen_subcommand_from convert' -l help
+complete -c perilune -n '__fish_seen_subcommand_from generate' -l temperature
+complete -c perilune -n '__fish_seen_subcommand_from generate' -l top-k
+complete -c perilune -n '__fish_seen_subcommand_from generate' -l top-p
+complete -c perilune -n '__fish_seen_subcommand_from generate' -l min-p
+complete -c perilune -n '__fish_seen_subcommand_from generate' -l max-new-tokens
+complete -c perilune -n '__fish_seen_subcommand_from generate' -l repetition-penalty
+complete -c perilune -n '__fish_seen_subcommand_from generate' -l seed
+complete -c perilune -n '__fish_seen_subcommand_from generate' -l stop
+complete -c perilune -n '__fish_seen_subcommand_from generate' -l tokenizer
+complete -c perilune -n '__fish_seen_subcommand_from generate' -l dtype
+complete -c perilune -n '__fish_seen_subcommand_from generate' -l device
+complete -c perilune -n '__fish_seen_subcommand_from generate' -l help
+complete -c perilune -n '__fish_seen_subcommand_from generate' -f
+complete -c perilune -n '__fish_seen_subcommand_from chat' -l system
+complete -c perilune -n '__fish_seen_subcommand_from chat' -l template
+complete -c perilune -n '__fish_seen_subcommand_from chat' -l max-new-tokens
+complete -c perilune -n '__fish_seen_subcommand_from chat' -l temperature
+complete -c perilune -n '__fish_seen_subcommand_from chat' -l help
+complete -c perilune -n '__fish_seen_subcommand_from chat' -f
 complete -c perilune -n '__fish_seen_subcommand_from watch' -l port
 complete -c perilune -n '__fish_seen_subcommand_from watch' -l help
 complete -c perilune -n '__fish_seen_subcommand_from watch' -f

@@ -74,7 +74,7 @@ function commands.help(...)
 end
 
 -- Splits arguments into flags and the rest. known: name → true for a switch, "number" or "text" for one with a
--- value.
+-- value, "list" for one with a value that may come several times.
 -- → flags, rest; or nil, message
 local function parse(known, ...)
   local flags, rest, args = {}, {}, { ... }
@@ -100,6 +100,14 @@ local function parse(known, ...)
       end
       if inline == "" then return nil, ("--%s needs a value"):format(name) end
       flags[name] = inline
+    elseif name and known[name] == "list" then
+      if inline == "" then
+        i = i + 1
+        inline = args[i] or ""
+      end
+      if inline == "" then return nil, ("--%s needs a value"):format(name) end
+      flags[name] = flags[name] or {}
+      table.insert(flags[name], inline)
     elseif name and known[name] and inline == "" then
       flags[name] = true
     elseif arg:sub(1, 1) == "-" and arg ~= "-" then
@@ -158,6 +166,54 @@ function commands.watch(...)
   local port = flags.port and math.tointeger(flags.port)
   if flags.port and (not port or port > 65535) then return usage("watch", "--port needs an integer from 0 to 65535") end
   return require("perilune.watch").main(rest[1], port)
+end
+
+local integers = { "max-new-tokens", "top-k", "seed", "port", "max-queue", "max-streams", "timeout" }
+local of_models = { tokenizer = "text", template = "text", dtype = "text", device = "text",
+  ["max-new-tokens"] = "number" }
+local of_sampling = { temperature = "number", ["top-k"] = "number", ["top-p"] = "number", ["min-p"] = "number",
+  ["repetition-penalty"] = "number", seed = "number", stop = "list" }
+
+-- Flags of a command that runs a model, by names as Lua has them, and the rest; or nil, message.
+local function model_flags(known, ...)
+  local all = {}
+  for _, list in ipairs(known) do for name, kind in pairs(list) do all[name] = kind end end
+  local flags, rest = parse(all, ...)
+  if not flags then return nil, rest end
+  for _, name in ipairs(integers) do
+    local v = flags[name]
+    if v and not math.tointeger(v) then return nil, ("--%s needs an integer, got %g"):format(name, v) end
+    flags[name] = v and math.tointeger(v)
+  end
+  for _, name in ipairs { "max-new-tokens", "max-queue", "max-streams", "timeout" } do
+    if flags[name] == 0 then return nil, ("--%s needs an integer >= 1"):format(name) end
+  end
+  for _, name in ipairs { "top-p", "min-p" } do
+    if flags[name] and flags[name] > 1 then return nil, ("--%s is a probability, got %g"):format(name, flags[name]) end
+  end
+  for _, name in ipairs { "top-p", "repetition-penalty" } do
+    if flags[name] == 0 then return nil, ("--%s must be more than 0"):format(name) end
+  end
+  if flags.dtype and not ({ f32 = 1, f16 = 1, bf16 = 1, f64 = 1, file = 1 })[flags.dtype] then
+    return nil, "--dtype is f32, bf16, f16, f64 or file, got " .. flags.dtype
+  end
+  local out = {}
+  for name, v in pairs(flags) do out[name:gsub("-", "_")] = v end
+  return out, rest
+end
+
+function commands.generate(...)
+  local flags, rest = model_flags({ of_models, of_sampling }, ...)
+  if not flags then return usage("generate", rest) end
+  if #rest ~= 2 then return usage("generate", "a model and a prompt are wanted, got " .. #rest .. " arguments") end
+  return require "perilune.command.generate" (rest[1], rest[2], flags)
+end
+
+function commands.chat(...)
+  local flags, rest = model_flags({ of_models, of_sampling, { system = "text" } }, ...)
+  if not flags then return usage("chat", rest) end
+  if #rest ~= 1 then return usage("chat", "one model is wanted, got " .. #rest) end
+  return require "perilune.command.chat" (rest[1], flags)
 end
 
 function commands.bench(...) return require "perilune.command.bench" (...) end

@@ -43,6 +43,27 @@ dimensions or more and rows of whole blocks. From GGUF to GGUF all others keep t
 tensors of floats become. Metadata goes along where B has room for it; nested values of PyTorch stay nested in
 safetensors, elsewhere names are joined by dots. B is replaced only when all is written. Exit status 1 if a file
 cannot be read or written.]] },
+  { "generate", "generate [OPTIONS] MODEL PROMPT", "a model goes on with a text",
+    [[MODEL is a folder of transformers (config.json, weights, tokenizer) or a GGUF file. PROMPT - is standard input.
+Writes what comes behind the prompt, as it comes: the best token each time, or drawn ones with one of --temperature,
+--top-k, --top-p, --min-p.
+  --max-new-tokens N  how many at most (64)
+  --temperature X, --top-k N, --top-p X, --min-p X, --repetition-penalty X    as T.models.generate has them; 0 as
+                      temperature is the best token each time
+  --seed N            the same draws again
+  --stop TEXT         ends where TEXT would come; several times for several texts
+  --tokenizer PATH    the tokenizer's folder or file: for a GGUF file, whose own is not read, tokenizer.json
+  --dtype f32         of the weights: bf16, f16, f64, or file, as stored; --device cuda runs on a GPU
+The exit status is 1 if the model cannot be read or a setting does not fit it.]] },
+  { "chat", "chat [OPTIONS] MODEL", "a conversation with a model",
+    [[Each line is a message, and the reply comes as it is made, by the chat template that stands beside the tokenizer.
+Ctrl-C stops a reply and keeps what there is of it; /reset begins anew, /system TEXT sets the system prompt and begins
+anew, /exit or Ctrl-D ends. What was typed is in $XDG_STATE_HOME/perilune/chat. From a pipe, each line is answered
+without a prompt.
+  --system TEXT       the system prompt
+  --template FILE     a chat template (Jinja) for a model that has none
+  --max-new-tokens N  how many for one reply at most (512)
+and the other options of perilune generate; without --temperature and the like those of generation_config.json.]] },
   { "watch", "watch [--port N] DIR", "a page on this machine that shows trainings while they run",
     [[Shows the logs below DIR while they grow: CSV and JSON lines (T.log.csv, T.log.jsonl), event files of TensorBoard
 (T.log.tensorboard) with their images, and PNG and JPEG files. A run of T.fit that has a log among its callbacks can be

@@ -9,22 +9,7 @@ local environment = require "perilune.repl.environment"
 local input = require "perilune.repl.input"
 local history = require "perilune.repl.history"
 
--- ---- where inputs come from -----------------------------------------------------------------------------------
-
--- Lines from the terminal without libedit. Ctrl-C shows as a line that could not be read.
-local function plain_reader()
-  return {
-    read = function(_, prompt)
-      io.stdout:write((prompt:gsub("\1[^\1]*\1", "")))
-      io.stdout:flush()
-      local ok, line = terminal.guard(function() return "interrupt" end, io.read, "l")
-      if not ok then return nil, "interrupt" end
-      if line == nil then return nil, "end" end
-      return line
-    end,
-    add = function() end, on_complete = function() end, on_paint = function() end, close = function() end,
-  }
-end
+-- ---- what was typed ----------------------------------------------------------------------------------------------
 
 -- Fills the editor from the history file. → the file's path, or nil and why it is not used
 local function load_history(editor)
@@ -91,8 +76,7 @@ local function follow_width(session)
 end
 
 local function interactive(session)
-  local plain = not terminal.editor
-  local editor = plain and plain_reader() or terminal.editor() or plain_reader()
+  local editor, plain = require("perilune.repl.lines").editor()
   local completer
   editor:on_complete(function(line, cursor)
     completer = completer or require("perilune.repl.complete").new(session.env)
