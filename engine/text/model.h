@@ -31,8 +31,9 @@ typedef struct PlModel {
   bool whole_first;      /* ignore_merges: a word that is a token is that token */
   char *prefix, *suffix; /* continuing_subword_prefix (WordPiece, too), end_of_word_suffix; owned, or NULL */
   /* Unigram */
-  double *score; /* by id */
+  double *score; /* by id; NaN: no text becomes this token */
   double least;  /* of all scores */
+  bool single;   /* scores are added up in f32, as sentencepiece does, which decides between paths that are equal but for rounding */
   struct PlPrefixes *prefixes;
   /* WordPiece */
   int64_t longest; /* words of more characters are unknown */

@@ -2,6 +2,7 @@
  * The model of a tokenizer.json file. */
 #include "engine/text/tokenizer_json.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -135,6 +136,20 @@ static PlStatus read_bpe(PlTokReader *r, const json_t *o) {
   return find_unknown(r, o);
 }
 
+/* unmatched, which only perilune writes: ids of tokens that no text becomes, as sentencepiece's control and byte tokens, whose
+ * score is none. */
+static PlStatus read_unmatched(PlTokReader *r, const json_t *list) {
+  PlModel *m = &r->t->model;
+  if (pl_tok_absent(list)) return PL_OK;
+  for (size_t i = 0; i < json_array_size(list); i++) {
+    const json_t *v = json_array_get(list, i);
+    json_int_t id = json_is_integer(v) ? json_integer_value(v) : -1;
+    if (id < 0 || id >= m->vocab.n) return pl_tok_bad(r, "model.unmatched must be ids of the vocabulary");
+    m->score[id] = NAN;
+  }
+  return json_is_array(list) ? PL_OK : pl_tok_bad(r, "model.unmatched must be an array of ids");
+}
+
 static PlStatus read_unigram(PlTokReader *r, const json_t *o) {
   PlModel *m = &r->t->model;
   json_int_t unknown;
@@ -144,6 +159,8 @@ static PlStatus read_unigram(PlTokReader *r, const json_t *o) {
   PL_TRY(pl_tok_integer(r, o, "unk_id", -1, 0, PL_TOK_MAX_ID, &unknown));
   if (unknown >= m->vocab.n) return pl_tok_bad(r, "model.unk_id is not in the vocabulary");
   m->unknown = (int32_t)unknown;
+  PL_TRY(pl_tok_flag(r, o, "single", false, &m->single)); /* only perilune writes it, too */
+  PL_TRY(read_unmatched(r, json_object_get(o, "unmatched")));
   return pl_unigram_ready(m);
 }
 

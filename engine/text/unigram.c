@@ -42,7 +42,7 @@ PlStatus pl_unigram_ready(PlModel *m) {
   for (int64_t id = 0; id < v->n; id++) {
     size_t len;
     const char *s = pl_vocab_text(v, id, &len);
-    if (!s) continue;
+    if (!s || isnan(m->score[id])) continue;
     if (m->score[id] < m->least) m->least = m->score[id];
     Edge *e = NULL;
     for (size_t i = 0, node = 0; i < len; i++, node = (size_t)e->node) {
@@ -60,9 +60,12 @@ void pl_prefixes_free(PlPrefixes *p) {
   free(p);
 }
 
-static void offer(PlBest *to, double score, int32_t id, size_t from) {
+static double rounded(const PlModel *m, double score) { return m->single ? (double)(float)score : score; }
+
+/* What is compared is not rounded, what is kept is, as in sentencepiece. */
+static void offer(const PlModel *m, PlBest *to, double score, int32_t id, size_t from) {
   if (to->from != UINT32_MAX && !(score > to->score)) return;
-  *to = (PlBest){score, id, (uint32_t)from};
+  *to = (PlBest){rounded(m, score), id, (uint32_t)from};
 }
 
 static PlStatus no_unknown(const char *s, size_t n) {
@@ -84,11 +87,12 @@ static PlStatus viterbi(const PlModel *m, PlModelWork *w, const char *s, size_t 
       if (e->key == UINT64_MAX) break;
       node = e->node;
       if (e->id < 0) continue;
-      offer(&best[k + 1], here + m->score[e->id], e->id, i);
+      offer(m, &best[k + 1], here + m->score[e->id], e->id, i);
       single = single || k + 1 == i + len;
     }
     if (!single && m->unknown < 0) return no_unknown(s + i, len);
-    if (!single) offer(&best[i + len], m->least - unknown_penalty + here, m->unknown, i);
+    double unknown = rounded(m, rounded(m, m->least - unknown_penalty) + here);
+    if (!single) offer(m, &best[i + len], unknown, m->unknown, i);
     if (step % 65536 == 65535) PL_TRY(plk_poll());
   }
   return PL_OK;
@@ -98,6 +102,7 @@ static PlStatus viterbi(const PlModel *m, PlModelWork *w, const char *s, size_t 
  * or has its bytes. */
 static PlStatus push_unknown(const PlModel *m, const char *s, size_t n, PlUnits *out) {
   int32_t id = pl_vocab_find(&m->vocab, s, n);
+  if (id >= 0 && isnan(m->score[id])) id = -1;
   bool bytes = id < 0 && m->fallback;
   for (size_t i = 0; bytes && i < n; i++) bytes = m->byte_id[(unsigned char)s[i]] >= 0;
   if (!bytes) return pl_units_push(out, id >= 0 ? id : m->unknown, n);

@@ -295,8 +295,8 @@ reader { name = "texts", good = { ("some text "):rep(20) }, all_may_pass = true,
   load = function(path) return data.text { path, length = 120 } end }
 
 -- What a tokenizer's file is asked for.
-local function load_tokenizer(path)
-  local t, why, kind = data.tokenizer(path)
+local function load_tokenizer(path, opts)
+  local t, why, kind = data.tokenizer(path, opts)
   if not t then return nil, why, kind end
   local ids
   ids, why, kind = t:encode("The king's 12 <mask> <|endoftext|>\n\n\240\159\152\128 \255")
@@ -345,6 +345,28 @@ if #tokenizers > 0 then
       return table.concat(p)
     end,
     load = load_tokenizer }
+end
+
+do
+  local function field(n, bytes) return string.char(n << 3 | 2) .. string.pack("s1", bytes) end
+  local function model(kind, normalizer)
+    local out = {}
+    for i, p in ipairs { "<unk>", "<s>", "</s>", "<0x0A>", "▁", "k", "i", "ki", "▁ki", "12" } do
+      out[i] = field(1, field(1, p) .. "\x15" .. string.pack("<f", -i) .. "\x18"
+        .. string.char(({ 2, 3, 3, 6 })[i] or 1))
+    end
+    return table.concat(out) .. field(2, "\x18" .. string.char(kind) .. "\x98\x02\1") .. field(3, normalizer)
+  end
+  reader { name = "tokenizer of sentencepiece", load = load_tokenizer, room = 1 << 20,
+    good = { model(1, ""), model(2, "\x18\0\x20\0") } }
+  local rows = {}
+  local digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+  for b = 0, 255 do
+    local hi, lo = b >> 2, (b & 3) << 4
+    rows[b + 1] = digits:sub(hi + 1, hi + 1) .. digits:sub(lo + 1, lo + 1) .. "== " .. b
+  end
+  reader { name = "tokenizer of tiktoken", room = 1 << 20, good = { table.concat(rows, "\n") .. "\naW4= 256\n" },
+    load = function(path) return load_tokenizer(path, { encoding = "cl100k_base", special = {} }) end }
 end
 
 -- ---- TensorBoard's events ---------------------------------------------------------------------------------

@@ -69,11 +69,14 @@ local function is_folder(path)
   return code == 21 -- EISDIR
 end
 
---- T.data.tokenizer(path, {index_base=1}) → tokenizer, or nil, message, code
+--- T.data.tokenizer(path, {index_base=1, encoding=, pattern=, special=}) → tokenizer; or nil, message, code
 -- A tokenizer.json file, vocab.txt (WordPiece, BERT's), vocab.json beside merges.txt (byte-level BPE, GPT-2's), or
 -- the folder of one, with any model (BPE, Unigram, WordPiece, WordLevel), normalizer,
 -- pre_tokenizer, post_processor and decoder of the Hugging Face tokenizers library, with the same results. Of a GGUF
--- file the tokenizer in its metadata (gpt2, llama, bert, t5), with llama.cpp's ids, and its chat template.
+-- file the tokenizer in its metadata (gpt2, llama, bert, t5), with llama.cpp's ids, and its chat template. A model of
+-- sentencepiece (BPE, Unigram), with its ids; nothing is put around a text. A file of ranks of tiktoken: `encoding`
+-- is "cl100k_base", "o200k_base", "p50k_base", "p50k_edit" or "r50k_base", by default as the file is named, or
+-- `pattern` says how words are cut and `special` has ids, the file's, by token.
 -- t:encode(text, {add_special=true, split_special=true, index_base=1}) → i64 [n]; t:decode(ids, {skip_special=true,
 -- errors="replace", index_base=1}) → text; t(text, {pair=, padding=, truncation=, …}) → what models take, see
 -- Tokenizer:__call; t:stream{} decodes token by token; t:apply_chat_template(messages, {…}) → ids or text, with the
@@ -83,8 +86,10 @@ end
 -- is built, PCRE2 for expressions, utf8proc for normal forms, cases and classes of characters.
 --   print((T.data.tokenizer("/nowhere/tokenizer.json", { index_base = 0 })))  --> nil
 function M.tokenizer(path, opts)
-  local base = base_of("data.tokenizer", options.check("data.tokenizer", opts, { "index_base" }), 1)
+  opts = options.check("data.tokenizer", opts, { "index_base", "encoding", "pattern", "special" })
+  local base = base_of("data.tokenizer", opts, 1)
   if type(path) ~= "string" then fail("data.tokenizer: the path must be a string, got %s", describe(path)) end
+  local kind = files.encoding("data.tokenizer", path, opts)
   local text, message = read(path)
   if not text and is_folder(path) then
     local folder = path:gsub("/*$", "/")
@@ -111,6 +116,10 @@ function M.tokenizer(path, opts)
     merges, message = read(dir .. name:gsub("vocab%.json$", "merges.txt"))
     if not merges then return nil, message, "io" end
     text, why, code = files.byte_level(text, merges, path)
+  elseif files.is_tiktoken(text) then
+    text, why, code = files.tiktoken(text, path, kind)
+  elseif files.is_sentencepiece(text) then
+    text, why, code = files.sentencepiece(text, path)
   end
   if not text then return nil, why, code end
   return M.from_json(text, path, beside, base)

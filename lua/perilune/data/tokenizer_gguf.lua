@@ -182,8 +182,8 @@ end
 function kinds.t5(t)
   if not t.scores then stop "there is no tokenizer.ggml.scores" end
   local of = {}
-  for i, score in ipairs(t.scores) do
-    of[i] = (t.types[i] == NORMAL or t.types[i] == BYTE) and score or 0 -- others are cut out before
+  for i, kind in ipairs(t.types) do
+    if kind ~= CONTROL and kind ~= UNKNOWN and kind ~= BYTE then of[i] = kind == USER_DEFINED and 0 or t.scores[i] end
   end
   local map = t.get("precompiled_charsmap", "bytes")
   if map then

@@ -83,17 +83,19 @@ function M.bpe(vocab, merges, ranks, o)
     table.concat(merges, ","), ranks and (',"merge_ranks":[%s]'):format(table.concat(ranks, ",")) or "")
 end
 
-function M.unigram(tokens, score, unknown, fallback)
-  local list, seen = {}, {}
+--- score[i] of tokens[i]; nil: no text becomes it; single: sums are f32.
+function M.unigram(tokens, score, unknown, fallback, single)
+  local list, seen, unmatched = {}, {}, {}
   for i, text in ipairs(tokens) do
     if seen[text] then stop("tokens %d and %d are both %s", seen[text], i - 1, quote(text:sub(1, 40))) end
     seen[text] = i - 1
     local v = score[i]
-    if v ~= v or v == math.huge or v == -math.huge then stop("the score of token %d is no number", i - 1) end
-    list[i] = ("[%s,%.17g]"):format(quote(text), v)
+    if v and (v ~= v or v == math.huge or v == -math.huge) then stop("the score of token %d is no number", i - 1) end
+    if not v then unmatched[#unmatched + 1] = i - 1 end
+    list[i] = ("[%s,%.17g]"):format(quote(text), v or 0)
   end
-  return ('{"type":"Unigram","unk_id":%s,"byte_fallback":%s,"vocab":[%s]}'):format(unknown or "null",
-    fallback or false, table.concat(list, ","))
+  return ('{"type":"Unigram","unk_id":%s,"byte_fallback":%s,"single":%s,"vocab":[%s],"unmatched":[%s]}'):format(
+    unknown or "null", fallback or false, single or false, table.concat(list, ","), table.concat(unmatched, ","))
 end
 
 --- A Sequence; key: "normalizers", "pretokenizers" or "decoders".
