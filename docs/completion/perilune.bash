@@ -4,7 +4,7 @@ _perilune() {
   local word=${COMP_WORDS[COMP_CWORD]} options= kind=files
   COMPREPLY=()
   if [ "$COMP_CWORD" -eq 1 ]; then
-    COMPREPLY=($(compgen -W 'repl run bench info peek help doctest new diff convert generate chat watch launch kernel --version --help -e' -- "$word") $(compgen -f -X '!*.lua' -- "$word")
+    COMPREPLY=($(compgen -W 'repl run bench info peek help doctest new diff convert generate chat serve watch launch kernel --version --help -e' -- "$word") $(compgen -f -X '!*.lua' -- "$word")
       $(compgen -d -- "$word"))
     return
   fi
@@ -21,6 +21,7 @@ _perilune() {
     convert) options='--type --dtype --help' kind=files ;;
     generate) options='--temperature --top-k --top-p --min-p --max-new-tokens --repetition-penalty --seed --stop --tokenizer --dtype --device --help' kind=none ;;
     chat) options='--system --template --max-new-tokens --temperature --help' kind=none ;;
+    serve) options='--host --port --name --max-new-tokens --max-streams --max-queue --timeout --tokenizer --template --dtype --device --help' kind=none ;;
     watch) options='--port --help' kind=none ;;
     launch) options='-n --hosts --hostfile --threads --tag --env --master-addr --master-port --show --help' kind=files ;;
     kernel) options='--user --prefix --name --help' kind=files ;;

@@ -14,6 +14,7 @@ complete -c perilune -n __fish_use_subcommand -a diff -d 'compares the tensors o
 complete -c perilune -n __fish_use_subcommand -a convert -d 'writes the tensors of a file in another format'
 complete -c perilune -n __fish_use_subcommand -a generate -d 'a model goes on with a text'
 complete -c perilune -n __fish_use_subcommand -a chat -d 'a conversation with a model'
+complete -c perilune -n __fish_use_subcommand -a serve -d 'a model behind OpenAI\'s API, for other programs'
 complete -c perilune -n __fish_use_subcommand -a watch -d 'a page on this machine that shows trainings while they run'
 complete -c perilune -n __fish_use_subcommand -a launch -d 'runs a script in several processes that train together'
 complete -c perilune -n __fish_use_subcommand -a kernel -d 'perilune in Jupyter\'s notebooks'
@@ -63,6 +64,19 @@ complete -c perilune -n '__fish_seen_subcommand_from chat' -l max-new-tokens
 complete -c perilune -n '__fish_seen_subcommand_from chat' -l temperature
 complete -c perilune -n '__fish_seen_subcommand_from chat' -l help
 complete -c perilune -n '__fish_seen_subcommand_from chat' -f
+complete -c perilune -n '__fish_seen_subcommand_from serve' -l host
+complete -c perilune -n '__fish_seen_subcommand_from serve' -l port
+complete -c perilune -n '__fish_seen_subcommand_from serve' -l name
+complete -c perilune -n '__fish_seen_subcommand_from serve' -l max-new-tokens
+complete -c perilune -n '__fish_seen_subcommand_from serve' -l max-streams
+complete -c perilune -n '__fish_seen_subcommand_from serve' -l max-queue
+complete -c perilune -n '__fish_seen_subcommand_from serve' -l timeout
+complete -c perilune -n '__fish_seen_subcommand_from serve' -l tokenizer
+complete -c perilune -n '__fish_seen_subcommand_from serve' -l template
+complete -c perilune -n '__fish_seen_subcommand_from serve' -l dtype
+complete -c perilune -n '__fish_seen_subcommand_from serve' -l device
+complete -c perilune -n '__fish_seen_subcommand_from serve' -l help
+complete -c perilune -n '__fish_seen_subcommand_from serve' -f
 complete -c perilune -n '__fish_seen_subcommand_from watch' -l port
 complete -c perilune -n '__fish_seen_subcommand_from watch' -l help
 complete -c perilune -n '__fish_seen_subcommand_from watch' -f

@@ -3,7 +3,7 @@
 -- settings, conversations from a pipe and on a terminal, Ctrl-C.
 
 local T = require "perilune"
-local talker = require "spec.support.talker"
+local talker = require "spec.models.talker"
 local term = require "spec.support.terminal"
 local text = require "perilune.models.text"
 local q = term.quote

@@ -24,7 +24,7 @@ describe("perilune", function()
     local text, status = perilune "--help"
     assert.equal(0, status)
     for _, word in ipairs { "repl", "run", "bench", "info", "peek", "help", "doctest", "new", "diff", "convert",
-      "generate", "chat", "watch", "launch", "kernel" } do
+      "generate", "chat", "serve", "watch", "launch", "kernel" } do
       assert.truthy(text:find("perilune [^\n]*" .. word), word)
       local page, code = perilune(word .. " --help")
       assert.equal(0, code, word)
@@ -34,7 +34,8 @@ describe("perilune", function()
       "diff --atol x a b", "diff --atol -1 a b", "new", "new a b", "doctest", "launch", "bench --nope", "watch",
       "kernel",
       "generate", "generate m", "generate m p q", "generate --top-p 2 m p", "generate --seed x m p", "chat", "chat a b",
-      "generate --dtype f8 m p", "generate --max-new-tokens 0 m p", "chat --top-k 1.5 m",
+      "generate --dtype f8 m p", "generate --max-new-tokens 0 m p", "chat --top-k 1.5 m", "serve",
+      "serve --port 70000 m", "serve --max-queue 0 m",
       "nosuchcommand" } do
       text, status = perilune(wrong)
       assert.equal(2, status, wrong .. ": " .. text)

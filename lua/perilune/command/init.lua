@@ -216,6 +216,15 @@ function commands.chat(...)
   return require "perilune.command.chat" (rest[1], flags)
 end
 
+function commands.serve(...)
+  local flags, rest = model_flags({ of_models, { host = "text", port = "number", name = "text", timeout = "number",
+    ["max-queue"] = "number", ["max-streams"] = "number" } }, ...)
+  if not flags then return usage("serve", rest) end
+  if #rest ~= 1 then return usage("serve", "one model is wanted, got " .. #rest) end
+  if flags.port and flags.port > 65535 then return usage("serve", "--port needs an integer from 0 to 65535") end
+  return require("perilune.serve").main(rest[1], flags)
+end
+
 function commands.bench(...) return require "perilune.command.bench" (...) end
 
 function commands.launch(...)

@@ -64,6 +64,19 @@ without a prompt.
   --template FILE     a chat template (Jinja) for a model that has none
   --max-new-tokens N  how many for one reply at most (512)
 and the other options of perilune generate; without --temperature and the like those of generation_config.json.]] },
+  { "serve", "serve [OPTIONS] MODEL", "a model behind OpenAI's API, for other programs",
+    [[Answers POST /v1/completions, /v1/chat/completions (both with "stream": true), /v1/embeddings (the mean of the
+last hidden states), GET /v1/models and /health, as the clients of that API expect; what a request asks for and this
+server would not heed is refused by name. Replies are made in turns, one token each. Where PERILUNE_API_KEY is set,
+requests need it. A connection that is cut ends its reply. Needs libmicrohttpd.
+  --host ADDR         where it listens (127.0.0.1, which only this machine can reach)
+  --port N            8712, or another free one
+  --name NAME         of the model in requests (its folder's name)
+  --max-new-tokens N  how many a request may ask for at most
+  --max-streams N     replies that are made in turns (16)
+  --max-queue N       requests that wait for one of these (64); further ones are answered 503
+  --timeout SECONDS   for a reply (600)
+  --tokenizer PATH, --template FILE, --dtype f32, --device cuda    as for perilune chat]] },
   { "watch", "watch [--port N] DIR", "a page on this machine that shows trainings while they run",
     [[Shows the logs below DIR while they grow: CSV and JSON lines (T.log.csv, T.log.jsonl), event files of TensorBoard
 (T.log.tensorboard) with their images, and PNG and JPEG files. A run of T.fit that has a log among its callbacks can be

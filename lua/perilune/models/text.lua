@@ -44,9 +44,13 @@ function M.open(path, o)
     if f then f:close() end
     if not template then return nil, why or o.template .. ": cannot be read" end
   end
+  local context = net.config.max_position_embeddings or net.config.n_positions
+  if net._model.architecture.model_type == "roberta" then -- its places begin behind that of padding
+    context = context - (net.config.pad_token_id or 1) - 1
+  end
   local model = { net = net, tokenizer = tokenizer, template = template,
     name = path:gsub("/+$", ""):match "[^/]+$" or path,
-    context = net.config.max_position_embeddings or net.config.n_positions,
+    context = context,
     writes = net.begin ~= nil and net.first_ids == nil }
   model.ends, model.is_end = ends_of(net, tokenizer)
   return model

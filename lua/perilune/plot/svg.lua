@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: MIT
 --- Draws a list of shapes (plot/shapes.lua) as SVG 1.1.
 -- @module perilune.plot.svg
+local base64 = require "perilune.io.base64"
 local core = require "perilune.core"
 
 local escapes = { ["&"] = "&amp;", ["<"] = "&lt;", [">"] = "&gt;", ['"'] = "&quot;" }
@@ -16,16 +17,6 @@ local function number(v)
 end
 
 local function hex(c) return ("#%06x"):format(c) end
-
-local letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
-local function base64(s)
-  return (s:gsub("..?.?", function(part)
-    local a, b, c = part:byte(1, 3)
-    local v = a << 16 | (b or 0) << 8 | (c or 0)
-    local function letter(shift) return letters:sub((v >> shift & 63) + 1, (v >> shift & 63) + 1) end
-    return letter(18) .. letter(12) .. (b and letter(6) or "=") .. (c and letter(0) or "=")
-  end))
-end
 
 local draw = {}
 
