@@ -31,7 +31,8 @@ bool l_program_inputs(const Program *p, PlTensor **in);
 /* Are the .grads, and what requires a gradient, as the trace found them? */
 bool l_program_same(const Program *p);
 /* May the graph run with these? Not if one that is written is not contiguous (a copy would be written), or if one of two
- * that share memory is written: the graph's order knows nothing of that. */
+ * that share memory is written: the graph's order knows nothing of that. Nor if the function asked how something lies in memory and
+ * one is not row-major, as the trace took it. */
 bool l_program_apart(const Program *p, PlTensor *const *in);
 /* Runs it and puts gradients into leaves; out[noutputs], of which the first nuser are the caller's. */
 PlStatus l_program_run(lua_State *L, const Program *p, PlTensor *const *in, PlTensor **out);

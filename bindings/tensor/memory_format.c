@@ -22,7 +22,7 @@ static int format_at(lua_State *L, int at, const char *fn) {
 /* x:is_contiguous(format = "contiguous") */
 int l_is_contiguous(lua_State *L) {
   PlTensor *t = l_self(L, "is_contiguous");
-  l_saw(t, PL_SAW_LAYOUT);
+  l_saw(t, PL_SAW_LIES);
   const int dims = lua_isnoneornil(L, 2) ? 0 : format_at(L, 2, "is_contiguous");
   lua_pushboolean(L, dims ? t->a.ndim == dims && pl_is_channels_last(&t->a) : t->a.contiguous);
   return 1;

@@ -38,7 +38,13 @@ typedef struct PlNotedCall {
 } PlNotedCall;
 
 /* What the function saw: a size, or more. */
-enum { PL_SAW_SHAPE = -1, PL_SAW_STRIDES = -2, PL_SAW_NUMEL = -3, PL_SAW_LAYOUT = -4 /* row-major or channels last */ };
+enum {
+  PL_SAW_SHAPE = -1,
+  PL_SAW_STRIDES = -2,
+  PL_SAW_NUMEL = -3,
+  PL_SAW_LAYOUT = -4 /* row-major or channels last */,
+  PL_SAW_LIES = -5 /* that, for the script */
+};
 typedef struct PlSaw {
   PlGVal v;
   int dim; /* from 0 on, or PL_SAW_… */

@@ -170,6 +170,7 @@ typedef struct PlGraph {
   uint64_t began;        /* tracing: the tapes' newest record number when it began */
   uint64_t tape;         /* record number of the tape's node whose gradient is emitted now; 0: none */
   PlChunk *chunks;       /* the pool */
+  bool lies;             /* the traced function asked how a tensor lies in memory; arguments were taken as row-major */
   struct PlCalls *calls; /* what the traced function asked for (trace/calls.h); NULL: nobody notes it */
   /* Text of the script's current line, asked once per node; NULL: nobody knows. */
   const char *(*where)(void *ud);
