@@ -140,12 +140,16 @@ static bool note_arg(lua_State *L, int i, Quick *q, Arg *a, int32_t *ndims) {
   return a->type == WHOLE || a->type == LUA_TNUMBER || a->type == LUA_TBOOLEAN || a->type == LUA_TNIL;
 }
 
-/* Is there so little to do that calling the graph may cost more than it saves? */
+/* Is there so little to do that calling the graph may cost more than it saves? Never on another device, whose work goes on behind the
+ * call that is measured, and which captures graphs. */
 static bool is_small(const Program *p) {
   int64_t bytes = 0;
   int32_t nodes = 0;
   for (int32_t i = 0; i < p->f->nnodes; i++) nodes += !(p->f->nodes[i].flags & PL_FN_VIEW);
-  for (PlGVal v = 0; v < p->f->nvals; v++) bytes += pl_gvalue_bytes(&p->f->vals[v]);
+  for (PlGVal v = 0; v < p->f->nvals; v++) {
+    if (p->f->vals[v].device != PL_CPU) return false;
+    bytes += pl_gvalue_bytes(&p->f->vals[v]);
+  }
   return nodes <= FEW_NODES && bytes <= FEW_BYTES;
 }
 

@@ -42,7 +42,8 @@ D1(GELU_TANH, K(0.5) * x * (K(1) + F(vm_tanh)(F(gelu_inner)(x))), v *F(gelu_tanh
       const int64_t m = n - at < 512 ? n - at : 512;                                          \
       uint32_t big = 0;                                                                       \
       for (int64_t i = 0; i < m; i++) big |= (uint32_t) !(F(vm_abs)(a[i]) <= K(VM_TRIG_MAX)); \
-      PLK_IVDEP for (int64_t i = 0; !big && i < m; i++) {                                     \
+      const int64_t all = big ? 0 : m;                                                        \
+      PLK_IVDEP for (int64_t i = 0; i < all; i++) {                                           \
         const T x = a[i], v = da[i];                                                          \
         o[i] = (Z);                                                                           \
         t[i] = (DZ);                                                                          \
