@@ -31,6 +31,7 @@ typedef struct Place {
   lua_Integer at;
   int kind;
   int32_t n, first;
+  const void *meta; /* the metatable of a table, NULL: none */
 } Place;
 
 struct LWatch {
@@ -108,9 +109,18 @@ static bool same_fields(lua_State *L, const Seen *pair, int32_t n) {
   return k == n;
 }
 
+/* The metatable of the table on top, by its address; nothing else has one that a script may change. */
+static const void *meta_of(lua_State *L) {
+  if (!lua_istable(L, -1) || !lua_getmetatable(L, -1)) return NULL;
+  const void *meta = lua_topointer(L, -1);
+  lua_pop(L, 1);
+  return meta;
+}
+
 /* The object of the place is on top, the list at `list`. */
 static bool same_place(lua_State *L, const Place *p, const Seen *pair, int list) {
   int top = lua_gettop(L);
+  if (meta_of(L) != p->meta) return false;
   if (p->kind == FIELDS) return same_fields(L, pair, p->n);
   for (int32_t k = 0; k < p->n; k++, pair += 2) {
     if (p->kind == UPVALUES) {
@@ -166,7 +176,8 @@ static int jit_watch(lua_State *L) {
     lua_rawgeti(L, 1, i + 1);
     lua_rawgeti(L, 1, i + 2);
     n = lua_tointeger(L, -1);
-    w->places[w->nplaces++] = (Place){.at = i, .kind = (int)lua_tointeger(L, -2), .n = (int32_t)n, .first = w->npairs};
+    lua_rawgeti(L, 1, i);
+    w->places[w->nplaces++] = (Place){.at = i, .kind = (int)lua_tointeger(L, -3), .n = (int32_t)n, .first = w->npairs, .meta = meta_of(L)};
     for (lua_Integer k = 0; k < n; k++, w->npairs++) {
       lua_rawgeti(L, 1, i + 3 + 2 * k);
       lua_rawgeti(L, 1, i + 4 + 2 * k);

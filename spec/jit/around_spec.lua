@@ -67,6 +67,11 @@ local leaks = {
     local y = run(x, function(r) seen.n = r:size(1) return r * 2 end)
     return y * n
   end,
+  ["sets a metatable"] = function(x, run)
+    local o = {}
+    local y = run(x, function(r) setmetatable(o, { __index = { n = r:size(1) } }) return r * 2 end)
+    return y * o.n
+  end,
   ["reads a local that changes"] = function(x, run)
     local k = 2
     local function g(r) return r * k end
@@ -145,6 +150,32 @@ describe("a function that another one stands for", function()
           local x = T.randn(step % 3 + 2, 3)
           same((f(x)), (j(x)), ("%s, step %d"):format(how, step))
         end
+      end
+    end
+  end)
+
+  it("is of the class that it is of now", function()
+    local function class(k)
+      local C = { k = k }
+      C.__index, C.__call, C.__len = C, function(_, x) return x * k end, function() return k end
+      return C
+    end
+    local reads = {
+      ["a field"] = function(x, o) return x * o.k end,
+      ["a field, by another function"] = function(x, o) return x * (function(t) return t.k end)(o) end,
+      ["a call"] = function(x, o) return o(x) end,
+      ["a length"] = function(x, o) return x * #o end,
+      ["itself"] = function(x, o) return x * getmetatable(o).k end,
+    }
+    for what, read in pairs(reads) do
+      local o = setmetatable({}, class(1))
+      local around = T.jit(function(x) return read(x, o) end, { max_traces = 30 })
+      local given = T.jit(read, { max_traces = 30 })
+      for step = 1, 6 do
+        if step % 2 == 0 then setmetatable(o, class(step)) end
+        local x = T.randn(step % 3 + 2)
+        same(read(x, o), around(x), what .. " " .. step)
+        same(read(x, o), given(x, o), what .. " " .. step)
       end
     end
   end)

@@ -14,7 +14,7 @@ local reach = require "perilune.jit.reach"
 local guards = {}
 
 local getupvalue, getmetatable, type, next, rawequal = debug.getupvalue, getmetatable, type, next, rawequal
-local math_type = math.type
+local math_type, metatable_of = math.type, debug.getmetatable
 
 -- Where modules of perilune keep a table of options between calls: made of fields that are guarded themselves. So are
 -- a module's computed parameters (_computed: weight_norm, spectral_norm): each call makes them anew.
@@ -294,6 +294,7 @@ function guards.take(f, args, n)
       scan_settings(list, group, { { path, "param_groups" }, k })
     end
   end
+  for _, g in ipairs(list) do g.meta = type(g[2]) == "table" and metatable_of(g[2]) or nil end
   return list
 end
 
@@ -383,9 +384,24 @@ end
 local differ = { upvalues = upvalues_differ, fields = fields_differ, globals = globals_differ,
   settings = settings_differ }
 
+-- What a table is: its fields may come from there.
+local function metatables_differ(list)
+  for i = 1, #list do
+    local g = list[i]
+    local meta = type(g[2]) == "table" and metatable_of(g[2]) or nil
+    if not rawequal(meta, g.meta) then
+      return text_of { type(g[5]) == "nil" and "a table" or g[5], "metatable" }, g.meta, meta
+    end
+  end
+end
+
 --- The first place that is not as it was → its name, the old value, the new value; nil if all is the same.
 function guards.changed(list)
-  if not list.watch then flatten(list) end
+  if not list.watch then
+    local name, old, new = metatables_differ(list)
+    if name then return name, old, new end
+    flatten(list)
+  end
   if core.jit_unchanged(list.watch) then
     local rest = list.rest
     for i = 1, #rest do
@@ -400,6 +416,8 @@ function guards.changed(list)
     name, old, new = differ[g[1]](g)
     if name then return name, old, new end
   end
+  local name, old, new = metatables_differ(list)
+  if name then return name, old, new end
   list.watch = nil -- the same in another order
 end
 
