@@ -359,6 +359,39 @@ describe("the gradients without a slope of", function()
     end)
   end
 
+  -- PyTorch's numbers: of equal extremes all share, of zeros one or more hold the product, with x among them or not.
+  it("scatter_reduce of equal values and zeros", function()
+    local third = 1000 / 3
+    local rows = {
+      { "amax", true, { 0, 5, 100, third }, { 0.5, 0.5, 0, 5, third, third } },
+      { "amin", true, { 1, 0, 100, third }, { 0, 0, 10, 0, third, third } },
+      { "prod", true, { 25, 150, 100, 0 }, { 10, 10, 250, 150, 0, 0 } },
+      { "mean", true, { 1 / 3, 10 / 3, 100, third }, { 1 / 3, 1 / 3, 10 / 3, 10 / 3, third, third } },
+      { "amax", false, { 0, 0, 100, 0 }, { 0.5, 0.5, 0, 5, third, third } },
+      { "amin", false, { 0, 0, 100, 0 }, { 0.5, 0.5, 10, 0, third, third } },
+      { "prod", false, { 0, 0, 100, 0 }, { 5, 5, 50, 30, 0, 0 } },
+      { "mean", false, { 0, 0, 100, 0 }, { 0.5, 0.5, 5, 5, 500, 500 } },
+    }
+    for _, row in ipairs(rows) do
+      local x = T.tensor({ 2, 5, 5, 0 }, { dtype = "f64" }):requires_grad_()
+      local src = T.tensor({ 5, 5, 3, 5, 0, 0 }, { dtype = "f64" }):requires_grad_()
+      local y = T.scatter_reduce(x, T.tensor({ 1, 1, 2, 2, 4, 4 }, { dtype = "i64" }), src,
+        { dim = 1, reduce = row[1], include_self = row[2] })
+      ;(y * T.tensor { 1, 10, 100, 1000 }):sum():backward()
+      same(row[3], x.grad:totable(), row[1] .. " x")
+      same(row[4], src.grad:totable(), row[1] .. " src")
+    end
+  end)
+
+  it("binary_cross_entropy of 0 and 1, and next to them", function()
+    local x = T.tensor({ 0, 1, 1e-13, 0.5, 1 - 1e-13 }, { dtype = "f64" }):requires_grad_()
+    T.binary_cross_entropy(x, T.tensor({ 0, 1, 0.25, 0.5, 0.75 }, { dtype = "f64" }), { reduction = "sum" }):backward()
+    local got = x.grad:totable()
+    for i, want in ipairs { 0, 0, -250000000998.8507, 0, 250000000998.85068 } do
+      assert.is_true(math.abs(got[i] - want) <= 1e-6 * math.abs(want), got[i])
+    end
+  end)
+
   it("scatters without an index", function()
     local index = T.zeros({ 0, 2 }, { dtype = "i64" })
     for _, f in ipairs { "scatter", "scatter_add", "scatter_reduce" } do

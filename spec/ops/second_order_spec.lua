@@ -1,6 +1,8 @@
 -- SPDX-License-Identifier: MIT
--- Gradients of gradients of every differentiable op, in f64, by random projection: with t = <v, grad_x <w, f(x)>>,
--- the slope of t along a random direction in (x, w) against a difference quotient.
+-- Gradients of gradients of every differentiable op, and those of these, in f64, by random projection: with
+-- t = <v, grad_x <w, f(x)>>, the slope of t along a random direction in (x, w) against a difference quotient; then
+-- the same for s = <u, grad_(x, w) t>. A rule leaves out what nobody asks for: what it gives for one of (x, w) alone,
+-- and from one of the gradients in t alone, must be what it gives among all.
 
 local T = require "perilune"
 local support = require "spec.ops.support"
@@ -8,8 +10,9 @@ local random = require "spec.support.random"
 local gradcheck = require "spec.support.gradcheck"
 
 local STEP = 1e-5
--- Ops whose backward is known once only.
+-- Ops whose backward is known once only, or twice: the next says so.
 local ONCE = { ctc_nll = true }
+local TWICE = { prod = true, cumprod = true, cross_entropy = true, lstm_gates = true }
 
 local function numbers(g, like, lo, hi)
   return random.tensor(T, g:list(like:numel(), lo, hi), like:shape(), like:dtype())
@@ -62,12 +65,65 @@ local function projection(f, flat, n, at, values, state)
       state.v[k], used[k] = vs[k], grads[k]
     end
   end
-  local t = inner(used, vs)
+  local t, parts = inner(used, vs), {}
+  for k, d in pairs(used) do parts[#parts + 1] = (d * vs[k]):sum() end
   for _, w in ipairs(ws) do xs[#xs + 1] = w end
-  return t, xs
+  return t, xs, parts
 end
 
-local function check(f, flat, n, which)
+local function close_to(a, b)
+  if not a or not b then -- nothing is zero
+    return (a or b) == nil or (a or b):abs():sum():item() == 0
+  end
+  return (a - b):abs():max():item() <= 1e-9 * (1 + b:abs():max():item())
+end
+
+-- Whether each leaf asked alone, and all parts of t one by one, give what is in `second`.
+local function same_alone(t, leaves, parts, second)
+  local options = { allow_unused = true, retain_graph = true }
+  for k, x in ipairs(#leaves > 1 and leaves or {}) do
+    if x:numel() > 0 and not close_to(T.grad_of({ t }, { x }, options)[1], second[k]) then
+      return false, ("leaf %d alone"):format(k)
+    end
+  end
+  if #parts < 2 then return true end
+  local sums = {}
+  for _, part in ipairs(parts) do
+    local ds = part.requires_grad and T.grad_of({ part }, leaves, options) or {}
+    for k in ipairs(leaves) do
+      if ds[k] then sums[k] = sums[k] and sums[k] + ds[k] or ds[k] end
+    end
+  end
+  for k, x in ipairs(leaves) do
+    if x:numel() > 0 and not close_to(sums[k], second[k]) then
+      return false, ("gradients one by one, leaf %d"):format(k)
+    end
+  end
+  return true
+end
+
+-- Leaves and a function of steps along a random direction for `of(values)`, which gives a number and its leaves.
+local function slope_beside(of, values, state, tolerance)
+  local s, leaves = of(values)
+  local directions, slope = {}, 0.0
+  for k, x in ipairs(leaves) do directions[k] = numbers(state, x) end
+  if s.requires_grad then
+    local ds = T.grad_of({ s }, leaves, { allow_unused = true })
+    for k in ipairs(leaves) do
+      if ds[k] then slope = slope + (ds[k] * directions[k]):sum():item() end
+    end
+  end
+  local function moved(h)
+    local list = {}
+    for k, x in ipairs(values) do list[k] = x:detach() + directions[k] * h end
+    return (of(list)):item()
+  end
+  local quotient = (8 * (moved(STEP) - moved(-STEP)) - moved(2 * STEP) + moved(-2 * STEP)) / (12 * STEP)
+  local close = math.abs(slope - quotient) <= tolerance * math.max(1, math.abs(quotient), math.abs(s:item()))
+  return close, string.format("slope %.9g, difference quotient %.9g", slope, quotient)
+end
+
+local function check(f, flat, n, which, third)
   local at, values = {}, {}
   for i = 1, n do
     if type(flat[i]) == "userdata" and gradcheck.is_floating(flat[i]) and (not which or which[i]) then
@@ -77,25 +133,27 @@ local function check(f, flat, n, which)
   end
   local state = random.new(17)
   state.v = {}
-  local t, leaves = projection(f, flat, n, at, values, state)
+  local t, leaves, parts = projection(f, flat, n, at, values, state)
   if not t then return true end
-  local directions = {}
-  for k, x in ipairs(leaves) do directions[k] = numbers(state, x) end
-  local slope = 0.0
   if t.requires_grad then
-    local second = T.grad_of({ t }, leaves, { allow_unused = true })
-    for k in ipairs(leaves) do
-      if second[k] then slope = slope + (second[k] * directions[k]):sum():item() end
+    local second = T.grad_of({ t }, leaves, { allow_unused = true, retain_graph = true })
+    local ok, why = same_alone(t, leaves, parts, second)
+    if not ok then return false, why end
+  end
+  local ok, why = slope_beside(function(v) return projection(f, flat, n, at, v, state) end, values, state, 1e-4)
+  if not ok or not third or not t.requires_grad then return ok, why end
+  -- and once more: the slope of the second gradients' projection
+  local us = {}
+  ok, why = slope_beside(function(v)
+    local p, xs = projection(f, flat, n, at, v, state)
+    local s = p * 0
+    for k, d in pairs(T.grad_of({ p }, xs, { create_graph = true, allow_unused = true })) do
+      us[k] = us[k] or numbers(state, d, 0.5, 1.5)
+      s = s + (d * us[k]):sum()
     end
-  end
-  local function moved(h)
-    local list = {}
-    for k, x in ipairs(values) do list[k] = x:detach() + directions[k] * h end
-    return projection(f, flat, n, at, list, state):item()
-  end
-  local quotient = (moved(STEP) - moved(-STEP)) / (2 * STEP)
-  local close = math.abs(slope - quotient) <= 1e-4 * math.max(1, math.abs(quotient), math.abs(t:item()))
-  return close, string.format("slope %.9g, difference quotient %.9g", slope, quotient)
+    return s, xs
+  end, values, state, 1e-3)
+  return ok, "third order: " .. why
 end
 
 describe("the gradient of the gradient of", function()
@@ -111,8 +169,13 @@ describe("the gradient of the gradient of", function()
             local ok, text = pcall(check, g, flat, flat.n or #flat, args.which or row.which)
             assert.is_true(not ok and tostring(text):find("not twice differentiable", 1, true) ~= nil, tostring(text))
           else
-            local ok, why = check(g, flat, flat.n or #flat, args.which or row.which)
+            local ok, why = check(g, flat, flat.n or #flat, args.which or row.which, not TWICE[info.name])
             assert.is_true(ok, string.format("variant %d: %s", i, tostring(why)))
+            if TWICE[info.name] and i == 1 then
+              ok, why = pcall(check, g, flat, flat.n or #flat, args.which or row.which, true)
+              assert.is_false(ok)
+              assert.truthy(tostring(why):find("not three times differentiable", 1, true), why)
+            end
             count = count + 1
           end
         end

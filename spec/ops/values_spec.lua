@@ -29,6 +29,50 @@ describe("values of", function()
   end
 end)
 
+describe("whole numbers give what floats give in", function()
+  local count = 0
+  for _, info in ipairs(support.public()) do
+    local row = row_of(info)
+    if row and not info.flags.seeded then
+      it(info.name, function()
+        local f = support.func(info.name)
+        local function whole(args, dtype)
+          return support.map(args, function(t)
+            if not t:is_floating_point() then return t end
+            return (t * 3):round():to(dtype)
+          end)
+        end
+        local calls = support.arguments(info.name)
+        for _, o in ipairs { { alpha = 3 }, { beta = 2 }, { alpha = 3, beta = 2 } } do -- factors of products
+          local args = table.move(calls[1], 1, calls[1].n, 1, { n = calls[1].n + 1 })
+          args[args.n] = o
+          if type(args[args.n - 1]) == "userdata" then calls[#calls + 1] = args end
+        end
+        for i, args in ipairs(calls) do
+          local given, fraction = false, false -- of a factor's fraction only the whole part counts
+          support.map(args, function(t) given = given or t:is_floating_point() end)
+          local o = args[args.n]
+          for _, v in pairs(type(o) == "table" and o or {}) do
+            fraction = fraction or type(v) == "number" and v % 1 ~= 0
+          end
+          local fine, floats = pcall(support.results, f, whole(args, "f64"))
+          local ok, ints = pcall(support.results, f, whole(args, "i64"))
+          for k = 1, given and not fraction and fine and ok and #floats or 0 do
+            local a, b = floats[k], ints[k]
+            if support.is_tensor(a) and support.is_tensor(b) and b:dtype() == "i64" and a:dtype() == "f64"
+              and a:isfinite():all():item() and T.equal(a, a:round()) then
+              count = count + 1
+              assert.same(a:shape(), b:shape(), "variant " .. i)
+              assert.is_true(T.equal(a, b:to("f64")), ("variant %d, result %d"):format(i, k))
+            end
+          end
+        end
+      end)
+    end
+  end
+  it("more than 200 results", function() assert.is_true(count > 200, count .. " results") end)
+end)
+
 describe("layouts of", function()
   for _, info in ipairs(support.public()) do
     local row = row_of(info)

@@ -169,6 +169,17 @@ add("linear", function(g) return rand(g, { 2, 3, 4 }), rand(g, { 4 }) end,
   function(g) return rand(g, { 4 }), rand(g, { 4 }), rand(g, {}) end,
   function(g) return rand(g, { 4 }), rand(g, { 3, 4 }), rand(g, { 3 }) end)
 
+add("matmul", function(g) return rand(g, { 2, 3, 4 }), rand(g, { 4 }) end, -- batches beside vectors and matrices
+  function(g) return rand(g, { 4 }), rand(g, { 2, 4, 3 }) end,
+  function(g) return rand(g, { 3, 2, 4, 5 }), rand(g, { 5 }) end,
+  function(g) return rand(g, { 4 }), rand(g, { 3, 2, 4, 5 }) end,
+  function(g) return rand(g, { 5, 4 }), rand(g, { 4 }) end, function(g) return rand(g, { 4 }), rand(g, { 4, 5 }) end,
+  function(g) return rand(g, { 2, 3, 4 }), rand(g, { 4, 5 }) end,
+  function(g) return rand(g, { 3, 4 }), rand(g, { 2, 4, 5 }) end,
+  function(g) return rand(g, { 2, 1, 3, 4 }), rand(g, { 5, 4, 2 }) end,
+  function(g) return rand(g, { 4 }), rand(g, { 4 }) end)
+add("linalg.qr", function(g) return rand(g, { 3, 3 }) end, function(g) return rand(g, { 2, 3, 5 }) end,
+  function(g) return rand(g, { 2, 5, 3 }) end)
 add("linalg.qr", function(g) return rand(g, { 1, 3 }) end, function(g) return rand(g, { 4, 3 }), { mode = "r" } end,
   function(g) return rand(g, { 2, 3 }), { mode = "r" } end,
   function(g) return rand(g, { 2, 3 }), { mode = "complete" } end)
@@ -191,6 +202,13 @@ add("batch_norm", function(g) return rand(g, { 3, 2, 5 }), nil, nil, nil, nil, {
   end),
   function(g) return rand(g, { 3, 2 }), nil, nil, rand(g, { 2 }), nil, { training = true } end,
   only({ 1, 4 }, function(g) return rand(g, { 3, 2 }), rand(g, { 2 }), rand(g, { 2 }, 0.5, 2), nil, rand(g, { 2 }) end))
+for _, name in ipairs { "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div" } do -- either side broadcast
+  for _, reduction in ipairs { "none", "mean" } do
+    add(name, function(g) return rand(g, { 3, 4 }, 0.1, 0.4), rand(g, { 4 }, 0.6, 0.9), { reduction = reduction } end,
+      function(g) return rand(g, { 4 }, 0.1, 0.4), rand(g, { 2, 3, 1 }, 0.6, 0.9), { reduction = reduction } end,
+      function(g) return rand(g, { 2, 1, 1 }, 0.1, 0.4), rand(g, { 3, 4 }, 0.6, 0.9), { reduction = reduction } end)
+  end
+end
 -- a mean over the batch, also of one element; sizes of 2 that another input broadcasts to
 add("kl_div", function(g) return rand(g, { 3, 4 }, -3, 0), rand(g, { 3, 4 }, 0.1, 1), { reduction = "batchmean" } end,
   function(g) return rand(g, {}, -3, 0), rand(g, {}, 0.1, 1), { reduction = "batchmean" } end)
@@ -355,6 +373,10 @@ add("as_strided", function(g) return rand(g, { 12 }), { 3, 2 }, { 2, 1 }, 1 end,
 add("flip", function(g) return rand(g, { 2, 3, 4 }), { 1, 3 } end, function(g) return rand(g, { 2, 3, 4 }), { -2 } end)
 add("roll", function(g) return rand(g, { 3, 5 }), { shifts = { 1, -2 }, dims = { 1, 2 } } end,
   function(g) return rand(g, { 3, 5 }), { shifts = 4 } end)
+add("cat", function(g) return { rand(g, { 0 }), rand(g, { 2, 3 }), rand(g, { 0 }), rand(g, { 1, 3 }) }, { dim = 1 } end,
+  function(g) return { rand(g, { 2, 3 }), rand(g, { 0 }), rand(g, { 2, 1 }) }, { dim = -1 } end,
+  function(g) return { rand(g, { 0 }), rand(g, { 3 }), rand(g, { 0 }), rand(g, { 2 }) }, { dim = 1 } end,
+  function(g) return { rand(g, { 2, 3 }), rand(g, { 2, 0 }), rand(g, { 2, 2 }) }, { dim = 2 } end)
 add("cat", function(g) return { rand(g, { 2, 3, 2 }), rand(g, { 2, 1, 2 }), rand(g, { 2, 4, 2 }) }, { dim = 2 } end,
   function(g) return { rand(g, { 3 }), rand(g, { 2 }) }, { dim = -1 } end,
   function(g) return { rand(g, { 0 }), rand(g, { 2, 3 }), rand(g, { 2, 1 }) }, { dim = 2 } end)
@@ -398,6 +420,13 @@ for _, accumulate in ipairs { true, false } do
       { accumulate = accumulate } end)
 end
 add("index_put", function(g)
+  return { rand(g, { 4, 5 }), rand(g, { 1, 3 }), whole { 2, 2, 4 }, whole { { 1, 1, 5 } } }
+end, function(g)
+  return { rand(g, { 4, 5 }), rand(g, { 3 }), whole { { 2 } }, whole { 1, 5, 1 } }
+end, function(g)
+  return { rand(g, { 4, 5 }), rand(g, { 2, 3 }), whole { { 2 }, { 2 } }, whole { 1, 5, 1 } }
+end)
+add("index_put", function(g)
   return { rand(g, { 3, 4, 2 }), rand(g, { 2, 3, 4 }), whole { { 3 }, { 1 } }, whole { { 1, 2, 1 } } }, { dims = { 1,
     3 } }
 end)
@@ -424,5 +453,12 @@ add("index_copy", function(g) return rand(g, { 3, 4 }), whole { 0, 3 }, rand(g, 
 add("index_fill", function(g) return rand(g, { 3, 4 }), whole { 0, 3 }, rand(g, {}), { dim = 2, index_base = 0 } end)
 add("where", function(g) return bools(g, { 3, 1 }), 0.5, rand(g, { 4 }) end, function(g) return bools(g, { 3, 1 }),
   rand(g, { 4 }), 2 end)
+
+add("masked_scatter", function(g)
+  return rand(g, { 3, 1 }), T.tensor { { true, false, true, true }, { false, true, true, false },
+    { true, true, false, false } }, rand(g, { 8 })
+end, function(g) return rand(g, { 3, 4 }), T.tensor { true, false, true, true }, rand(g, { 2, 5 }) end)
+add("gather", function(g) return rand(g, { 4 }), { dim = 1, index = whole { 3, 1, 1 } } end,
+  function(g) return rand(g, { 4 }), { dim = 1, index = T.tensor(3, { dtype = "i64" }) } end)
 
 return M
