@@ -120,33 +120,17 @@ static int t_size(lua_State *L) {
   return 1;
 }
 
-/* core.batch_rule(op) → "rule", "broadcast" or "loop": how batches of an op are computed, for the specs */
-static int t_rule(lua_State *L) {
-  const PlOp *op = pl_op_find(luaL_checkstring(L, 1));
-  if (!op) return l_error(L, "batch_rule: no such op");
-  lua_pushstring(L, op->batch ? "rule" : op->cls == PL_POINTWISE ? "broadcast" : "loop");
-  return 1;
-}
-
 /* core.batch_loops() → how many ops were computed element by element so far */
 static int t_loops(lua_State *L) {
   lua_pushinteger(L, (lua_Integer)pl_state.batch_loops);
   return 1;
 }
 
-/* core.in_batch() → does a vmap run? */
-static int t_in_batch(lua_State *L) {
-  lua_pushboolean(L, pl_state.batch != NULL);
-  return 1;
-}
-
 void l_batch_register(lua_State *L) {
-  static const luaL_Reg functions[] = {{"in_batch", t_in_batch},
-                                       {"batch_open", t_open},
+  static const luaL_Reg functions[] = {{"batch_open", t_open},
                                        {"batch_wrap", t_wrap},
                                        {"batch_unwrap", t_unwrap},
                                        {"is_batched", t_is_batched},
-                                       {"batch_rule", t_rule},
                                        {"batch_loops", t_loops},
                                        {"batch_innermost", t_innermost},
                                        {"batch_reopen", t_reopen},

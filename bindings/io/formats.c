@@ -140,18 +140,6 @@ static int load_image(lua_State *L) {
   return s == PL_OK ? 1 : l_io_failure(L, s);
 }
 
-/* decode_image(bytes, channels, name [, max_bytes]) -> u8 [C, H, W] */
-static int decode_image(lua_State *L) {
-  size_t n;
-  const char *bytes = luaL_checklstring(L, 1, &n), *name = luaL_checkstring(L, 3);
-  int64_t c = l_check_int(L, 2, "decode_image", "channels"), max_bytes = opt_max_bytes(L, 4, "decode_image");
-  if (c != 0 && c != 1 && c != 3 && c != 4) return l_error(L, "decode_image: 1, 3 or 4 channels, got %d", (int)c);
-  l_collect(L);
-  Box *b = l_new_box(L);
-  PlStatus s = pl_image_decode(&b->t, name, bytes, n, (int)c, max_bytes);
-  return s == PL_OK ? 1 : l_io_failure(L, s);
-}
-
 /* save_image(path, u8 tensor, quality) -> true */
 static int save_image(lua_State *L) {
   const char *path = l_check_path(L, 1, "save_image");
@@ -192,9 +180,16 @@ static int list_folder(lua_State *L) {
 }
 
 void l_files_register(lua_State *L) {
-  static const luaL_Reg regs[] = {{"load_npy", load_npy},     {"write_file", write_file},   {"save_npy", save_npy},
-                                  {"load_npz", load_npz},     {"save_npz", save_npz},       {"file_head", file_head},
-                                  {"load_bytes", load_bytes}, {"load_image", load_image},   {"decode_image", decode_image},
-                                  {"save_image", save_image}, {"list_folder", list_folder}, {NULL, NULL}};
+  static const luaL_Reg regs[] = {{"load_npy", load_npy},
+                                  {"write_file", write_file},
+                                  {"save_npy", save_npy},
+                                  {"load_npz", load_npz},
+                                  {"save_npz", save_npz},
+                                  {"file_head", file_head},
+                                  {"load_bytes", load_bytes},
+                                  {"load_image", load_image},
+                                  {"save_image", save_image},
+                                  {"list_folder", list_folder},
+                                  {NULL, NULL}};
   luaL_setfuncs(L, regs, 0);
 }

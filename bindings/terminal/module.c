@@ -53,13 +53,6 @@ static int guard(lua_State *L) {
   return lua_gettop(L);
 }
 
-/* terminal.quiet_pipes(): a reader that went away is an error of the write, not the end of the process */
-static int quiet_pipes(lua_State *L) {
-  (void)L;
-  signal(SIGPIPE, SIG_IGN);
-  return 0;
-}
-
 /* terminal.die(signal): ends the process as that signal does by default. */
 static int die(lua_State *L) {
   int sig = (int)luaL_checkinteger(L, 1);
@@ -74,7 +67,6 @@ int luaopen_perilune_terminal(lua_State *L) {
                                        {"now", now},
                                        {"pending", pending},
                                        {"guard", guard},
-                                       {"quiet_pipes", quiet_pipes},
                                        {"die", die},
                                        {"list", terminal_list},
                                        {"make_dirs", terminal_make_dirs},
