@@ -7,7 +7,8 @@
 --   condition  of if and ?:, inverted
 --   emit       ops of gradient makers: one input alone, inputs swapped, another op
 --   statement  left out: assignments, calls, checks, failures
--- What is in error messages stays. mutate.header is the text that a mutated file begins with.
+-- What is in error messages stays, and free(): leaks are the sanitizers' business. mutate.header is the text that a
+-- mutated file begins with.
 local M = {}
 
 M.header = [[
@@ -237,7 +238,7 @@ local function region(r, lo, hi, func)
   for i = lo, hi do
     local t = list[i]
     if t.kind == "name" and (t.text == "PL_FAIL" or t.text == "case" or t.text == "sizeof"
-      or t.text == "pl_desc_text" or t.text == "enum") then
+      or t.text == "pl_desc_text" or t.text == "enum" or t.text:find "_fail$" and t.text ~= "pl_g_fail") then
       local k = i + 1
       if list[k].text == "(" or list[k].text == "{" then for q = k, list[k].match do quiet[q] = true end
       else while list[k].text ~= ":" and list[k].text ~= ";" do quiet[k] = true; k = k + 1 end end
@@ -400,7 +401,7 @@ local function region(r, lo, hi, func)
     local begins = prev and (prev.text == ";" or prev.text == "{" or prev.text == "}" or prev.text == "else" or
       prev.text == ")" and prev.match and list[prev.match - 1] and set "if for while switch"[list[prev.match - 1].text])
     local block = t.inside and list[t.inside].text == "{"
-    if begins and block and t.kind == "name" and not keyword[t.text] and not is_type(t) then
+    if begins and block and t.kind == "name" and not keyword[t.text] and not is_type(t) and t.text ~= "free" then
       local k = i
       while k <= hi and list[k].text ~= ";" and list[k].text ~= "}" do k = (list[k].match or 0) > k
         and list[k].match + 1 or k + 1 end

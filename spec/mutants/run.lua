@@ -2,11 +2,13 @@
 -- Mutation testing of the gradient and shape rules in engine/ops: which changes of the code does no spec notice?
 --   lua5.4 spec/mutants/run.lua ROOT BUILD [--files PATTERN] [--every N] [--from K] [--jobs N] [--slowest SECONDS]
 --     [--budget SECONDS] [--report FILE] [--only FILE] [--specs FILE…]
--- as ./setup mutants does; without --specs: those of ops, autograd and nn. --from: another sample of every N. --only:
+-- as ./setup mutants does; without --specs: those of ops, autograd, nn and tensor, and that of recurrent nets on the
+-- emulated GPU where it is built, which alone asks for their rules. --from: another sample of every N. --only:
 -- the survivors of that report. --slowest: without tests that take longer; --budget: of a mutant's tests, together.
 -- Builds all mutants into one engine (spec/mutants/build.lua), notes which `it` of the specs asks for which mutant, and
 -- runs for each mutant those that do, each in a child of its own, until one fails, crashes or takes too long. Prints
--- what survives, then counts, by folder.
+-- what survives, then counts, by folder. Survivors that no spec can kill, as nothing that a caller sees changes, are in
+-- spec/mutants/equivalent.lua with the reason; they count apart.
 local root, build = arg[1], arg[2]
 local folder = (os.getenv "PL_MUTANTS_DIR" or build .. "/mutants")
 local files_wanted, every, specs, report, budget, only = nil, 1, {}, nil, 90, nil
@@ -41,7 +43,11 @@ if not os.getenv "PL_MUTANTS_BUILT" then
   end
   f:write "}\n"
   f:close()
-  local again = { "PL_MUTANTS_BUILT=1", "OMP_NUM_THREADS=1", "PERILUNE_ROOT='" .. root .. "'", "PERILUNE_BUILD='"
+  local emulated = build .. "/spec/cuda_emulated.so"
+  local f_emulated = io.open(emulated)
+  if f_emulated then f_emulated:close() end
+  local again = { f_emulated and "PERILUNE_CUDA_PLUGIN='" .. emulated .. "' PERILUNE_CUDA_QUIET=1" or "",
+    "PL_MUTANTS_BUILT=1", "OMP_NUM_THREADS=1", "PERILUNE_ROOT='" .. root .. "'", "PERILUNE_BUILD='"
     .. build .. "'",
     "LD_PRELOAD='" .. folder .. "/lib/mutants.so'",
     "LUA_PATH_5_4='" .. package.path .. "'", "LUA_CPATH_5_4='" .. folder .. "/lib/?.so;;'", "lua5.4" }
@@ -51,6 +57,7 @@ if not os.getenv "PL_MUTANTS_BUILT" then
 end
 
 local mutants = dofile(folder .. "/list.lua")
+local equivalent = dofile(root .. "/spec/mutants/equivalent.lua")
 local process = require "mutants"
 
 -- ---- specs, without busted: `it`s with the hooks around them
@@ -97,21 +104,37 @@ env.finally = function() end
 setmetatable(_G, { __index = function(_, k) if k ~= "_TEST" then return rawget(env, k) end end })
 
 if #specs == 0 then
-  local folders = "spec/ops/*_spec.lua spec/autograd/*_spec.lua spec/nn/*_spec.lua"
+  local folders = "spec/ops/*_spec.lua spec/autograd/*_spec.lua spec/nn/*_spec.lua spec/tensor/*_spec.lua"
+  if os.getenv "PERILUNE_CUDA_PLUGIN" then folders = folders .. " spec/cuda/recurrent_spec.lua" end
   local list = assert(io.popen(("cd '%s' && ls %s"):format(root, folders)))
   for line in list:lines() do specs[#specs + 1] = line end
   list:close()
 end
-for _, file in ipairs(specs) do
+local function load_spec(file)
   scope = { name = "", before = {}, after = {}, file = file:match "spec/(.*)_spec" or file }
   local f, err = loadfile(file)
   local ok, why = pcall(function() return (assert(f, err))() end)
   if not ok then io.stderr:write("left out: ", file, ": ", tostring(why), "\n") end
   scope = nil
 end
+for _, file in ipairs(specs) do
+  if file:find "spec/cuda/" then
+    -- the emulation's threads do not survive a fork: the child opens the device, and the file is one test
+    tests[#tests + 1] = { name = file, kills = 0, file = file, roomy = true, run = function()
+      tests = {}
+      load_spec(file)
+      for _, t in ipairs(tests) do if not t.run() then return false end end
+      return #tests > 0
+    end }
+  else
+    load_spec(file)
+  end
+end
 process.start()
 
-local function child(f, mutant, seconds) return process.run(f, mutant, seconds, not os.getenv "PL_MUTANTS_SHOW") end
+local function child(t, mutant, seconds)
+  return process.run(t.run, mutant, seconds, not os.getenv "PL_MUTANTS_SHOW", t.roomy)
+end
 
 -- ---- which test asks for which mutant, and how long it takes
 local began = process.now()
@@ -120,7 +143,7 @@ for _, m in ipairs(mutants) do known[m.id] = m end
 local sound = 0
 for k, t in ipairs(tests) do
   process.reached()
-  child(t.run, 0, slowest)
+  child(t, 0, slowest)
   local _, passed, how, seconds = process.wait()
   t.seconds = seconds
   if passed then
@@ -140,7 +163,7 @@ io.stderr:write(("%d of %d tests, %.0f s\n"):format(sound, #tests, process.now()
 
 -- ---- the mutants ---------------
 local killers = {} -- function → its tests that killed before, best first
-local left, survivors, killed, unreached = {}, {}, 0, 0
+local left, survivors, killed, unreached, same = {}, {}, 0, 0, 0
 local chosen -- the survivors of a report
 if only then
   chosen = {}
@@ -170,9 +193,15 @@ local function finish(job, how)
   done = done + 1
   local m = job.m
   local folder_of = m.file:match "(.*)/"
-  by_folder[folder_of] = by_folder[folder_of] or { 0, 0 }
+  by_folder[folder_of] = by_folder[folder_of] or { 0, 0, 0 }
   by_folder[folder_of][1] = by_folder[folder_of][1] + 1
-  if how then
+  local why = equivalent(m)
+  if how and why then print(("%s: listed as equivalent (%s), yet killed: mend the list"):format(m.key, why)) end
+  if not how and why then
+    same = same + 1
+    by_folder[folder_of][3] = by_folder[folder_of][3] + 1
+    if out then out:write("equivalent\t", m.key, "\t", why, "\n") end
+  elseif how then
     killed = killed + 1
     by_folder[folder_of][2] = by_folder[folder_of][2] + 1
     local k = m.file .. m.func
@@ -194,7 +223,7 @@ local function step(job)
   local t = job.list[job.k]
   if not t or job.spent > budget then return finish(job, nil) end
   job.now = t
-  running[child(t.run, job.m.id, 3 + 10 * t.seconds)] = job
+  running[child(t, job.m.id, 3 + 10 * t.seconds)] = job
   job.busy = true
 end
 local function count() local n = 0 for _ in pairs(running) do n = n + 1 end return n end
@@ -220,11 +249,12 @@ local names = {}
 for name in pairs(by_folder) do names[#names + 1] = name end
 table.sort(names)
 for _, name in ipairs(names) do
-  local all, gone = table.unpack(by_folder[name])
-  print(("%-26s %5d of %5d killed, %5.1f %%"):format(name, gone, all, 100 * gone / all))
+  local all, gone, alike = table.unpack(by_folder[name])
+  print(("%-26s %5d of %5d killed, %4d equivalent, %5.1f %% of the others"):format(name, gone, all, alike,
+    100 * gone / math.max(1, all - alike)))
 end
-local told = "%d mutants, %d killed (%.1f %%), %d survive, of which %d are in code that no test reaches; "
-  .. "%d tests, %.0f s"
-print(told:format(#left, killed, 100 * killed / math.max(1, #left), #survivors, unreached, sound,
-  process.now() - began))
+local told = "%d mutants, %d killed (%.1f %%), %d equivalent (%.1f %% of the others killed), %d survive, of which %d "
+  .. "are in code that no test reaches; %d tests, %.0f s"
+print(told:format(#left, killed, 100 * killed / math.max(1, #left), same, 100 * killed / math.max(1, #left - same),
+  #survivors, unreached, sound, process.now() - began))
 if out then out:close() end

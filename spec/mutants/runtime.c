@@ -30,7 +30,8 @@ static int start(lua_State *L) {
   return 0;
 }
 
-/* run(f, mutant, seconds, quiet): a child runs f with the mutant on. Its status is 0 where f returns true. Returns its pid. */
+/* run(f, mutant, seconds, quiet, roomy): a child runs f with the mutant on, in 6 GiB of addresses unless roomy. Its status is
+ * 0 where f returns true. Returns its pid. */
 static int run(lua_State *L) {
   const pid_t pid = fork();
   if (pid < 0) return luaL_error(L, "no child");
@@ -42,7 +43,7 @@ static int run(lua_State *L) {
   const struct itimerval t = {.it_value = {(time_t)seconds, (suseconds_t)((seconds - (double)(time_t)seconds) * 1e6)}};
   const struct rlimit none = {0, 0}, room = {(rlim_t)6 << 30, (rlim_t)6 << 30};
   setrlimit(RLIMIT_CORE, &none);
-  setrlimit(RLIMIT_AS, &room);
+  if (!lua_toboolean(L, 5)) setrlimit(RLIMIT_AS, &room);
   struct itimerval patient = t; /* on a busy machine the processor's time counts */
   patient.it_value.tv_sec = patient.it_value.tv_sec * 20 + 20;
   setitimer(ITIMER_PROF, &t, NULL); /* both end the process */
