@@ -124,3 +124,55 @@ it("cross_entropy and optimizers name the usual slips", function()
   fails("class numbers are integers", nn.F.cross_entropy, T.ones(2, 3), T.ones(2))
   fails("pass net:parameters()", T.optim.SGD, nn.Linear(2, 2), { lr = 1 })
 end)
+
+describe("rules and hooks of one's own", function()
+  local x
+  before_each(function() x = T.ones(2):requires_grad_() end)
+  after_each(function() x = nil end)
+  local function rule(forward, name)
+    return T.custom { name = name, forward = forward, backward = function(_, d) return d end }
+  end
+  it("are told what forward may return, save and be called", function()
+    fails("forward must return 1 to 56 tensors, got 300 values", function()
+      rule(function(_, a)
+        local list = {}
+        for i = 1, 300 do list[i] = a * 1 end
+        return table.unpack(list)
+      end)(x)
+    end)
+    fails("forward must return 1 to 56 tensors, got 0 values", function() rule(function() end)(x) end)
+    fails("forward must return tensors, result 2 is an integer", function()
+      rule(function(_, a) return a * 1, 3 end)(x)
+    end)
+    fails("name must be a string, got an integer", rule, function(_, a) return a * 1 end, 3)
+    fails("ctx:save: argument #2 must be a tensor or nil, got string", function()
+      rule(function(ctx, a)
+        ctx:save(a, "x")
+        return a * 1
+      end)(x)
+    end)
+    local context
+    rule(function(ctx, a)
+      context = ctx
+      ctx:save(a)
+      return a * 1
+    end)(x)
+    fails("what forward saved is there while backward of this call runs", function() context:saved() end)
+  end)
+  it("are told which gradient a hook must return", function()
+    x:register_hook(function() return T.ones(3) end)
+    fails("a hook returned f32[3] for a gradient f32[2]", function() (x * 2):sum():backward() end)
+  end)
+end)
+
+describe("dtypes by PyTorch's names", function()
+  it("are those of the short ones", function()
+    for long, short in pairs { float = "f32", float32 = "f32", double = "f64", float64 = "f64", half = "f16",
+      float16 = "f16", bfloat16 = "bf16", long = "i64", int64 = "i64", int = "i32", int32 = "i32", short = "i16",
+      int16 = "i16", char = "i8", int8 = "i8", byte = "u8", uint8 = "u8", boolean = "bool", bool = "bool" } do
+      assert.equal(short, T.zeros(1, { dtype = long }):dtype(), long)
+      assert.equal(short, T.ones(1):to(long):dtype(), long)
+    end
+    fails("dtype", T.zeros, 1, { dtype = "float31" })
+  end)
+end)
