@@ -73,9 +73,11 @@ local function values(kind, H, o, device, dtype, lengths, second)
   else
     y, h, c = f()
   end
-  local out, loss = { y, h, c }, 0
+  local out, loss, leaves = { y, h, c }, 0, table.move(xs, 1, #xs, 1, {})
   for i, v in ipairs { y, h, c } do
-    loss = loss + (v:float() * T.randn(v:shape()):to(device) * (1 + i)):sum()
+    local factor = T.randn(v:shape()):to(device)
+    if second then leaves[#leaves + 1] = factor:requires_grad_() end -- what arrives from above has a gradient, too
+    loss = loss + (v:float() * factor * (1 + i)):sum()
   end
   if second then
     local sum = 0
@@ -84,7 +86,7 @@ local function values(kind, H, o, device, dtype, lengths, second)
     end
     loss = sum
   end
-  for _, g in ipairs(T.grad_of(loss, xs)) do out[#out + 1] = g end
+  for _, g in ipairs(T.grad_of(loss, leaves)) do out[#out + 1] = g end
   return out
 end
 

@@ -132,3 +132,26 @@ describe("misspelt names", function()
     assert.is_truthy(err:find("start at 1", 1, true), err)
   end)
 end)
+
+-- What functions in Lua look at before the op does: a graph's text has no function.
+describe("a node of a graph is refused by its op:", function()
+  for _, case in ipairs {
+    { "cat", {}, { dim = 1 }, "a list of 1 to 65536 tensors, not 0" },
+    { "to_device", { { { 2 }, "f32" } }, { device = 99 }, "there is no device number 99" },
+    { "to_device", { { { 2 }, "f32" } }, { device = -1 }, "there is no device number -1" },
+    { "searchsorted", { { { 2 }, "f32" }, { { 2 }, "f32" } }, { side = "left", right = true }, "contradict" },
+    { "bitwise_left_shift", { { { 2 }, "bool" }, { { 2 }, "bool" } }, {}, "bool is not for this" },
+    { "index_select", { { {}, "f32" }, { { 3 }, "i64" } }, { dim = 1 }, "a 0-d tensor takes one index" },
+    { "randint", {}, { low = 5, high = 2, shape = { 2 } }, "low 5 is above high 2" },
+    { "randint_fill", { { { 2 }, "f32" } }, { low = 5, high = 2 }, "low 5 is above high 2" },
+  } do
+    local name, inputs, attrs, text = table.unpack(case)
+    it(name .. ", " .. text, function()
+      local graph, list = T.graph(), {}
+      for i, input in ipairs(inputs) do list[i] = graph:input("x" .. i, input[1], { dtype = input[2] }) end
+      local ok, err = pcall(T.core.graph_apply, graph.ir, name, list, attrs, 0, "node", 0)
+      assert.is_false(ok)
+      assert.truthy(tostring(err):find(text, 1, true), err)
+    end)
+  end
+end)
