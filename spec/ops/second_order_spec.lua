@@ -61,6 +61,7 @@ local function projection(f, flat, n, at, values, state)
   local used, vs = {}, {}
   for k in ipairs(xs) do
     if grads[k] then
+      assert(gradcheck.alike(grads[k], xs[k]), "the gradient's shape")
       vs[k] = state.v[k] or numbers(state, xs[k], 0.5, 1.5)
       state.v[k], used[k] = vs[k], grads[k]
     end
@@ -110,7 +111,12 @@ local function slope_beside(of, values, state, tolerance)
   if s.requires_grad then
     local ds = T.grad_of({ s }, leaves, { allow_unused = true })
     for k in ipairs(leaves) do
-      if ds[k] then slope = slope + (ds[k] * directions[k]):sum():item() end
+      if ds[k] then
+        if not gradcheck.alike(ds[k], leaves[k]) then
+          return false, ("leaf %d is %s, its gradient %s"):format(k, leaves[k]:describe(), ds[k]:describe())
+        end
+        slope = slope + (ds[k] * directions[k]):sum():item()
+      end
     end
   end
   local function moved(h)

@@ -120,6 +120,11 @@ function M.check(T, f, args, o)
   return true
 end
 
+-- Whether a gradient has the shape and the dtype of what it is of.
+function M.alike(grad, x)
+  return grad:dtype() == x:dtype() and table.concat(grad:shape(), ",") == table.concat(x:shape(), ",")
+end
+
 -- The same along one random direction for each input: two evaluations of f, however many elements there are.
 function M.along(T, f, args, which)
   local n = args.n or #args
@@ -145,6 +150,9 @@ function M.along(T, f, args, which)
   local grads = T.grad_of(used, xs, { grad_outputs = dys, allow_unused = true })
   for k, i in ipairs(list) do
     local d = random.tensor(T, g:list(xs[k]:numel(), -1, 1), xs[k]:shape(), "f64")
+    if grads[k] and not M.alike(grads[k], xs[k]) then -- the product below would broadcast
+      return false, ("input %d is %s, its gradient %s"):format(i, xs[k]:describe(), grads[k]:describe())
+    end
     local slope = grads[k] and (grads[k] * d):sum():item() or 0.0
     local function moved(h)
       local now = table.move(args, 1, n, 1, {})
