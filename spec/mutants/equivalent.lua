@@ -44,6 +44,7 @@ local list = {
   { "join.c", "cat_grad", "1 || dim != 0", "zeros like an empty tensor, or an empty part of dy" },
   { "join.c", "cat_infer", "the list of tensors is empty", "no op takes an empty list" },
   { "recurrent_net", "forward", "bias == PL_NONE ? 2 : 3: 2 + 1", "the input behind the last is none" },
+  { "norm_double_backward.c", "second", "project(s, g_mul(g, s->u, s->dy))): swapped", "sums commute" },
 }
 
 return function(m)
