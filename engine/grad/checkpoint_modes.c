@@ -15,25 +15,24 @@ static const PlDeviceTable *open_table(void) {
 }
 
 void pl_ck_modes_read(PlCkModes *m) {
-  const PlState *s = &pl_state;
-  *m = (PlCkModes){.seed = s->seed,
-                   .stream = s->stream,
-                   .offset = s->offset,
-                   .seeded = s->seeded,
-                   .grad_off = s->grad_off,
-                   .autocast_cache = s->autocast_cache,
-                   .gpu = s->gpu,
-                   .device = s->device,
-                   .row_major = s->row_major,
-                   .autocast = s->autocast,
-                   .ambient_muted = s->ambient_muted,
-                   .autocast_depth = s->autocast_depth,
-                   .key_floor = s->key_floor,
-                   .key_ceiling = s->key_ceiling,
-                   .batch = s->batch,
-                   .packing = s->packing,
-                   .bookkeeping = s->bookkeeping,
-                   .trace = s->trace,
+  *m = (PlCkModes){.seed = pl_state.seed,
+                   .stream = pl_state.stream,
+                   .offset = pl_state.offset,
+                   .seeded = pl_state.seeded,
+                   .grad_off = pl_state.grad_off,
+                   .autocast_cache = pl_state.autocast_cache,
+                   .gpu = pl_state.gpu,
+                   .device = pl_state.device,
+                   .row_major = pl_state.row_major,
+                   .autocast = pl_state.autocast,
+                   .ambient_muted = pl_state.ambient_muted,
+                   .autocast_depth = pl_state.autocast_depth,
+                   .key_floor = pl_state.key_floor,
+                   .key_ceiling = pl_state.key_ceiling,
+                   .batch = pl_state.batch,
+                   .packing = pl_state.packing,
+                   .bookkeeping = pl_state.bookkeeping,
+                   .trace = pl_state.trace,
                    .floating = pl_default_float(),
                    .precision = (int)plk_matmul_precision(),
                    .settings = -1};
@@ -44,25 +43,24 @@ void pl_ck_modes_read(PlCkModes *m) {
 }
 
 void pl_ck_modes_set(const PlCkModes *m) {
-  PlState *s = &pl_state;
-  s->seed = m->seed;
-  s->stream = m->stream;
-  s->offset = m->offset;
-  s->seeded = m->seeded;
-  s->grad_off = m->grad_off;
-  s->autocast_cache = m->autocast_cache;
-  s->gpu = m->gpu;
-  s->device = m->device;
-  s->row_major = m->row_major;
-  s->autocast = m->autocast;
-  s->ambient_muted = m->ambient_muted;
-  s->autocast_depth = m->autocast_depth;
-  s->key_floor = m->key_floor;
-  s->key_ceiling = m->key_ceiling;
-  s->batch = m->batch;
-  s->packing = m->packing;
-  s->bookkeeping = m->bookkeeping;
-  s->trace = m->trace;
+  pl_state.seed = m->seed;
+  pl_state.stream = m->stream;
+  pl_state.offset = m->offset;
+  pl_state.seeded = m->seeded;
+  pl_state.grad_off = m->grad_off;
+  pl_state.autocast_cache = m->autocast_cache;
+  pl_state.gpu = m->gpu;
+  pl_state.device = m->device;
+  pl_state.row_major = m->row_major;
+  pl_set_autocast(m->autocast);
+  pl_state.ambient_muted = m->ambient_muted;
+  pl_state.autocast_depth = m->autocast_depth;
+  pl_state.key_floor = m->key_floor;
+  pl_state.key_ceiling = m->key_ceiling;
+  pl_state.batch = m->batch;
+  pl_set_packing(m->packing);
+  pl_state.bookkeeping = m->bookkeeping;
+  pl_set_trace(m->trace);
   if (pl_default_float() != m->floating) pl_set_default_float(m->floating);
   if ((int)plk_matmul_precision() != m->precision) plk_set_matmul_precision((PlkPrecision)m->precision);
   const PlDeviceTable *t = m->settings >= 0 ? open_table() : NULL;
