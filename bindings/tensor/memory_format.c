@@ -23,6 +23,7 @@ static int format_at(lua_State *L, int at, const char *fn) {
 int l_is_contiguous(lua_State *L) {
   PlTensor *t = l_self(L, "is_contiguous");
   l_saw(t, PL_SAW_LIES);
+  CALL(L, pl_sym_lies(t, "is_contiguous"));
   const int dims = lua_isnoneornil(L, 2) ? 0 : format_at(L, 2, "is_contiguous");
   lua_pushboolean(L, dims ? t->a.ndim == dims && pl_is_channels_last(&t->a) : t->a.contiguous);
   return 1;
@@ -35,7 +36,7 @@ static int t_to_layout(lua_State *L) {
   const int dims = format_at(L, 2, lua_toboolean(L, 3) ? "to" : "contiguous");
   const bool is = dims ? t->a.ndim == dims && pl_is_channels_last(&t->a) : t->a.contiguous;
   const bool exact = lua_toboolean(L, 3) && is && pl_channels_last(&t->a) != (dims != 0);
-  if (is && !exact) {
+  if (is && !exact && !t->a.symbolic) { /* a graph knows what would be if it were not so */
     lua_settop(L, 1);
     return 1;
   }

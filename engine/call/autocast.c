@@ -9,13 +9,15 @@
 #include "engine/call/thread_state.h"
 #include "engine/grad/checkpoint.h"
 #include "engine/grad/node.h"
+#include "engine/graph/ir/graph.h"
 #include "engine/ops/names.h"
 
 enum { MAX_KEYS = 4, FIRST_SLOTS = 64 };
 
 typedef struct Kept {
   PlTensor *leaf, *cast; /* strong; leaf NULL: a free slot */
-  uint32_t version;
+  const PlGraph *graph;  /* of the trace that the cast was made in, which holds it; else NULL */
+  uint32_t version;      /* of the leaf's storage; in a trace which value of the graph the leaf was */
   uint32_t nkeys;
   const PlNode *by[MAX_KEYS]; /* the leaf's nodes under the keys that recorded the cast; the cast holds them */
 } Kept;
@@ -72,10 +74,17 @@ static bool make_room(void) {
   return true;
 }
 
-/* A leaf that requires a gradient of some key. Fills in what a kept cast must agree with; false: not to be kept. */
+/* A leaf that requires a gradient of some key. Fills in what a kept cast must agree with; false: not to be kept. In a trace
+ * each op gets a handle of its own for the same leaf: the leaf itself is what they have in common. */
 static bool describe(PlTensor *t, Kept *k) {
-  if (!t->node || t->node->kind != PL_NODE_LEAF || !(t->node->u.target == t || (t->flags & PL_T_STANDS_IN))) return false;
-  *k = (Kept){.leaf = t, .version = t->storage->version};
+  if (!t->node || t->node->kind != PL_NODE_LEAF) return false;
+  if (t->a.symbolic) {
+    if (!t->node->u.target) return false;
+    *k = (Kept){.leaf = t->node->u.target, .graph = pl_sym_graph(t), .version = (uint32_t)pl_sym_value(t)};
+  } else {
+    if (!(t->node->u.target == t || (t->flags & PL_T_STANDS_IN))) return false;
+    *k = (Kept){.leaf = t, .version = t->storage->version};
+  }
   if (pl_state.grad_off) return true;
   PlEntry first = {.next = t->more, .node = t->node};
   for (const PlEntry *e = &first; e; e = e->next) {
@@ -87,8 +96,8 @@ static bool describe(PlTensor *t, Kept *k) {
 }
 
 static bool agrees(const Kept *have, const Kept *want, PlDtype to) {
-  bool same = have->leaf && !(have->cast->node && have->cast->node->spent) && have->version == want->version &&
-              have->nkeys == want->nkeys && have->cast->a.dtype == to;
+  bool same = have->leaf && !(have->cast->node && have->cast->node->spent) && have->graph == want->graph &&
+              have->version == want->version && have->nkeys == want->nkeys && have->cast->a.dtype == to;
   for (uint32_t i = 0; same && i < want->nkeys; i++) same = have->by[i] == want->by[i];
   return same;
 }
@@ -108,7 +117,7 @@ PlStatus pl_autocast_one(PlTensor **out, PlTensor *t, PlDtype to) {
   Kept want;
   if (!pl_state.autocast_cache || t->a.dtype != PL_F32 || !describe(t, &want)) return cast(out, t, to);
   if (pl_state.casts) {
-    Kept *have = slot_of(pl_state.casts, t);
+    Kept *have = slot_of(pl_state.casts, want.leaf);
     if (agrees(have, &want, to)) {
       if (PL_UNLIKELY(pl_watched())) PL_TRY(pl_checkpoint_uses_cast(t, have->cast));
       *out = pl_retain(have->cast);
@@ -126,13 +135,13 @@ PlStatus pl_autocast_one(PlTensor **out, PlTensor *t, PlDtype to) {
   for (PlEntry *e = &first; e; e = e->next)
     if (e->node) e->node->shared = true;
   if (!make_room()) return PL_OK;
-  Kept *slot = slot_of(pl_state.casts, t);
+  Kept *slot = slot_of(pl_state.casts, want.leaf);
   if (slot->leaf) {
     pl_tensor_release(slot->cast);
     pl_tensor_release(slot->leaf);
   } else pl_state.casts->n++;
   want.cast = pl_retain(*out);
-  pl_retain(t);
+  pl_retain(want.leaf);
   *slot = want;
   return PL_OK;
 }

@@ -285,7 +285,8 @@ enum {
   PL_F_MOVES = 1 << 26,   /* its result is on the device that attribute 0 says */
   PL_F_CROSSES = 1 << 27, /* copies between devices by itself: inputs and output may be on different ones */
 
-  PL_F_STRIDED = 1 << 28 /* with PL_F_CONTIGUOUS: the CPU's kernel takes any strides of input 0 */
+  PL_F_STRIDED = 1 << 28, /* with PL_F_CONTIGUOUS: the CPU's kernel takes any strides of input 0 */
+  PL_F_KEEPS = 1 << 29    /* on any device its result is channels last where input 0 is */
 };
 
 struct PlOp {

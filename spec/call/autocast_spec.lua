@@ -128,6 +128,45 @@ describe("T.autocast", function()
     assert.is_false((pcall(F.cross_entropy, x, y, { dtype = "f64" })))
   end)
 
+  it("keeps the casts of a traced function's weights as it does without", function()
+    local function results(jit, seed, inside, region, given, dtype, written)
+      T.manual_seed(seed)
+      local w, b = T.randn({ 24, 24 }, { requires_grad = true }), T.randn({ 24 }, { requires_grad = true })
+      local x = T.randn(16, 24)
+      local function body(v, weight, bias)
+        local h = F.linear(v, weight, bias):relu()
+        h = F.linear(h, weight, bias)
+        if written then T.no_grad(function() b:mul_(0.5) end) end -- w's cast stays, b's does not
+        h = F.linear(h:tanh(), weight:t(), bias)
+        local y = T.no_grad(function() return F.linear(h, weight) end)
+        local loss = (h:float():square():mean() + y:float():mean()) * 64
+        if inside then loss:backward() end
+        return loss
+      end
+      local function f(v, weight, bias)
+        if region then return body(v, weight or w, bias or b) end
+        return T.autocast(dtype, body, v, weight or w, bias or b)
+      end
+      local g, out = jit and T.jit(f) or f, {}
+      for _ = 1, 3 do
+        w.grad, b.grad = nil, nil
+        local function call() if given then return g(x, w, b) else return g(x) end end
+        local loss
+        if region then loss = T.autocast(dtype, call) else loss = call() end
+        if not inside then loss:backward() end
+        table.move({ loss:detach(), w.grad, b.grad, b:detach():clone() }, 1, 4, #out + 1, out)
+      end
+      return out
+    end
+    for n = 0, 31 do
+      local inside, region, given, wide = n & 1 > 0, n & 2 > 0, n & 4 > 0, n & 8 > 0
+      local written = n & 16 > 0 and not given and inside
+      local args = { n, inside, region, given, wide and "bf16" or "f16", written }
+      local want, got = results(false, table.unpack(args)), results(true, table.unpack(args))
+      for k = 1, #want do assert.is_true(want[k]:equal(got[k]), ("case %d, result %d"):format(n, k)) end
+    end
+  end)
+
   it("ends with its block, also by an error, and nests", function()
     local a = T.ones(2, 2)
     do

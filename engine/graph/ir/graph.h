@@ -48,8 +48,17 @@ typedef struct PlGStore {
   PlGVal first;              /* the value that came with it */
   PlGVal root;               /* while building: the newest value that covers it all; -1: nobody knows it */
   int32_t version;           /* moves with every write */
+  uint8_t lies;              /* while building: PL_LIES_… */
   struct PlSymStorage *live; /* while building: the storage object of symbolic handles on it, weak */
 } PlGStore;
+
+/* Values of a graph are row-major, whatever they would be without it: what depends on that must be noticed (pl_sym_lies). */
+enum {
+  PL_LIES_ARGUMENT = 1, /* it would lie as an argument does */
+  PL_LIES_NAMED = 2,    /* it would not be row-major: the script asked for another memory format */
+  PL_LIES_TAKEN = 4,    /* something was taken from it, or it was taken, that is a view or a copy as an argument lies */
+  PL_LIES_UNKNOWN = 8   /* the same, as memory of a named format lies */
+};
 
 enum {
   PL_FN_MUTATES = 1,    /* output k is a new value in the store of its k-th written input (pl_graph_written) */
@@ -251,6 +260,8 @@ static inline PlGVal pl_sym_value(const PlTensor *t) { return (PlGVal)((uintptr_
 int64_t pl_sym_offset(const PlTensor *t, const PlTensor *base);
 /* A handle on value v. */
 PlStatus pl_sym_tensor(PlTensor **out, PlGraph *f, PlGVal v);
+/* Somebody, by the name of what, asks how t lies in memory: an error if that is not known. */
+PlStatus pl_sym_lies(const PlTensor *t, const char *what);
 /* The value that represents t in f: of a symbolic tensor, a captured real one, or a number. */
 PlStatus pl_sym_value_of(PlGraph *f, PlTensor *t, PlGVal *out);
 /* pl_apply and its kin come here when an input is symbolic or a trace runs. */

@@ -19,6 +19,8 @@ PlStatus pl_sym_enter(PlGraph *f, PlTensor *t, PlTensor **out);
 /* The graph of a symbolic one among the inputs, else the one that is traced. */
 PlGraph *pl_sym_graph_of(PlTensor *const *in, int nin);
 PlStatus pl_sym_node(PlGraph *f, PlCall *c, uint8_t flags, int32_t *node);
+/* t is about to be written: an error where nobody knows what shares its memory without the graph. */
+PlStatus pl_sym_writes(PlGraph *f, const PlTensor *t);
 /* Ops that always write into inputs. */
 PlStatus pl_sym_mutate(PlGraph *f, PlCall *c, PlTensor **out);
 

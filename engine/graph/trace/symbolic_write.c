@@ -19,6 +19,12 @@ static bool covers(const PlGraph *f, const PlTensor *t) {
   return t->a.contiguous && t->a.numel * (int64_t)pl_dtype_size((PlDtype)t->a.dtype) == s->bytes;
 }
 
+/* The same of a value, in whatever shape: the only row of a matrix is all of it. */
+static bool covers_store(const PlGraph *f, PlGVal v) {
+  const PlGValue *val = &f->vals[v];
+  return val->contiguous && pl_gvalue_bytes(val) == f->stores[val->store].bytes;
+}
+
 /* Does t's memory have a history that this write is not to become a part of? Where gradients are off, or through a
  * detached handle. v may be NULL. */
 static bool is_unknown(const PlGraph *f, PlTensor *t, PlTensor *v) {
@@ -35,11 +41,13 @@ static PlStatus write_leaf(PlGraph *f, PlCall *c, PlTensor *const *targets) {
   for (int32_t k = 0; k < f->nodes[node].nout; k++) {
     PlGVal v = f->nodes[node].first + k;
     PlGStore *st = &f->stores[f->vals[v].store];
-    bool root = f->nodes[node].in[k] == st->root;
+    PlGVal was = f->nodes[node].in[k];
+    bool root = was == st->root || covers_store(f, was);
     f->vals[v].version = ++st->version;
     if (root) st->root = v;
     else if (st->root >= 0) st->root = -1; /* the whole is not known any more: other windows cannot be taken again */
     if (targets[k]) {
+      PL_TRY(pl_sym_writes(f, targets[k]));
       pl_sym_point(targets[k], v);
       targets[k]->storage->version++;
     }
@@ -69,6 +77,7 @@ static PlStatus root_of(PlGraph *f, const PlTensor *t, PlTensor **out) {
 /* The storage object of t and its views represents another store from now on. */
 static void move_storage(PlGraph *f, PlSymStorage *s, int32_t store) {
   if (s->store != store && f->stores[s->store].live == s) f->stores[s->store].live = NULL;
+  f->stores[store].lies |= f->stores[s->store].lies;
   s->store = store;
   f->stores[store].live = s; /* further views of it belong to t's family */
 }
@@ -77,6 +86,7 @@ PlStatus pl_sym_assign(PlTensor *t, PlTensor *v) {
   PlGraph *f = pl_sym_graph(t);
   PlTensor *root = NULL, *now = NULL, *dense = NULL;
   PL_TRY(pl_sym_refresh(t));
+  PL_TRY(pl_sym_writes(f, t));
   bool leaf = is_leaf_store(f, pl_sym_storage(t)->store), whole = covers(f, t);
   if (leaf && (whole || f->stores[pl_sym_storage(t)->store].root == pl_sym_value(t))) return copy_into(f, t, v);
   bool recorded = f->record ? pl_may_record(&t, 1) || pl_may_record(&v, 1) : !leaf;

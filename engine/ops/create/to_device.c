@@ -25,5 +25,5 @@ static PlStatus to_device_infer(PlInfer *c) {
 
 PL_OP(to_device, .doc = "A copy of x in the memory of another device.", .formula = "dx = dy, moved back", .nin = 1, .nout = 1, .nattr = 1,
       .args = {"x"}, .attrs = {A_INT("device", PL_CPU)}, .cls = PL_OPAQUE, .batch = pl_batch_each,
-      .flags = PL_F_LINEAR | PL_F_INTERNAL | PL_F_POLY | PL_F_MOVES | PL_F_CROSSES, .infer = to_device_infer, .grad = to_device_grad,
-      .kernel = {[PL_CPU] = to_device_cpu});
+      .flags = PL_F_LINEAR | PL_F_INTERNAL | PL_F_POLY | PL_F_MOVES | PL_F_CROSSES | PL_F_KEEPS, .infer = to_device_infer,
+      .grad = to_device_grad, .kernel = {[PL_CPU] = to_device_cpu});

@@ -407,5 +407,5 @@ PL_OP(clone, .doc = "A copy of x, contiguous or, as x may be, channels last; gra
                  "local y = x:clone()\n"
                  "y:zero_()\n"
                  "print(x, y)  --> {1., 1.}  -- f32[2] cpu\t{0., 0.}  -- f32[2] cpu",
-      .nin = 1, .nout = 1, .args = {"x"}, .cls = PL_POINTWISE, .batch = pl_batch_each, .flags = PL_F_LINEAR | PL_F_POLY,
+      .nin = 1, .nout = 1, .args = {"x"}, .cls = PL_POINTWISE, .batch = pl_batch_each, .flags = PL_F_LINEAR | PL_F_POLY | PL_F_KEEPS,
       .infer = clone_infer, .grad = same_grad, PL_COPY, );

@@ -28,11 +28,7 @@ local function undo(t) optimizers.undo(t, true) end
 
 -- ---- calls -------------------------------------------------------------------------------------------
 
-local function run(self, t, tensors, args)
-  if args and not core.jit_apart(t.program, tensors) then
-    optimizers.undo(t) -- the script moves it again
-    return self.f(table.unpack(args, 1, args.n))
-  end
+local function run(self, t, tensors)
   rawset(self, "runs", self.runs + 1)
   local list = core.jit_run(t.program, tensors, undo, t, optimizers.before)
   for _, g in ipairs(t.inner) do
@@ -49,6 +45,16 @@ local function run(self, t, tensors, args)
     if type(first) == "table" and list[rawget(first, MARK)] and not first.views then return list[first[MARK]] end
   end
   return table.unpack(put(t, list, tensors), 1, t.nresults)
+end
+
+-- A call that the trace t is for. Where arguments lie in memory as its graph does not know, the script runs.
+local function run_or_written(self, t, tensors, args)
+  if not core.jit_apart(t.program, tensors) then
+    optimizers.undo(t) -- the script moves it again
+    return self.f(table.unpack(args, 1, args.n))
+  end
+  if self.opts.check then return require("perilune.jit.check")(self, t, tensors, run, table.unpack(args, 1, args.n)) end
+  return run(self, t, tensors)
 end
 
 local function holds(t)
@@ -215,9 +221,8 @@ local function slow_call(self, ...)
   local t = find(self, key) or find_resized(self, key, tensors, ...)
   if t then
     rawset(self, "last", t)
-    if self.opts.check then return require("perilune.jit.check")(self, t, tensors, run, ...) end
     make_quick(self, t, args, tensors)
-    return run(self, t, tensors, args)
+    return run_or_written(self, t, tensors, args)
   end
   local why = reason(self, key)
   if self.ntraces >= self.opts.max_traces then
@@ -246,8 +251,7 @@ local function slow_call(self, ...)
     guards.restore(seen)
     return eager(self, ...)
   end
-  if self.opts.check then return require("perilune.jit.check")(self, t, tensors, run, ...) end
-  return run(self, t, tensors, args)
+  return run_or_written(self, t, tensors, args)
 end
 
 Jit.__call = core.jit_callable(slow_call)
