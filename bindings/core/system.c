@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT
  * Memory, threads, random state, facts about the build. */
 #include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
 #include <sys/utsname.h>
+#include <unistd.h>
 
 #include "bindings/core/lib.h"
 #include "engine/call/thread_state.h"
@@ -77,6 +79,22 @@ static int s_threads(lua_State *L) {
 
 static int s_isa(lua_State *L) {
   lua_pushstring(L, plk_isa());
+  return 1;
+}
+
+/* environment() -> {NAME = value} of all that begin with PERILUNE_, at the process's first call; later nil */
+static int s_environment(lua_State *L) {
+  static const char prefix[] = "PERILUNE_";
+  static atomic_flag told = ATOMIC_FLAG_INIT;
+  if (atomic_flag_test_and_set(&told)) return 0;
+  lua_newtable(L);
+  for (char **e = environ; e && *e; e++) {
+    const char *is = strchr(*e, '=');
+    if (!is || strncmp(*e, prefix, sizeof prefix - 1) != 0) continue;
+    lua_pushlstring(L, *e, (size_t)(is - *e));
+    lua_pushstring(L, is + 1);
+    lua_rawset(L, -3);
+  }
   return 1;
 }
 
@@ -172,6 +190,7 @@ void l_system_register(lua_State *L) {
                                        {"set_num_threads", s_set_threads},
                                        {"get_num_threads", s_threads},
                                        {"isa", s_isa},
+                                       {"environment", s_environment},
                                        {"libraries", s_libraries},
                                        {"system", s_system},
                                        {"manual_seed", s_seed},

@@ -38,6 +38,13 @@ with the name of a file it runs that script, with its arguments in arg[1]... and
     paragraph(out, page[3]:sub(1, 1):upper() .. page[3]:sub(2) .. ".")
     paragraph(out, page[4])
   end
+  local variables, names = {}, {}
+  local known = require("perilune.environment").variables
+  for name, row in pairs(known) do names[#names + 1] = row[2] and name end
+  table.sort(names)
+  for _, name in ipairs(names) do
+    table.move({ ".TP", "\\fB" .. name .. "\\fR", escape(known[name][2]) }, 1, 3, #variables + 1, variables)
+  end
   for _, more in ipairs {
     { ".TP", "\\fB\\-\\-help\\fR, \\fB\\-\\-version\\fR", "Tell the commands, or the version. "
       .. "\\fBperilune\\fR \\fICOMMAND\\fR \\fB\\-\\-help\\fR tells about one command." },
@@ -46,11 +53,13 @@ with the name of a file it runs that script, with its arguments in arg[1]... and
       ".TP", "\\fBXDG_STATE_HOME\\fR", "Where the prompt's history lies, in perilune/history; default ~/.local/state.",
       ".TP", "\\fBVISUAL\\fR, \\fBEDITOR\\fR", "What :edit at the prompt starts.",
       ".TP", "\\fBOMP_NUM_THREADS\\fR", "How many threads the kernels use.",
-      ".TP", "\\fBPERILUNE_ISA\\fR", "Pins the processor level of the kernels: v2, v3 or v4.",
       ".TP", "\\fBLUA_PATH\\fR, \\fBLUA_CPATH\\fR", "As in the standard interpreter." },
     { ".SH FILES", ".TP", "\\fI~/.local/state/perilune/history\\fR", "Inputs at the prompt, shared by all of them.",
       ".TP", "\\fI~/.editrc\\fR", "Keys of the line editor, see \\fBeditrc\\fR(5)." },
     { ".SH SEE ALSO", "\\fBlua5.4\\fR(1), \\fBeditrc\\fR(5)" },
-  } do table.move(more, 1, #more, #out + 1, out) end
+  } do
+    if more[1] == ".SH FILES" then table.move(variables, 1, #variables, #out + 1, out) end
+    table.move(more, 1, #more, #out + 1, out)
+  end
   return table.concat(out, "\n") .. "\n"
 end

@@ -57,6 +57,15 @@ core.metatable().__tostring = function(x)
 end
 core.seal() -- all metamethods are in place
 
+do
+  local environment = core.environment()
+  if environment and next(environment) then
+    for _, text in ipairs(require("perilune.environment").complaints(environment, core)) do
+      io.stderr:write("perilune: ", text, "\n")
+    end
+  end
+end
+
 -- All other parts load at first use: `require "perilune"` stays quick. First the modules,
 local lazy = {
   distributions = "perilune.distributions", distributed = "perilune.distributed",
