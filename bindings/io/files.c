@@ -9,6 +9,7 @@
 
 #include "bindings/core/lib.h"
 #include "engine/io/io.h"
+#include "engine/tensor/file_map.h"
 
 int l_io_failure(lua_State *L, PlStatus s) {
   if (s != PL_ERR_IO && s != PL_ERR_FORMAT && s != PL_ERR_UNSUPPORTED) return l_fail(L, s);
@@ -49,15 +50,17 @@ static PlSafetensors **new_file_box(lua_State *L) {
   return box;
 }
 
-/* load_safetensors(path) -> {name = tensor}, {name, …} in file order, {key = text} */
+/* load_safetensors(path [, map]) -> {name = tensor}, {name, …} in file order, {key = text} */
 static int load_safetensors(lua_State *L) {
   const char *path = l_check_path(L, 1, "load");
+  const bool map = lua_toboolean(L, 2);
   lua_settop(L, 1);
   l_collect(L);
   PlSafetensors **box = new_file_box(L); /* 2 */
   PlStatus s = pl_safetensors_open(box, path);
   if (s != PL_OK) return l_io_failure(L, s);
   PlSafetensors *f = *box;
+  if (map) pl_safetensors_map(f);
   int64_t n = pl_safetensors_count(f);
   int hint = n < 1 << 20 ? (int)n : 1 << 20;
   lua_createtable(L, 0, hint); /* 3 */
@@ -130,6 +133,12 @@ static int save_safetensors(lua_State *L) {
   return 1;
 }
 
+/* mapped_bytes() -> bytes of tensors that are parts of files */
+static int mapped_bytes(lua_State *L) {
+  lua_pushinteger(L, pl_file_mapped_bytes());
+  return 1;
+}
+
 /* ---- IDX ----------------------------------------------------------------------------------------------- */
 
 /* load_idx(path [, max_bytes]) -> tensor */
@@ -170,6 +179,7 @@ static int monotonic(lua_State *L) {
 void l_io_register(lua_State *L) {
   static const luaL_Reg regs[] = {{"load_safetensors", load_safetensors},
                                   {"save_safetensors", save_safetensors},
+                                  {"mapped_bytes", mapped_bytes},
                                   {"load_idx", load_idx},
                                   {"isatty", is_terminal},
                                   {"terminal_width", terminal_width},

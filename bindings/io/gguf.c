@@ -18,13 +18,14 @@ static int64_t check_entry(lua_State *L, const PlGguf *g) {
   return i - 1;
 }
 
-/* open_gguf(path) -> reader */
+/* open_gguf(path [, map]) -> reader */
 static int open_gguf(lua_State *L) {
   const char *path = l_check_path(L, 1, "load_gguf");
   Handle *h = l_new_handle(L, &gguf_type);
   PlGguf *file = NULL;
   PlStatus s = pl_gguf_open(&file, path);
   h->p = file;
+  if (s == PL_OK && lua_toboolean(L, 2)) pl_gguf_map(file);
   return s == PL_OK ? 1 : l_io_failure(L, s);
 }
 

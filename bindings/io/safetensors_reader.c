@@ -79,13 +79,14 @@ static const luaL_Reg methods[] = {
     {"names", reader_names}, {"metadata", reader_metadata}, {"describe", reader_describe}, {"part", reader_part}, {NULL, NULL}};
 static const HandleType reader_type = {"perilune.safetensors.reader", "reader", release, methods, 0};
 
-/* core.open_safetensors(path) → reader; or nil, message, code, errno */
+/* core.open_safetensors(path [, map]) → reader; or nil, message, code, errno */
 static int open_safetensors(lua_State *L) {
   const char *path = l_check_path(L, 1, "open_safetensors");
   Handle *h = l_new_handle(L, &reader_type);
   PlSafetensors *file = NULL;
   PlStatus s = pl_safetensors_open(&file, path);
   h->p = file;
+  if (s == PL_OK && lua_toboolean(L, 2)) pl_safetensors_map(file);
   return s == PL_OK ? 1 : l_io_failure(L, s);
 }
 

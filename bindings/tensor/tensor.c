@@ -163,6 +163,7 @@ static int m_set(lua_State *L) {
   if (PL_UNLIKELY(pl_watched())) CALL(L, pl_checkpoint_writes("set", t));
   l_check_fits(L, top, (PlDtype)t->a.dtype, "set");
   CALL(L, pl_writes(t->storage));
+  CALL(L, pl_own(t->storage));
   if (PL_UNLIKELY(t->a.device != PL_CPU)) {
     uint64_t v = 0;
     l_write_value(L, top, (PlDtype)t->a.dtype, &v);

@@ -242,7 +242,10 @@ PlStatus pl_call_mutate(Call *c, PlTensor **out) {
     if (s == PL_OK) s = pl_tensor_copy(&old, y); /* history before the change hangs on the copy */
     if (s == PL_OK) s = pl_entries_copy(old, y, NULL);
   }
-  for (int i = 0; s == PL_OK && i < (variadic ? c->nin : 1); i++) s = pl_writes(c->in[i]->storage);
+  for (int i = 0; s == PL_OK && i < (variadic ? c->nin : 1); i++) {
+    s = pl_writes(c->in[i]->storage);
+    if (s == PL_OK) s = pl_own(c->in[i]->storage);
+  }
   if (s == PL_OK) s = pl_call_run(c, &target);
   if (!copy) s = wrote(op, y, s);
   else if (s == PL_OK) s = pl_copy_data(y, copy);

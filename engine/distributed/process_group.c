@@ -128,6 +128,7 @@ PlStatus pl_group_start(PlGroupWork **out, const PlGroupCall *call, PlTensor *sr
   if (dst && PL_UNLIKELY(pl_watched())) PL_TRY(pl_checkpoint_writes(c.name, dst));
   if (src) PL_TRY(pl_writes(src->storage)); /* both stay where they are while others work on them */
   if (dst) PL_TRY(pl_writes(dst->storage));
+  if (dst) PL_TRY(pl_own(dst->storage));
   PlGroupWork *w = calloc(1, sizeof *w);
   if (!w) PL_FAIL(PL_ERR_OOM, "%s: out of memory", c.name);
   c.src = src ? src->a.data : NULL;

@@ -29,6 +29,8 @@ typedef struct PlSafetensors PlSafetensors; /* an opened file with a checked hea
  * Errors: IO, FORMAT, UNSUPPORTED (a dtype that nobody knows), OOM. */
 PlStatus pl_safetensors_open(PlSafetensors **out, const char *path);
 void pl_safetensors_release(PlSafetensors *s);
+/* From now on whole tensors that need no conversion are mapped where that is safe (tensor/file_map.h), others read as before. */
+void pl_safetensors_map(PlSafetensors *s);
 int64_t pl_safetensors_count(const PlSafetensors *s);
 /* Name of tensor i (0-based, in file order), borrowed, not NUL-terminated. */
 const char *pl_safetensors_name(const PlSafetensors *s, int64_t i, size_t *len);

@@ -8,6 +8,7 @@
 
 #include "engine/io/region.h"
 #include "engine/io/safetensors_header.h"
+#include "engine/tensor/file_map.h"
 #include "kernels/kernel.h"
 
 struct PlSafetensors {
@@ -15,6 +16,7 @@ struct PlSafetensors {
   char *path;
   int64_t data_at; /* where the tensors' bytes begin */
   PlHeader header;
+  PlFileMaps maps;
 };
 
 /* ---- files that are something else ------------------------------------------------------------------------------ */
@@ -114,12 +116,15 @@ PlStatus pl_safetensors_open(PlSafetensors **out, const char *path) {
 
 void pl_safetensors_release(PlSafetensors *s) {
   if (!s) return;
+  pl_file_maps_end(&s->maps);
   if (s->fd >= 0) close(s->fd);
   pl_header_free(&s->header);
   plk_scratch_free(s->header.text);
   free(s->path);
   free(s);
 }
+
+void pl_safetensors_map(PlSafetensors *s) { s->maps.wanted = !PL_BIG_ENDIAN; }
 
 int64_t pl_safetensors_count(const PlSafetensors *s) { return s->header.n; }
 
@@ -161,10 +166,15 @@ PlStatus pl_safetensors_part(PlSafetensors *s, int64_t i, const int64_t *start, 
   PL_TRY(pl_region_check(&r, "slice"));
   const PlDtype dtype = (PlDtype)e->wire->dtype;
   const size_t wire = e->wire->bits / 8, wide = pl_dtype_size(dtype);
+  const int64_t at = s->data_at + e->begin;
+  if (dtype != PL_BOOL && !e->wire->widen && memcmp(r.count, r.shape, (size_t)r.ndim * sizeof *r.count) == 0) {
+    PL_TRY(pl_file_code(pl_file_map_tensor(out, &s->maps, s->fd, at, dtype, r.ndim, r.count)));
+    if (*out) return PL_OK;
+  }
   PL_TRY(pl_file_code(pl_tensor_empty(&t, dtype, r.ndim, r.count)));
   const int64_t n = pl_tensor_numel(t);
   char *data = pl_tensor_data(t);
-  PlStatus st = pl_region_read(&r, s->fd, s->path, s->data_at + e->begin, wire, data + (size_t)n * (wide - wire));
+  PlStatus st = pl_region_read(&r, s->fd, s->path, at, wire, data + (size_t)n * (wide - wire));
   if (st == PL_OK) st = pl_wire_convert(e->wire, s->path, PL_BIG_ENDIAN, data, n);
   if (st != PL_OK) {
     pl_tensor_release(t);

@@ -4,6 +4,7 @@
 #ifndef PL_ENGINE_TENSOR_PRESENCE_H
 #define PL_ENGINE_TENSOR_PRESENCE_H
 
+#include "engine/tensor/file_map.h"
 #include "engine/tensor/tensor.h"
 
 typedef struct PlValue PlValue;
@@ -28,6 +29,8 @@ PlStatus pl_remat_settle(PlStorage *s);
 static inline PlStatus pl_settle(const PlTensor *t) {
   return PL_UNLIKELY(t->storage->owns == PL_OWNS_REMAT) ? pl_remat_settle(t->storage) : PL_OK;
 }
+/* Before s is written: it is no part of a file any more. */
+static inline PlStatus pl_own(PlStorage *s) { return PL_UNLIKELY(s->owns == PL_OWNS_MAP) ? pl_file_map_own(s->data) : PL_OK; }
 /* Brings the inputs of a call and keeps them there; name: for messages. Unpin what succeeded. NULL entries are skipped. */
 PlStatus pl_remat_pin(PlPins *p, const char *name, PlTensor *const *t, int n);
 void pl_remat_unpin(PlPins *p);

@@ -9,6 +9,7 @@
 
 #include "engine/call/thread_state.h"
 #include "engine/tensor/alloc.h"
+#include "engine/tensor/file_map.h"
 #include "engine/tensor/hooks.h"
 #include "engine/tensor/presence.h"
 #include "engine/tensor/share.h"
@@ -93,6 +94,7 @@ static PlStatus make(PlTensor **out, PlDtype dtype, int ndim, const int64_t *sha
 void pl_storage_memory_free(uint8_t owns, int device, void *data) {
   if (owns == PL_OWNS_DEVICE) pl_device_storage_free(device, data);
   else if (owns == PL_OWNS_PINNED) pl_device_pinned_free(data);
+  else if (owns == PL_OWNS_MAP) pl_file_unmap(data);
   else pl_block_free(data);
 }
 
@@ -404,6 +406,7 @@ static PlStatus copy_data(PlTensor *dst, PlTensor *src) {
                   .out = out,
                   .attrs = &none};
   if (PL_UNLIKELY(pl_state.watch != NULL)) pl_state.watch->wrote("copy", dst->storage);
+  PL_TRY(pl_own(dst->storage));
   if (PL_UNLIKELY(dst->a.device | src->a.device)) {
     PL_TRY(pl_copy_arrays(&dst->a, &src->a));
     dst->storage->version++;

@@ -15,7 +15,8 @@ enum {
   PL_OWNS_SYMBOLIC,
   PL_OWNS_DEVICE,
   PL_OWNS_PINNED /* of the host */,
-  PL_OWNS_REMAT /* a block, of which remat/remat.h has notes; it may be away */
+  PL_OWNS_REMAT /* a block, of which remat/remat.h has notes; it may be away */,
+  PL_OWNS_MAP /* a part of a file: file_map.h */
 };
 
 /* Stamps memory that is made; moves while checkpoints run (grad/checkpoint.h). Of this thread. */

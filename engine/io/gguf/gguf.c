@@ -11,6 +11,7 @@
 
 #include "engine/io/gguf/gguf_types.h"
 #include "engine/io/region.h"
+#include "engine/tensor/file_map.h"
 #include "engine/tensor/tensor.h"
 #include "kernels/convert.h"
 #include "kernels/kernel.h"
@@ -40,6 +41,7 @@ struct PlGguf {
   Key *key;     /* scratch, in the file's order */
   Entry *entry; /* scratch, in the file's order */
   int64_t nkey, n, alignment, data_at;
+  PlFileMaps maps;
 };
 
 /* ---- the header's bytes ------------------------------------------------------------------------------------------------ */
@@ -324,6 +326,7 @@ PlStatus pl_gguf_open(PlGguf **out, const char *path) {
 
 void pl_gguf_release(PlGguf *g) {
   if (!g) return;
+  pl_file_maps_end(&g->maps);
   if (g->fd >= 0) close(g->fd);
   plk_scratch_free(g->head);
   plk_scratch_free(g->key);
@@ -462,6 +465,8 @@ static PlStatus read_blocks(PlGguf *g, const Entry *e, const PlGgufType *t, cons
   return st;
 }
 
+void pl_gguf_map(PlGguf *g) { g->maps.wanted = !PL_BIG_ENDIAN; }
+
 PlStatus pl_gguf_part(PlGguf *g, int64_t i, const int64_t *start, const int64_t *count, PlDtype dtype, PlTensor **out) {
   const Entry *e = &g->entry[i];
   const int show = (int)(e->name.n < 80 ? e->name.n : 80), last = e->ndim - 1;
@@ -484,6 +489,10 @@ PlStatus pl_gguf_part(PlGguf *g, int64_t i, const int64_t *start, const int64_t 
   r.start[last] = first;
   r.count[last] = want > 0 ? (cut + want + t.elements - 1) / t.elements : 0;
   r.shape[last] /= t.elements;
+  if (!t.blocks && memcmp(r.count, e->shape, (size_t)r.ndim * sizeof *r.count) == 0) {
+    PL_TRY(pl_file_code(pl_file_map_tensor(out, &g->maps, g->fd, g->data_at + e->at, dtype, r.ndim, r.count)));
+    if (*out) return PL_OK;
+  }
   int64_t shape[PL_MAX_DIM];
   memcpy(shape, r.count, sizeof shape);
   shape[last] = r.count[last] * t.elements;
@@ -510,6 +519,8 @@ PlStatus pl_gguf_bytes(PlGguf *g, int64_t i, PlTensor **out) {
   for (int d = 0; d + 1 < e->ndim; d++) rows *= e->shape[d];
   const int64_t shape[2] = {rows, rows > 0 ? e->bytes / rows : 0};
   PlTensor *x;
+  PL_TRY(pl_file_code(pl_file_map_tensor(out, &g->maps, g->fd, g->data_at + e->at, PL_U8, 2, shape)));
+  if (*out) return PL_OK;
   PL_TRY(pl_file_code(pl_tensor_empty(&x, PL_U8, 2, shape)));
   PlStatus st = pl_file_read_at(g->fd, g->path, pl_tensor_data(x), (size_t)e->bytes, g->data_at + e->at);
   if (st != PL_OK) {

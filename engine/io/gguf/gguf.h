@@ -15,6 +15,8 @@ typedef struct PlGguf PlGguf;
  * is not known), OOM. */
 PlStatus pl_gguf_open(PlGguf **out, const char *path);
 void pl_gguf_release(PlGguf *g);
+/* From now on pl_gguf_bytes, and whole tensors of numbers, are mapped where that is safe (tensor/file_map.h). */
+void pl_gguf_map(PlGguf *g);
 
 /* ---- keys and values ----------------------------------------------------------------------------------------- */
 

@@ -85,7 +85,7 @@ end
 local function read(path, o)
   local formats, all, order = {}, {}, {}
   for _, f in ipairs(core.block_formats()) do formats[f.name] = f end
-  local file, message, code, errno = core.open_gguf(path)
+  local file, message, code, errno = core.open_gguf(path, o.map)
   if not file then return nil, message, code, errno end
   local meta, kinds, parts
   local opened = path
@@ -98,7 +98,7 @@ local function read(path, o)
     if part ~= opened then
       file:close()
       opened = part
-      file, message, code, errno = core.open_gguf(part)
+      file, message, code, errno = core.open_gguf(part, o.map)
       if not file then return nil, message, code, errno end
     end
     local m, k, why, number = read_into(all, order, file, formats, o)
@@ -120,23 +120,24 @@ local function read(path, o)
 end
 
 -- Reads a whole GGUF file.
--- @tparam[opt] table opts `dtype="f32"`, "f16" or "bf16": what quantized tensors become; `map_location=`
+-- @tparam[opt] table opts `dtype="f32"`, "f16" or "bf16": what quantized tensors become; `map_location=`; `mmap=true`
 -- @treturn table name → tensor, in the file's order; the metadata; the kinds of its values; or nil, message, code
---- T.load_gguf(path, {dtype="f32", map_location=}) → {name = tensor}, metadata, kinds; or nil, message, code
+--- T.load_gguf(path, {dtype="f32", map_location=, mmap=true}) → {name = tensor}, metadata, kinds; or nil, message, code
 -- Reads a GGUF file, version 2 or 3. Quantized tensors become numbers of dtype (f32, f16 or bf16), others keep theirs;
 -- shapes are as PyTorch has them, the fastest dimension last. metadata: key → value; integers that Lua does not have
--- (u64 from 2^63) are texts of their digits. kinds: key → "u32", "f32", "text", "[i32]" …, for T.save_gguf. T.open
--- reads single tensors.
+-- (u64 from 2^63) are texts of their digits. kinds: key → "u32", "f32", "text", "[i32]" …, for T.save_gguf. mmap: as
+-- in T.load. T.open reads single tensors.
 --   print((T.load_gguf("/nowhere/model.gguf")))  --> nil
 local function load_gguf(path, opts)
-  opts = options.check("load_gguf", opts, { "dtype", "map_location" })
+  opts = options.check("load_gguf", opts, { "dtype", "map_location", "mmap" })
   check_path("load_gguf", path)
   local dtype, where = opts.dtype, opts.map_location
   if dtype ~= nil and not DTYPES[dtype] then
     fail("load_gguf: %s", options.unknown("dtype", dtype, { "f32", "f16", "bf16" }))
   end
   if where ~= nil then core.device.with(where, function() end) end
-  return read(path, { dtype = dtype, where = where })
+  local map = opts.mmap == nil or options.kind("load_gguf", "mmap", "bool", opts.mmap)
+  return read(path, { dtype = dtype, where = where, map = map })
 end
 
 -- ---- values as bytes ---------------------------------------------------------------------------------------------

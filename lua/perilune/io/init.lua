@@ -210,7 +210,7 @@ end
 
 local function load_safetensors(path, opts)
   local where = opts.map_location
-  local tensors, names, meta, errno = core.load_safetensors(path)
+  local tensors, names, meta, errno = core.load_safetensors(path, opts.mmap ~= false)
   if not tensors then return nil, names, meta, errno end
   if where then
     for name, t in pairs(tensors) do tensors[name] = t:to(where) end
@@ -260,14 +260,14 @@ end
 -- Kind of file → function(path, opts) and the options that it takes. What is no kind of these is given to the reader of
 -- safetensors, whose message says what it is.
 local loaders = {
-  safetensors = { load_safetensors, { map_location = true } },
+  safetensors = { load_safetensors, { map_location = true, mmap = true } },
   gguf = { function(path, opts) return require("perilune.io.gguf").load_gguf(path, opts) end,
-    { map_location = true, dtype = true } },
+    { map_location = true, dtype = true, mmap = true } },
   pt = { function(path, opts) return require("perilune.io.pt").load_pt(path, opts) end,
     { map_location = true, none = true, unsupported = true } },
 }
 -- which options fit is said by the shards
-loaders.folder = { load_shards, { map_location = true, none = true, unsupported = true, dtype = true } }
+loaders.folder = { load_shards, { map_location = true, none = true, unsupported = true, dtype = true, mmap = true } }
 loaders.json = loaders.folder
 
 -- T.load of a path whose options are known to be such.
@@ -293,20 +293,25 @@ end
 -- @tparam string path
 -- @tparam[opt] table opts `map_location=`: the device on which they shall be; `none=`, `unsupported=` of PyTorch's
 -- files;
--- `dtype=` of GGUF files
+-- `dtype=` of GGUF files; `mmap=` of safetensors and GGUF
 -- @treturn table; or nil, message, code ("io", "format", "unsupported") for a missing or malformed file
 -- @treturn table the metadata of safetensors and GGUF, key → value
---- T.load(path, {map_location=, none=, unsupported=, dtype=}) → tables of tensors, or nil and a message
+--- T.load(path, {map_location=, none=, unsupported=, dtype=, mmap=true}) → tables of tensors, or nil and a message
 -- Reads safetensors, what torch.save wrote (.pt, .pth, .bin; none= and unsupported= as in T.load_pt), or GGUF (dtype=
 -- as in T.load_gguf), by what the file is, not by its name; a model in shards by its index
--- (model.safetensors.index.json), or by its folder. Its tensors are on the CPU, or on the device map_location.
+-- (model.safetensors.index.json), or by its folder. Its tensors are on the CPU, or on the device map_location. Large
+-- ones of safetensors and GGUF are mapped: their pages are read when they are first used, and copied when they are
+-- written, so that the file stays as it is; and before another program changes the file, they become copies. Where the
+-- system does not promise to tell of changes (files of other users, network file systems), and with mmap = false, the
+-- file is read.
 --   local path = os.tmpname()
 --   assert(T.save(path, { w = T.ones(2) }))
 --   print(T.load(path).w)  --> {1., 1.}  -- f32[2] cpu
 --   os.remove(path)
 function io_.load(path, opts)
   if type(path) ~= "string" then fail("load: the path must be a string, got %s", describe(path)) end
-  opts = options.check("load", opts, { "map_location", "none", "unsupported", "dtype" })
+  opts = options.check("load", opts, { "map_location", "none", "unsupported", "dtype", "mmap" })
+  if opts.mmap ~= nil then options.kind("load", "mmap", "bool", opts.mmap) end
   if opts.map_location ~= nil then core.device.with(opts.map_location, function() end) end -- is there such a one?
   return load_file(path, opts)
 end

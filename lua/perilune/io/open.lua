@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: MIT
 --- T.open: files of tensors that are looked at, and read tensor by tensor or in parts: safetensors, in one file or in
--- shards, and GGUF. Nothing is mapped into memory: docs/design/files-of-others.md says why.
+-- shards, and GGUF.
 -- @module perilune.io.open
 local core = require "perilune.core"
 local options = require "perilune.options"
@@ -13,15 +13,15 @@ File.__index = File
 
 -- ---- the two formats: { names=, describe(i) → dtype, shape, stored; part(i, start, count, dtype); close() } ------
 
-local function safetensors(path)
-  local file, message, code, errno = core.open_safetensors(path)
+local function safetensors(path, map)
+  local file, message, code, errno = core.open_safetensors(path, map)
   if not file then return nil, message, code, errno end
   return { names = file:names(), meta = file:metadata(), describe = function(i) return file:describe(i) end,
     part = function(i, start, count) return file:part(i, start, count) end, close = function() file:close() end }
 end
 
-local function gguf(path)
-  local file, message, code, errno = core.open_gguf(path)
+local function gguf(path, map)
+  local file, message, code, errno = core.open_gguf(path, map)
   if not file then return nil, message, code, errno end
   local meta, kinds = file:metadata()
   return { names = file:names(), meta = meta, kinds = kinds, describe = function(i) return file:describe(i) end,
@@ -163,7 +163,7 @@ local function make(kind, path, parts, meta, kinds)
   return self
 end
 
-local function open_sharded(path)
+local function open_sharded(path, map)
   local shards = require "perilune.io.shards"
   local list, message, code = shards.find(path)
   if not list then return nil, message, code end
@@ -177,7 +177,7 @@ local function open_sharded(path)
   end
   for _, file in ipairs(list.files) do
     local part, errno
-    part, message, code, errno = safetensors(file)
+    part, message, code, errno = safetensors(file, map)
     if not part then return give_up(message, code, errno) end
     parts[#parts + 1] = part
     message = shards.check(list, file, part.names)
@@ -186,8 +186,8 @@ local function open_sharded(path)
   return make("safetensors", path, parts, #parts == 1 and parts[1].meta or list.metadata)
 end
 
-local function open_gguf(path)
-  local file, message, code, errno = gguf(path)
+local function open_gguf(path, map)
+  local file, message, code, errno = gguf(path, map)
   if not file then return nil, message, code, errno end
   local helpers = require "perilune.io.gguf"
   local parts, list = { file }
@@ -201,7 +201,7 @@ local function open_gguf(path)
   file.close()
   parts = {}
   for i, name in ipairs(list) do
-    file, message, code, errno = gguf(name)
+    file, message, code, errno = gguf(name, map)
     if not file then return give_up(message, code, errno) end
     parts[i] = file
     message = helpers.wrong_part(name, file.meta, i, #list)
@@ -212,13 +212,15 @@ end
 
 -- Opens a file of tensors without reading them.
 -- @tparam string path a file, an index of shards, or a folder with one of them
+-- @tparam[opt] table opts `mmap=`: whether tensors may be parts of the file, true by default
 -- @treturn File; or nil, message, code
---- T.open(path) → file, or nil, message, code
+--- T.open(path, {mmap=true}) → file, or nil, message, code
 -- Opens safetensors (a file, an index of shards, or the folder of a model) or GGUF, reading only what it says of its
 -- tensors: file.names in their order, file.metadata, file:shape(name), file:bytes(name), file:dtype(name) (and how the
 -- file stores it: "F8_E4M3", "Q4_K"), file:has(name), #file. file:read(name, {dtype=, map_location=}) reads one tensor;
 -- file:slice(name, {1, {2, 5}}) reads only that part, indexed as a tensor is. file.kinds: of a GGUF's metadata. A file
--- that is cut or changed while it is open gives an error, never a crash. Close it with file:close().
+-- that is cut or changed while it is open gives an error, never a crash. mmap: see T.load. Close it with file:close();
+-- tensors that were read stay.
 --   local path = os.tmpname()
 --   assert(T.save(path, { w = T.arange(12):view(3, 4) }))
 --   local file = assert(T.open(path))
@@ -226,18 +228,20 @@ end
 --   print(file:slice("w", { 2, { 1, 2 } }))  --> {5, 6}  -- i64[2] cpu
 --   file:close()
 --   os.remove(path)
-local function open(path)
+local function open(path, opts)
   if type(path) ~= "string" then fail("open: the path must be a string, got %s", describe(path)) end
+  local map = options.check("open", opts, { "mmap" }).mmap
+  map = map == nil or options.kind("open", "mmap", "bool", map)
   local kind, message, code, errno = recognize.kind(path)
   if not kind then return nil, message, code, errno end
-  if kind == "folder" or kind == "json" then return open_sharded(path) end
+  if kind == "folder" or kind == "json" then return open_sharded(path, map) end
   if kind ~= "safetensors" and kind ~= "gguf" and kind ~= "unknown" then
     local text = "%s: T.open reads safetensors and GGUF, not %s files; %s reads the whole"
     return nil, text:format(path, kind, kind == "onnx" and "T.onnx.load" or "T.load or T.load_" .. kind), "unsupported"
   end
-  if kind == "gguf" then return open_gguf(path) end
+  if kind == "gguf" then return open_gguf(path, map) end
   local part
-  part, message, code, errno = safetensors(path)
+  part, message, code, errno = safetensors(path, map)
   if not part then return nil, message, code, errno end
   return make("safetensors", path, { part }, part.meta)
 end

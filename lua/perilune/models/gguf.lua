@@ -40,9 +40,9 @@ local function name_of(name)
 end
 
 --- config.json's table, tensors by transformers' names, the file of each, and generation_config.json's table. blocks:
--- quantized tensors stay so (perilune.io.gguf).
-function M.read(path, blocks)
-  local stored, meta, code = gguf.read(path, { blocks = blocks })
+-- quantized tensors stay so (perilune.io.gguf). map: as in T.load.
+function M.read(path, blocks, map)
+  local stored, meta, code = gguf.read(path, { blocks = blocks, map = map })
   if not stored then error({ message = meta, code = code }, 0) end
   local arch = meta["general.architecture"]
   local kind = kinds[arch]

@@ -136,7 +136,8 @@ end
 -- What a folder or a GGUF file has: config, tensors, the file of each, settings of generation, and where the config is.
 local function source(dir, o)
   if dir:find "%.gguf$" then
-    local given, tensors, from, generation = require("perilune.models.gguf").read(dir, not o.dequantize)
+    local read = require("perilune.models.gguf").read
+    local given, tensors, from, generation = read(dir, not o.dequantize, o.mmap ~= false)
     return given, tensors, from, generation, dir
   end
   local path = dir .. "/config.json"
@@ -149,7 +150,7 @@ local function source(dir, o)
   end
   local given = read_json(path)
   if types[given.model_type] then -- else there is no use in reading them
-    local tensors, from = weights.read(dir)
+    local tensors, from = weights.read(dir, o.mmap ~= false)
     return given, tensors, from, read_json(dir .. "/generation_config.json", true) or {}, path
   end
   return given, nil, nil, nil, path
@@ -218,7 +219,8 @@ local function with_short_dtype(o)
   return given
 end
 
---- T.models.load(dir, {architecture=, num_labels=, dtype="f32", device=, dequantize=false}) → module, list; or nil, why
+--- T.models.load(dir, {architecture=, num_labels=, dtype="f32", device=, dequantize=false, mmap=true}) →
+--   module, list; or nil, why
 -- The network of a folder as transformers writes them: config.json, generation_config.json, model.safetensors or
 -- pytorch_model.bin, or their shards; or of a GGUF file of architecture llama, qwen2 or qwen3, whose quantized weights
 -- stay as they are, in nn.QuantizedLinear and nn.QuantizedEmbedding, and are not trained: nn.lora puts adapters beside
@@ -226,7 +228,8 @@ end
 -- other: net:train(), net:parameters(). architecture,
 -- "BertModel" or "BertForSequenceClassification", takes another class of the same family; parameters of a head that
 -- the files lack are then drawn, and named in the second result. dtype: "f32", "bf16", "f16", "f64", or "file", as
--- stored. Ids count from 0: T.data.tokenizer(dir, {index_base = 0}) makes them. What is wrong with a folder is told in
+-- stored. Weights whose dtype stays are parts of the file, as T.load has it, unless mmap is false. Ids
+-- count from 0: T.data.tokenizer(dir, {index_base = 0}) makes them. What is wrong with a folder is told in
 -- one message that names the file and the tensor; nothing is half loaded.
 --   local dir = os.tmpname()
 --   os.remove(dir)
@@ -234,12 +237,13 @@ end
 function models.load(dir, opts)
   if type(dir) ~= "string" then fail("models.load: the folder must be a string, got %s", describe(dir)) end
   local o = with_short_dtype(options.check("models.load", opts, { "architecture", "num_labels", "dtype", "device",
-    "dequantize" }))
+    "dequantize", "mmap" }))
   if o.dtype ~= nil and o.dtype ~= "file" and not dtype_names[o.dtype] then
     fail("models.load: %s", options.unknown("dtype", tostring(o.dtype), { "f32", "bf16", "f16", "f64", "file" }))
   end
   if o.device ~= nil then T.empty({ 0 }, { device = o.device }) end -- raises where there is no such device
   if o.dequantize ~= nil then options.kind("models.load", "dequantize", "bool", o.dequantize) end
+  if o.mmap ~= nil then options.kind("models.load", "mmap", "bool", o.mmap) end
   if o.num_labels ~= nil then options.kind("models.load", "num_labels", "count", o.num_labels) end
   return guarded(load, (dir:gsub("(.)/+$", "%1")), o)
 end

@@ -12,8 +12,8 @@ local function fault(code, fmt, ...) error({ message = fmt:format(...), code = c
 
 -- ---- files -------------------------------------------------------------------------------------------------
 
-local function load_file(path)
-  local t, why, code = T.load(path)
+local function load_file(path, map)
+  local t, why, code = T.load(path, map == false and path:find "%.safetensors$" and { mmap = false } or nil)
   if not t then fault(code or "io", "%s", tostring(why):find(path, 1, true) and why
     or path .. ": " .. tostring(why)) end
   for name, v in pairs(t) do
@@ -23,8 +23,8 @@ local function load_file(path)
   return t
 end
 
---- All tensors of a folder by name, and the file of each.
-function weights.read(dir)
+--- All tensors of a folder by name, and the file of each. map: as in T.load.
+function weights.read(dir, map)
   local list, why, code = shards.find(dir)
   if not list then fault(code, "%s", why) end
   if list.kind == "gguf" then
@@ -33,7 +33,7 @@ function weights.read(dir)
   local out, from = {}, {}
   for _, path in ipairs(list.files) do
     local names = {}
-    for name, t in pairs(load_file(path)) do
+    for name, t in pairs(load_file(path, map)) do
       if out[name] then fault("format", "%s: tensor '%s' is in %s, too", path, name, from[name]) end
       out[name], from[name], names[#names + 1] = t, path, name
     end
