@@ -25,7 +25,9 @@ local function detached(loss, ...)
   return out
 end
 
---- jit: true, or options of T.jit. backward(run, loss) takes the gradients, move(run) updates the weights.
+--- jit: true, or options of T.jit. backward(run, loss) takes the gradients, move(run, measure) updates the weights and
+-- returns the norm of the gradients, if it is to measure it. A graph measures it at each step as soon as a log of steps
+-- wants it at some: one pass over the gradients, where a second graph would want memory of its own.
 return function(run, jit, backward, move)
   if jit ~= true and type(jit) ~= "table" then
     fail("fit: jit must be true, or a table of T.jit's options, got %s", describe(jit))
@@ -35,16 +37,23 @@ return function(run, jit, backward, move)
   local known, step = fixed_part(run), run.do_step
   local metrics, at_once = #run.metric_names > 0, run.options.accumulate == 1
   run.moves_weights = at_once
-  run.train_step = T.jit(function(...)
+  local both = T.jit(function(measure, ...)
     local out = table.pack(step(known, ...))
     if not T.is_tensor(out[1]) then
       fail("fit: the step must return a loss of one element, got %s", describe(out[1]))
     end
     backward(known, out[1])
-    if at_once then move(known) end
+    local norm = at_once and move(known, measure) or nil
     out = detached(table.unpack(out, 1, metrics and out.n or 1))
-    return table.unpack(out, 1, out.n)
+    return norm, table.unpack(out, 1, out.n)
   end, opts)
+  local function take(norm, ...)
+    run.step_norm = norm
+    return ...
+  end
+  run.train_step = setmetatable({}, { __index = both, __call = function(_, ...)
+    return take(both(#run.norm_every > 0, ...))
+  end })
   run.valid_step = T.jit(function(...)
     local out = table.pack(step(known, ...))
     return table.unpack(out, 1, metrics and out.n or 1)

@@ -159,18 +159,18 @@ local function backward(run, loss)
   loss:backward()
 end
 
--- The joint norm of the gradients as they are.
+-- The joint norm of the gradients as they are, a 0-d tensor.
 local function norm_of_gradients(net)
   local grads = {}
   for _, p in ipairs(net:parameters()) do grads[#grads + 1] = p.grad end
-  return #grads > 0 and T.nn.utils.get_total_norm(grads):item() or nil
+  return #grads > 0 and T.nn.utils.get_total_norm(grads) or nil
 end
 
--- measure: notes the norm of the gradients in `run`, which is not what a compiled step knows then.
+-- run: the run, or what a compiled step knows of it. With `measure` the norm of the gradients before they are clipped.
 local function move_weights(run, measure)
   local a, opt = run.options, run.optimizer
   if a.scaler and (a.clip or measure) then a.scaler:unscale_(opt) end
-  if measure then run.grad_norm = norm_of_gradients(run.net) end
+  local norm = measure and norm_of_gradients(run.net) or nil
   if a.clip then T.nn.utils.clip_grad_norm_(run.net:parameters(), a.clip) end
   if a.scaler then
     a.scaler:step(opt)
@@ -179,6 +179,7 @@ local function move_weights(run, measure)
     opt:step()
   end
   opt:zero_grad()
+  return norm
 end
 
 local begin_row, end_row -- of the history, below
@@ -193,7 +194,13 @@ end
 
 local function update_weights(run)
   local a = run.options
-  if not run.moves_weights then move_weights(run, norm_is_due(run)) end
+  local norm
+  if not run.moves_weights then
+    norm = move_weights(run, norm_is_due(run))
+  elseif norm_is_due(run) then
+    norm = run.step_norm
+  end
+  run.grad_norm = norm and norm:item() or run.grad_norm
   run.step = run.step + 1
   if a.scheduler and a.schedule == "batch" then a.scheduler:step() end
   if run.progress then run.progress:set { loss = run.total / run.count } end

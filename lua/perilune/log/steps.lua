@@ -12,9 +12,8 @@ local measured = { loss = "epoch_loss", seconds = "epoch_seconds" }
 
 --- The names that rows of this run may have: a table of columns has to know them from the start.
 function M.names(run)
-  local out = { "step", "epoch", "loss", "lr", "samples_per_second", "memory" }
-  if not run.moves_weights then out[#out + 1] = "grad_norm" end
-  out[#out + 1], out[#out + 2] = "epoch_loss", "epoch_seconds"
+  local out = { "step", "epoch", "loss", "lr", "samples_per_second", "memory", "grad_norm", "epoch_loss",
+    "epoch_seconds" }
   if run.options.valid then out[#out + 1] = "valid_loss" end
   for _, name in ipairs(run.metric_names) do out[#out + 1] = (run.options.valid and "valid_" or "") .. name end
   return out
