@@ -31,7 +31,6 @@ typedef struct Making {
   PlGVal *ys, *dys; /* gradients of inputs, and the tangents that arrive at them */
   PlTensor **t, **res;
   PlGVal *map; /* per value of the graph: of the new graph */
-  bool *need;  /* per node of the graph */
 } Making;
 
 static PlStatus add_input(Making *m, int at, const PlArray *like) {
@@ -81,49 +80,20 @@ static PlStatus run_gradient(Making *m) {
 
 /* ---- back into a small graph --------------------------------------------------------------------------------- */
 
-static PlStatus map_value(const Making *m, PlGradGraph *to, PlGVal v, PlVal *out) {
-  if (v < 0) {
-    *out = PL_NONE;
-    return PL_OK;
-  }
-  if (m->map[v] == PL_NONE) PL_TRY(pl_grad_graph_const(to, m->f->vals[v].real, &m->map[v]));
-  *out = m->map[v];
-  return PL_OK;
-}
-
-static PlStatus copy_node(const Making *m, PlGradGraph *to, const PlGNode *n) {
-  PlVal few[PL_MAX_IN] = {0}, *in = few, first;
-  if (n->flags & PL_FN_MUTATES) PL_FAIL(PL_ERR_UNSUPPORTED, "%s writes into what it reads", n->op->name);
-  if (n->op->flags & PL_F_SEEDED) PL_FAIL(PL_ERR_UNSUPPORTED, "%s draws random numbers", n->op->name);
-  if (n->nin > PL_MAX_IN && !(in = malloc((size_t)n->nin * sizeof *in))) return no_memory();
-  PlStatus s = PL_OK;
-  for (int32_t k = 0; k < n->nin && s == PL_OK; k++) s = map_value(m, to, n->in[k], &in[k]);
-  if (s == PL_OK) s = pl_grad_graph_add(to, n->op, n->nin, in, n->attrs, &first);
-  if (in != few) free(in);
-  PL_TRY(s);
-  for (int32_t o = 0; o < n->nout; o++) m->map[n->first + o] = first + o;
-  return PL_OK;
-}
-
 /* dy[nout]: the gradients for the dys, values of the graph. */
 static PlStatus copy_graph(Making *m, const PlGVal *dy, PlForward *g) {
   const PlGraph *f = m->f;
   const int n = 2 * (g->nin + g->nout);
   PlVal res[PL_MAX_OUT];
+  PlGVal wanted[PL_MAX_OUT];
   int nres = 0;
   PL_TRY(pl_grad_graph_new(&g->graph, n));
   for (PlGVal v = 0; v < f->nvals; v++) m->map[v] = PL_NONE;
   for (int k = 0; k < n; k++)
     if (m->value[k] >= 0) m->map[m->value[k]] = k;
   for (int o = 0; o < g->nout; o++)
-    if (g->has[o] && f->vals[dy[o]].node >= 0) m->need[f->vals[dy[o]].node] = true;
-  for (int32_t i = f->nnodes - 1; i >= 0; i--)
-    for (int32_t k = 0; m->need[i] && k < f->nodes[i].nin; k++)
-      if (f->nodes[i].in[k] >= 0 && f->vals[f->nodes[i].in[k]].node >= 0) m->need[f->vals[f->nodes[i].in[k]].node] = true;
-  for (int32_t i = 0; i < f->nnodes; i++)
-    if (m->need[i]) PL_TRY(copy_node(m, g->graph, &f->nodes[i]));
-  for (int o = 0; o < g->nout; o++)
-    if (g->has[o]) PL_TRY(map_value(m, g->graph, dy[o], &res[nres++]));
+    if (g->has[o]) wanted[nres++] = dy[o];
+  PL_TRY(pl_grad_graph_from(g->graph, f, m->map, nres, wanted, res));
   PL_TRY(pl_grad_graph_results(g->graph, nres, res));
   PL_TRY(pl_grad_graph_optimize(&g->graph));
   for (int o = 0; o < g->nout && o < PL_MAX_OUT; o++) g->zero[o] = g->graph->last[2 * g->nin + g->nout + o] >= 0;
@@ -278,8 +248,7 @@ static PlStatus transpose(Making *m, PlForward *g) {
   }
   if (!any) return PL_OK;
   m->map = malloc((size_t)(m->f->nvals + 1) * sizeof *m->map);
-  m->need = calloc((size_t)m->f->nnodes + 1, sizeof *m->need);
-  return m->map && m->need ? copy_graph(m, dy, g) : no_memory();
+  return m->map ? copy_graph(m, dy, g) : no_memory();
 }
 
 static PlStatus make_in(Making *m, PlForward *g) {
@@ -323,7 +292,6 @@ static PlStatus make(const PlMakeArgs *a, PlTensor *const *out, PlForward **resu
   free((void *)m.t);
   free(m.has_grad);
   free(m.map);
-  free(m.need);
   if (g && (s != PL_OK || !g->graph)) {
     pl_grad_graph_free(g->graph);
     free(g);

@@ -5,6 +5,8 @@
 
 #include "engine/tensor/hooks.h"
 
+struct PlGraph;
+
 typedef struct PlGradNode {
   const PlOp *op;
   PlAttrs *attrs; /* compact copy, or NULL for the defaults */
@@ -40,6 +42,9 @@ PlStatus pl_grad_graph_optimize(PlGradGraph **g);
 /* Copies node i of `from` with its inputs renamed by map, which then names its outputs, too. */
 PlStatus pl_grad_graph_copy_node(PlGradGraph *to, const PlGradGraph *from, int i, PlVal *map);
 PlStatus pl_grad_graph_copy_consts(PlGradGraph *to, const PlGradGraph *from, PlVal *map, const bool *need_or_null);
+/* Copies what the wanted values of a whole graph need. map: per value of f, of the new graph; PL_NONE: not there yet (a constant
+ * or a node's). Values below 0 are none. PL_ERR_UNSUPPORTED: it writes or draws. */
+PlStatus pl_grad_graph_from(PlGradGraph *to, const struct PlGraph *f, PlVal *map, int n, const int32_t *wanted, PlVal *out);
 /* The same inputs give the same outputs, and nothing else happens. */
 bool pl_op_is_pure(const PlOp *op);
 /* One line a node: %3 = mul(%0, %2)   … returns a malloc'ed text, NULL when out of memory. */

@@ -136,6 +136,10 @@ PlVal pl_g_expand_like(PlMaker *g, PlVal v, int i);  /* v broadcast to the shape
 PlVal pl_g_reshape_like(PlMaker *g, PlVal v, int i); /* v reshaped to the shape of input i */
 PlVal pl_g_cast(PlMaker *g, PlVal v, PlDtype d);
 void pl_g_fail(PlMaker *g, PlStatus s);
+/* A maker for the last op in a row of gradients, op -> its gradient's -> the gradient of that, the first of which is composed
+ * (PlOp.composed). Arguments are told by their names: those that an op has and the one before has not are first the gradients
+ * of that one's results. Result i is the gradient for input i of the op before. */
+PlStatus pl_grad_by_composition(PlMaker *g);
 
 /* ---- native rules ----------------------------------------------------------------------------------------- */
 
@@ -319,6 +323,9 @@ struct PlOp {
   const struct PlOp *sized;       /* of an op with an input in `sizes`: its twin with the sizes in attribute 0, for graphs */
   PlStatus (*grad)(PlMaker *g);   /* NULL: no gradient */
   const struct PlOp *gradient_of; /* of a gradient's op that has none itself: whose it is, for the message; its own has one, too */
+  /* The op by others that have gradients of any order: emits its results into dx[o] from x, with the shapes in outd; attrs and op are
+   * those of the gradient's op that asks. Real sizes are in in[i]. Only for those, pl_grad_by_composition: it is slower, and rounds otherwise. NULL: not needed. */
+  PlStatus (*composed)(PlMaker *g);
   const PlNative *native;
   /* Of an op that is the gradient of <d, f(x)> for its inputs x: a letter for every input, d: linear in it, x: output k is
    * the gradient of the k-th of these; '.': neither. Its derivative in x is symmetric, so that what `grad` makes of it, with

@@ -205,10 +205,37 @@ describe("gradients of gradients", function()
   end)
 
   it("end where no further gradient is known, with the op's name", function()
-    local x = leaf({ 1, 2, 3 }, f64)
-    local g = (x:prod())
-    for _ = 1, 2 do g = T.grad_of(g, x, { create_graph = true }):sum() end
-    fails("not three times differentiable: prod", function() T.grad_of(g, x) end)
+    local i64 = { dtype = "i64" }
+    local x = leaf({ { { 0.1, 0.2 } }, { { 0.3, 0.4 } } }, f64)
+    local y = T.ctc_nll(x:log_softmax(-1), T.tensor({ { 2 } }, i64), T.tensor({ 2 }, i64), T.tensor({ 1 }, i64),
+      { blank = 1 })
+    local g = T.grad_of(y:sum(), x, { create_graph = true })
+    fails("not twice differentiable: ctc_nll", function() T.grad_of(g:sum(), x) end)
+  end)
+
+  -- d^k/dx^k of products, sigmoids and softmaxes of any order, with zeros, by closed formulas
+  it("go on where the second has a kernel of its own", function()
+    local x = leaf({ 2, 0, 3, 5 }, f64)
+    local function along(f, n)
+      local g = f(x)
+      for k = 1, n do g = T.grad_of(g, x, { create_graph = true })[k] end
+      return g:item()
+    end
+    local function product(a) return a:prod() end
+    assert.equal(0.0, along(product, 1))
+    assert.equal(15.0, along(product, 2)) -- d/dx1 d/dx2
+    assert.equal(5.0, along(product, 3))
+    assert.equal(1.0, along(product, 4))
+    local function running(a) return (a:cumprod(1) * T.tensor({ 1, 10, 100, 1000 }, f64)):sum() end
+    assert.equal(10.0 + 300.0 + 15000.0, along(running, 2))
+    assert.equal(100.0 + 5000.0, along(running, 3))
+    assert.equal(1000.0, along(running, 4))
+    local p = { 0.7, 0.3 }
+    local z = leaf({ { math.log(p[1]), math.log(p[2]) } }, f64)
+    local g = T.cross_entropy(z, T.tensor({ 2 }, { dtype = "i64" }))
+    for _ = 1, 4 do g = T.grad_of(g, z, { create_graph = true })[{ 1, 1 }] end
+    local a, b = p[1], p[2] -- the derivatives of the logistic function a, of which ab is the first
+    assert.is_true(math.abs(g:item() - a * b * ((b - a) ^ 2 - 2 * a * b)) < 1e-12)
   end)
 
   it("leave nothing behind", function()

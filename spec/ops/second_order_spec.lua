@@ -10,9 +10,8 @@ local random = require "spec.support.random"
 local gradcheck = require "spec.support.gradcheck"
 
 local STEP = 1e-5
--- Ops whose backward is known once only, or twice: the next says so.
+-- Ops whose backward is known once only: the next says so.
 local ONCE = { ctc_nll = true }
-local TWICE = { prod = true, cumprod = true, cross_entropy = true, lstm_gates = true }
 
 local function numbers(g, like, lo, hi)
   return random.tensor(T, g:list(like:numel(), lo, hi), like:shape(), like:dtype())
@@ -129,7 +128,7 @@ local function slope_beside(of, values, state, tolerance)
   return close, string.format("slope %.9g, difference quotient %.9g", slope, quotient)
 end
 
-local function check(f, flat, n, which, third)
+local function check(f, flat, n, which)
   local at, values = {}, {}
   for i = 1, n do
     if type(flat[i]) == "userdata" and gradcheck.is_floating(flat[i]) and (not which or which[i]) then
@@ -147,7 +146,7 @@ local function check(f, flat, n, which, third)
     if not ok then return false, why end
   end
   local ok, why = slope_beside(function(v) return projection(f, flat, n, at, v, state) end, values, state, 1e-4)
-  if not ok or not third or not t.requires_grad then return ok, why end
+  if not ok or not t.requires_grad then return ok, why end
   -- and once more: the slope of the second gradients' projection
   local us = {}
   ok, why = slope_beside(function(v)
@@ -175,13 +174,8 @@ describe("the gradient of the gradient of", function()
             local ok, text = pcall(check, g, flat, flat.n or #flat, args.which or row.which)
             assert.is_true(not ok and tostring(text):find("not twice differentiable", 1, true) ~= nil, tostring(text))
           else
-            local ok, why = check(g, flat, flat.n or #flat, args.which or row.which, not TWICE[info.name])
+            local ok, why = check(g, flat, flat.n or #flat, args.which or row.which)
             assert.is_true(ok, string.format("variant %d: %s", i, tostring(why)))
-            if TWICE[info.name] and i == 1 then
-              ok, why = pcall(check, g, flat, flat.n or #flat, args.which or row.which, true)
-              assert.is_false(ok)
-              assert.truthy(tostring(why):find("not three times differentiable", 1, true), why)
-            end
             count = count + 1
           end
         end

@@ -205,10 +205,48 @@ static PlStatus ce_bwd2_infer(PlInfer *c) {
   for (int i = 0; i < 2; i++) pl_desc_set(&c->out[i], (PlDtype)c->in[i]->dtype, c->in[i]->ndim, c->in[i]->shape);
   return PL_OK;
 }
+/* bwd2's gradient for x in terms of v: S(v) = dy k p (v - <p,v>), with p = softmax x and a constant k of the row. */
+static PlVal curvature(PlMaker *g, PlVal dy, PlVal v) {
+  PlVal in[6] = {dy, g->x[1], g->x[2], g->x[3], v, g->x[5]}, out[2] = {PL_NONE, PL_NONE};
+  pl_g_op(g, &pl_op_cross_entropy_bwd2, 6, in, g->attrs, out);
+  return out[1];
+}
+
+/* S is symmetric, linear in dy and v, and its derivative in x is made of it: for <u, S(v)> that is
+ * S(uv) - <p,v> S(u) - <p,u> S(v). So this op has gradients of any order. */
+static PlStatus ce_bwd2_grad(PlMaker *g) {
+  const PlArray *x = g->in[1];
+  const int dim = class_dim(x);
+  const PlVal ud = g->dy[0], u = g->dy[1], v = g->x[4];
+  if (ud != PL_NONE) { /* <ud, <v, bwd(dy = 1)>> */
+    PlVal in[5] = {ud, g->x[1], g->x[2], g->x[3], g->x[5]};
+    if (g->want[1]) g->dx[1] = curvature(g, ud, v);
+    if (g->want[4]) g->dx[4] = pl_g_op(g, &pl_op_cross_entropy_bwd, 5, in, g->attrs, NULL);
+  }
+  if (u == PL_NONE) return g->status;
+  if (g->want[4]) {
+    PlVal s = curvature(g, g->x[0], u);
+    g->dx[4] = g->dx[4] == PL_NONE ? s : g_add(g, g->dx[4], s);
+  }
+  if (g->want[0]) {
+    const uint32_t mask = g->in[0]->ndim ? 1u << dim : (1u << x->ndim) - 1;
+    PlVal one = g_addn(g, pl_g_zeros_like(g, 0), 1), s = g_reduce(g, &pl_op_sum, g_mul(g, u, curvature(g, one, v)), x->ndim, mask);
+    g->dx[0] = pl_g_reshape_like(g, g_to_input(g, s, (PlDtype)x->dtype, 0), 0);
+  }
+  if (g->want[1]) {
+    PlVal p = g_with_int(g, &pl_op_softmax, 1, &g->x[1], dim), pu = g_reduce(g, &pl_op_sum, g_mul(g, p, u), x->ndim, 1u << dim),
+          pv = g_reduce(g, &pl_op_sum, g_mul(g, p, v), x->ndim, 1u << dim);
+    PlVal s = g_sub(g, curvature(g, g->x[0], g_mul(g, u, v)),
+                    g_add(g, g_mul(g, pv, curvature(g, g->x[0], u)), g_mul(g, pu, curvature(g, g->x[0], v))));
+    g->dx[1] = g->dx[1] == PL_NONE ? s : g_add(g, g->dx[1], s);
+  }
+  return g->status;
+}
+
 PL_OP(cross_entropy_bwd2, .doc = "The gradients of cross_entropy_bwd for dy and x; v is the gradient of its result.",
       .gradient_of = &pl_op_cross_entropy_bwd, .nin = 6, .nopt = 1, .nout = 2, .nattr = 4,
       .args = {"dy", "x", "target", "lse", "v", "weight"}, .attrs = {ATTRS, SMOOTH}, .cls = PL_REDUCTION,
-      .flags = PL_F_CONTIGUOUS | PL_F_INTERNAL, .infer = ce_bwd2_infer, PL_KERNEL(cross_entropy_bwd2));
+      .flags = PL_F_CONTIGUOUS | PL_F_INTERNAL, .infer = ce_bwd2_infer, .grad = ce_bwd2_grad, PL_KERNEL(cross_entropy_bwd2));
 
 /* ---- cross entropy with probabilities --------------------------------------------------------------------------- */
 

@@ -2,6 +2,7 @@
  * The pointwise half of an LSTM step, with two orders of gradients. */
 #include "engine/ops/make.h"
 #include "engine/ops/names.h"
+#include "engine/ops/shape/view.h"
 #include "kernels/recurrent.h"
 
 /* Inputs ia [N,4H] and ic [N,H] of one floating dtype. */
@@ -39,6 +40,15 @@ static PlStatus gates_grad(PlMaker *g) {
   return g->status;
 }
 
+static PlStatus gates_composed(PlMaker *g) {
+  const int64_t H = g->in[1]->shape[1];
+  PlVal k[4];
+  for (int i = 0; i < 4; i++) k[i] = pl_g1(g, i == 2 ? &pl_op_tanh : &pl_op_sigmoid, pl_g_slice(g, g->x[0], 1, i * H, H, 1));
+  g->dx[1] = g_add(g, g_mul(g, k[1], g->x[1]), g_mul(g, k[0], k[2]));
+  g->dx[0] = g_mul(g, k[3], pl_g1(g, &pl_op_tanh, g->dx[1]));
+  return g->status;
+}
+
 PL_OP(lstm_gates,
       .doc = "The pointwise half of an LSTM step: a[N,4H] holds the gates i, f, g, o before their activations, c[N,H] the cell. "
              "Gives the new h and c. f32 or f64.",
@@ -46,7 +56,7 @@ PL_OP(lstm_gates,
                  "print(h, c)  --> {{0.2311}}  -- f32[1,1] cpu\t{{0.5000}}  -- f32[1,1] cpu",
       .formula = "c2 = s(f) c + s(i) tanh(g); h = s(o) tanh(c2)", .nin = 2, .nout = 2, .args = {"a", "c"}, .cls = PL_OPAQUE,
       .batch = pl_batch_samples, .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD | PL_F_POLY, .infer = gates_infer, .grad = gates_grad,
-      PL_KERNEL(lstm_gates));
+      .composed = gates_composed, PL_KERNEL(lstm_gates));
 
 static PlStatus gates_bwd_infer(PlInfer *c) {
   PL_TRY(check_gates(c, 2, 3));
@@ -84,5 +94,5 @@ static PlStatus gates_bwd2_infer(PlInfer *c) {
 
 PL_OP(lstm_gates_bwd2, .doc = "The gradients of lstm_gates_bwd for its inputs; va and vc are those of its results.",
       .gradient_of = &pl_op_lstm_gates_bwd, .nin = 6, .nout = 4, .args = {"dh", "dc", "a", "c", "va", "vc"}, .cls = PL_OPAQUE,
-      .batch = pl_batch_samples, .flags = PL_F_CONTIGUOUS | PL_F_INTERNAL | PL_F_POLY, .infer = gates_bwd2_infer,
+      .batch = pl_batch_samples, .flags = PL_F_CONTIGUOUS | PL_F_INTERNAL, .infer = gates_bwd2_infer, .grad = pl_grad_by_composition,
       PL_KERNEL(lstm_gates_bwd2));

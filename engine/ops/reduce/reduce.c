@@ -5,6 +5,7 @@
 
 #include "engine/ops/names.h"
 #include "engine/ops/reduce/dims.h"
+#include "engine/ops/shape/view.h"
 #include "kernels/fused.h"
 #include "kernels/reduce.h"
 
@@ -166,11 +167,30 @@ static PlStatus prod_grad(PlMaker *g) {
   return g->status;
 }
 
+/* Halves multiplied until one is left: right with zeros, and all derivatives are. attrs: of prod_bwd. */
+static PlStatus prod_composed(PlMaker *g) {
+  const PlArray *x = g->in[0];
+  const bool all = !pl_attr_has(g->attrs, 0) || x->ndim == 0;
+  const int64_t dim = all ? 0 : pl_attr_i(g->attrs, 0);
+  PlVal y = all ? pl_g1(g, &pl_op_flatten, g->x[0]) : g->x[0];
+  PlAttrs shape;
+  for (int64_t n = all ? x->numel : x->shape[dim]; n > 1; n = (n + 1) / 2) {
+    const int64_t half = n / 2;
+    PlVal parts[2] = {g_mul(g, pl_g_slice(g, y, dim, 0, half, 1), pl_g_slice(g, y, dim, half, half, 1))};
+    if (n % 2) parts[1] = pl_g_slice(g, y, dim, n - 1, 1, 1);
+    y = n % 2 ? g_with_int(g, &pl_op_cat, 2, parts, dim) : parts[0];
+  }
+  pl_attrs_init(&pl_op_reshape, &shape);
+  pl_g_fail(g, pl_attrs_list(&shape, 0, g->outd[0].ndim, g->outd[0].shape));
+  g->dx[0] = pl_g_op(g, &pl_op_reshape, 1, &y, &shape, NULL);
+  return g->status;
+}
+
 PL_OP(prod, .autocast = PL_CAST_F32, REDUCTION(PLK_R_PROD),
       .doc = "The product over the dims given, or of all elements. Integers and bools multiply in i64.",
       .example = "print(T.tensor { 2, 3, 4 }:prod())  --> 24.  -- f32[] cpu", .formula = "dx_j = dy * product of the other elements",
       .nattr = 3, .attrs = {DIMS, A_DTYPE_OPT("dtype")}, .flags = PL_F_CONTIGUOUS | PL_F_STRIDED | PL_F_POLY, .batch = pl_batch_dims,
-      .infer = prod_infer, .grad = prod_grad);
+      .infer = prod_infer, .grad = prod_grad, .composed = prod_composed);
 
 static void pass_dim(const PlMaker *g, const PlOp *op, PlAttrs *a) {
   pl_attrs_init(op, a);
@@ -224,7 +244,7 @@ PL_OP(prod_bwd, .doc = "The gradient of prod: dy (1 if left out) times the produ
 
 PL_OP(prod_bwd2, .doc = "The gradient of prod_bwd with respect to x; v is the gradient of its result.", .gradient_of = &pl_op_prod_bwd,
       .nin = 3, .nout = 1, .nattr = 1, .args = {"x", "dy", "v"}, .attrs = {A_INT_OPT("dim")}, .cls = PL_REDUCTION, .batch = pl_batch_dims,
-      .flags = PL_F_CONTIGUOUS | PL_F_INTERNAL, .infer = prod_bwd_infer, PL_KERNEL(prod_bwd2));
+      .flags = PL_F_CONTIGUOUS | PL_F_INTERNAL, .infer = prod_bwd_infer, .grad = pl_grad_by_composition, PL_KERNEL(prod_bwd2));
 
 /* ---- extremes --------------------------------------------------------------------------------------------- */
 

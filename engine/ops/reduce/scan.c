@@ -2,6 +2,7 @@
  * Scans along one dim: y_i depends on x_1 … x_i. Shapes stay. */
 #include "engine/ops/names.h"
 #include "engine/ops/reduce/dims.h"
+#include "engine/ops/shape/view.h"
 #include "kernels/reduce.h"
 
 #define SCAN(CODE) .nin = 1, .nout = 1, .args = {"x"}, .cls = PL_REDUCTION, .kcode = CODE, PL_KERNEL(scan)
@@ -46,11 +47,24 @@ static PlStatus cumprod_grad(PlMaker *g) {
   return g->status;
 }
 
+/* Products over 1, 2, 4, … neighbours: right with zeros, and all derivatives are. */
+static PlStatus cumprod_composed(PlMaker *g) {
+  const int64_t dim = dim_of(g), n = g->in[0]->ndim ? g->in[0]->shape[dim] : 1;
+  PlVal y = g->x[0];
+  for (int64_t far = 1; far < n; far *= 2) {
+    PlVal parts[2] = {pl_g_slice(g, y, dim, 0, far, 1),
+                      g_mul(g, pl_g_slice(g, y, dim, far, n - far, 1), pl_g_slice(g, y, dim, 0, n - far, 1))};
+    y = g_with_int(g, &pl_op_cat, 2, parts, dim);
+  }
+  g->dx[0] = y;
+  return g->status;
+}
+
 PL_OP(cumprod, SCAN(PLK_S_CUMPROD), .doc = "Running products along dim. Integers and bools multiply in i64.",
       .example = "print(T.tensor { 1, 2, 3 }:cumprod(1))  --> {1., 2., 6.}  -- f32[3] cpu",
       .formula = "dx_j = sum over i >= j of dy_i * product of x_k, k <= i, k != j", .nattr = 2,
       .attrs = {A_DIM_REQ("dim"), A_DTYPE_OPT("dtype")}, .flags = PL_F_CONTIGUOUS | PL_F_POLY, .batch = pl_batch_dims, .infer = sum_infer,
-      .grad = cumprod_grad);
+      .grad = cumprod_grad, .composed = cumprod_composed);
 
 /* All inputs have one shape, and that dim. */
 static PlStatus check_rows(const PlInfer *c) {
@@ -86,7 +100,7 @@ static PlStatus cumprod_bwd2_infer(PlInfer *c) {
 }
 PL_OP(cumprod_bwd2, .doc = "The gradients of cumprod_bwd for dy and x; v is the gradient of its result.", .gradient_of = &pl_op_cumprod_bwd,
       .nin = 3, .nout = 2, .nattr = 1, .args = {"dy", "x", "v"}, .attrs = {A_INT_REQ("dim")}, .cls = PL_REDUCTION, .batch = pl_batch_dims,
-      .flags = PL_F_CONTIGUOUS | PL_F_INTERNAL, .infer = cumprod_bwd2_infer, PL_KERNEL(cumprod_bwd2));
+      .flags = PL_F_CONTIGUOUS | PL_F_INTERNAL, .infer = cumprod_bwd2_infer, .grad = pl_grad_by_composition, PL_KERNEL(cumprod_bwd2));
 
 /* ---- logcumsumexp ----------------------------------------------------------------------------------------- */
 
