@@ -291,6 +291,7 @@ void l_grad_register(lua_State *L) {
                                        {"grad_enabled", t_grad_enabled},
                                        {"after_backward", t_after_backward},
                                        {"recording_off", t_recording_off},
+                                       {"register_retained_hook", l_register_retained_hook},
                                        {NULL, NULL}};
   static const luaL_Reg methods[] = {{"requires_grad_", m_requires_grad_},
                                      {"backward", m_backward},

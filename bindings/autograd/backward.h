@@ -23,6 +23,7 @@ void l_hook_free(PlHook *hook);
 PlStatus l_hook_keep(lua_State *L, PlHook *hook); /* what it runs, on top: popped. A callback: {function, tensor} */
 bool l_callable(lua_State *L, int at);            /* a function, or an object with __call */
 int l_register_accumulated_hook(lua_State *L);
+int l_register_retained_hook(lua_State *L);
 int l_register_hook(lua_State *L); /* x:register_hook */
 void l_key_register(lua_State *L); /* module table on top */
 

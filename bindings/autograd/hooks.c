@@ -212,7 +212,7 @@ static HookRef **new_handle(lua_State *L) {
   return box;
 }
 
-static int add_hook(lua_State *L, PlHookKind kind, const char *fn) {
+static int add_hook(lua_State *L, PlHookKind kind, const char *fn, bool follows) {
   PlTensor *t = l_self(L, fn);
   l_check_count(L, fn, 2, "x, f");
   if (!l_callable(L, 2)) return l_error(L, "%s: a function expected, got %s", fn, l_typename(L, 2));
@@ -223,6 +223,7 @@ static int add_hook(lua_State *L, PlHookKind kind, const char *fn) {
   ref->refs = 1;
   *box = ref;
   PlHook *hook = l_hook_new(L, kind, fn);
+  if (follows) hook->follows = t;
   lua_pushvalue(L, 2);
   PlStatus s = l_hook_keep(L, hook);
   ((HookData *)hook->ud)->ref = ref;
@@ -239,7 +240,10 @@ static int add_hook(lua_State *L, PlHookKind kind, const char *fn) {
 }
 
 /* x:register_hook(function(grad) … end) → handle. The function may return another gradient. */
-int l_register_hook(lua_State *L) { return add_hook(L, PL_HOOK_REPLACE, "register_hook"); }
+int l_register_hook(lua_State *L) { return add_hook(L, PL_HOOK_REPLACE, "register_hook", false); }
+
+/* core.register_retained_hook(x, f): the same, and it stays with x when x is written in place: f gets the gradient of what x is then. */
+int l_register_retained_hook(lua_State *L) { return add_hook(L, PL_HOOK_REPLACE, "retain_grad", true); }
 
 /* x:register_post_accumulate_grad_hook(function(x) … end) → handle. Runs when a backward has added to x.grad. */
-int l_register_accumulated_hook(lua_State *L) { return add_hook(L, PL_HOOK_ACCUMULATED, "register_post_accumulate_grad_hook"); }
+int l_register_accumulated_hook(lua_State *L) { return add_hook(L, PL_HOOK_ACCUMULATED, "register_post_accumulate_grad_hook", false); }

@@ -8,7 +8,6 @@
 #include "engine/call/thread_state.h"
 #include "engine/grad/gradient_graph.h"
 #include "engine/graph/ir/graph.h"
-#include "engine/ops/make.h"
 
 static PlStatus no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory for the gradient of a gradient"); }
 

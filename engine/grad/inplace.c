@@ -101,9 +101,17 @@ static PlStatus keep_others(const PlTensor *to, PlTensor *from) {
 }
 
 PlStatus pl_history_move(PlTensor *to, PlTensor *from) {
+  PlNode *had = NULL;
+  uint32_t slot = 0;
   PL_TRY(keep_others(to, from));
   if (to->flags & PL_T_SAVED) unsave(to, from);
+  const bool hooked = to->node && pl_state.ambient && pl_entry_get(to, pl_state.ambient, &had, &slot) && had->hooked;
+  if (hooked) had->refs++;
   pl_entries_move(to, from);
+  if (hooked) {
+    pl_hooks_follow(to, had, slot);
+    pl_node_release(had);
+  }
   return PL_OK;
 }
 

@@ -162,6 +162,20 @@ static void append_hook(PlNode *n, uint32_t at, PlHook *hook) {
   slot->hooks->length++;
 }
 
+void pl_hooks_follow(const PlTensor *t, PlNode *from, uint32_t slot) {
+  PlNode *to;
+  uint32_t at;
+  if (!from->hooked || from->busy || !pl_entry_get(t, pl_key_ambient(), &to, &at) || (to == from && at == slot)) return;
+  PlSlot *s = &from->slots[slot];
+  PlHook *all = s->hooks, *next;
+  s->hooks = NULL;
+  for (PlHook *h = all; h; h = next) {
+    next = h->next;
+    h->next = NULL;
+    append_hook(h->follows == t && !h->removed ? to : from, h->follows == t && !h->removed ? at : slot, h);
+  }
+}
+
 PlStatus pl_slot_whole(const char *what, const PlNode *n, uint32_t slot) {
   if (n->kind != PL_NODE_RULE || !n->u.rule || !n->u.rule->inside || !n->u.rule->inside[slot]) return PL_OK;
   PL_FAIL(PL_ERR_UNSUPPORTED,

@@ -20,9 +20,10 @@ typedef struct PlHook {
   void *ud;
   struct PlHook *next, *last; /* last: of the list's first one: where it ends */
   uint8_t kind;
-  bool removed;    /* does not run any more */
-  uint32_t length; /* of the list's first one: at most so many are in it */
-  int kept;        /* for the embedding program: what of its own the hook keeps alive */
+  bool removed;            /* does not run any more */
+  uint32_t length;         /* of the list's first one: at most so many are in it */
+  const PlTensor *follows; /* it goes along when this tensor's history moves, as a write in place does; weak. NULL: it stays */
+  int kept;                /* for the embedding program: what of its own the hook keeps alive */
 } PlHook;
 
 /* A gradient rule of the embedding program: dx[i] (owned) for every i with want[i], NULL: none. */
@@ -208,6 +209,8 @@ int pl_key_top_level(void);
 PlStatus pl_key_backward(PlKey *k, PlTensor *const *ys, PlTensor *const *dys, int n, bool strict);
 /* Refuses where the gradient at this place of a node is only a part of the tensor's. */
 PlStatus pl_slot_whole(const char *what, const PlNode *n, uint32_t slot);
+/* Hooks that follow t go from a node to the one that t has now. */
+void pl_hooks_follow(const PlTensor *t, PlNode *from, uint32_t slot);
 PlStatus pl_add_hook(PlTensor *t, PlHook *hook); /* refuses PL_HOOK_ACCUMULATED on what is no leaf */
 void pl_hooks_drop(PlNode *n);
 /* Gradients of ys for xs through k (out[i] owned, NULL: no path). k stays usable, its own walk is not recorded by

@@ -18,6 +18,29 @@ local copy = T.custom {
   backward = function(_, g) return g end,
 }
 
+describe("a tensor that is overwritten as a whole", function()
+  it("still requires a gradient, which is zero", function()
+    for name, write in pairs {
+      ["y[{ {} }] = v"] = function(y) y[{ {} }] = 2.5 end,
+      ["y[{ { 1, 3 } }] = v"] = function(y) y[{ { 1, 3 } }] = 2.5 end,
+      fill_ = function(y) y:fill_(2.5) end,
+      zero_ = function(y) y:zero_() end,
+      copy_ = function(y) y:copy_(vec(1, 2, 3)) end,
+      uniform_ = function(y) y:uniform_() end,
+      ["through a view"] = function(y) y:view(3, 1):fill_(1) end,
+      mask = function(y) y[y:detach():eq(y:detach())] = 1 end,
+    } do
+      local x = leaf(1, 2, 3)
+      local y = x * 2
+      write(y)
+      assert(y.requires_grad, name)
+      local loss = (y * vec(1, 2, 3)):sum()
+      loss:backward()
+      eq(x.grad, { 0, 0, 0 })
+    end
+  end)
+end)
+
 describe("recording that was turned off", function()
   local term = require "spec.support.terminal"
 

@@ -13,6 +13,38 @@ local function fails(part, f, ...)
   assert.truthy(message:find(part, 1, true), message)
 end
 
+describe("retain_grad", function()
+  -- As in PyTorch: a hook stays with the value that it was registered for, .grad is of what the tensor is now.
+  it("is of the tensor as it is when backward runs, written in place or through views and bases", function()
+    local function check(name, write)
+      local x = leaf(1, 2, 3)
+      local h = x * 2
+      local v = h:narrow(1, 1, 2)
+      local seen = {}
+      h:retain_grad()
+      h:register_hook(function(g) seen[#seen + 1] = g end)
+      v:retain_grad()
+      write(h, v)
+      local loss = (h * h):sum() + (v * v * v):sum()
+      loss:backward()
+      local want = 2 * h:detach()
+      close(v.grad, 3 * v:detach() ^ 2)
+      want[{ { 1, 2 } }] = want[{ { 1, 2 } }] + 3 * v:detach() ^ 2
+      close(h.grad, want)
+      assert.equal(1, #seen, name)
+      close(x.grad, seen[1] * 2)
+    end
+    check("not at all", function() end)
+    check("mul_", function(h) h:mul_(3) end)
+    check("twice", function(h) h:mul_(3); h:add_(1) end)
+    check("through the view", function(_, v) v:mul_(3) end)
+    check("through another view", function(h) h:view(3, 1)[2] = 5 end)
+    check("as a whole", function(h) h:fill_(2) end)
+    check("both", function(h, v) v:sub_(1); collectgarbage(); h:neg_() end)
+    check("unseen", function(h) T.no_grad(function() h:mul_(2) end) end)
+  end)
+end)
+
 describe("the handle of a hook", function()
   it("removes it", function()
     local x, ran = leaf(1), 0

@@ -2,6 +2,7 @@
  * Tensors out of numbers: zeros, ones, full, eye, number lines; and the fills and copies that overwrite an
  * existing tensor. */
 #include "kernels/create.h"
+#include "engine/ops/make.h"
 #include "engine/ops/shape/view.h"
 #include "kernels/join.h"
 
@@ -82,9 +83,10 @@ PL_OP(logspace, .doc = "base to the power of `steps` evenly spaced numbers from 
 
 /* ---- overwriting -------------------------------------------------------------------------------------------- */
 
-/* The old value does not reach the new one: its gradient is zero. */
+/* The old value does not reach the new one: its gradient is zero. What is written still requires a gradient, as where only a
+ * part is written. */
 static PlStatus forget_grad(PlMaker *g) {
-  if (g->want[0]) g->dx[0] = pl_g_zeros_like(g, 0);
+  g_flat(g, 0);
   return g->status;
 }
 
@@ -114,7 +116,7 @@ static PlStatus copy_infer(PlInfer *c) {
 }
 
 static PlStatus copy_grad(PlMaker *g) {
-  if (g->want[0]) g->dx[0] = pl_g_zeros_like(g, 0);
+  g_flat(g, 0);
   if (g->want[1]) g->dx[1] = pl_g_cast(g, pl_g_sum_to(g, g->dy[0], 1), (PlDtype)g->in[1]->dtype);
   return g->status;
 }

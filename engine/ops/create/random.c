@@ -2,6 +2,7 @@
  * Random tensors. Values depend on (seed, stream, element) only; `draws` says how many counter blocks a call
  * consumes. The kernels read the distribution's parameters from the first attributes. */
 #include "kernels/random.h"
+#include "engine/ops/make.h"
 #include "engine/ops/names.h"
 #include "engine/ops/shape/view.h"
 #include "kernels/create.h"
@@ -203,9 +204,10 @@ PL_OP(dropout_bwd, .doc = "dy where mask, over 1 - p; zero elsewhere.", .nin = 2
 
 /* ---- fills in place ----------------------------------------------------------------------------------------- */
 
-/* The old value does not reach the new one: its gradient is zero. */
+/* The old value does not reach the new one: its gradient is zero. What is written still requires a gradient, as where only a
+ * part is written. */
 static PlStatus forget_grad(PlMaker *g) {
-  if (g->want[0]) g->dx[0] = pl_g_zeros_like(g, 0);
+  g_flat(g, 0);
   return g->status;
 }
 

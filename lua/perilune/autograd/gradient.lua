@@ -172,7 +172,6 @@ return function(T, core)
   end
 
   -- x:retain_grad() → x: backward leaves the gradient of a computed tensor in its .grad, too.
-  local register_hook = core.metatable().methods.register_hook
   core.metatable().methods.retain_grad = function(x)
     if not core.is_tensor(x) then options.fail("retain_grad: a tensor expected, got %s", type(x)) end
     if x.is_leaf then
@@ -182,7 +181,7 @@ return function(T, core)
     if retained[x] then return x end
     retained[x] = true
     local weak = setmetatable({ x }, { __mode = "v" }) -- its history keeps the hook: no cycle through it
-    register_hook(x, function(g)
+    core.register_retained_hook(x, function(g)
       if weak[1] then core.grad_add(weak[1], g) end
     end)
     return x

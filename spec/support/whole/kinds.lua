@@ -6,7 +6,7 @@
 local ref = require "spec.support.whole.reference"
 
 local K = {}
-local invalid, numel, const = ref.invalid, ref.numel, ref.const
+local invalid, numel = ref.invalid, ref.numel
 
 local function var(id) return "v" .. id end
 local function vars(ids)
@@ -428,12 +428,8 @@ local function write(r, s, compute)
   end
 end
 
--- y in place of x. A key that tracks y sees zeros passed on to x; for any other the history of x ends here.
-local function over(r, x, y)
-  local seen = {}
-  for key in pairs(y.e) do seen[key] = x.e[key] end
-  return next(y.e) and r:add(r:scale({ v = x.v, e = seen }, 0), y) or const(y.v)
-end
+-- y in place of x, which gets zeros for a gradient.
+local function over(r, x, y) return r:add(r:scale(x, 0), y) end
 
 local writes = {}
 K.writes = writes
@@ -448,9 +444,9 @@ end
 writes.neg = { text = function(_, x) return x .. ":neg_()" end,
   compute = function(r) return function(x) return r:scale(x, -1) end end }
 writes.zero = { text = function(_, x) return x .. ":zero_()" end,
-  compute = function(r) return function(x) return ref.fill(#x.v, 0.0) end end }
+  compute = function(r) return function(x) return over(r, x, ref.fill(#x.v, 0.0)) end end }
 writes.fill = { text = function(s, x) return ("%s:fill_(%s)"):format(x, number(s.c)) end,
-  compute = function(r, s) return function(x) return ref.fill(#x.v, s.c) end end }
+  compute = function(r, s) return function(x) return over(r, x, ref.fill(#x.v, s.c)) end end }
 writes.mul_number = { text = function(s, x) return ("%s:mul_(%s)"):format(x, number(s.c)) end,
   compute = function(r, s) return function(x) return r:scale(x, s.c) end end }
 writes.add_number = { text = function(s, x) return ("%s:add_(%s)"):format(x, number(s.c)) end,
@@ -490,7 +486,7 @@ K.assign = {
     local window = r:view(t, p, shape)
     window.history = t.history
     local x = r:read(window)
-    r:write(window, other and over(r, x, operand(r, other, shape)) or ref.fill(#p, s.c))
+    r:write(window, over(r, x, other and operand(r, other, shape) or ref.fill(#p, s.c)))
   end,
 }
 
