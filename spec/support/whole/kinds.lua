@@ -392,17 +392,10 @@ local function places_overlap(a, b)
   return false
 end
 
--- Do the places of t leave gaps?
-local function gaps(t)
-  local low, high = math.huge, 0
-  for _, p in ipairs(t.map) do low, high = math.min(low, p), math.max(high, p) end
-  return high - low + 1 > #t.map
-end
-
 -- A body writes into what it was given; the history of what was detached with gaps cannot be followed.
 local function outside(r, t, window)
   local root = t.history.root
-  if root.alias and (t ~= root or window) and (gaps(root) or ref.overlaps(root)) then r:allow "gaps" end
+  if root.alias and (t ~= root or window) and (ref.gaps(root) or ref.overlaps(root)) then r:allow "gaps" end
   if root.alias and r.tracing then r:allow "detached" end
   local what = r.given and r.given[t.storage]
   if what then r:allow(what) end

@@ -34,6 +34,7 @@ M.patterns = {
   hook = "does not require a gradient",
   checkpoint = "checkpoint",
   gaps = "was detached with gaps in memory",
+  gaps_view = "it has gaps in memory, so take the view again",
   detached = "was detached and is written while gradients are recorded", -- in a traced body
   traced = "",
   part = "computes further results from this one", -- a hook on a result that a compiled function uses itself
@@ -332,6 +333,14 @@ local function window(t)
   return map
 end
 
+-- Do the places of t leave gaps?
+local function gaps(t)
+  local low, high = math.huge, 0
+  for _, p in ipairs(t.map) do low, high = math.min(low, p), math.max(high, p) end
+  return high - low + 1 > #t.map
+end
+M.gaps = gaps
+
 -- Brings t's entries up to date.
 function R:current(t)
   local h = t.history
@@ -339,6 +348,7 @@ function R:current(t)
     if t == h.root then
       t.e = h.e
     else
+      if h.root.alias and gaps(h.root) then self:allow "gaps_view" end
       local was = self.off -- the history of values that were written is a fact, whether recording is on now or not
       self.off = 0
       local blank = {}
