@@ -22,10 +22,12 @@ PlStatus plk_cpu_loss(const PlkCall *call);
  * label_smoothing (cross entropy only).
  *   nll_loss: x, target, weight? -> loss              nll_loss_bwd: dy, target, weight? -> dx
  *   cross_entropy: x, target, weight? -> loss, lse    cross_entropy_bwd: dy, x, target, lse, weight? -> dx
+ *   cross_entropy_dual: x, target, v, weight? -> loss, lse, t  (t: what the loss changes by where x does by v; x[N,C] or x[C] in f32 or f64)
  *   cross_entropy_bwd2: dy, x, target, lse, v, weight? -> ddy, dx  (v: the gradient of bwd's dx) */
 PlStatus plk_cpu_nll_loss(const PlkCall *call);
 PlStatus plk_cpu_nll_loss_bwd(const PlkCall *call);
 PlStatus plk_cpu_cross_entropy(const PlkCall *call);
+PlStatus plk_cpu_cross_entropy_dual(const PlkCall *call);
 PlStatus plk_cpu_cross_entropy_bwd(const PlkCall *call);
 PlStatus plk_cpu_cross_entropy_bwd2(const PlkCall *call);
 /* Target probabilities of x's shape. x, target, weight? -> loss; attributes reduction, label_smoothing. */

@@ -25,7 +25,8 @@ PlStatus pl_forward_graph_get(const PlOp *op, PlTensor *const *in, int nin, cons
 void pl_forward_cache_stats(int64_t *hits, int64_t *misses, int64_t *entries);
 void pl_forward_cache_clear(void);
 
-/* While a forward key is open: a pointwise op with its tangent in one pass, where it is plain enough (forward_mode_pointwise.c). *done:
+/* While a forward key is open: a pointwise op, or one with a PlOp.dual, with its tangent in one pass, where it is plain enough
+ * (forward_mode_pointwise.c). *done:
  * the call is made; else nothing has happened. */
 PlStatus pl_forward_pointwise(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out, bool *done);
 void pl_forward_pointwise_clear(void); /* what it has compiled */

@@ -332,9 +332,45 @@ static PlStatus run(const Call *c, Program *p, PlTensor **out) {
   return s;
 }
 
+/* ---- ops with their tangent -------------------------------------------------------------------------------------- */
+
+/* Where it refuses the call goes the general way, which says why under the op's own name. */
+static PlStatus run_dual(Call *c, PlTensor **out, bool *done) {
+  const PlOp *op = c->op, *dual = op->dual;
+  const int must = op->nin - op->nopt;
+  PlTensor *in[PL_MAX_IN] = {NULL}, *res[PL_MAX_OUT] = {NULL};
+  PlAttrs a;
+  if (c->nin < must || c->nin > op->nin || !c->in[0] || !plain(&c->in[0]->a, c->in[0]->a.dtype) || c->in[0]->a.dtype > PL_F64 ||
+      !find_tangent(c, 0) || !c->key)
+    return PL_OK;
+  for (int i = 1; i < c->nin; i++)
+    if (c->in[i] && (c->in[i]->node || c->in[i]->more || c->in[i]->a.elsewhere || (pl_state.history_moved && pl_history_old(c->in[i]))))
+      return PL_OK;
+  pl_attrs_init(dual, &a);
+  if (c->attrs) {
+    for (int k = dual->nattr; k < op->nattr; k++)
+      if (pl_attr_has(c->attrs, k)) return PL_OK;
+    for (int k = 0; k < dual->nattr; k++)
+      if (op->attrs[k].type == PL_A_FLOAT) pl_attrs_float(&a, k, pl_attr_f(c->attrs, k));
+      else pl_attrs_int(&a, k, pl_attr_i(c->attrs, k));
+  }
+  for (int i = 0; i < c->nin; i++) in[i < must ? i : i + 1] = c->in[i];
+  in[must] = c->v[0];
+  const PlForwardPause p = pl_forward_pause(c->key);
+  PlStatus s = pl_apply_any(dual, in, c->nin + 1, &a, res);
+  pl_forward_resume(p);
+  if (s != PL_OK) return PL_OK;
+  *done = true;
+  s = pl_node_tangent(res[0], c->key, op->name, res[op->nout]);
+  if (s != PL_OK) pl_release_all(res, op->nout);
+  for (int o = 0; s == PL_OK && o < op->nout; o++) out[o] = res[o];
+  return s;
+}
+
 PlStatus pl_forward_pointwise(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out, bool *done) {
   Call c = {.op = op, .in = in, .nin = nin, .attrs = attrs};
   *done = false;
+  if (op->dual && !pl_state.grad_off && !pl_state.autocast) return run_dual(&c, out, done);
   if (op->cls != PL_POINTWISE || op->nout != 1 || !op->grad || nin != op->nin || nin < 1 || nin > MAX_ARGS || !in[0] || pl_state.grad_off ||
       (op->autocast && pl_state.autocast) || !find_roles(&c))
     return PL_OK;

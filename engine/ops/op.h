@@ -334,6 +334,9 @@ struct PlOp {
   /* A maker for tangents, kept only where what forward mode finds by itself was measured to be slower: dy[i] is the tangent of
    * input i (PL_NONE: none), dx[o] becomes that of output o. It may decline: no dx at all. */
   PlStatus (*tangent)(PlMaker *g);
+  /* The op together with the tangent of output 0, where input 0 alone has one, in one pass: that goes behind the inputs that must
+   * be there, its result behind the outputs; attributes are the first ones of this op. It may refuse anything. NULL: none. */
+  const struct PlOp *dual;
   /* The op in terms of others, run when the device has no kernel. */
   PlStatus (*expand)(PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out);
   void (*batch)(PlBatchCall *c);          /* NULL: broadcast if elementwise, else one element after the other */

@@ -138,42 +138,49 @@ void pl_batch_loss_bwd(PlBatchCall *c) {
   c->out[0] = pl_b_two(c, &pl_op_mul, pl_b_reshape(c, c->full[0], n, sizes), unit);
 }
 
-/* cross_entropy, nll_loss of (x, target, weight): every element's samples side by side, without reduction; the mean
- * divides by the weights of the targets that count, which is what nll_loss of -1 adds up to. */
+/* A loss with a value a sample: its sum over them, over their count where that is given. */
+static PlTensor *over_samples(PlBatchCall *c, PlTensor *each, PlTensor *count) {
+  int64_t flat[2] = {c->n, c->n ? each->a.numel / c->n : 0};
+  each = pl_b_sum(c, pl_b_reshape(c, each, 2, flat), 1, 2);
+  return count ? pl_b_two(c, &pl_op_div, each, count) : each;
+}
+
+/* cross_entropy, nll_loss of (x, target, weight): every element's samples side by side, without reduction; the mean divides by
+ * the weights of the targets that count, which is what nll_loss of -1 adds up to. And cross_entropy_dual, whose third input is like x
+ * and third output like the loss. */
 void pl_batch_class_loss(PlBatchCall *c) {
-  PlTensor *in[3] = {NULL, NULL, NULL}, *x = pl_b_each(c, 0), *t = pl_b_each(c, 1);
-  bool samples = c->in[0]->a.ndim > 1, weight = c->nin > 2 && c->in[2];
+  PlTensor *in[4] = {NULL, NULL, NULL, NULL}, *count = NULL;
+  const int dual = c->op->nout == 3, w = 2 + dual;
+  const bool samples = c->in[0]->a.ndim > 1, weight = c->nin > w && c->in[w];
   int64_t how = pl_attr_i(c->attrs, 0);
   PlAttrs a;
-  if (weight && c->full[2]) c->declined = true;
+  if (weight && c->full[w]) c->declined = true;
   if (c->declined) return;
-  in[0] = samples ? pl_b_merge(c, x, 0) : x;
-  in[1] = samples ? pl_b_merge(c, t, 0) : t;
-  in[2] = weight ? c->in[2] : NULL;
+  for (int i = 0; i < w; i++) {
+    in[i] = pl_b_each(c, i);
+    if (samples) in[i] = pl_b_merge(c, in[i], 0);
+  }
+  in[w] = weight ? c->in[w] : NULL;
   memcpy(&a, c->attrs, pl_attrs_size(c->attrs));
   pl_attrs_int(&a, 0, NONE);
-  pl_b_ops(c, c->op, weight ? 3 : 2, in, &a, c->out); /* a further output has a value for each sample */
-  PlTensor *loss = c->out[0], *count = NULL;
+  pl_b_ops(c, c->op, weight ? w + 1 : w, in, &a, c->out); /* a further output has a value for each sample */
   if (how == NONE || c->status != PL_OK) return;
-  int64_t flat[2] = {c->n, c->n ? loss->a.numel / c->n : 0};
-  loss = pl_b_sum(c, pl_b_reshape(c, loss, 2, flat), 1, 2);
   if (how == MEAN) {
-    PlTensor *minus = NULL;
+    PlTensor *minus = NULL, *ones[3] = {NULL, in[1], in[w]};
     const PlArray *like = &in[0]->a;
-    const PlDtype of = (PlDtype)loss->a.dtype; /* bf16 cannot count beyond 256 */
-    if (c->status == PL_OK) c->status = pl_tensor_full_on(&minus, like->device, of, like->ndim, like->shape, -1);
+    const PlDtype of = (PlDtype)c->out[0]->a.dtype; /* bf16 cannot count beyond 256 */
+    c->status = pl_tensor_full_on(&minus, like->device, of, like->ndim, like->shape, -1);
     PlAttrs b;
     pl_attrs_init(&pl_op_nll_loss, &b);
     pl_attrs_int(&b, 0, NONE);
-    pl_attrs_int(&b, 1, pl_attr_i(c->attrs, 1)); /* ignore_index, index_base: at 1 and 2 in both tables */
+    pl_attrs_int(&b, 1, pl_attr_i(c->attrs, 1)); /* ignore_index, index_base: at 1 and 2 in all tables */
     pl_attrs_int(&b, 2, pl_attr_i(c->attrs, 2));
-    in[0] = minus;
-    if (c->status == PL_OK) count = pl_b_op(c, &pl_op_nll_loss, weight ? 3 : 2, in, &b);
+    ones[0] = minus;
+    if (c->status == PL_OK) count = pl_b_op(c, &pl_op_nll_loss, weight ? 3 : 2, ones, &b);
     pl_tensor_release(minus);
-    count = c->status == PL_OK ? pl_b_sum(c, pl_b_reshape(c, count, 2, flat), 1, 2) : NULL;
-    loss = pl_b_two(c, &pl_op_div, loss, count);
+    if (c->status == PL_OK) count = over_samples(c, count, NULL);
   }
-  c->out[0] = loss;
+  for (int o = 0; o < c->op->nout && c->status == PL_OK; o += 2) c->out[o] = over_samples(c, c->out[o], count);
 }
 
 /* ---- lists of indices ----------------------------------------------------------------------------------------- */

@@ -59,14 +59,16 @@ typedef struct PlkMapLoops {
 } PlkMapLoops;
 
 /* Softmax of one row. */
-#define PLK_SOFTMAX_LOOPS(T, sfx)                                                 \
-  void (*softmax_##sfx)(const T *x, T *y, int64_t n);                             \
-  void (*log_softmax_##sfx)(const T *x, T *y, int64_t n);                         \
-  void (*softmax_bwd_##sfx)(const T *dy, const T *y, T *dx, int64_t n);           \
-  void (*log_softmax_bwd_##sfx)(const T *dy, const T *y, T *dx, int64_t n);       \
-  /* max x and sum exp(x - max), over a row; max of infinite rows counts as 0. */ \
-  void (*lse_##sfx)(const T *x, int64_t n, T *max, double *sum);                  \
-  /* y = a exp(x - m) */                                                          \
+#define PLK_SOFTMAX_LOOPS(T, sfx)                                                              \
+  void (*softmax_##sfx)(const T *x, T *y, int64_t n);                                          \
+  void (*log_softmax_##sfx)(const T *x, T *y, int64_t n);                                      \
+  void (*softmax_bwd_##sfx)(const T *dy, const T *y, T *dx, int64_t n);                        \
+  void (*log_softmax_bwd_##sfx)(const T *dy, const T *y, T *dx, int64_t n);                    \
+  /* max x and sum exp(x - max), over a row; max of infinite rows counts as 0. */              \
+  void (*lse_##sfx)(const T *x, int64_t n, T *max, double *sum);                               \
+  /* and sum v exp(x - max) with it */                                                         \
+  void (*lse_dual_##sfx)(const T *x, const T *v, int64_t n, T *max, double *sum, double *dot); \
+  /* y = a exp(x - m) */                                                                       \
   void (*exp_##sfx)(const T *x, T m, T a, T *y, int64_t n);
 
 typedef struct PlkSoftmaxLoops {

@@ -832,6 +832,65 @@ describe("forward mode leaves nothing behind", function()
   end)
 end)
 
+describe("cross_entropy and its tangent run in one pass", function()
+  -- Against the same by other ops, in every option; and with the same bits where a trace or a limit of memory looks at
+  -- single ops.
+  it("right in every option, with the bits of the general way", function()
+    local count = 0
+    for _, dtype in ipairs { "f32", "f64" } do
+      for _, shape in ipairs { { 7, 5 }, { 300, 3 }, { 2, 600 }, { 4 } } do
+        local x, v = T.randn(shape, { dtype = dtype }), T.randn(shape, { dtype = dtype })
+        local classes = shape[#shape]
+        local rows = #shape > 1 and { shape[1] } or {}
+        local y = T.randint(1, classes, rows)
+        for _, reduction in ipairs { "mean", "sum", "none" } do
+          for _, smooth in ipairs { 0, 0.25 } do
+            for _, weight in ipairs { false, T.rand(classes, { dtype = dtype }) + 0.5 } do
+              local o = { weight = weight or nil, reduction = reduction, label_smoothing = smooth, ignore_index = 2 }
+              local function f(a) return T.nn.F.cross_entropy(a, y, o) end
+              local function plain(a)
+                local lp, keep = a:log_softmax(-1), y:ne(2):to(dtype)
+                local w = weight or T.ones(classes, { dtype = dtype })
+                local at = y:unsqueeze(-1)
+                local wt = w:index_select(1, y:reshape(-1)):reshape(rows) * keep
+                local hit, all = lp:gather(#shape, at):squeeze(-1), (lp * w):sum(-1)
+                local l = -(1 - smooth) * wt * hit - smooth / classes * all * keep
+                return reduction == "none" and l or reduction == "sum" and l:sum() or l:sum() / wt:sum()
+              end
+              local value, d = T.jvp(f, x, v)
+              local want, slope = T.jvp(plain, x, v)
+              if value:isfinite():all():item() then
+                local tol = dtype == "f64" and 1e-11 or 2e-5
+                eq(value, want, tol)
+                eq(d, slope, tol * 10)
+              end
+              local function same(a, b) assert.is_true(T.equal(a:nan_to_num(7), b:nan_to_num(7))) end
+              same(f(x), value)
+              same(d, select(2, T.jvp(T.jit(f), x, v)))
+              same(d, T.jit(function(a, b) return select(2, T.jvp(f, a, b)) end)(x, v))
+              do
+                local _ <close> = T.memory_limit "1 GB"
+                same(d, select(2, T.jvp(f, x, v)))
+              end
+              local _, each = T.vmap(function(b) return T.jvp(f, x, b) end)(T.stack({ v, v * 2 }, 1))
+              eq(each[2]:nan_to_num(7), (d * 2):nan_to_num(7), 1e-4)
+              count = count + 1
+            end
+          end
+        end
+      end
+    end
+    assert.equal(96, count)
+  end)
+
+  it("refuses by the op's own name", function()
+    local y = T.tensor({ 9 }, { dtype = "i64" })
+    local ok, why = pcall(T.jvp, function(a) return T.nn.F.cross_entropy(a, y) end, T.zeros(1, 3), T.ones(1, 3))
+    assert.is_false(ok)
+    assert.truthy(why:find("cross_entropy: target 9", 1, true), why)
+  end)
+end)
+
 describe("what T.jvp gives", function()
   it("is not the tangent that it was given, nor a view of it", function()
     for _, f in ipairs { function(x) return x end, function(x) return x[1] end, function(x) return x:view(4) end } do

@@ -139,9 +139,18 @@ static PlStatus cross_entropy_grad(PlMaker *g) {
   return g->status;
 }
 
-/* The gradients of the losses times the tangent, summed over the classes, and over all where the losses are one number. */
+/* In one pass where there is a kernel: the same as where the loss and its tangent are computed together, so the bits are. Else the
+ * gradients of the losses times the tangent, summed over the classes, and over all where the losses are one number. */
 static PlStatus cross_entropy_tangent(PlMaker *g) {
   const PlArray *x = g->in[0];
+  if (g->dy[0] != PL_NONE && x->ndim <= 2 && x->device == PL_CPU && (x->dtype == PL_F32 || x->dtype == PL_F64)) {
+    PlVal all[3] = {PL_NONE, PL_NONE, PL_NONE}, with[4] = {g->x[0], g->x[1], g->dy[0], g->x[2]};
+    PlAttrs same;
+    pass_attrs(g, &pl_op_cross_entropy_dual, &same, true);
+    pl_g_op(g, &pl_op_cross_entropy_dual, 4, with, &same, all);
+    g->dx[0] = all[2];
+    return g->status;
+  }
   const PlDtype to = (PlDtype)g->outd[0].dtype; /* of the loss, so also of what its tangent is added up in */
   const bool wider = to != (PlDtype)x->dtype;
   PlAttrs a, zero;
@@ -167,7 +176,43 @@ PL_OP(cross_entropy, .autocast = PL_CAST_RESULT,
       .formula = "l = (1-e) w_t (lse - x_t) + e/C sum_c w_c (lse - x_c);  dx = (softmax x - onehot t) dy for w = 1, e = 0", .nin = 3,
       .nopt = 1, .nout = 2, .nvisible = 1, .nattr = 5, .args = {"x", "target", "weight"}, .attrs = {ATTRS, SMOOTH, A_DTYPE_OPT("dtype")},
       .cls = PL_REDUCTION, .batch = pl_batch_class_loss, .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_NOMETHOD, .infer = class_infer,
-      .grad = cross_entropy_grad, .tangent = cross_entropy_tangent, PL_KERNEL(cross_entropy));
+      .grad = cross_entropy_grad, .tangent = cross_entropy_tangent, .dual = &pl_op_cross_entropy_dual, PL_KERNEL(cross_entropy));
+
+static PlStatus ce_dual_infer(PlInfer *c) {
+  const PlArray *x = c->in[0];
+  const bool reduced = pl_attr_i(c->attrs, 0) != 0;
+  PL_TRY(pl_check_ndim(c, 0, 1, 2));
+  if (x->dtype != PL_F32 && x->dtype != PL_F64) PL_FAIL(PL_ERR_DTYPE, "%s: f32 or f64 is wanted, got %s", c->op->name, pl_desc_text(x));
+  PL_TRY(check_target(c, x, c->in[1]));
+  PL_TRY(pl_check_like(c, 2, 0));
+  PL_TRY(pl_check_dtype(c, 2, (PlDtype)x->dtype));
+  if (c->nin > 3) PL_TRY(check_weight(c, 3, x));
+  for (int o = 0; o < 3; o++) loss_desc(c, &c->out[o], (PlDtype)x->dtype, reduced && o != 1);
+  return check_smooth(c, 3);
+}
+
+/* Its gradient is that of the two. */
+static PlStatus ce_dual_grad(PlMaker *g) {
+  const PlVal up = g->dy[0], ut = g->dy[2];
+  PlVal bwd[5] = {up, g->x[0], g->x[1], g->y[1], g->x[3]};
+  PlAttrs a, b;
+  pass_attrs(g, &pl_op_cross_entropy_bwd, &a, true);
+  pass_attrs(g, &pl_op_cross_entropy_bwd2, &b, true);
+  if (up != PL_NONE && g->want[0]) g->dx[0] = pl_g_op(g, &pl_op_cross_entropy_bwd, 5, bwd, &a, NULL);
+  if (ut == PL_NONE) return g->status;
+  bwd[0] = ut;
+  if (g->want[2]) g->dx[2] = pl_g_op(g, &pl_op_cross_entropy_bwd, 5, bwd, &a, NULL);
+  if (g->want[0]) {
+    PlVal in[6] = {ut, g->x[0], g->x[1], g->y[1], g->x[2], g->x[3]}, out[2] = {PL_NONE, PL_NONE};
+    pl_g_op(g, &pl_op_cross_entropy_bwd2, 6, in, &b, out);
+    g->dx[0] = g->dx[0] == PL_NONE ? out[1] : g_add(g, g->dx[0], out[1]);
+  }
+  return g->status;
+}
+
+PL_OP(cross_entropy_dual, .doc = "cross_entropy and the tangent of its result, where v is that of x.", .nin = 4, .nopt = 1, .nout = 3,
+      .nattr = 4, .args = {"x", "target", "v", "weight"}, .attrs = {ATTRS, SMOOTH}, .cls = PL_REDUCTION, .batch = pl_batch_class_loss,
+      .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_INTERNAL, .infer = ce_dual_infer, .grad = ce_dual_grad, PL_KERNEL(cross_entropy_dual));
 
 static PlStatus check_ce_bwd(const PlInfer *c, int weight) {
   const PlArray *x = c->in[1];

@@ -57,12 +57,13 @@ static double total(const double *v, int64_t n) {
 }
 
 /* Writes the reduced loss; `none` was written by the rows. */
-static void finish(const PlkClass *k, double divisor) {
-  double v = total(k->loss, k->rows);
+static void finish_in(const PlkClass *k, const double *each, double divisor, PlArray *out) {
+  double v = total(each, k->rows);
   if (k->reduction == 0) return;
   if (k->reduction == 1) v /= divisor;
-  plk_store(PLK_CF64, &v, 1, k->c->out[0]->data, k->c->out[0]->dtype, 0, 1, 1, 1);
+  plk_store(PLK_CF64, &v, 1, out->data, out->dtype, 0, 1, 1, 1);
 }
+static void finish(const PlkClass *k, double divisor) { finish_in(k, k->loss, divisor, k->c->out[0]); }
 
 /* For backward: dy over the weights of all targets that count. */
 static PlStatus find_scale(PlkClass *k, const PlArray *dy, const PlArray *target) {
@@ -194,6 +195,73 @@ PlStatus plk_cpu_cross_entropy(const PlkCall *c) {
   r.arg[r.narg++] = plk_row_arg(c->out[1], 1, PLK_CF64, true);
   PlStatus s = plk_rows(&r);
   if (s == PL_OK) finish(&k, total(k.wt, k.rows));
+  plk_scratch_free(k.heap);
+  return s;
+}
+
+/* With q = softmax x and K = (1-e) w_t + e/C W:  t = K <q, v> - (1-e) w_t v_t - e/C <w, v>.
+ * p: x, target, v, loss (none), lse, t (none) */
+static PlStatus ce_dual_row(void *ctx, int64_t row, void *const *p) {
+  const PlkClass *k = ctx;
+  int64_t t;
+  PL_TRY(plk_class_target(k, row, *(const int64_t *)p[1], &t));
+  double sum, dot, m, loss = 0, tangent = 0;
+  if (k->f64) k->loops->lse_dual_f64(p[0], p[2], k->n, &m, &sum, &dot);
+  else {
+    float f;
+    k->loops->lse_dual_f32(p[0], p[2], k->n, &f, &sum, &dot);
+    m = (double)f;
+  }
+  const double lse = m + log(sum);
+  k->wt[row] = t < 0 ? 0 : plk_class_weight(k, t);
+  if (t >= 0) {
+    const double hit = (1 - k->smooth) * k->wt[row], e = k->smooth / (double)k->n;
+    loss = hit * (lse - value(k, p[0], t));
+    tangent = (hit + e * k->wsum) * (dot / sum) - hit * value(k, p[2], t);
+    if (k->smooth > 0) {
+      double s = 0, wv = 0;
+      for (int64_t i = 0; i < k->n; i++) {
+        s += plk_class_weight(k, i) * (lse - value(k, p[0], i));
+        wv += plk_class_weight(k, i) * value(k, p[2], i);
+      }
+      loss += k->smooth / (double)k->n * s;
+      tangent -= e * wv;
+    }
+  }
+  k->loss[row] = loss;
+  k->tangent[row] = tangent;
+  if (p[3]) *(double *)p[3] = loss;
+  if (p[4]) *(double *)p[4] = lse;
+  if (p[5]) *(double *)p[5] = tangent;
+  return PL_OK;
+}
+
+PlStatus plk_cpu_cross_entropy_dual(const PlkCall *c) {
+  const PlArray *x = c->in[0];
+  double few[PLK_CLASS_FEW];
+  void *heap = NULL;
+  PlkClass k;
+  PlkRows r;
+  PL_TRY(start(&k, c, x, c->in[3], &r));
+  k.smooth = pl_attr_f(c->attrs, 3);
+  k.tangent = few;
+  const PlkComp comp = k.f64 ? PLK_CF64 : PLK_CF32;
+  PlStatus s = k.rows > PLK_CLASS_FEW ? plk_scratch((size_t)k.rows * sizeof(double), &heap) : PL_OK;
+  if (heap) k.tangent = heap;
+  r.body = ce_dual_row;
+  r.arg[r.narg++] = plk_row_arg(x, k.n, comp, false);
+  r.arg[r.narg++] = plk_row_arg(c->in[1], 1, PLK_CI64, false);
+  r.arg[r.narg++] = plk_row_arg(c->in[2], k.n, comp, false);
+  r.arg[r.narg++] = plk_row_arg(k.reduction == 0 ? c->out[0] : NULL, 1, PLK_CF64, true);
+  r.arg[r.narg++] = plk_row_arg(c->out[1], 1, PLK_CF64, true);
+  r.arg[r.narg++] = plk_row_arg(k.reduction == 0 ? c->out[2] : NULL, 1, PLK_CF64, true);
+  if (s == PL_OK) s = plk_rows(&r);
+  if (s == PL_OK) {
+    const double divisor = total(k.wt, k.rows);
+    finish(&k, divisor);
+    finish_in(&k, k.tangent, divisor, c->out[2]);
+  }
+  plk_scratch_free(heap);
   plk_scratch_free(k.heap);
   return s;
 }

@@ -16,6 +16,7 @@ typedef struct PlkClass {
   double smooth, wsum, scale; /* scale: dy / (what mean divides by), for reductions */
   const double *w;            /* [n], NULL: ones */
   double *loss, *wt;          /* per row */
+  double *tangent;            /* per row, of cross_entropy_dual */
   bool f64;
   void *heap;
   double few[2 * PLK_CLASS_FEW];

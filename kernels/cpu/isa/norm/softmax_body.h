@@ -26,8 +26,8 @@ static void FN(exp)(const T *x, T m, T a, T *y, int64_t n) {
     for (int64_t i = 0; i < n; i++) y[i] = a * EXPF(x[i] - m);
 }
 
-/* sum exp(x - m); the end of the row is padded with -inf to a whole vector. */
-static double FN(sum_exp)(const T *x, T m, int64_t n) {
+/* sum exp(x - m), and sum v exp(x - m) if there is a v; the end of the row is padded with -inf to a whole vector. */
+static inline __attribute__((always_inline)) double FN(sum_exps)(const T *x, const T *v, T m, int64_t n, double *dot) {
   T buf[256];
   double s = 0;
   for (int64_t at = 0; at < n; at += 256) {
@@ -40,9 +40,12 @@ static double FN(sum_exp)(const T *x, T m, int64_t n) {
       i += L;
     }
     s += FN(row_sum)(buf, buf, i);
+    if (v) *dot += FN(row_dot)(buf, v + at, k);
   }
   return s;
 }
+
+static double FN(sum_exp)(const T *x, T m, int64_t n) { return FN(sum_exps)(x, NULL, m, n, NULL); }
 
 static void FN(lse)(const T *x, int64_t n, T *max, double *sum) {
   T m = FN(row_max)(x, n);
@@ -52,6 +55,17 @@ static void FN(lse)(const T *x, int64_t n, T *max, double *sum) {
     for (int64_t i = 0; i < n; i++) *sum += (double)EXPF(x[i]);
   } else {
     *sum = FN(sum_exp)(x, m, n);
+  }
+}
+
+static void FN(lse_dual)(const T *x, const T *v, int64_t n, T *max, double *sum, double *dot) {
+  T m = FN(row_max)(x, n);
+  *max = m, *dot = 0;
+  if (m == (T)INFINITY || m == -(T)INFINITY) {
+    *max = 0, *sum = 0;
+    for (int64_t i = 0; i < n; i++) *sum += (double)EXPF(x[i]), *dot += (double)EXPF(x[i]) * (double)v[i];
+  } else {
+    *sum = FN(sum_exps)(x, v, m, n, dot);
   }
 }
 
