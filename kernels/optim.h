@@ -6,7 +6,10 @@
 #ifndef PL_KERNELS_OPTIM_H
 #define PL_KERNELS_OPTIM_H
 
+#include <math.h>
+
 #include "kernels/kernel.h"
+#include "kernels/optim_states.h"
 
 /* Attributes by position; columns of a group in the order given. */
 enum { /* sgd_step: param, grad [, momentum buffer] */
@@ -17,7 +20,7 @@ enum { /* sgd_step: param, grad [, momentum buffer] */
        PLK_SGD_DECAY,
        PLK_SGD_NESTEROV,
        PLK_SGD_MAXIMIZE,
-       PLK_SGD_FIRST
+       PLK_SGD_STEP /* 1: the buffer takes the gradient as it is */
 };
 enum { /* adam_step: param, grad, first moment, second moment [, its maximum: AMSGrad] */
        PLK_ADAM_K,
@@ -36,40 +39,61 @@ enum { /* rmsprop_step: param, grad, mean of squares [, momentum buffer] [, mean
        PLK_RMS_EPS,
        PLK_RMS_DECAY,
        PLK_RMS_MOMENTUM,
-       PLK_RMS_FLAGS
+       PLK_RMS_FLAGS,
+       PLK_RMS_STEP
 };
-enum { /* optimizer_step: param, grad, one or two tensors of state */
+enum { /* optimizer_step: param, grad, one to four tensors of state; behind the last, for a rule that says so, f64[2]: its sums */
        PLK_OPTIM_K,
        PLK_OPTIM_RULE,
        PLK_OPTIM_NUMBERS, /* see kernels/optim_formulas.h */
        PLK_OPTIM_DECAY,   /* with flag COUPLED: g += decay p; with DECOUPLED: p *= decay */
-       PLK_OPTIM_FLAGS
+       PLK_OPTIM_FLAGS,
+       PLK_OPTIM_STEP /* its number: what bf16 is rounded by */
 };
 enum { PLK_OPTIM_MAXIMIZE = 1, PLK_OPTIM_COUPLED = 2, PLK_OPTIM_DECOUPLED = 4 };
+/* Columns of a rule: what it reads and writes. */
+enum { PLK_OPTIM_X = 1, PLK_OPTIM_G = 2, PLK_OPTIM_A = 4, PLK_OPTIM_B = 8, PLK_OPTIM_C = 16, PLK_OPTIM_D = 32 };
+enum { PLK_OPTIM_COLUMNS = 6 };
 typedef enum PlkOptimRule {
-#define R(NAME, WIDTH, NUMBERS, ...) PLK_OPTIM_##NAME,
+#define R(NAME, WIDTH, ...) PLK_OPTIM_##NAME,
 #include "kernels/optim_formulas.h"
 #undef R
   PLK_OPTIM_RULES
 } PlkOptimRule;
-enum { PLK_OPTIM_MOST = 8 /* numbers */ };
-/* Tensors a parameter and numbers of a rule. */
-static inline int plk_optim_width(int64_t rule) {
-  static const int8_t of[] = {
-#define R(NAME, WIDTH, NUMBERS, ...) WIDTH,
+enum { PLK_OPTIM_MOST = 11 /* numbers */ };
+typedef struct PlkOptimRuleFacts {
+  int8_t width, numbers; /* tensors a parameter; numbers of a call */
+  uint8_t reads, writes; /* columns */
+  bool sums;             /* adds up two numbers over a parameter's elements */
+} PlkOptimRuleFacts;
+static inline PlkOptimRuleFacts plk_optim_facts(int64_t rule) {
+  static const PlkOptimRuleFacts of[] = {
+#define X                                                 PLK_OPTIM_X
+#define G                                                 PLK_OPTIM_G
+#define A                                                 PLK_OPTIM_A
+#define B                                                 PLK_OPTIM_B
+#define C                                                 PLK_OPTIM_C
+#define D                                                 PLK_OPTIM_D
+#define R(NAME, WIDTH, NUMBERS, READS, WRITES, SUMS, ...) {WIDTH, NUMBERS, READS, WRITES, SUMS},
 #include "kernels/optim_formulas.h"
 #undef R
+#undef X
+#undef G
+#undef A
+#undef B
+#undef C
+#undef D
   };
   return of[rule];
 }
-static inline int plk_optim_numbers(int64_t rule) {
-  static const int8_t of[] = {
-#define R(NAME, WIDTH, NUMBERS, ...) NUMBERS,
-#include "kernels/optim_formulas.h"
-#undef R
-  };
-  return of[rule];
+/* A call of rule LAMB is two passes, as its rate is known when all of a parameter has been seen: LAMB, then LAMB_APPLY with this
+ * factor of the sums of squares of parameter and step. */
+PLK_STATES_FN double plk_optim_trust(const double *number, double square, double step_square) {
+  const double x = sqrt(square), u = sqrt(step_square);
+  if (number[10] == 0 || x == 0 || u == 0) return 1;
+  return x / u < number[9] || x != x || u != u ? x / u : number[9];
 }
+static inline bool plk_optim_sums_out(int64_t rule) { return rule == PLK_OPTIM_PRODIGY; }
 
 enum { PLK_RMS_BUFFER = 1, PLK_RMS_CENTERED = 2, PLK_RMS_MAXIMIZE = 4 };
 enum { PLK_ADAM_DECOUPLED = 1, PLK_ADAM_MAXIMIZE = 2 };
@@ -80,6 +104,8 @@ PlStatus plk_cpu_rmsprop_step(const PlkCall *call);
 PlStatus plk_cpu_optimizer_step(const PlkCall *call);
 /* out[0], 0-d: the p-norm (attribute 0; infinity: largest magnitude) of all elements of the list. */
 PlStatus plk_cpu_foreach_norm(const PlkCall *call);
+/* Is it a column of states in 8 bits (kernels/optim_states.h)? */
+static inline bool plk_coded(const PlArray *a) { return a->dtype == PL_I8 || a->dtype == PL_U8; }
 /* Multiplies every tensor of the list by the last one, which holds one number. */
 PlStatus plk_cpu_foreach_scale_(const PlkCall *call);
 PlStatus plk_cpu_foreach_zero_(const PlkCall *call);

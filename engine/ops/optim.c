@@ -4,14 +4,28 @@
 #include "kernels/optim.h"
 #include "engine/ops/op.h"
 
-/* Every group: equal shapes, floats; outputs: the first tensor. */
-static PlStatus check_groups(PlInfer *c, int64_t k, int64_t least, int64_t most) {
+/* A state in 8 bits of the parameter p. */
+static PlStatus check_coded(PlInfer *c, int i, const PlArray *p) {
+  const PlArray *a = c->in[i];
+  const int64_t rows = (p->numel + PLK_CODED_BLOCK - 1) / PLK_CODED_BLOCK;
+  if (a->ndim != 2 || a->shape[0] != rows || a->shape[1] != PLK_CODED_ROW || !a->contiguous)
+    PL_FAIL(PL_ERR_SHAPE, "%s: tensor %d of the list, a state in 8 bits, is %s%s, but its parameter %s needs a contiguous [%lld, %d]",
+            c->op->name, i + 1, pl_desc_text(a), a->contiguous ? "" : ", strided", pl_desc_text(p), (long long)rows, PLK_CODED_ROW);
+  return PL_OK;
+}
+
+/* Every group: equal shapes, floats, states also in 8 bits; outputs: the first tensor. The first n of the list are groups. */
+static PlStatus check_groups(PlInfer *c, int n, int64_t k, int64_t least, int64_t most) {
   const char *op = c->op->name;
   if (k < least || k > most)
     PL_FAIL(PL_ERR_ARG, "%s: k is %lld, must be %lld to %lld", op, (long long)k, (long long)least, (long long)most);
-  if (c->nin % k != 0) PL_FAIL(PL_ERR_ARG, "%s: %d tensors are not groups of %lld", op, c->nin, (long long)k);
-  for (int i = 0; i < c->nin; i++) {
+  if (n % k != 0) PL_FAIL(PL_ERR_ARG, "%s: %d tensors are not groups of %lld", op, n, (long long)k);
+  for (int i = 0; i < n; i++) {
     const PlArray *a = c->in[i], *p = c->in[i - i % (int)k];
+    if (i % k >= 2 && plk_coded(a)) {
+      PL_TRY(check_coded(c, i, p));
+      continue;
+    }
     PL_TRY(pl_check_float(c, i));
     bool same = a->ndim == p->ndim;
     for (int d = 0; same && d < a->ndim; d++) same = a->shape[d] == p->shape[d];
@@ -27,13 +41,13 @@ static PlStatus check_groups(PlInfer *c, int64_t k, int64_t least, int64_t most)
 
 static PlStatus sgd_infer(PlInfer *c) {
   int64_t k = pl_attr_i(c->attrs, PLK_SGD_K);
-  PL_TRY(check_groups(c, k, 2, 3));
+  PL_TRY(check_groups(c, c->nin, k, 2, 3));
   if (k == 2 && pl_attr_f(c->attrs, PLK_SGD_MOMENTUM) != 0)
     PL_FAIL(PL_ERR_ARG, "sgd_step: momentum needs a buffer for each parameter (k = 3)");
   return PL_OK;
 }
 static PlStatus adam_infer(PlInfer *c) {
-  PL_TRY(check_groups(c, pl_attr_i(c->attrs, PLK_ADAM_K), 4, 5));
+  PL_TRY(check_groups(c, c->nin, pl_attr_i(c->attrs, PLK_ADAM_K), 4, 5));
   if (pl_attr_i(c->attrs, PLK_ADAM_STEP) < 1) PL_FAIL(PL_ERR_ARG, "adam_step: step counts from 1");
   return PL_OK;
 }
@@ -41,9 +55,7 @@ static PlStatus adam_infer(PlInfer *c) {
 #define LIST       .nin = PL_VARIADIC, .nout = 1, .cls = PL_OPAQUE
 #define STEP_FLAGS (PL_F_MUTATES | PL_F_NOMETHOD | PL_F_NOGRAD_OK)
 
-PL_OP(sgd_step,
-      .doc = "One step of SGD over the list {param, grad [, buffer], param, grad …}, k tensors a "
-             "parameter, in place. first: the buffers take the gradient as it is.",
+PL_OP(sgd_step, .doc = "One step of SGD over the list {param, grad [, buffer], param, grad …}, k tensors a ",
       .example = "local p, grad = T.tensor { 1 }, T.tensor { 2 }\n"
                  "T.core.op.sgd_step({ p, grad }, { k = 2, lr = 0.1 }) -- what optim.SGD calls\n"
                  "print(p)  --> {0.8000}  -- f32[1] cpu",
@@ -56,7 +68,7 @@ PL_OP(sgd_step,
                 [PLK_SGD_DECAY] = A_FLOAT("weight_decay", 0),
                 [PLK_SGD_NESTEROV] = A_BOOL("nesterov", 0),
                 [PLK_SGD_MAXIMIZE] = A_BOOL("maximize", 0),
-                [PLK_SGD_FIRST] = A_BOOL("first", 0)},
+                [PLK_SGD_STEP] = A_INT("step", 2)},
       .flags = STEP_FLAGS, .infer = sgd_infer, PL_KERNEL(sgd_step));
 
 PL_OP(adam_step,
@@ -85,7 +97,7 @@ static PlStatus rmsprop_infer(PlInfer *c) {
   if (k != need)
     PL_FAIL(PL_ERR_ARG, "rmsprop_step: k is %lld, but flags %lld need %lld tensors a parameter", (long long)k, (long long)flags,
             (long long)need);
-  return check_groups(c, k, 3, 5);
+  return check_groups(c, c->nin, k, 3, 5);
 }
 
 PL_OP(rmsprop_step,
@@ -94,7 +106,7 @@ PL_OP(rmsprop_step,
       .example = "local p, grad, v = T.tensor { 1 }, T.tensor { 2 }, T.zeros(1)\n"
                  "T.core.op.rmsprop_step({ p, grad, v }, { k = 3, lr = 0.1 }) -- what optim.RMSprop calls\n"
                  "print(p)  --> {5.9605e-08}  -- f32[1] cpu",
-      .formula = "s = alpha s + (1 - alpha) g^2; u = g / (sqrt(s - a^2) + eps); b = momentum b + u; p = p - lr b", LIST, .nattr = 7,
+      .formula = "s = alpha s + (1 - alpha) g^2; u = g / (sqrt(s - a^2) + eps); b = momentum b + u; p = p - lr b", LIST, .nattr = 8,
       .args = {"tensors"},
       .attrs = {[PLK_RMS_K] = A_INT("k", 3),
                 [PLK_RMS_LR] = A_FLOAT("lr", 1e-2),
@@ -102,33 +114,46 @@ PL_OP(rmsprop_step,
                 [PLK_RMS_EPS] = A_FLOAT("eps", 1e-8),
                 [PLK_RMS_DECAY] = A_FLOAT("weight_decay", 0),
                 [PLK_RMS_MOMENTUM] = A_FLOAT("momentum", 0),
-                [PLK_RMS_FLAGS] = A_INT("flags", 0)},
+                [PLK_RMS_FLAGS] = A_INT("flags", 0),
+                [PLK_RMS_STEP] = A_INT("step", 0)},
       .flags = STEP_FLAGS, .infer = rmsprop_infer, PL_KERNEL(rmsprop_step));
 
 static PlStatus formula_infer(PlInfer *c) {
   const int64_t k = pl_attr_i(c->attrs, PLK_OPTIM_K), rule = pl_attr_i(c->attrs, PLK_OPTIM_RULE);
-  if (k != plk_optim_width(rule))
-    PL_FAIL(PL_ERR_ARG, "optimizer_step: k is %lld, but this rule needs %d tensors a parameter", (long long)k, plk_optim_width(rule));
-  if (pl_attr_n(c->attrs, PLK_OPTIM_NUMBERS) != plk_optim_numbers(rule))
-    PL_FAIL(PL_ERR_ARG, "optimizer_step: got %d numbers, but this rule needs %d", pl_attr_n(c->attrs, PLK_OPTIM_NUMBERS),
-            plk_optim_numbers(rule));
-  return check_groups(c, k, 3, 4);
+  const PlkOptimRuleFacts facts = plk_optim_facts(rule);
+  if (k != facts.width)
+    PL_FAIL(PL_ERR_ARG, "optimizer_step: k is %lld, but this rule needs %d tensors a parameter", (long long)k, facts.width);
+  if (pl_attr_n(c->attrs, PLK_OPTIM_NUMBERS) != facts.numbers)
+    PL_FAIL(PL_ERR_ARG, "optimizer_step: got %d numbers, but this rule needs %d", pl_attr_n(c->attrs, PLK_OPTIM_NUMBERS), facts.numbers);
+  const int n = c->nin - plk_optim_sums_out(rule);
+  if (n < c->nin) {
+    const PlArray *a = c->in[n];
+    if (n == 0 || a->dtype != PL_F64 || a->ndim != 1 || a->numel != 2 || !a->contiguous)
+      PL_FAIL(PL_ERR_ARG, "optimizer_step: the last tensor of this rule's list takes its sums and is a contiguous f64[2], got %s",
+              pl_desc_text(a));
+  }
+  return check_groups(c, n, k, 3, PLK_OPTIM_COLUMNS);
 }
 
 PL_OP(optimizer_step,
-      .doc = "One step of a rule over the list {param, grad, a [, b], param …}, k tensors a parameter, a and b its state, in "
-             "place. numbers: the rule's, of this step. flags: 1 maximize, 2 decay p is added to the gradient, 4 p is multiplied by "
-             "decay first.",
+      .doc = "One step of a rule over the list {param, grad, a [, b …], param …}, k tensors a parameter, a, b … its state, in "
+             "place; rule prodigy adds up two sums in an f64[2] at the end of the list. numbers: the rule's, of this step. flags: 1 "
+             "maximize, 2 decay p is added to the gradient, 4 p is multiplied by decay first. step: its number, by which states in "
+             "bf16 are rounded.",
       .example = "local p, grad, s = T.tensor { 1 }, T.tensor { 2 }, T.zeros(1)\n"
                  "T.core.op.optimizer_step({ p, grad, s }, { k = 3, rule = \"adagrad\", numbers = { 0, 0.1 } }) -- eps, lr\n"
                  "print(p)  --> {0.9000}  -- f32[1] cpu",
-      .formula = "adagrad: a = a + g^2; p = p - lr g / (sqrt(a) + eps); the others: kernels/optim_formulas.h", LIST, .nattr = 5,
+      .formula = "adagrad: a = a + g^2; p = p - lr g / (sqrt(a) + eps); the others: kernels/optim_formulas.h", LIST, .nattr = 6,
       .args = {"tensors"},
       .attrs = {[PLK_OPTIM_K] = A_INT("k", 3),
-                [PLK_OPTIM_RULE] = {.name = "rule", .type = PL_A_ENUM, .choices = "adamax|nadam|radam|adagrad|adadelta|asgd|rprop|lion"},
+                [PLK_OPTIM_RULE] = {.name = "rule",
+                                    .type = PL_A_ENUM,
+                                    .choices = "adamax|nadam|radam|adagrad|adadelta|asgd|rprop|lion|schedule_free_adamw|"
+                                               "schedule_free_sgd|lamb|lamb_apply|prodigy|prodigy_apply"},
                 [PLK_OPTIM_NUMBERS] = {.name = "numbers", .type = PL_A_FLOATS},
                 [PLK_OPTIM_DECAY] = A_FLOAT("decay", 0),
-                [PLK_OPTIM_FLAGS] = A_INT("flags", 0)},
+                [PLK_OPTIM_FLAGS] = A_INT("flags", 0),
+                [PLK_OPTIM_STEP] = A_INT("step", 0)},
       .flags = STEP_FLAGS, .infer = formula_infer, PL_KERNEL(optimizer_step));
 
 static PlStatus norm_infer(PlInfer *c) {

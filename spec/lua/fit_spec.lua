@@ -412,7 +412,7 @@ assert(T.save(finished, { net = net:state_dict(), opt = opt:state_dict() }))
       ["got a table; a dataset needs a loader: T.data.DataLoader(ds, {batch_size = 64})"] =
         { train = problem(), optimizer = o.opt },
       ["unknown option 'epoch' (allowed:"] = { train = o.train, optimizer = o.opt, epoch = 3 },
-      ["optimizer must be one of optim.*, got a table"] = { train = o.train, optimizer = {} },
+      ["optimizer must be one of optim.* or its name, got a table"] = { train = o.train, optimizer = {} },
       ["unknown metric 'acuracy'"] = { train = o.train, optimizer = o.opt, metrics = { "acuracy" } },
       ["callback 1 must be a table"] = { train = o.train, optimizer = o.opt, callbacks = { 3 } },
       ["resume needs checkpoint"] = { train = o.train, optimizer = o.opt, resume = true },

@@ -2,6 +2,7 @@
  * Inner loops of the optimizer steps, compiled once per ISA level. Every element is computed alone and the
  * sums use a fixed number of lanes, so all levels and all thread counts give the same bits. */
 #include <math.h>
+#include <string.h>
 
 #include "kernels/cpu/isa/level.h"
 #include "kernels/cpu/optim/optim.h"
@@ -121,53 +122,142 @@ ADAM(double, sqrt, adam_f64)
 RMS(float, sqrtf, rms_f32)
 RMS(double, sqrt, rms_f64)
 
-/* The rules of kernels/optim_formulas.h, a column that a rule does not have being the one before it. */
-#define RULE_LOOP(NAME, T, SFX, WIDTH, ...)                                                                                                \
+/* Sixteen lanes whatever the vector width, then a fixed tree. */
+enum { LANES = 16 };
+static double lanes_joined(double *acc) {
+  for (int w = LANES / 2; w; w /= 2)
+    for (int j = 0; j < w; j++) acc[j] += acc[j + w];
+  return acc[0];
+}
+
+/* The rules of kernels/optim_formulas.h. `one` computes element i, with what it adds to the sums. */
+#define RULE_ONE(NAME, T, SFX, READS, WRITES, ...)                                                                                       \
+  static inline __attribute__((always_inline)) void NAME##_##SFX##_one(                                                                  \
+      T *PL_RESTRICT xs, const T *PL_RESTRICT gs, T *PL_RESTRICT as, T *PL_RESTRICT bs, T *PL_RESTRICT cs, T *PL_RESTRICT ds, int64_t i, \
+      const T *number, T F, T sign, T decay, bool coupled, bool decoupled, T *PL_RESTRICT sp, T *PL_RESTRICT tp) {                       \
+    T x = xs[i], g = READS_IT(READS, G) ? sign * gs[i] : (T)0, a = READS_IT(READS, A) ? as[i] : (T)0;                                    \
+    T b = READS_IT(READS, B) ? bs[i] : (T)0, c = READS_IT(READS, C) ? cs[i] : (T)0, d = READS_IT(READS, D) ? ds[i] : (T)0;               \
+    T s = 0, t = 0;                                                                                                                      \
+    if (coupled) g = g + decay * x;                                                                                                      \
+    if (decoupled) x = x * decay;                                                                                                        \
+    __VA_ARGS__                                                                                                                          \
+    if (READS_IT(WRITES, X)) xs[i] = x;                                                                                                  \
+    if (READS_IT(WRITES, A)) as[i] = a;                                                                                                  \
+    if (READS_IT(WRITES, B)) bs[i] = b;                                                                                                  \
+    if (READS_IT(WRITES, C)) cs[i] = c;                                                                                                  \
+    *sp = s, *tp = t;                                                                                                                    \
+    (void)d, (void)c, (void)number, (void)F;                                                                                             \
+  }
+#define READS_IT(MASK, COLUMN) (((MASK) & (COLUMN)) != 0)
+
+/* Sums are taken in f64, LANES elements at a time. */
+#define RULE_LOOP(NAME, T, SFX, READS, WRITES, SUMS, ...)                                                                                  \
+  RULE_ONE(NAME, T, SFX, READS, WRITES, __VA_ARGS__)                                                                                       \
   static inline __attribute__((always_inline)) void NAME##_##SFX##_loop(T *const *col, int64_t n, const PlkFormula *o, const bool coupled, \
-                                                                        const bool decoupled) {                                            \
-    T *PL_RESTRICT p = col[0], *PL_RESTRICT as = col[2], *PL_RESTRICT bs = (WIDTH) > 3 ? col[3] : NULL;                                    \
+                                                                        const bool decoupled, double *sums) {                              \
+    T *PL_RESTRICT xs = col[0], *PL_RESTRICT as = col[2], *PL_RESTRICT bs = col[3], *PL_RESTRICT cs = col[4];                              \
+    T *PL_RESTRICT ds = col[5];                                                                                                            \
     const T *PL_RESTRICT gs = col[1];                                                                                                      \
-    const T sign = o->maximize ? (T)-1 : (T)1, decay = (T)o->decay;                                                                        \
+    const T sign = o->maximize ? (T)-1 : (T)1, decay = (T)o->decay, F = (T)o->factor;                                                      \
     T number[PLK_OPTIM_MOST];                                                                                                              \
     for (int k = 0; k < PLK_OPTIM_MOST; k++) number[k] = (T)o->number[k];                                                                  \
-    for (int64_t i = 0; i < n; i++) {                                                                                                      \
-      T x = p[i], g = sign * gs[i], a = as[i], b = (WIDTH) > 3 ? bs[i] : (T)0;                                                             \
-      if (coupled) g = g + decay * x;                                                                                                      \
-      if (decoupled) x = x * decay;                                                                                                        \
-      __VA_ARGS__                                                                                                                          \
-      p[i] = x;                                                                                                                            \
-      as[i] = a;                                                                                                                           \
-      if ((WIDTH) > 3) bs[i] = b;                                                                                                          \
+    T s[LANES], t[LANES];                                                                                                                  \
+    int64_t i = 0;                                                                                                                         \
+    if (SUMS) {                                                                                                                            \
+      double ss[LANES] = {0}, ts[LANES] = {0};                                                                                             \
+      for (; i + LANES <= n; i += LANES) {                                                                                                 \
+        for (int j = 0; j < LANES; j++)                                                                                                    \
+          NAME##_##SFX##_one(xs, gs, as, bs, cs, ds, i + j, number, F, sign, decay, coupled, decoupled, s + j, t + j);                     \
+        for (int j = 0; j < LANES; j++) ss[j] += (double)s[j], ts[j] += (double)t[j];                                                      \
+      }                                                                                                                                    \
+      for (int j = 0; i < n; i++, j++) {                                                                                                   \
+        NAME##_##SFX##_one(xs, gs, as, bs, cs, ds, i, number, F, sign, decay, coupled, decoupled, s, t);                                   \
+        ss[j] += (double)s[0], ts[j] += (double)t[0];                                                                                      \
+      }                                                                                                                                    \
+      sums[0] += lanes_joined(ss), sums[1] += lanes_joined(ts);                                                                            \
+    } else {                                                                                                                               \
+      for (; i < n; i++) NAME##_##SFX##_one(xs, gs, as, bs, cs, ds, i, number, F, sign, decay, coupled, decoupled, s, t);                  \
     }                                                                                                                                      \
   }                                                                                                                                        \
-  static void NAME##_##SFX(T *const *col, int64_t n, const PlkFormula *o) {                                                                \
-    if (o->coupled) NAME##_##SFX##_loop(col, n, o, true, false);                                                                           \
-    else if (o->decoupled) NAME##_##SFX##_loop(col, n, o, false, true);                                                                    \
-    else NAME##_##SFX##_loop(col, n, o, false, false);                                                                                     \
+  static void NAME##_##SFX(T *const *col, int64_t n, const PlkFormula *o, double *sums) {                                                  \
+    if (o->coupled) NAME##_##SFX##_loop(col, n, o, true, false, sums);                                                                     \
+    else if (o->decoupled) NAME##_##SFX##_loop(col, n, o, false, true, sums);                                                              \
+    else NAME##_##SFX##_loop(col, n, o, false, false, sums);                                                                               \
   }
-#define N(k)                         number[k]
-#define T                            float
-#define SQRT                         sqrtf
-#define ABS                          fabsf
-#define R(NAME, WIDTH, NUMBERS, ...) RULE_LOOP(NAME, float, f32, WIDTH, __VA_ARGS__)
+#define X                                                 PLK_OPTIM_X
+#define G                                                 PLK_OPTIM_G
+#define A                                                 PLK_OPTIM_A
+#define B                                                 PLK_OPTIM_B
+#define C                                                 PLK_OPTIM_C
+#define D                                                 PLK_OPTIM_D
+#define N(k)                                              number[k]
+#define T                                                 float
+#define SQRT                                              sqrtf
+#define ABS                                               fabsf
+#define R(NAME, WIDTH, NUMBERS, READS, WRITES, SUMS, ...) RULE_LOOP(NAME, float, f32, READS, WRITES, SUMS, __VA_ARGS__)
 #include "kernels/optim_formulas.h"
 #undef T
 #undef SQRT
 #undef ABS
 #undef R
-#define T                            double
-#define SQRT                         sqrt
-#define ABS                          fabs
-#define R(NAME, WIDTH, NUMBERS, ...) RULE_LOOP(NAME, double, f64, WIDTH, __VA_ARGS__)
+#define T                                                 double
+#define SQRT                                              sqrt
+#define ABS                                               fabs
+#define R(NAME, WIDTH, NUMBERS, READS, WRITES, SUMS, ...) RULE_LOOP(NAME, double, f64, READS, WRITES, SUMS, __VA_ARGS__)
 #include "kernels/optim_formulas.h"
 #undef T
 #undef SQRT
 #undef ABS
 #undef R
 #undef N
+#undef X
+#undef G
+#undef A
+#undef B
+#undef C
+#undef D
 
-/* Sixteen lanes whatever the vector width, then a fixed tree. */
-enum { LANES = 16 };
+/* ---- states in fewer bits (kernels/optim_states.h) ----------------------------------------------------------------------- */
+
+static void store_bf16(const float *from, uint16_t *to, int64_t n, int64_t first, uint32_t seed) {
+  const uint32_t at = (uint32_t)first;
+  for (int64_t i = 0; i < n; i++) to[i] = plk_bf16_by_chance(from[i], plk_rounding_bits(seed, at + (uint32_t)i));
+}
+
+/* Rows of up to 256 elements, n in all. */
+static void load_coded(const uint8_t *row, bool has_sign, float *to, int64_t n) {
+  for (int64_t i = 0; i < n; i += PLK_CODED_BLOCK, row += PLK_CODED_ROW) {
+    const int m = (int)(n - i < PLK_CODED_BLOCK ? n - i : PLK_CODED_BLOCK);
+    const int8_t *with = (const int8_t *)row + PLK_CODED_HEAD;
+    const uint8_t *without = row + PLK_CODED_HEAD;
+    float most, *PL_RESTRICT out = to + i;
+    memcpy(&most, row, sizeof most);
+    if (has_sign)
+      for (int j = 0; j < m; j++) out[j] = plk_decoded_i8(with[j]) * most;
+    else
+      for (int j = 0; j < m; j++) out[j] = plk_decoded_u8(without[j]) * most;
+  }
+}
+static void store_coded(const float *from, bool has_sign, uint8_t *row, int64_t n) {
+  for (int64_t i = 0; i < n; i += PLK_CODED_BLOCK, row += PLK_CODED_ROW) {
+    const int m = (int)(n - i < PLK_CODED_BLOCK ? n - i : PLK_CODED_BLOCK);
+    const float *PL_RESTRICT x = from + i;
+    int8_t *PL_RESTRICT with = (int8_t *)row + PLK_CODED_HEAD;
+    uint8_t *PL_RESTRICT without = row + PLK_CODED_HEAD;
+    uint32_t high = 0; /* magnitudes order as their bits do, and NaN is above all */
+    for (int j = 0; j < m; j++) {
+      const uint32_t b = plk_float_bits(x[j]) & 0x7FFFFFFFu;
+      high = b > high ? b : high;
+    }
+    const float most = plk_bits_float(high), under = most > 1e-12f || most != most ? most : 1e-12f;
+    memcpy(row, &under, sizeof under);
+    if (has_sign)
+      for (int j = 0; j < m; j++) with[j] = plk_coded_i8(x[j] / under);
+    else
+      for (int j = 0; j < m; j++) without[j] = plk_coded_u8(x[j] / under);
+  }
+}
+
 #define SUMSQ(T, name)                                                      \
   static double name(const T *x, int64_t n) {                               \
     double acc[LANES] = {0};                                                \
@@ -178,9 +268,7 @@ enum { LANES = 16 };
         acc[j] += v * v;                                                    \
       }                                                                     \
     for (int j = 0; i < n; i++, j++) acc[j] += (double)x[i] * (double)x[i]; \
-    for (int w = LANES / 2; w; w /= 2)                                      \
-      for (int j = 0; j < w; j++) acc[j] += acc[j + w];                     \
-    return acc[0];                                                          \
+    return lanes_joined(acc);                                               \
   }
 SUMSQ(float, sumsq_f32)
 SUMSQ(double, sumsq_f64)
@@ -201,9 +289,12 @@ const PlkOptimLoops PLK_ISA_NAME(plk_optim) = {
     .adam_f64 = adam_f64,
     .rms_f32 = rms_f32,
     .rms_f64 = rms_f64,
-#define R(NAME, WIDTH, NUMBERS, ...) .formula_f32[PLK_OPTIM_##NAME] = NAME##_f32, .formula_f64[PLK_OPTIM_##NAME] = NAME##_f64,
+#define R(NAME, ...) .formula_f32[PLK_OPTIM_##NAME] = NAME##_f32, .formula_f64[PLK_OPTIM_##NAME] = NAME##_f64,
 #include "kernels/optim_formulas.h"
 #undef R
+    .store_bf16 = store_bf16,
+    .load_coded = load_coded,
+    .store_coded = store_coded,
     .sumsq_f32 = sumsq_f32,
     .sumsq_f64 = sumsq_f64,
     .scale_f32 = scale_f32,

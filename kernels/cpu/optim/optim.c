@@ -3,7 +3,7 @@
  *
  * All parameters are laid end to end and cut into blocks of BLOCK elements. Where a group is plain f32 or f64
  * the inner loop works in place; every other mix of dtypes and strides goes through f32 (f64 if the parameter
- * is f64) in stretches of CHUNK elements. */
+ * is f64) in stretches of CHUNK elements. A parameter whose states are in 8 bits is filled up to whole rows of codes there. */
 #include "kernels/optim.h"
 
 #include <math.h>
@@ -15,7 +15,8 @@
 #include "kernels/cpu/optim/optim.h"
 #include "kernels/cpu/rows.h"
 
-enum { BLOCK = 16384, CHUNK = 512, MAX_COLS = 5 };
+enum { BLOCK = 16384, CHUNK = 512, MAX_COLS = PLK_OPTIM_COLUMNS };
+_Static_assert(BLOCK % PLK_CODED_BLOCK == 0 && CHUNK % PLK_CODED_BLOCK == 0, "stretches end where rows of codes do");
 
 PLK_ISA_DECLARE(const PlkOptimLoops, plk_optim);
 
@@ -100,7 +101,8 @@ struct List {
   int64_t few[64];
   Stretch stretch;
   const void *opt;
-  double *partial; /* norms: one a block */
+  double *partial; /* norms: one a block; sums of a rule: two a stretch */
+  double *factor;  /* a parameter's, or NULL */
 };
 
 static const PlArray *column(const List *l, int64_t g, int64_t j) { return l->call->in[g * l->k + j]; }
@@ -112,7 +114,7 @@ static PlStatus list_init(List *l, const PlkCall *call, int64_t ntensor, int64_t
   l->ngroup = ntensor / k;
   l->stretch = stretch;
   l->opt = opt;
-  l->partial = NULL;
+  l->partial = l->factor = NULL;
   l->ends = l->few;
   if (l->ngroup > (int64_t)(sizeof l->few / sizeof l->few[0])) {
     void *p;
@@ -120,7 +122,10 @@ static PlStatus list_init(List *l, const PlkCall *call, int64_t ntensor, int64_t
     l->ends = p;
   }
   l->total = 0;
-  for (int64_t g = 0; g < l->ngroup; g++) l->ends[g] = l->total += column(l, g, 0)->numel;
+  bool coded = false;
+  for (int64_t i = 0; i < l->ngroup * k; i++) coded = coded || (i % k >= 2 && plk_coded(call->in[i]));
+  const int64_t fill = coded ? PLK_CODED_BLOCK - 1 : 0;
+  for (int64_t g = 0; g < l->ngroup; g++) l->ends[g] = l->total += (column(l, g, 0)->numel + fill) & ~fill;
   return PL_OK;
 }
 
@@ -142,7 +147,8 @@ static PlStatus list_block(void *ctx, int64_t begin, int64_t end) {
       int64_t stop = (begin / BLOCK + 1) * BLOCK;
       if (stop > end) stop = end;
       if (stop > l->ends[g]) stop = l->ends[g];
-      l->stretch(l, g, begin - first, stop - begin, begin / BLOCK);
+      const int64_t last = first + column(l, g, 0)->numel; /* what follows fills up */
+      l->stretch(l, g, begin - first, (stop < last ? stop : last) - begin, begin / BLOCK);
       begin = stop;
     }
   }
@@ -193,80 +199,128 @@ static PlStatus list_write(List *l) {
 
 /* ---- steps ------------------------------------------------------------------------------------------ */
 
-/* Whether all columns of a group are contiguous arrays of one dtype that has loops of its own. */
-static bool plain(const List *l, int64_t g) {
-  uint8_t d = column(l, g, 0)->dtype;
-  if (d != PL_F32 && d != PL_F64) return false;
-  for (int64_t j = 0; j < l->k; j++)
-    if (!column(l, g, j)->contiguous || column(l, g, j)->dtype != d) return false;
-  return true;
-}
-
 /* Which of the steps a list runs: opt points at one of these. */
 typedef struct Rule {
   enum { RULE_SGD, RULE_ADAM, RULE_RMS, RULE_FORMULA } kind;
-  int formula; /* which, a PlkOptimRule */
+  int formula;    /* which, a PlkOptimRule */
+  unsigned reads; /* columns, a bit each */
+  unsigned writes;
+  int64_t step;
   PlkSgd sgd;
   PlkAdam a;
   PlkRms rms;
   PlkFormula f;
 } Rule;
 
-static void step_f32(const List *l, float *const *col, int64_t n) {
+static bool touches(const Rule *r, int64_t j) { return ((r->reads | r->writes) >> j & 1) != 0; }
+
+/* Whether all columns that a step touches are contiguous arrays of one dtype that has loops of its own. */
+static bool plain(const List *l, int64_t g) {
+  uint8_t d = column(l, g, 0)->dtype;
+  if (d != PL_F32 && d != PL_F64) return false;
+  for (int64_t j = 0; j < l->k; j++)
+    if (touches(l->opt, j) && (!column(l, g, j)->contiguous || column(l, g, j)->dtype != d)) return false;
+  return true;
+}
+
+static void step_f32(const List *l, float *const *col, int64_t n, const PlkFormula *f, double *sums) {
   const Rule *r = l->opt;
   if (r->kind == RULE_ADAM) l->loops->adam_f32(col, n, &r->a);
   else if (r->kind == RULE_RMS) l->loops->rms_f32(col, n, &r->rms);
-  else if (r->kind == RULE_FORMULA) l->loops->formula_f32[r->formula](col, n, &r->f);
+  else if (r->kind == RULE_FORMULA) l->loops->formula_f32[r->formula](col, n, f, sums);
   else l->loops->sgd_f32(col, n, &r->sgd);
 }
 
-static void step_f64(const List *l, double *const *col, int64_t n) {
+static void step_f64(const List *l, double *const *col, int64_t n, const PlkFormula *f, double *sums) {
   const Rule *r = l->opt;
   if (r->kind == RULE_ADAM) l->loops->adam_f64(col, n, &r->a);
   else if (r->kind == RULE_RMS) l->loops->rms_f64(col, n, &r->rms);
-  else if (r->kind == RULE_FORMULA) l->loops->formula_f64[r->formula](col, n, &r->f);
+  else if (r->kind == RULE_FORMULA) l->loops->formula_f64[r->formula](col, n, f, sums);
   else l->loops->sgd_f64(col, n, &r->sgd);
 }
 
-static void step_plain(const List *l, int64_t g, int64_t at, int64_t n) {
+static void step_plain(const List *l, int64_t g, int64_t at, int64_t n, const PlkFormula *f, double *sums) {
   if (column(l, g, 0)->dtype == PL_F32) {
     float *col[MAX_COLS] = {0};
     for (int64_t j = 0; j < l->k; j++) col[j] = (float *)column(l, g, j)->data + at;
-    step_f32(l, col, n);
+    step_f32(l, col, n, f, sums);
   } else {
     double *col[MAX_COLS] = {0};
     for (int64_t j = 0; j < l->k; j++) col[j] = (double *)column(l, g, j)->data + at;
-    step_f64(l, col, n);
+    step_f64(l, col, n, f, sums);
   }
 }
 
-static void step_any(const List *l, int64_t g, int64_t at, int64_t n) {
-  bool wide = column(l, g, 0)->dtype == PL_F64;
+/* Columns in the dtype of the step, whatever they are stored as. */
+static void load_state(const List *l, const PlArray *a, int64_t at, int64_t n, bool wide, void *out) {
+  if (!plk_coded(a)) {
+    load(a, at, n, wide, out);
+    return;
+  }
+  float narrow[CHUNK], *to = wide ? narrow : out;
+  l->loops->load_coded((const uint8_t *)a->data + at / PLK_CODED_BLOCK * PLK_CODED_ROW, a->dtype == PL_I8, to, n);
+  for (int64_t i = 0; wide && i < n; i++) ((double *)out)[i] = (double)narrow[i];
+}
+
+static void store_state(const List *l, const PlArray *a, int64_t j, int64_t at, int64_t n, bool wide, const void *from) {
+  const bool coded = plk_coded(a), by_chance = a->dtype == PL_BF16 && j >= 2;
+  if (!coded && !by_chance) {
+    store(a, at, n, wide, from);
+    return;
+  }
+  float narrow[CHUNK];
+  for (int64_t i = 0; wide && i < n; i++) narrow[i] = (float)((const double *)from)[i];
+  const float *x = wide ? narrow : from;
+  if (coded) {
+    l->loops->store_coded(x, a->dtype == PL_I8, (uint8_t *)a->data + at / PLK_CODED_BLOCK * PLK_CODED_ROW, n);
+    return;
+  }
+  uint16_t bits[CHUNK], *to = a->contiguous ? (uint16_t *)a->data + at : bits;
+  l->loops->store_bf16(x, to, n, at, plk_rounding_seed(((const Rule *)l->opt)->step, (int)j));
+  if (a->contiguous) return;
+  Walk w;
+  walk_start(&w, a, at);
+  for (int64_t i = 0; i < n; i++, walk_next(&w, a)) ((uint16_t *)a->data)[w.off] = bits[i];
+}
+
+static void step_any(const List *l, int64_t g, int64_t at, int64_t n, const PlkFormula *f, double *sums) {
+  const Rule *r = l->opt;
+  const bool wide = column(l, g, 0)->dtype == PL_F64;
+  const int64_t size = wide ? 8 : 4;
   double room[MAX_COLS][CHUNK];
-  float *col32[MAX_COLS] = {0};
-  double *col64[MAX_COLS] = {0};
+  void *col[MAX_COLS] = {0};
+  bool direct[MAX_COLS] = {0};
   for (int64_t j = 0; j < l->k; j++) {
-    col64[j] = room[j];
-    col32[j] = (float *)(void *)room[j];
+    const PlArray *a = column(l, g, j);
+    direct[j] = a->contiguous && a->dtype == (wide ? PL_F64 : PL_F32);
+    col[j] = direct[j] ? (char *)a->data + at * size : (char *)room[j];
   }
   for (int64_t i = 0; i < n; i += CHUNK) {
     int64_t m = n - i < CHUNK ? n - i : CHUNK;
-    for (int64_t j = 0; j < l->k; j++) load(column(l, g, j), at + i, m, wide, room[j]);
-    if (wide) step_f64(l, col64, m);
-    else step_f32(l, col32, m);
     for (int64_t j = 0; j < l->k; j++)
-      if (j != 1) store(column(l, g, j), at + i, m, wide, room[j]); /* column 1 is the gradient */
+      if (!direct[j] && r->reads >> j & 1) load_state(l, column(l, g, j), at + i, m, wide, room[j]);
+    if (wide) step_f64(l, (double *const *)(void *)col, m, f, sums);
+    else step_f32(l, (float *const *)(void *)col, m, f, sums);
+    for (int64_t j = 0; j < l->k; j++) {
+      if (direct[j]) col[j] = (char *)col[j] + m * size;
+      else if (r->writes >> j & 1) store_state(l, column(l, g, j), j, at + i, m, wide, room[j]);
+    }
   }
 }
 
 static void step_stretch(const List *l, int64_t g, int64_t at, int64_t n, int64_t part) {
-  (void)part;
-  if (plain(l, g)) step_plain(l, g, at, n);
-  else step_any(l, g, at, n);
+  const Rule *r = l->opt;
+  double *sums = l->partial ? l->partial + 2 * (part + g) : NULL;
+  PlkFormula f = r->f;
+  f.factor = l->factor ? l->factor[g] : 1;
+  if (plain(l, g)) step_plain(l, g, at, n, &f, sums);
+  else step_any(l, g, at, n, &f, sums);
 }
 
-static PlStatus run_step(const PlkCall *call, int64_t k, const Rule *rule) {
+static PlStatus run_step(const PlkCall *call, int64_t k, Rule *rule) {
   List l;
+  rule->writes = ~2u; /* column 1 is the gradient */
+  rule->reads = ~0u;
   PL_TRY(list_init(&l, call, call->nin, k, step_stretch, rule));
   PlStatus s = list_write(&l);
   list_free(&l);
@@ -275,13 +329,14 @@ static PlStatus run_step(const PlkCall *call, int64_t k, const Rule *rule) {
 
 PlStatus plk_cpu_sgd_step(const PlkCall *call) {
   const PlAttrs *a = call->attrs;
-  Rule r = {.sgd = {.lr = pl_attr_f(a, PLK_SGD_LR),
+  Rule r = {.step = pl_attr_i(a, PLK_SGD_STEP),
+            .sgd = {.lr = pl_attr_f(a, PLK_SGD_LR),
                     .momentum = pl_attr_f(a, PLK_SGD_MOMENTUM),
                     .dampening = pl_attr_f(a, PLK_SGD_DAMPENING),
                     .decay = pl_attr_f(a, PLK_SGD_DECAY),
                     .nesterov = pl_attr_i(a, PLK_SGD_NESTEROV) != 0,
                     .maximize = pl_attr_i(a, PLK_SGD_MAXIMIZE) != 0,
-                    .first = pl_attr_i(a, PLK_SGD_FIRST) != 0}};
+                    .first = pl_attr_i(a, PLK_SGD_STEP) == 1}};
   return run_step(call, pl_attr_i(a, PLK_SGD_K), &r);
 }
 
@@ -290,6 +345,7 @@ PlStatus plk_cpu_adam_step(const PlkCall *call) {
   int64_t flags = pl_attr_i(a, PLK_ADAM_FLAGS), k = pl_attr_i(a, PLK_ADAM_K);
   double t = (double)pl_attr_i(a, PLK_ADAM_STEP);
   Rule r = {.kind = RULE_ADAM,
+            .step = pl_attr_i(a, PLK_ADAM_STEP),
             .a = {.lr = pl_attr_f(a, PLK_ADAM_LR),
                   .beta1 = pl_attr_f(a, PLK_ADAM_BETA1),
                   .beta2 = pl_attr_f(a, PLK_ADAM_BETA2),
@@ -307,6 +363,7 @@ PlStatus plk_cpu_rmsprop_step(const PlkCall *call) {
   const PlAttrs *a = call->attrs;
   int64_t flags = pl_attr_i(a, PLK_RMS_FLAGS);
   Rule r = {.kind = RULE_RMS,
+            .step = pl_attr_i(a, PLK_RMS_STEP),
             .rms = {.lr = pl_attr_f(a, PLK_RMS_LR),
                     .alpha = pl_attr_f(a, PLK_RMS_ALPHA),
                     .eps = pl_attr_f(a, PLK_RMS_EPS),
@@ -318,17 +375,73 @@ PlStatus plk_cpu_rmsprop_step(const PlkCall *call) {
   return run_step(call, pl_attr_i(a, PLK_RMS_K), &r);
 }
 
+static void pick_rule(Rule *r, int64_t rule) {
+  const PlkOptimRuleFacts facts = plk_optim_facts(rule);
+  r->formula = (int)rule, r->reads = facts.reads, r->writes = facts.writes;
+}
+
+/* One pass of a rule with sums over the list, which adds up; sums[2 g], sums[2 g + 1]: those of group g. */
+static PlStatus run_sums(List *l, double *sums) {
+  const int64_t nblock = (l->total + BLOCK - 1) / BLOCK, slots = nblock + l->ngroup;
+  void *room;
+  PL_TRY(plk_scratch((size_t)slots * 2 * sizeof(double), &room));
+  l->partial = memset(room, 0, (size_t)slots * 2 * sizeof(double));
+  const PlStatus s = list_write(l);
+  for (int64_t g = 0; s == PL_OK && g < l->ngroup; g++) {
+    const int64_t first = g ? l->ends[g - 1] : 0;
+    sums[2 * g] = sums[2 * g + 1] = 0;
+    for (int64_t b = first / BLOCK; b * BLOCK < l->ends[g]; b++)
+      sums[2 * g] += l->partial[2 * (b + g)], sums[2 * g + 1] += l->partial[2 * (b + g) + 1];
+  }
+  l->partial = NULL;
+  plk_scratch_free(room);
+  return s;
+}
+
+/* LAMB: the sums, then each parameter's step with its factor, which Ctrl-C does not part. */
+static PlStatus run_lamb(List *l, Rule *r, double *sums) {
+  PL_TRY(plk_poll());
+  plk_interrupt_hold(1);
+  PlStatus s = run_sums(l, sums);
+  for (int64_t g = 0; s == PL_OK && g < l->ngroup; g++) sums[g] = plk_optim_trust(r->f.number, sums[2 * g], sums[2 * g + 1]);
+  l->factor = sums;
+  pick_rule(r, PLK_OPTIM_LAMB_APPLY);
+  if (s == PL_OK) s = list_write(l);
+  plk_interrupt_hold(-1);
+  return s;
+}
+
 PlStatus plk_cpu_optimizer_step(const PlkCall *call) {
   const PlAttrs *a = call->attrs;
   const int64_t flags = pl_attr_i(a, PLK_OPTIM_FLAGS), *number = pl_attr_list(a, PLK_OPTIM_NUMBERS);
+  const int64_t rule = pl_attr_i(a, PLK_OPTIM_RULE), n = call->nin - plk_optim_sums_out(rule);
   Rule r = {.kind = RULE_FORMULA,
-            .formula = (int)pl_attr_i(a, PLK_OPTIM_RULE),
+            .step = pl_attr_i(a, PLK_OPTIM_STEP),
             .f = {.decay = pl_attr_f(a, PLK_OPTIM_DECAY),
                   .maximize = (flags & PLK_OPTIM_MAXIMIZE) != 0,
                   .coupled = (flags & PLK_OPTIM_COUPLED) != 0,
                   .decoupled = (flags & PLK_OPTIM_DECOUPLED) != 0}};
   memcpy(r.f.number, number, (size_t)pl_attr_n(a, PLK_OPTIM_NUMBERS) * sizeof *number);
-  return run_step(call, pl_attr_i(a, PLK_OPTIM_K), &r);
+  pick_rule(&r, rule);
+  List l;
+  PL_TRY(list_init(&l, call, n, pl_attr_i(a, PLK_OPTIM_K), step_stretch, &r));
+  PlStatus s;
+  if (!plk_optim_facts(rule).sums) {
+    s = list_write(&l);
+  } else {
+    void *room = NULL;
+    s = plk_scratch((size_t)(l.ngroup + 1) * 2 * sizeof(double), &room);
+    double *sums = room;
+    if (s == PL_OK && rule == PLK_OPTIM_LAMB) s = run_lamb(&l, &r, sums);
+    else if (s == PL_OK) s = run_sums(&l, sums);
+    if (s == PL_OK && plk_optim_sums_out(rule)) {
+      double *out = call->in[n]->data;
+      for (int64_t g = 0; g < l.ngroup; g++) out[0] += sums[2 * g], out[1] += sums[2 * g + 1];
+    }
+    plk_scratch_free(room);
+  }
+  list_free(&l);
+  return s;
 }
 
 /* ---- norm, scale, zero ------------------------------------------------------------------------------- */

@@ -28,10 +28,11 @@ typedef struct PlkRms {
 
 typedef struct PlkFormula {
   double number[PLK_OPTIM_MOST], decay;
+  double factor; /* of this parameter */
   bool maximize, coupled, decoupled;
 } PlkFormula;
 
-/* col[j][0..n): column j of a stretch of one parameter. */
+/* col[j][0..n): column j of a stretch of one parameter, NULL where there is none; sums[0..1]: what a rule with sums adds to. */
 typedef struct PlkOptimLoops {
   void (*sgd_f32)(float *const *col, int64_t n, const PlkSgd *o);
   void (*sgd_f64)(double *const *col, int64_t n, const PlkSgd *o);
@@ -39,8 +40,12 @@ typedef struct PlkOptimLoops {
   void (*adam_f64)(double *const *col, int64_t n, const PlkAdam *o);
   void (*rms_f32)(float *const *col, int64_t n, const PlkRms *o);
   void (*rms_f64)(double *const *col, int64_t n, const PlkRms *o);
-  void (*formula_f32[PLK_OPTIM_RULES])(float *const *col, int64_t n, const PlkFormula *o);
-  void (*formula_f64[PLK_OPTIM_RULES])(double *const *col, int64_t n, const PlkFormula *o);
+  void (*formula_f32[PLK_OPTIM_RULES])(float *const *col, int64_t n, const PlkFormula *o, double *sums);
+  void (*formula_f64[PLK_OPTIM_RULES])(double *const *col, int64_t n, const PlkFormula *o, double *sums);
+  /* States in fewer bits, kernels/optim_states.h. first: number of the first element; row: of codes, that of from[0] or to[0]. */
+  void (*store_bf16)(const float *from, uint16_t *to, int64_t n, int64_t first, uint32_t seed);
+  void (*load_coded)(const uint8_t *row, bool has_sign, float *to, int64_t n);
+  void (*store_coded)(const float *from, bool has_sign, uint8_t *row, int64_t n);
   double (*sumsq_f32)(const float *x, int64_t n);
   double (*sumsq_f64)(const double *x, int64_t n);
   void (*scale_f32)(float *x, int64_t n, double factor);

@@ -80,7 +80,11 @@ end
 function M.keep_best(run)
   local c = run.checkpoint
   if not c or not c.best or run.history:best(c.best) ~= run.row or (T.core.rank or 0) > 0 then return end
+  local opt = run.optimizer
+  local averages = opt.is_training and opt:is_training() -- of a schedule-free optimizer: they are what is to be used
+  if averages then opt:eval() end
   local ok, message = T.save(c.best_path, run.net:state_dict())
+  if averages then opt:train() end
   if not ok then io.stderr:write("fit: the best weights could not be written: ", tostring(message), "\n") end
 end
 

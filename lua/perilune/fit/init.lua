@@ -236,10 +236,19 @@ local function train_epoch(run)
   if run.batch % run.options.accumulate ~= 0 then update_weights(run) end -- the last group was smaller
 end
 
+-- Training or evaluation mode of the net; first that of an optimizer that has modes (schedule-free).
+local function switch(run, training)
+  local opt = run.optimizer
+  if opt.is_training then
+    if training then opt:train() else opt:eval() end
+  end
+  run.net:train(training)
+end
+
 --- Loss and metrics over the validation batches, in evaluation mode; goes into run.row as valid_….
 function Run:validate()
   local _ <close> = T.no_grad()
-  self.net:eval()
+  switch(self, false)
   local total, count = 0.0, 0
   local function one(x, loss, ...)
     local n = samples(x)
@@ -256,7 +265,7 @@ function Run:validate()
     end
     batch = table.pack(next_batch())
   end
-  self.net:train()
+  switch(self, true)
   self.row.valid_loss = count > 0 and total / count or 0 / 0
 end
 
@@ -329,7 +338,7 @@ local function one_epoch(run)
   local a = run.options
   local order = type(a.train) == "table" and rawget(a.train, "sampler")
   if type(order) == "table" and order.set_epoch then order:set_epoch(run.epoch) end -- a DistributedSampler
-  run.net:train()
+  switch(run, true)
   run.row_from = run.row_from or clock()
   if not run.row_open and not a.eval_every then begin_row(run) end
   local bar = a.bar
@@ -377,18 +386,35 @@ local function train(run)
   if run.progress then run.progress:finish() end
   run.progress = nil
   if run.view then run.view:ended() end
-  run.net:train()
+  switch(run, true)
   print(("\ninterrupted in epoch %d after batch %d; the history has %d epochs"):format(run.epoch, run.batch,
     #run.history))
   run.stop = true
+end
+
+-- "AdamW" or { "AdamW", lr = 1e-3, … }: an optimizer of all parameters.
+local function named_optimizer(net, given)
+  if type(given) == "string" then given = { given } end
+  if type(given) ~= "table" or given.param_groups or type(given[1]) ~= "string" then return given end
+  local class = T.optim[given[1]]
+  if type(class) ~= "table" or not class.settings then
+    local known = {}
+    for name, v in pairs(T.optim) do if type(v) == "table" and v.settings then known[#known + 1] = name end end
+    table.sort(known)
+    fail("fit: %s", options.unknown("optimizer", given[1], known))
+  end
+  local opts = {}
+  for key, v in pairs(given) do if key ~= 1 then opts[key] = v end end
+  return class(net:parameters(), opts)
 end
 
 local function new_run(net, ...)
   if not (base.is_module(net)) then fail("fit: the network must be a module, got %s", describe(net)) end
   local a = options.read(spec, ...)
   if not a.epochs and not a.steps then a.epochs = 1 end
+  a.optimizer = named_optimizer(net, a.optimizer)
   if type(a.optimizer) ~= "table" or type(a.optimizer.param_groups) ~= "table" then
-    fail("fit: optimizer must be one of optim.*, got %s", describe(a.optimizer))
+    fail("fit: optimizer must be one of optim.* or its name, got %s", describe(a.optimizer))
   end
   if a.loss ~= nil and not callable(a.loss) then
     fail("fit: loss must be a function or a module, got %s", describe(a.loss))
@@ -424,7 +450,8 @@ function Run:save(path) return checkpoint.save(self, path) end
 -- A training loop. It ends after `epochs` passes over train, or after `steps` steps of the optimizer, whichever comes
 -- first (steps alone: as many passes as they take, of which the last may be cut short; train may be endless). With
 -- eval_every = n validation, and a row of the history, come after every n steps and not after each epoch; on_epoch,
--- early_stop, logs and the best checkpoint follow these rows. train,
+-- early_stop, logs and the best checkpoint follow these rows. optimizer: one of T.optim, or a name, or a table
+-- {"AdamW", lr = 1e-3} for all parameters of net. train,
 -- valid: DataLoaders, lists of batches, or functions that return an iterator. loss: a function
 -- of output and targets (nn.F.cross_entropy); or step = function(run, x, y) … return loss, output, target end. metrics:
 -- names or meters, measured on valid, else on train. scheduler, schedule = "epoch"|"batch", clip (norm of the
@@ -463,6 +490,7 @@ local function fit(net, ...)
   local _ <close> = control.begin(run)
   train(run)
   if run.view then run.view:ended() end
+  if run.optimizer.is_training then switch(run, false) end -- averages are left in the net
   run:call("on_end")
   if run.halted and not silent(run.options) then
     print(("stopped in epoch %d after batch %d (step %d) %s%s"):format(run.epoch, run.batch, run.step, run.stop,

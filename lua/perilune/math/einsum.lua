@@ -277,6 +277,7 @@ return function(T, core)
       end
       for i = 1, n do dx[i], dy[i] = x:dim() - n + i, i end
     elseif type(dims) == "table" and #dims == 2 then
+      options.list("tensordot", "dims", dims)
       dx, dy = dim_list(x, dims[1], "first list"), dim_list(y, dims[2], "second list")
     else
       fail("tensordot: dims must be a number or two lists, got %s", options.describe(dims))

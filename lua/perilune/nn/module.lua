@@ -464,6 +464,8 @@ end
 --- Training mode for this module and all below (dropout drops, batch norm learns its statistics).
 function Module:train(on)
   on = on ~= false
+  local modes = package.loaded["perilune.optim.modes"]
+  if modes then modes.check(self, on) end
   walk(self, "", 1, {}, function(_, m) rawset(m, "training", on) end)
   return self
 end

@@ -20,8 +20,8 @@ local out = {}
 --   print((p * p):sum():item() < before:item())  --> true
 out.Adagrad = fused.define("Adagrad", 1e-2, { { "lr_decay", 0.0, check.nonnegative }, decay(),
   { "initial_accumulator_value", 0.0, check.nonnegative }, eps(1e-10) }, {
-  rule = "adagrad", columns = { "sum" },
-  make = function(p, group) return { sum = zeros(p):fill_(group.initial_accumulator_value) } end,
+  rule = "adagrad", columns = { "sum" }, states = { "f32", "bf16" },
+  make = function(p, group) return { sum = zeros(p, group):fill_(group.initial_accumulator_value) } end,
   numbers = function(group, t) return { group.eps, group.lr / (1 + (t - 1) * group.lr_decay) } end,
 })
 
@@ -37,8 +37,8 @@ out.Adagrad = fused.define("Adagrad", 1e-2, { { "lr_decay", 0.0, check.nonnegati
 --   opt:zero_grad()
 --   print((p * p):sum():item() < before:item())  --> true
 out.Adadelta = fused.define("Adadelta", 1.0, { { "rho", 0.9, check.nonnegative }, eps(1e-6), decay() }, {
-  rule = "adadelta", columns = { "square_avg", "acc_delta" },
-  make = function(p) return { square_avg = zeros(p), acc_delta = zeros(p) } end,
+  rule = "adadelta", columns = { "square_avg", "acc_delta" }, states = { "f32", "bf16" },
+  make = function(p, group) return { square_avg = zeros(p, group), acc_delta = zeros(p, group) } end,
   numbers = function(group) return { group.rho, 1 - group.rho, group.eps, group.lr } end,
 })
 

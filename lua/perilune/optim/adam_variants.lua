@@ -21,7 +21,10 @@ local out = {}
 --   print((p * p):sum():item() < before:item())  --> true
 out.Adamax = fused.define("Adamax", 2e-3, { betas, eps(1e-8), decay() }, {
   rule = "adamax", columns = { "exp_avg", "exp_inf" },
-  make = function(p) return { exp_avg = zeros(p), exp_inf = zeros(p) } end,
+  states = fused.all_states,
+  make = function(p, group)
+    return { exp_avg = zeros(p, group, "exp_avg"), exp_inf = zeros(p, group, "exp_inf") }
+  end,
   numbers = function(group, t)
     local b1 = group.betas[1]
     return { b1, 1 - b1, group.betas[2], group.eps, group.lr / (1 - b1 ^ t) }
@@ -42,7 +45,7 @@ out.Adamax = fused.define("Adamax", 2e-3, { betas, eps(1e-8), decay() }, {
 local function mu_at(group, k) return group.betas[1] * (1 - 0.5 * 0.96 ^ (k * group.momentum_decay)) end
 out.NAdam = fused.define("NAdam", 2e-3, { betas, eps(1e-8), decay(), { "momentum_decay", 4e-3, check.nonnegative },
   decoupled }, {
-  rule = "nadam", columns = fused.moments, make = fused.make_moments, carry = "mu_product",
+  rule = "nadam", columns = fused.moments, make = fused.make_moments, states = fused.all_states, carry = "mu_product",
   numbers = function(group, t, s)
     local b1, b2 = group.betas[1], group.betas[2]
     local mu, next_mu = mu_at(group, t), mu_at(group, t + 1)
@@ -65,7 +68,7 @@ out.NAdam = fused.define("NAdam", 2e-3, { betas, eps(1e-8), decay(), { "momentum
 --   opt:zero_grad()
 --   print((p * p):sum():item() < before:item())  --> true
 out.RAdam = fused.define("RAdam", 1e-3, { betas, eps(1e-8), decay(), decoupled }, {
-  rule = "radam", columns = fused.moments, make = fused.make_moments,
+  rule = "radam", columns = fused.moments, make = fused.make_moments, states = fused.all_states,
   numbers = function(group, t)
     local b1, b2 = group.betas[1], group.betas[2]
     local bias2, far = 1 - b2 ^ t, 2 / (1 - b2) - 1

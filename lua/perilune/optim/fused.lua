@@ -13,18 +13,20 @@ local M = {}
 -- list: {name, default, check} after lr; rule.rule: its name; columns: the names of its state; make(p, group) → state,
 -- by name; numbers(group, step, state) → the rule's numbers. carry: the name of a number in the state that numbers()
 -- reads and advance(group, step, state) moves; parameters that differ in it are not stepped together. decay = "apart":
--- weight decay never goes through the gradient; else the group's decoupled_weight_decay says so.
+-- weight decay never goes through the gradient; "inside": it is among the numbers; else the group's
+-- decoupled_weight_decay says so. states: what state_dtype may be.
 function M.define(name, lr, list, rule)
   local settings = { { "lr", lr, check.nonnegative } }
   for _, s in ipairs(list) do settings[#settings + 1] = s end
   settings[#settings + 1] = { "maximize", false, check.bool }
+  if rule.states then settings[#settings + 1] = base.settings.state_dtype(rule.states) end
   local C = base.class(name, settings)
   local width, numbers, carry = 2 + #rule.columns, rule.numbers, rule.carry
 
   local function options(group, o, step, state)
     local decay, flags = group.weight_decay or 0, group.maximize and 1 or 0
-    o.k, o.rule, o.numbers, o.decay = width, rule.rule, numbers(group, step, state), 0
-    if decay ~= 0 then
+    o.k, o.rule, o.numbers, o.decay, o.step = width, rule.rule, numbers(group, step, state), 0, step
+    if decay ~= 0 and rule.decay ~= "inside" then
       local apart = rule.decay == "apart" or group.decoupled_weight_decay
       o.decay, flags = apart and 1 - group.lr * decay or decay, flags + (apart and 4 or 2)
     end
@@ -37,9 +39,9 @@ function M.define(name, lr, list, rule)
     local o = group._opts
     if not o then
       o = {}
-      group._opts, group._make = o, function(p) return rule.make(p, group) end
+      group._opts = o
     end
-    local lists, counts, n = gather(group, rule.columns, group._make, carry)
+    local lists, counts, n = gather(group, rule.columns, rule.make, carry)
     local params, state = group.params, group._state
     for i = 1, n do
       local at = lists.at and lists.at[i]
@@ -58,6 +60,9 @@ end
 for name, setting in pairs(base.settings) do M[name] = setting end
 local zeros = base.settings.zeros
 M.moments = { "exp_avg", "exp_avg_sq" }
-function M.make_moments(p) return { exp_avg = zeros(p), exp_avg_sq = zeros(p) } end
+function M.make_moments(p, group)
+  return { exp_avg = zeros(p, group, "exp_avg"), exp_avg_sq = zeros(p, group, "exp_avg_sq") }
+end
+M.all_states = { "f32", "bf16", "i8" }
 
 return M

@@ -9,12 +9,15 @@ local optim = {
   SGD = require "perilune.optim.sgd",
   Adam = adam.Adam,
   AdamW = adam.AdamW,
+  Adam8bit = adam.Adam8bit,
+  AdamW8bit = adam.AdamW8bit,
   LBFGS = require "perilune.optim.lbfgs",
   RMSprop = require "perilune.optim.rmsprop",
   lr_scheduler = require "perilune.optim.lr_scheduler",
 }
 
-for _, part in ipairs { "adagrad", "adam_variants", "sign", "asgd", "adafactor", "muon" } do
+for _, part in ipairs { "adagrad", "adam_variants", "sign", "asgd", "adafactor", "muon", "lamb", "schedule_free",
+  "prodigy", "soap" } do
   for name, class in pairs(require("perilune.optim." .. part)) do optim[name] = class end
 end
 

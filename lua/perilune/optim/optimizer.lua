@@ -155,10 +155,13 @@ local function follow(self)
   for _, group in ipairs(self.param_groups) do
     local state = {}
     for i, p in ipairs(group.params) do
-      local old, dtype, device = group._state[i], p:dtype(), p:device()
+      local old, device = group._state[i], p:device()
       local new = old
       for key, v in pairs(old or {}) do
-        if type(v) == "userdata" and v:is_floating_point() and (v:dtype() ~= dtype or v:device() ~= device) then
+        -- A state of another dtype than the parameter had was asked for.
+        local own = type(v) == "userdata" and (group.state_dtype or not v:is_floating_point())
+        local dtype = own and v:dtype() or p:dtype()
+        if type(v) == "userdata" and (v:dtype() ~= dtype or v:device() ~= device) then
           if new == old then
             new = {}
             for k, kept in pairs(old) do new[k] = kept end
@@ -192,9 +195,26 @@ function Optimizer:step(closure)
   return loss
 end
 
+-- Second moments and the like have no sign: in 8 bits all codes are for what is not negative.
+local unsigned = { exp_avg_sq = true, max_exp_avg_sq = true, square_avg = true, exp_inf = true }
+local ROW, BLOCK = 260, 256 -- a row of codes, kernels/optim_states.h
+local FEWEST = 4096 -- elements of a parameter whose states are kept in 8 bits
+
+-- The shape of a state in 8 bits of n elements.
+local function coded_shape(n) return { (n + BLOCK - 1) // BLOCK, ROW } end
+
+-- A state of zeros, in the group's state_dtype or that of the parameter.
+local function zeros(p, group, column)
+  local dtype = group and group.state_dtype
+  if not dtype then return T.zeros_like(p) end
+  if dtype ~= "i8" then return T.zeros_like(p, { dtype = dtype }) end
+  if p:numel() < FEWEST then return T.zeros_like(p, { dtype = p:dtype() == "f64" and "f64" or "f32" }) end
+  return T.zeros(coded_shape(p:numel()), { dtype = unsigned[column] and "u8" or "i8", device = p:device() })
+end
+
 -- The tensors of one engine call, by parameter: param, grad, then what `columns` names. Parameters whose
 -- count of steps or device differs cannot share a call, so there is a list for each; almost always one.
--- make(p) returns the state of a parameter at its first step, a table by column name. The counts move when the
+-- make(p, group) returns the state of a parameter at its first step, a table by column name. The counts move when the
 -- update has been made (call): one that fails is no step. lists.at[k]: whose parameters are in list k, nil for all.
 -- carry: a number in the state; parameters that differ in it are in lists of their own, too.
 local function gather(group, columns, make, carry)
@@ -235,7 +255,7 @@ local function gather(group, columns, make, carry)
       local count = (steps[i] or 0) + 1
       local s = state[i]
       if not s then
-        s = real(make, p)
+        s = real(make, p, group)
         state[i] = s
       end
       local kind = p:device() .. count .. (carry and " " .. tostring(s[carry]) or "")
@@ -249,7 +269,7 @@ local function gather(group, columns, make, carry)
       at_k[#at_k + 1] = i
       l[top + 1], l[top + 2] = p, grad
       for j, column in ipairs(columns) do
-        s[column] = s[column] or real(T.zeros_like, p)
+        s[column] = s[column] or real(zeros, p, group, column)
         l[top + 2 + j] = s[column]
       end
     else
@@ -353,6 +373,7 @@ function Optimizer:load_state_dict(sd)
     end
     local given = plain(g)
     for key in pairs(given) do if self.defaults[key] == nil then given[key] = nil end end
+    if self.defaults.state_dtype ~= nil and given.state_dtype == nil then given.state_dtype = false end
     local f = { settings = checked(self, who, given, self.defaults), steps = {}, state = {} }
     f.settings.initial_lr = type(g.initial_lr) == "number" and g.initial_lr or nil
     for i, number in ipairs(g.params) do
@@ -361,7 +382,9 @@ function Optimizer:load_state_dict(sd)
         f.steps[i], f.state[i] = options.integer(s.step) or 0, {}
         for key, v in pairs(s) do
           if type(v) == "userdata" then
-            if not self.own_shapes and v:numel() ~= group.params[i]:numel() then
+            local rows = coded_shape(group.params[i]:numel())[1]
+            local coded = not v:is_floating_point() and v:dim() == 2 and v:size(1) == rows and v:size(2) == ROW
+            if not self.own_shapes and not coded and v:numel() ~= group.params[i]:numel() then
               fail("%s: %s of parameter %d has %d elements, the parameter %d", who, key, number, v:numel(),
                 group.params[i]:numel())
             end
@@ -417,7 +440,16 @@ local settings = { betas = { "betas", { 0.9, 0.999 }, check.betas },
   decoupled = { "decoupled_weight_decay", false, check.bool } }
 function settings.decay(v) return { "weight_decay", v or 0.0, check.nonnegative } end
 function settings.eps(v) return { "eps", v, check.nonnegative } end
-function settings.zeros(p) return T.zeros_like(p) end
+settings.zeros = zeros
+
+--- state_dtype: what the states are kept in; false: as the parameter is. Which of "f32", "bf16" and "i8" a class can
+-- use is said by its own list.
+function settings.state_dtype(list, default)
+  local names = {}
+  for i, name in ipairs(list) do names[i], names[name] = ("%q"):format(name), true end
+  local wanted = table.concat(names, ", ") .. " or false"
+  return { "state_dtype", default or false, function(v) return v == false or names[v] or wanted end }
+end
 
 return {
   Optimizer = Optimizer, class = class, gather = gather, call = call, forget_grads = forget_grads, check = check,

@@ -3,6 +3,7 @@
 -- @classmod RMSprop
 local T = require "perilune"
 local base = require "perilune.optim.optimizer"
+local options = require "perilune.options"
 
 local check, gather, forget_grads, call = base.check, base.gather, base.forget_grads, base.call
 local rmsprop_step = T.core.op.rmsprop_step
@@ -22,7 +23,17 @@ local RMSprop = base.class("RMSprop", {
   { "lr", 1e-2, check.nonnegative }, { "alpha", 0.99, check.nonnegative }, { "eps", 1e-8, check.nonnegative },
   { "weight_decay", 0.0, check.nonnegative }, { "momentum", 0.0, check.nonnegative },
   { "centered", false, check.bool }, { "maximize", false, check.bool },
+  base.settings.state_dtype { "f32", "bf16", "i8" },
 })
+
+function RMSprop:add_param_group(group)
+  base.Optimizer.add_param_group(self, group)
+  local g = self.param_groups[#self.param_groups]
+  if g.centered and g.state_dtype and g.state_dtype ~= "f32" then -- a variance as a difference of two rounded numbers
+    self.param_groups[#self.param_groups] = nil
+    options.fail("optim.RMSprop: centered needs state_dtype = \"f32\" or false, got %q", g.state_dtype)
+  end
+end
 
 -- By flags: 1 a momentum buffer, 2 centered.
 local columns = {
@@ -30,13 +41,14 @@ local columns = {
   { "square_avg", "momentum_buffer", "grad_avg" },
 }
 
-local function make(p) return { square_avg = T.zeros_like(p) } end
+local function make(p, group) return { square_avg = base.settings.zeros(p, group, "square_avg") } end
 
 local function kind_of(group) return (group.momentum > 0 and 1 or 0) + (group.centered and 2 or 0) end
 
-local function settings(group, o)
+local function settings(group, o, count)
   local kind = kind_of(group)
   o.k, o.lr, o.alpha, o.eps = 2 + #columns[kind], group.lr, group.alpha, group.eps
+  o.step = count
   o.weight_decay, o.momentum, o.flags = group.weight_decay, group.momentum, kind + (group.maximize and 4 or 0)
   return o
 end

@@ -25,7 +25,7 @@ local SGD = base.class("SGD", {
   { "lr", 1e-3, check.nonnegative }, { "momentum", 0.0, check.nonnegative }, { "dampening", 0.0,
     check.number },
   { "weight_decay", 0.0, check.nonnegative }, { "nesterov", false, check.bool },
-  { "maximize", false, check.bool },
+  { "maximize", false, check.bool }, base.settings.state_dtype { "f32", "bf16", "i8" },
 })
 
 function SGD:add_param_group(group)
@@ -39,13 +39,15 @@ end
 
 local none, buffer = {}, { "momentum_buffer" }
 local function nothing() return {} end
-local function make_buffer(p) return { momentum_buffer = T.zeros_like(p) } end
+local function make_buffer(p, group)
+  return { momentum_buffer = base.settings.zeros(p, group, "momentum_buffer") }
+end
 
 local function settings(group, o, count)
   o.lr, o.momentum, o.dampening = group.lr, group.momentum, group.dampening
   o.k = group.momentum ~= 0 and 3 or 2 -- of these settings: a compiled step made for others may run again
   o.weight_decay, o.nesterov, o.maximize = group.weight_decay, group.nesterov, group.maximize
-  o.first = count == 1
+  o.step = count
   return o
 end
 

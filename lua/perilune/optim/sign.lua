@@ -40,8 +40,8 @@ out.Rprop = fused.define("Rprop", 1e-2, { { "etas", { 0.5, 1.2 }, pair }, { "ste
 --   opt:zero_grad()
 --   print((p * p):sum():item() < before:item())  --> true
 out.Lion = fused.define("Lion", 1e-4, { { "betas", { 0.9, 0.99 }, check.betas }, decay() }, {
-  rule = "lion", columns = { "exp_avg" }, decay = "apart",
-  make = function(p) return { exp_avg = zeros(p) } end,
+  rule = "lion", columns = { "exp_avg" }, decay = "apart", states = fused.all_states,
+  make = function(p, group) return { exp_avg = zeros(p, group, "exp_avg") } end,
   numbers = function(group)
     local b1, b2 = group.betas[1], group.betas[2]
     return { b1, 1 - b1, b2, 1 - b2, group.lr }

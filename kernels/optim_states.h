@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: MIT
+ * States of optimizers in fewer bits than the parameter has, shared by all devices.
+ *
+ * bf16: rounded up or down by chance, with the chances that make the mean right. A running mean that moves by 0.1 % a step
+ * would never move if it were rounded to the nearest of 8 bits. The chance is a function of step, column and element, so
+ * results depend on nothing else.
+ *
+ * 8 bits, block-wise (Dettmers et al. 2022, "8-bit optimizers via block-wise quantization"): dtype i8 for what has a sign, u8
+ * for what has none, shape [blocks, 260]: a row is 256 elements of the parameter in row-major order, their largest magnitude
+ * as an f32 in 4 bytes, then a code each. A code stands for a part of the largest: seven decades, 10^-6 … 1, each cut evenly
+ * into twice as many parts as the one below it (dynamic quantization, Dettmers 2016), whose centres are the values; 0 and 1
+ * have codes of their own. */
+#ifndef PL_KERNELS_OPTIM_STATES_H
+#define PL_KERNELS_OPTIM_STATES_H
+
+#include <stdint.h>
+#include <string.h>
+
+#ifndef PLK_STATES_FN
+#define PLK_STATES_FN static inline
+#endif
+
+enum { PLK_CODED_BLOCK = 256, PLK_CODED_HEAD = 4, PLK_CODED_ROW = PLK_CODED_BLOCK + PLK_CODED_HEAD };
+
+PLK_STATES_FN uint32_t plk_float_bits(float x) {
+  uint32_t b;
+  memcpy(&b, &x, sizeof b);
+  return b;
+}
+PLK_STATES_FN float plk_bits_float(uint32_t b) {
+  float x;
+  memcpy(&x, &b, sizeof x);
+  return x;
+}
+
+/* What `column` of a parameter takes its chances from in step number `step`. */
+PLK_STATES_FN uint32_t plk_rounding_seed(int64_t step, int column) { return (uint32_t)step * 0x9E3779B9u + (uint32_t)column * 0x85EBCA6Bu; }
+/* Sixteen bits for element i, by a mixing of 32 bits whose every output bit depends on every input bit (Mueller's constants). */
+PLK_STATES_FN uint32_t plk_rounding_bits(uint32_t seed, uint32_t i) {
+  uint32_t h = i * 0x2C1B3C6Du + seed;
+  h = (h ^ h >> 16) * 0x45D9F3Bu;
+  h = (h ^ h >> 16) * 0x45D9F3Bu;
+  return (h ^ h >> 16) & 0xFFFFu;
+}
+PLK_STATES_FN uint16_t plk_bf16_by_chance(float x, uint32_t bits) {
+  const uint32_t b = plk_float_bits(x);
+  const uint32_t special = b >> 16 | ((b & 0x7FFFFFu) != 0 ? 0x40u : 0u); /* infinities, NaN */
+  return (uint16_t)((b & 0x7F800000u) == 0x7F800000u ? special : (b + bits) >> 16);
+}
+
+/* 10^i, 0 <= i <= 6, exact. */
+PLK_STATES_FN float plk_decade(int32_t i) { return ((i & 1) ? 10.0f : 1.0f) * ((i & 2) ? 100.0f : 1.0f) * ((i & 4) ? 10000.0f : 1.0f); }
+/* The part of the largest that q stands for: 2^e <= q < 2^(e+1) are the parts of decade e - base, base 0 where there is a sign
+ * and 1 where there is none. */
+PLK_STATES_FN float plk_coded_part(int32_t q, int32_t base) {
+  const uint32_t b = plk_float_bits((float)q + 0.5f);
+  const int32_t e = (int32_t)(b >> 23) - 127;
+  const float within = plk_bits_float((b & 0x7FFFFFu) | 0x3F800000u); /* from 1 to below 2 */
+  return (0.9f * within - 0.8f) * (plk_decade(e - base) * 1e-6f);
+}
+/* The q whose value is nearest to a, 0 <= a <= 1; 0 for zero, 256 for one. */
+PLK_STATES_FN int32_t plk_coded_q(float a, int32_t base) {
+  const float n = base ? 2.0f : 1.0f; /* parts of the lowest decade */
+  a = a >= 0 ? a : 0;                 /* NaN: the block's largest says so */
+  /* borders of decades lie in the middle between the centres beside them */
+  const int32_t i = (a >= 1e-6f * (1 + 0.9f / n)) + (a >= 1e-5f * (1 + 0.45f / n)) + (a >= 1e-4f * (1 + 0.225f / n)) +
+                    (a >= 1e-3f * (1 + 0.1125f / n)) + (a >= 1e-2f * (1 + 0.05625f / n)) + (a >= 1e-1f * (1 + 0.028125f / n));
+  const int32_t e = i + base, low = 1 << e;
+  const float within = (a * plk_decade(6 - i) + 0.8f) * (1.0f / 0.9f);
+  int32_t q = (int32_t)(within * plk_bits_float((uint32_t)(e + 127) << 23));
+  q = q < low ? low : q >= 2 * low ? 2 * low - 1 : q;
+  q = a < 1e-6f * (0.05f + 0.225f / n) ? 0 : q;
+  return a >= 1 - 0.003515625f / n ? 256 : q;
+}
+PLK_STATES_FN float plk_decoded_i8(int8_t c) {
+  const int32_t q = c < 0 ? -(int32_t)c : c;
+  const float part = plk_coded_part(q, 0);
+  return q == 128 ? 1.0f : c == 0 ? 0.0f : c < 0 ? -part : part;
+}
+PLK_STATES_FN float plk_decoded_u8(uint8_t c) {
+  const int32_t q = c;
+  return q == 1 ? 1.0f : q == 0 ? 0.0f : plk_coded_part(q, 1);
+}
+/* x is at most 1 in magnitude. There is no code for -1: the nearest is below it. */
+PLK_STATES_FN int8_t plk_coded_i8(float x) {
+  const int32_t q = plk_coded_q(x < 0 ? -x : x, 0);
+  return (int8_t)(q == 256 ? (x < 0 ? -127 : -128) : x < 0 ? -q : q);
+}
+PLK_STATES_FN uint8_t plk_coded_u8(float x) {
+  const int32_t q = plk_coded_q(x, 1);
+  return (uint8_t)(q == 256 ? 1 : q);
+}
+
+#endif

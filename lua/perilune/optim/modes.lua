@@ -1,0 +1,26 @@
+-- SPDX-License-Identifier: MIT
+--- Which mode are an optimizer's parameters in? Schedule-free optimizers train at one point and evaluate at another; a
+-- net that is switched to the other mode asks here, so that nobody evaluates the wrong one unknowingly.
+-- @module perilune.optim.modes
+local options = require "perilune.options"
+
+-- parameter → the optimizer that it belongs to, while it lives.
+local M = { owners = setmetatable({}, { __mode = "k" }) }
+
+--- Called by net:train(on) before it switches: are the parameters what the mode needs?
+function M.check(net, training)
+  if next(M.owners) == nil then return end
+  for _, p in ipairs(net:parameters()) do
+    local opt = M.owners[p]
+    if opt and opt:is_training() ~= training then
+      if training then
+        options.fail("net:train(): its parameters are the averages of optim.%s in evaluation mode; call opt:train() "
+          .. "first", opt.name)
+      end
+      options.fail("net:eval(): its parameters are where optim.%s takes gradients, not their averages; call opt:eval() "
+        .. "first, and opt:train() before net:train()", opt.name)
+    end
+  end
+end
+
+return M

@@ -1,0 +1,122 @@
+-- SPDX-License-Identifier: MIT
+--- SOAP.
+-- @module perilune.optim.soap
+local T = require "perilune"
+local check = require("perilune.optim.optimizer").check
+local simple = require "perilune.optim.simple"
+
+local decay, eps, zeros = simple.decay, simple.eps, simple.zeros
+local sqrt = math.sqrt
+local out = {}
+
+local function count(v) return math.type(v) == "integer" and v > 0 or "an integer > 0" end
+local function beta(v) return v == false or type(v) == "number" and v >= 0 and v < 1 or "false or from 0 to below 1" end
+
+-- Is dim d of p turned? Vectors are on request, and no dim that is too long.
+local function turned(p, d, group)
+  return (p:dim() > 1 or group.precondition_1d) and p:dim() > 0 and p:size(d) <= group.max_precondition_dim
+end
+
+-- x in the bases (back: out of them), one dim after the other; each goes to the end, so in the end all are in their
+-- places.
+local function project(x, s, back)
+  local n = x:dim()
+  for d = 1, n do
+    local q = s["Q" .. d]
+    if q then
+      x = T.tensordot(x, back and q:t() or q, { { 1 }, { 1 } })
+    elseif n > 1 then
+      x = x:movedim(1, n)
+    end
+  end
+  return x
+end
+
+-- Second moments of the gradient along each dim: running means of the products over all others.
+local function statistics(g, s, w)
+  local n = g:dim()
+  for d = 1, n do
+    local gg = s["GG" .. d]
+    if gg then
+      local rows = n > 1 and g:movedim(d, 1):reshape(g:size(d), -1) or g:view(-1, 1)
+      gg:mul_(1 - w):add_(rows:matmul(rows:t()) * w)
+    end
+  end
+end
+
+-- One round of the power iteration, the basis before it in order of its values; second moments move along.
+local function refresh(s, n)
+  for d = 1, n do
+    local gg, q = s["GG" .. d], s["Q" .. d]
+    if q then
+      local product = gg:matmul(q)
+      local order = (q * product):sum(1):argsort { descending = true }
+      s.exp_avg_sq:copy_(s.exp_avg_sq:index_select(d, order))
+      product = product:index_select(2, order)
+      local half = product:dtype() == "bf16" or product:dtype() == "f16"
+      local turned_by = T.linalg.qr(half and product:to("f32") or product)
+      q:copy_(turned_by)
+    end
+  end
+end
+
+-- Vyas et al. 2024: AdamW in the eigenbases of Shampoo's second moments, which are brought up to date every
+-- precondition_frequency steps by one QR decomposition. The first step only begins the statistics.
+-- `lr=3e-3 betas={0.95, 0.95} shampoo_beta=false eps=1e-8 weight_decay=0.01 precondition_frequency=10
+-- max_precondition_dim=10000 precondition_1d=false correct_bias=true normalize_gradient=false`
+--- optim.SOAP(…) → optimizer
+-- Adam in the eigenbases of Shampoo's preconditioners (Vyas et al. 2024), for matrices and convolutions. Its first step
+-- only gathers statistics.
+--   local p = nn.Parameter(T.tensor { { 1, -2 }, { 3, 1 } })
+--   local opt = optim.SOAP({ p }, { lr = 0.1 })
+--   local before = (p * p):sum():item()
+--   for _ = 1, 3 do
+--     opt:zero_grad();
+--     (p * p):sum():backward()
+--     opt:step()
+--   end
+--   print((p * p):sum():item() < before)  --> true
+out.SOAP = simple.define("SOAP", 3e-3, { { "betas", { 0.95, 0.95 }, check.betas }, { "shampoo_beta", false, beta },
+  eps(1e-8), decay(0.01), { "precondition_frequency", 10, count }, { "max_precondition_dim", 10000, count },
+  { "precondition_1d", false, check.bool }, { "correct_bias", true, check.bool },
+  { "normalize_gradient", false, check.bool } },
+  function(p, group)
+    local s = { exp_avg = zeros(p), exp_avg_sq = zeros(p) }
+    for d = 1, p:dim() do
+      if turned(p, d, group) then
+        s["GG" .. d] = T.zeros({ p:size(d), p:size(d) }, { dtype = p:dtype(), device = p:device() })
+      end
+    end
+    return s
+  end,
+  function(p, g, s, t, group)
+    local b1, b2 = group.betas[1], group.betas[2]
+    local w = 1 - (group.shampoo_beta or b2)
+    if t == 1 then
+      statistics(g, s, w)
+      for d = 1, p:dim() do
+        local gg = s["GG" .. d]
+        if gg then
+          local half = gg:dtype() == "bf16" or gg:dtype() == "f16"
+          local _, q = T.linalg.eigh(half and gg:to("f32") or gg)
+          s["Q" .. d] = q:flip(2):to(gg:dtype()):contiguous()
+        end
+      end
+      return
+    end
+    local n, rate = t - 1, group.lr
+    if group.correct_bias then rate = rate * sqrt(1 - b2 ^ n) / (1 - b1 ^ n) end
+    local turned_g = project(g, s)
+    s.exp_avg:mul_(b1):add_(g * (1 - b1))
+    s.exp_avg_sq:mul_(b2):add_(turned_g:square():mul_(1 - b2))
+    local step = project(project(s.exp_avg, s) / s.exp_avg_sq:sqrt():add_(group.eps), s, true)
+    if group.normalize_gradient then step = step / step:square():mean():sqrt_():add_(group.eps) end
+    p:sub_(step * rate)
+    if group.weight_decay ~= 0 then p:mul_(1 - group.lr * group.weight_decay) end
+    statistics(g, s, w)
+    if n % group.precondition_frequency == 0 then refresh(s, p:dim()) end
+  end, true)
+
+out.SOAP.own_shapes = true -- what it remembers of a dim is a square
+
+return out

@@ -1,0 +1,267 @@
+-- SPDX-License-Identifier: MIT
+-- state_dtype: states of optimizers in bf16, rounded by chance, and in 8 bits, block by block. The codes against a
+-- table made as in the paper, means that keep moving, sizes, layouts, threads, files, refusals.
+
+local T = require "perilune"
+local near = require "spec.support.near"
+local optim, nn = T.optim, T.nn
+local fails = near.fails
+
+local function wave(n, k)
+  return ((T.arange(0, n - 1):to("f64") * 37 + k * 61 + 11):remainder(97) - 47.5):div(32):to "f32"
+end
+
+-- Dettmers' dynamic map: seven decades, cut evenly, the upper ones finer; the centres of the parts, 0 and 1.
+local function code_book(signed)
+  local out = { 0.0, 1.0 }
+  for i = 0, 6 do
+    local parts = signed and 2 ^ i or 2 ^ (i + 1)
+    for k = 0, parts - 1 do
+      local low, high = 0.1 + 0.9 * k / parts, 0.1 + 0.9 * (k + 1) / parts
+      out[#out + 1] = 10.0 ^ (i - 6) * (low + high) / 2
+      if signed then out[#out + 1] = -out[#out] end
+    end
+  end
+  table.sort(out)
+  return out
+end
+
+-- The nearest entry of the book, by halving.
+local function nearest(book, v)
+  local lo, hi = 1, #book
+  while hi - lo > 1 do
+    local mid = (lo + hi) // 2
+    if book[mid] <= v then lo = mid else hi = mid end
+  end
+  return v - book[lo] < book[hi] - v and book[lo] or book[hi]
+end
+
+describe("a state in 8 bits", function()
+  -- SGD's buffer takes the first gradient as it is, and moves the parameter by what it takes: lr = 1, so the second
+  -- step with a gradient of 0 and momentum 1 shows what was kept.
+  it("keeps the nearest of its codes", function()
+    T.manual_seed(5)
+    for _, n in ipairs { 4096, 5000, 4096 + 255 } do
+      for kind = 1, 3 do
+        local g = T.randn(n)
+        if kind == 2 then g = g * T.pow(10.0, T.rand(n) * -8) end -- all decades, and below
+        if kind == 3 then g = wave(n, 3) end
+        local p = T.zeros(n):requires_grad_()
+        local opt = optim.SGD({ p }, { lr = 1.0, momentum = 1.0, state_dtype = "i8" })
+        p.grad = g
+        opt:step()
+        p:detach():fill_(0)
+        p.grad = T.zeros(n)
+        opt:step()
+        local got, given, book = (-p:detach()):tolist(), g:tolist(), code_book(true)
+        assert.equal(256, #book)
+        for first = 1, n, 256 do
+          local most = 0
+          for i = first, math.min(n, first + 255) do most = math.max(most, math.abs(given[i])) end
+          for i = first, math.min(n, first + 255) do
+            local want = nearest(book, given[i] / most) * most
+            local best, now = math.abs(want - given[i]), math.abs(got[i] - given[i])
+            assert(now <= best * (1 + 1e-3) + 1e-6 * most,
+              ("element %d of %d: %g became %g, not %g"):format(i, n, given[i], got[i], want))
+          end
+        end
+      end
+    end
+  end)
+
+  it("without a sign has twice as many", function()
+    local n = 8192
+    local g = T.rand(n) * T.pow(10.0, T.rand(n) * -3)
+    local p = T.zeros(n):requires_grad_()
+    -- v = g^2 after a step with alpha = 0; the next step keeps it (alpha = 1) and moves by 1 / sqrt(v)
+    local opt = optim.RMSprop({ p }, { lr = 1.0, alpha = 0.0, eps = 0.0, state_dtype = "i8" })
+    p.grad = g
+    opt:step()
+    assert.equal("u8", opt:state_dict().state[1].square_avg:dtype())
+    opt.param_groups[1].alpha = 1.0
+    p:detach():fill_(0)
+    p.grad = T.ones(n)
+    opt:step()
+    local got, given, book = (-p:detach()):tolist(), (g * g):tolist(), code_book(false)
+    assert.equal(256, #book)
+    for first = 1, n, 256 do
+      local most = 0
+      for i = first, first + 255 do most = math.max(most, given[i]) end
+      for i = first, first + 255 do
+        local want, kept = nearest(book, given[i] / most) * most, 1 / got[i] ^ 2
+        assert(math.abs(kept - given[i]) <= math.abs(want - given[i]) * (1 + 1e-3) + 1e-5 * given[i],
+          ("element %d: %g became %g, not %g"):format(i, given[i], kept, want))
+      end
+    end
+  end)
+
+  it("takes a byte an element and a sixty-fourth, and f32 where a parameter is small", function()
+    local big, small = T.ones(1000, 100):requires_grad_(), T.ones(50):requires_grad_()
+    local opt = optim.AdamW8bit({ big, small })
+    big.grad, small.grad = T.ones(1000, 100), T.ones(50)
+    opt:step()
+    local state = opt:state_dict().state
+    assert.same({ 391, 260 }, state[1].exp_avg:shape())
+    assert.equal("i8", state[1].exp_avg:dtype())
+    assert.equal("u8", state[1].exp_avg_sq:dtype())
+    assert.equal("f32", state[2].exp_avg:dtype())
+  end)
+
+  it("says when it is not a number any more, by all that shares its block", function()
+    local p = T.zeros(4096):requires_grad_()
+    local opt = optim.Adam8bit({ p }, { lr = 0.1 })
+    p.grad = T.ones(4096)
+    p.grad[{ { 300, 300 } }]:fill_(0 / 0)
+    opt:step()
+    p.grad = T.ones(4096)
+    opt:step()
+    local nan = p:detach():isnan()
+    assert.equal(256, nan:sum():item())
+    assert.is_true(nan:to("i64")[{ { 257, 512 } }]:sum():item() == 256)
+  end)
+end)
+
+describe("a state in bf16", function()
+  it("keeps moving where a step is less than half a unit", function()
+    -- v falls by 0.1 % a step; to the nearest of 8 bits it would stay where it began for ever.
+    local n = 4096
+    local p = T.zeros(n):requires_grad_()
+    local opt = optim.Adam({ p }, { lr = 0.0, betas = { 0.9, 0.999 }, state_dtype = "bf16" })
+    p.grad = T.full({ n }, 8.0)
+    for _ = 1, 2 do opt:step() end
+    local first = opt:state_dict().state[1].exp_avg_sq:to("f64"):mean():item()
+    p.grad = T.zeros(n)
+    for _ = 1, 2000 do opt:step() end
+    local last = opt:state_dict().state[1].exp_avg_sq:to("f64")
+    assert.near(0.999 ^ 2000, last:mean():item() / first, 0.01)
+    assert.is_true(last:std():item() > 0)
+  end)
+
+  it("rounds up as often as it should", function()
+    local n, x = 100000, 1 + 3 / 1024 -- of 128 parts between 1 and 2: 0.375 of the way
+    local p = T.zeros(n):requires_grad_()
+    local opt = optim.SGD({ p }, { lr = 0.0, momentum = 0.5, state_dtype = "bf16" })
+    p.grad = T.full({ n }, x)
+    opt:step()
+    local kept = opt:state_dict().state[1].momentum_buffer:to "f64"
+    assert.near(x, kept:mean():item(), 4 * 0.0078 * 0.5 / math.sqrt(n))
+    assert.near(0.375, kept:gt(1):to("f64"):mean():item(), 0.01)
+  end)
+end)
+
+local names = { "SGD", "Adam", "AdamW", "RMSprop", "Adamax", "NAdam", "RAdam", "Lion", "LAMB", "AdamWScheduleFree",
+  "Prodigy" }
+
+local function options(name, dtype)
+  local o = { state_dtype = dtype }
+  if name ~= "Prodigy" then o.lr = 0.01 else o.d0 = 1e-3 end
+  if name == "SGD" or name == "RMSprop" then o.momentum = 0.9 end
+  return o
+end
+
+-- How the parameters are laid out must not matter: `strided` stores a matrix by columns.
+local function stepped(name, dtype, strided, steps, break_at)
+  local shapes, params = { { 64, 100 }, { 7 }, { 5001 } }, {}
+  for j, shape in ipairs(shapes) do
+    local x = wave(#shape == 2 and 6400 or shape[1], j):view(shape)
+    if strided and #shape == 2 then x = x:t():contiguous():t() end
+    params[j] = x:requires_grad_()
+  end
+  local opt = optim[name](params, options(name, dtype))
+  for t = 1, steps or 4 do
+    if t == break_at then
+      local path = os.tmpname()
+      assert(T.save(path, opt:state_dict()))
+      opt = optim[name](params, options(name, nil))
+      opt:load_state_dict((assert(T.load(path))))
+      os.remove(path)
+      assert.equal(dtype, opt.param_groups[1].state_dtype)
+    end
+    for j, p in ipairs(params) do
+      p.grad = wave(p:numel(), 10 * t + j):view(shapes[j]) + p:detach() * 0.5
+    end
+    opt:step()
+  end
+  for j, p in ipairs(params) do params[j] = p:detach():contiguous() end
+  return params, opt
+end
+
+describe("states in fewer bits", function()
+  for _, name in ipairs(names) do
+    it("of " .. name .. " are near those in f32, alike in every layout and on all threads, and go on from a file",
+      function()
+        local plain = stepped(name, false)
+        local before = T.get_num_threads()
+        for dtype, bound in pairs { f32 = 0, bf16 = 3e-3, i8 = 1e-2 } do
+          local got = stepped(name, dtype)
+          local bound_here = name == "Lion" and dtype ~= "f32" and 0.081 or name == "SGD" and 2 * bound or bound
+          for j, p in ipairs(got) do
+            local far = (p - plain[j]):abs():max():item()
+            assert(far <= bound_here, ("%s, parameter %d: off by %g"):format(dtype, j, far))
+          end
+          for n = 1, 4 do
+            T.set_num_threads(n)
+            for j, p in ipairs(stepped(name, dtype, n % 2 == 0)) do near.same_bits(p, got[j]) end
+          end
+          T.set_num_threads(before)
+          for j, p in ipairs(stepped(name, dtype, false, 4, 3)) do near.same_bits(p, got[j]) end
+        end
+      end)
+  end
+
+  it("of half-precision parameters may have more", function()
+    local p = T.ones({ 100 }, { dtype = "bf16" }):requires_grad_()
+    local opt = optim.AdamW({ p }, { state_dtype = "f32" })
+    p.grad = T.ones({ 100 }, { dtype = "bf16" })
+    opt:step()
+    assert.equal("f32", opt:state_dict().state[1].exp_avg_sq:dtype())
+  end)
+
+  it("stay what they are when the net changes its dtype", function()
+    local net = nn.Linear(100, 100)
+    local opt = optim.AdamW(net:parameters(), { state_dtype = "i8" })
+    local function step()
+      net(T.ones({ 1, 100 }, { dtype = net.weight:dtype() })):sum():backward()
+      opt:step()
+      opt:zero_grad()
+    end
+    step()
+    net:to "bf16"
+    step()
+    assert.equal("i8", opt:state_dict().state[1].exp_avg:dtype())
+    assert.equal("f32", opt:state_dict().state[2].exp_avg:dtype())
+  end)
+
+  it("are what a loaded state says, also one that says nothing", function()
+    local p = T.ones(5000):requires_grad_()
+    local old = optim.AdamW({ p })
+    p.grad = T.ones(5000)
+    old:step()
+    local saved = old:state_dict()
+    saved.param_groups[1].state_dtype = nil -- of another program
+    local opt = optim.AdamW8bit { p }
+    opt:load_state_dict(saved)
+    assert.is_false(opt.param_groups[1].state_dtype)
+    opt:step()
+    assert.equal("f32", opt:state_dict().state[1].exp_avg:dtype())
+  end)
+
+  it("are refused where they cannot be", function()
+    local p = T.ones(5000):requires_grad_()
+    fails([[state_dtype must be "f32", "bf16", "i8" or false, got "f16"]], optim.AdamW, { p }, { state_dtype = "f16" })
+    fails([[state_dtype must be "f32", "bf16" or false, got "i8"]], optim.Adagrad, { p }, { state_dtype = "i8" })
+    fails("unknown option 'state_dtype'", optim.Rprop, { p }, { state_dtype = "bf16" })
+    fails("centered needs", optim.RMSprop, { p }, { centered = true, state_dtype = "bf16" })
+    local opt = optim.AdamW8bit { p }
+    p.grad = T.ones(5000)
+    opt:step()
+    local saved = opt:state_dict()
+    local q = T.ones(6000):requires_grad_()
+    fails("has 5200 elements, the parameter 6000", function() optim.AdamW8bit({ q }):load_state_dict(saved) end)
+    local step = T.core.op.adam_step
+    local wrong = T.zeros({ 19, 260 }, { dtype = "i8" })
+    fails("a state in 8 bits, is i8[19,260], but its parameter f32[5000] needs a contiguous [20, 260]", step,
+      { p:detach(), p.grad, wrong, T.zeros(5000) }, { k = 4, step = 1 })
+    fails("adam_step", step, { p:detach(), wrong, T.zeros(5000), T.zeros(5000) }, { k = 4, step = 1 })
+  end)
+end)
