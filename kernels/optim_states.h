@@ -58,19 +58,31 @@ PLK_STATES_FN float plk_coded_part(int32_t q, int32_t base) {
   const float within = plk_bits_float((b & 0x7FFFFFu) | 0x3F800000u); /* from 1 to below 2 */
   return (0.9f * within - 0.8f) * (plk_decade(e - base) * 1e-6f);
 }
-/* The q whose value is nearest to a, 0 <= a <= 1; 0 for zero, 256 for one. */
+/* The q whose value is nearest to a, 0 <= a <= 1; 0 for zero, 256 for one. In decade k the value is linear in q: q is the whole part
+ * of slope a + start, at most top. Selections, not a table: they vectorize everywhere. Borders of decades lie in the middle
+ * between the centres beside them. */
 PLK_STATES_FN int32_t plk_coded_q(float a, int32_t base) {
   const float n = base ? 2.0f : 1.0f; /* parts of the lowest decade */
-  a = a >= 0 ? a : 0;                 /* NaN: the block's largest says so */
-  /* borders of decades lie in the middle between the centres beside them */
-  const int32_t i = (a >= 1e-6f * (1 + 0.9f / n)) + (a >= 1e-5f * (1 + 0.45f / n)) + (a >= 1e-4f * (1 + 0.225f / n)) +
-                    (a >= 1e-3f * (1 + 0.1125f / n)) + (a >= 1e-2f * (1 + 0.05625f / n)) + (a >= 1e-1f * (1 + 0.028125f / n));
-  const int32_t e = i + base, low = 1 << e;
-  const float within = (a * plk_decade(6 - i) + 0.8f) * (1.0f / 0.9f);
-  int32_t q = (int32_t)(within * plk_bits_float((uint32_t)(e + 127) << 23));
-  q = q < low ? low : q >= 2 * low ? 2 * low - 1 : q;
-  q = a < 1e-6f * (0.05f + 0.225f / n) ? 0 : q;
-  return a >= 1 - 0.003515625f / n ? 256 : q;
+  float slope = 1e6f / 0.9f * n, start = 0.8f / 0.9f * n, top = 2 * n - 1;
+#define DECADE(K, FROM, SLOPE)                                               \
+  {                                                                          \
+    const int32_t in = a >= (FROM) * (1 + 0.9f / (float)(1 << (K - 1)) / n); \
+    slope = in ? (SLOPE) / 0.9f * n : slope;                                 \
+    start = in ? 0.8f * (float)(1 << K) / 0.9f * n : start;                  \
+    top = in ? (float)(2 << K) * n - 1 : top;                                \
+  }
+  DECADE(1, 1e-6f, 2e5f)
+  DECADE(2, 1e-5f, 4e4f)
+  DECADE(3, 1e-4f, 8e3f)
+  DECADE(4, 1e-3f, 1.6e3f)
+  DECADE(5, 1e-2f, 320.0f)
+  DECADE(6, 1e-1f, 64.0f)
+#undef DECADE
+  float q = a * slope + start;
+  q = q < top ? q : top;
+  q = a >= 1e-6f * (0.05f + 0.225f / n) ? q : 0; /* also NaN: the block's largest says so */
+  q = a >= 1 - 0.003515625f / n ? 256.0f : q;
+  return (int32_t)q;
 }
 PLK_STATES_FN float plk_decoded_i8(int8_t c) {
   const int32_t q = c < 0 ? -(int32_t)c : c;
@@ -82,13 +94,13 @@ PLK_STATES_FN float plk_decoded_u8(uint8_t c) {
   return q == 1 ? 1.0f : q == 0 ? 0.0f : plk_coded_part(q, 1);
 }
 /* x is at most 1 in magnitude. There is no code for -1: the nearest is below it. */
-PLK_STATES_FN int8_t plk_coded_i8(float x) {
+PLK_STATES_FN int32_t plk_coded_i8(float x) {
   const int32_t q = plk_coded_q(x < 0 ? -x : x, 0);
-  return (int8_t)(q == 256 ? (x < 0 ? -127 : -128) : x < 0 ? -q : q);
+  return q == 256 ? (x < 0 ? -127 : -128) : x < 0 ? -q : q;
 }
-PLK_STATES_FN uint8_t plk_coded_u8(float x) {
+PLK_STATES_FN int32_t plk_coded_u8(float x) {
   const int32_t q = plk_coded_q(x, 1);
-  return (uint8_t)(q == 256 ? 1 : q);
+  return q == 256 ? 1 : q;
 }
 
 #endif

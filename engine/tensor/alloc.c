@@ -16,8 +16,10 @@
 #include <sanitizer/asan_interface.h>
 #endif
 
-enum { HEAD = 64, NBIN = 8 * 48, MAP_MIN = 1 << 20, SLAB = 64 * 1024, NPOOL = PL_POOL_MAX / PL_POOL_STEP };
-enum { SLACK = 32 << 20, HUGE_MIN = 4 << 20 };
+enum { HEAD = 64, NBIN = 8 * 48, MAP_MIN = 1 << 18, ARENA_MIN = 1 << 20, SLAB = 64 * 1024, NPOOL = PL_POOL_MAX / PL_POOL_STEP };
+enum { SLACK = 32 << 20 };
+/* Address ranges that blocks are cut from, and the pages that they are to be made of. */
+enum { CHUNK = 64 << 20, HUGE_PAGE = 2 << 20, SMALL = 8 << 20 /* a program with less has small pages */ };
 
 typedef struct Block {
   struct Block *next;
@@ -45,6 +47,7 @@ typedef struct Bins {
   int limits;                  /* such threads */
   PlPiece *orphans[NPOOL + 1]; /* free pieces of threads that have ended */
   struct Rest *rests;          /* what was left of their slabs */
+  char *chunk, *chunk_end;     /* addresses from which the next blocks are cut */
 } Bins;
 
 /* One per process: blocks may be freed by another thread than the one that made them. */
@@ -133,8 +136,46 @@ static Block *arena_block(size_t total) {
   return NULL;
 #else
   const uint64_t limit = (uint64_t)pl_remat_limit_get();
-  if (total < MAP_MIN || limit > (uint64_t)1 << 44) return NULL;
+  if (total < ARENA_MIN || limit > (uint64_t)1 << 44) return NULL;
   return pl_arena_take(&bins.arena, total, (size_t)(4 * limit + ((uint64_t)1 << 30)));
+#endif
+}
+
+/* `total` bytes of addresses from a border of huge pages on, or NULL. Nothing is touched yet, so no memory is taken. */
+static char *huge_range(size_t total) {
+#ifdef MADV_HUGEPAGE
+  char *p = mmap(NULL, total + HUGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (p == MAP_FAILED) return NULL;
+  const size_t before = (size_t)(-(uintptr_t)p & (HUGE_PAGE - 1));
+  if (before) munmap(p, before);
+  if (before < HUGE_PAGE) munmap(p + before + total, HUGE_PAGE - before);
+  madvise(p + before, total, MADV_HUGEPAGE);
+  return p + before;
+#else
+  (void)total;
+  return NULL;
+#endif
+}
+
+/* A block is cut from a range that is larger than itself: the first touch of a page is a fault, and a fault brings a huge page only
+ * where all of that page's addresses are there already. Blocks mapped one by one were half made of small pages. Cut ranges end
+ * with their blocks, which munmap takes back one by one. */
+static void *cut(size_t total) {
+#ifdef PL_ASAN /* it sees a block's ends where nothing is mapped beside it */
+  (void)total;
+  return NULL;
+#else
+  if (pl_block_bytes[0] + (int64_t)total < SMALL) return NULL;
+  if (total > CHUNK / 2) return huge_range(total);
+  if (total > (size_t)(bins.chunk_end - bins.chunk)) {
+    if (bins.chunk_end > bins.chunk) munmap(bins.chunk, (size_t)(bins.chunk_end - bins.chunk));
+    bins.chunk = huge_range(CHUNK);
+    bins.chunk_end = bins.chunk ? bins.chunk + CHUNK : NULL;
+    if (!bins.chunk) return NULL;
+  }
+  void *p = bins.chunk;
+  bins.chunk += total;
+  return p;
 #endif
 }
 
@@ -143,12 +184,10 @@ static Block *system_block(size_t total) {
     size_t up = (total + 63) & ~(size_t)63;
     return aligned_alloc(64, up);
   }
-  void *p = mmap(NULL, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (p == MAP_FAILED) return NULL;
-#ifdef MADV_HUGEPAGE
-  if (total >= HUGE_MIN) madvise(p, total, MADV_HUGEPAGE);
-#endif
-  return p;
+  void *p = cut(total);
+  if (p) return p;
+  p = mmap(NULL, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  return p == MAP_FAILED ? NULL : p;
 }
 
 static PlStatus out_of_memory(size_t n) {

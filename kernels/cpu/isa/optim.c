@@ -130,59 +130,53 @@ static double lanes_joined(double *acc) {
   return acc[0];
 }
 
-/* The rules of kernels/optim_formulas.h. `one` computes element i, with what it adds to the sums. */
-#define RULE_ONE(NAME, T, SFX, READS, WRITES, ...)                                                                                       \
-  static inline __attribute__((always_inline)) void NAME##_##SFX##_one(                                                                  \
-      T *PL_RESTRICT xs, const T *PL_RESTRICT gs, T *PL_RESTRICT as, T *PL_RESTRICT bs, T *PL_RESTRICT cs, T *PL_RESTRICT ds, int64_t i, \
-      const T *number, T F, T sign, T decay, bool coupled, bool decoupled, T *PL_RESTRICT sp, T *PL_RESTRICT tp) {                       \
-    T x = xs[i], g = READS_IT(READS, G) ? sign * gs[i] : (T)0, a = READS_IT(READS, A) ? as[i] : (T)0;                                    \
-    T b = READS_IT(READS, B) ? bs[i] : (T)0, c = READS_IT(READS, C) ? cs[i] : (T)0, d = READS_IT(READS, D) ? ds[i] : (T)0;               \
-    T s = 0, t = 0;                                                                                                                      \
-    if (coupled) g = g + decay * x;                                                                                                      \
-    if (decoupled) x = x * decay;                                                                                                        \
-    __VA_ARGS__                                                                                                                          \
-    if (READS_IT(WRITES, X)) xs[i] = x;                                                                                                  \
-    if (READS_IT(WRITES, A)) as[i] = a;                                                                                                  \
-    if (READS_IT(WRITES, B)) bs[i] = b;                                                                                                  \
-    if (READS_IT(WRITES, C)) cs[i] = c;                                                                                                  \
-    *sp = s, *tp = t;                                                                                                                    \
-    (void)d, (void)c, (void)number, (void)F;                                                                                             \
+/* The rules of kernels/optim_formulas.h: element i, with what it adds to the sums in S and U. */
+#define RULE_ONE(T, READS, WRITES, S, U, ...)                                               \
+  {                                                                                         \
+    T x = xs[i], g = HAS(READS, G) ? sign * gs[i] : (T)0, a = HAS(READS, A) ? as[i] : (T)0; \
+    T b = HAS(READS, B) ? bs[i] : (T)0, c = HAS(READS, C) ? cs[i] : (T)0, s = 0, t = 0;     \
+    const T d = HAS(READS, D) ? ds[i] : (T)0;                                               \
+    if (coupled) g = g + decay * x;                                                         \
+    if (decoupled) x = x * decay;                                                           \
+    __VA_ARGS__                                                                             \
+    if (HAS(WRITES, X)) xs[i] = x;                                                          \
+    if (HAS(WRITES, A)) as[i] = a;                                                          \
+    if (HAS(WRITES, B)) bs[i] = b;                                                          \
+    if (HAS(WRITES, C)) cs[i] = c;                                                          \
+    S = s, U = t;                                                                           \
+    (void)d, (void)c, (void)b, (void)g, (void)F;                                            \
   }
-#define READS_IT(MASK, COLUMN) (((MASK) & (COLUMN)) != 0)
+#define HAS(MASK, COLUMN) (((MASK) & (COLUMN)) != 0)
 
 /* Sums are taken in f64, LANES elements at a time. */
-#define RULE_LOOP(NAME, T, SFX, READS, WRITES, SUMS, ...)                                                                                  \
-  RULE_ONE(NAME, T, SFX, READS, WRITES, __VA_ARGS__)                                                                                       \
-  static inline __attribute__((always_inline)) void NAME##_##SFX##_loop(T *const *col, int64_t n, const PlkFormula *o, const bool coupled, \
-                                                                        const bool decoupled, double *sums) {                              \
-    T *PL_RESTRICT xs = col[0], *PL_RESTRICT as = col[2], *PL_RESTRICT bs = col[3], *PL_RESTRICT cs = col[4];                              \
-    T *PL_RESTRICT ds = col[5];                                                                                                            \
-    const T *PL_RESTRICT gs = col[1];                                                                                                      \
-    const T sign = o->maximize ? (T)-1 : (T)1, decay = (T)o->decay, F = (T)o->factor;                                                      \
-    T number[PLK_OPTIM_MOST];                                                                                                              \
-    for (int k = 0; k < PLK_OPTIM_MOST; k++) number[k] = (T)o->number[k];                                                                  \
-    T s[LANES], t[LANES];                                                                                                                  \
-    int64_t i = 0;                                                                                                                         \
-    if (SUMS) {                                                                                                                            \
-      double ss[LANES] = {0}, ts[LANES] = {0};                                                                                             \
-      for (; i + LANES <= n; i += LANES) {                                                                                                 \
-        for (int j = 0; j < LANES; j++)                                                                                                    \
-          NAME##_##SFX##_one(xs, gs, as, bs, cs, ds, i + j, number, F, sign, decay, coupled, decoupled, s + j, t + j);                     \
-        for (int j = 0; j < LANES; j++) ss[j] += (double)s[j], ts[j] += (double)t[j];                                                      \
-      }                                                                                                                                    \
-      for (int j = 0; i < n; i++, j++) {                                                                                                   \
-        NAME##_##SFX##_one(xs, gs, as, bs, cs, ds, i, number, F, sign, decay, coupled, decoupled, s, t);                                   \
-        ss[j] += (double)s[0], ts[j] += (double)t[0];                                                                                      \
-      }                                                                                                                                    \
-      sums[0] += lanes_joined(ss), sums[1] += lanes_joined(ts);                                                                            \
-    } else {                                                                                                                               \
-      for (; i < n; i++) NAME##_##SFX##_one(xs, gs, as, bs, cs, ds, i, number, F, sign, decay, coupled, decoupled, s, t);                  \
-    }                                                                                                                                      \
-  }                                                                                                                                        \
-  static void NAME##_##SFX(T *const *col, int64_t n, const PlkFormula *o, double *sums) {                                                  \
-    if (o->coupled) NAME##_##SFX##_loop(col, n, o, true, false, sums);                                                                     \
-    else if (o->decoupled) NAME##_##SFX##_loop(col, n, o, false, true, sums);                                                              \
-    else NAME##_##SFX##_loop(col, n, o, false, false, sums);                                                                               \
+#define RULE_LOOP(NAME, T, SFX, READS, WRITES, SUMS, ...)                                                                           \
+  static inline __attribute__((always_inline)) void NAME##_##SFX##_loop(                                                            \
+      T *PL_RESTRICT xs, const T *PL_RESTRICT gs, T *PL_RESTRICT as, T *PL_RESTRICT bs, T *PL_RESTRICT cs, const T *PL_RESTRICT ds, \
+      int64_t n, const PlkFormula *o, const bool coupled, const bool decoupled, double *sums) {                                     \
+    const T sign = o->maximize ? (T)-1 : (T)1, decay = (T)o->decay, F = (T)o->factor;                                               \
+    T number[PLK_OPTIM_MOST], s1[LANES], s2[LANES];                                                                                 \
+    for (int k = 0; k < PLK_OPTIM_MOST; k++) number[k] = (T)o->number[k];                                                           \
+    int64_t i = 0;                                                                                                                  \
+    if (SUMS) {                                                                                                                     \
+      double all1[LANES] = {0}, all2[LANES] = {0};                                                                                  \
+      while (i + LANES <= n) {                                                                                                      \
+        for (int j = 0; j < LANES; j++, i++) RULE_ONE(T, READS, WRITES, s1[j], s2[j], __VA_ARGS__)                                  \
+        for (int j = 0; j < LANES; j++) all1[j] += (double)s1[j], all2[j] += (double)s2[j];                                         \
+      }                                                                                                                             \
+      for (int j = 0; i < n; i++, j++) {                                                                                            \
+        RULE_ONE(T, READS, WRITES, s1[0], s2[0], __VA_ARGS__)                                                                       \
+        all1[j] += (double)s1[0], all2[j] += (double)s2[0];                                                                         \
+      }                                                                                                                             \
+      sums[0] += lanes_joined(all1), sums[1] += lanes_joined(all2);                                                                 \
+    } else {                                                                                                                        \
+      for (; i < n; i++) RULE_ONE(T, READS, WRITES, s1[0], s2[0], __VA_ARGS__)                                                      \
+    }                                                                                                                               \
+  }                                                                                                                                 \
+  static void NAME##_##SFX(T *const *col, int64_t n, const PlkFormula *o, double *sums) {                                           \
+    T *x = col[0], *g = col[1], *a = col[2], *b = col[3], *c = col[4], *d = col[5];                                                 \
+    if (o->coupled) NAME##_##SFX##_loop(x, g, a, b, c, d, n, o, true, false, sums);                                                 \
+    else if (o->decoupled) NAME##_##SFX##_loop(x, g, a, b, c, d, n, o, false, true, sums);                                          \
+    else NAME##_##SFX##_loop(x, g, a, b, c, d, n, o, false, false, sums);                                                           \
   }
 #define X                                                 PLK_OPTIM_X
 #define G                                                 PLK_OPTIM_G
@@ -242,19 +236,20 @@ static void store_coded(const float *from, bool has_sign, uint8_t *row, int64_t 
   for (int64_t i = 0; i < n; i += PLK_CODED_BLOCK, row += PLK_CODED_ROW) {
     const int m = (int)(n - i < PLK_CODED_BLOCK ? n - i : PLK_CODED_BLOCK);
     const float *PL_RESTRICT x = from + i;
-    int8_t *PL_RESTRICT with = (int8_t *)row + PLK_CODED_HEAD;
-    uint8_t *PL_RESTRICT without = row + PLK_CODED_HEAD;
+    int32_t code[PLK_CODED_BLOCK]; /* wide first: sixteen lanes at a time, not a spilled sixty-four */
+    uint8_t *PL_RESTRICT to = row + PLK_CODED_HEAD;
     uint32_t high = 0; /* magnitudes order as their bits do, and NaN is above all */
     for (int j = 0; j < m; j++) {
       const uint32_t b = plk_float_bits(x[j]) & 0x7FFFFFFFu;
       high = b > high ? b : high;
     }
-    const float most = plk_bits_float(high), under = most > 1e-12f || most != most ? most : 1e-12f;
+    const float most = plk_bits_float(high), under = most > 1e-12f || most != most ? most : 1e-12f, part = 1 / under;
     memcpy(row, &under, sizeof under);
     if (has_sign)
-      for (int j = 0; j < m; j++) with[j] = plk_coded_i8(x[j] / under);
+      for (int j = 0; j < m; j++) code[j] = plk_coded_i8(x[j] * part);
     else
-      for (int j = 0; j < m; j++) without[j] = plk_coded_u8(x[j] / under);
+      for (int j = 0; j < m; j++) code[j] = plk_coded_u8(x[j] * part);
+    for (int j = 0; j < m; j++) to[j] = (uint8_t)code[j];
   }
 }
 

@@ -191,7 +191,7 @@ PLC_DEV void element_coded(const Now<T> &r, int k, const Group &g, const int64_t
     const float most = plk_bits_float(high), under = most > 1e-12f || most != most ? most : 1e-12f;
     if (live) {
       if (i % PLK_CODED_BLOCK == 0) *(float *)((char *)g.col[j] + row) = under;
-      ((uint8_t *)g.col[j])[place] = g.dtype[j] == PL_I8 ? (uint8_t)plk_coded_i8(x / under) : plk_coded_u8(x / under);
+      ((uint8_t *)g.col[j])[place] = g.dtype[j] == PL_I8 ? (uint8_t)plk_coded_i8(x * (1 / under)) : (uint8_t)plk_coded_u8(x * (1 / under));
     }
     __syncthreads();
   }
