@@ -86,12 +86,24 @@ static inline PlkOptimRuleFacts plk_optim_facts(int64_t rule) {
   };
   return of[rule];
 }
-/* A call of rule LAMB is two passes, as its rate is known when all of a parameter has been seen: LAMB, then LAMB_APPLY with this
- * factor of the sums of squares of parameter and step. */
-PLK_STATES_FN double plk_optim_trust(const double *number, double square, double step_square) {
+/* Rules of two passes, as a parameter's rate is known when all of it has been seen: the one that follows, with a factor of the two
+ * sums and of how many elements there are; -1: one pass. */
+static inline int plk_optim_second(int64_t rule) {
+  return rule == PLK_OPTIM_LAMB ? (int)PLK_OPTIM_LAMB_APPLY : rule == PLK_OPTIM_ADAFACTOR ? (int)PLK_OPTIM_ADAFACTOR_APPLY : -1;
+}
+PLK_STATES_FN double plk_optim_factor(int64_t rule, const double *number, double square, double step_square, int64_t numel) {
   const double x = sqrt(square), u = sqrt(step_square);
+  if (rule == PLK_OPTIM_ADAFACTOR) {
+    const double size = sqrt((double)numel), rms = x / size, clip = u / (size * number[4]);
+    return (rms < number[3] ? number[3] : rms) * number[2] / (clip < 1 ? 1 : clip);
+  }
   if (number[10] == 0 || x == 0 || u == 0) return 1;
   return x / u < number[9] || x != x || u != u ? x / u : number[9];
+}
+/* What a call of the rule writes, in all of its passes. */
+static inline unsigned plk_optim_writes(int64_t rule) {
+  const int second = plk_optim_second(rule);
+  return plk_optim_facts(rule).writes | (second < 0 ? 0u : plk_optim_facts(second).writes);
 }
 static inline bool plk_optim_sums_out(int64_t rule) { return rule == PLK_OPTIM_PRODIGY; }
 

@@ -101,3 +101,16 @@ R(PRODIGY, 6, 6, X | G | A | B | C | D, A | B | C, 1, {
 })
 /* The step that the sums' estimate allows. d eps, rate */
 R(PRODIGY_APPLY, 6, 2, X | A | B, X, 0, { x = x - a / (SQRT(b) + N(0)) * N(1); })
+/* Shazeer & Stern 2018; a and b are factors of the second moment, or it and 1, read alone. eps1^2, 1 - lr decay, the rate, eps2, d.
+ * Sums: squares of parameter and step */
+R(ADAFACTOR, 4, 5, X | G | A | B, 0, 1, {
+  const T square = a * b;
+  const T step = g / SQRT(square < N(0) ? N(0) : square);
+  s = x * x;
+  t = step * step;
+})
+R(ADAFACTOR_APPLY, 4, 5, X | G | A | B, X, 0, {
+  const T square = a * b;
+  const T step = g / SQRT(square < N(0) ? N(0) : square);
+  x = x * N(1) - step * F;
+})

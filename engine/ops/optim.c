@@ -14,8 +14,11 @@ static PlStatus check_coded(PlInfer *c, int i, const PlArray *p) {
   return PL_OK;
 }
 
-/* Every group: equal shapes, floats, states also in 8 bits; outputs: the first tensor. The first n of the list are groups. */
-static PlStatus check_groups(PlInfer *c, int n, int64_t k, int64_t least, int64_t most) {
+enum { ALL_BUT_GRADIENT = 0x7FFFFFFF & ~2 };
+
+/* Every group: equal shapes, floats, states also in 8 bits; outputs: the first tensor. The first n of the list are groups;
+ * writes: which of a group's tensors change, a bit each. */
+static PlStatus check_groups(PlInfer *c, int n, int64_t k, int64_t least, int64_t most, unsigned writes) {
   const char *op = c->op->name;
   if (k < least || k > most)
     PL_FAIL(PL_ERR_ARG, "%s: k is %lld, must be %lld to %lld", op, (long long)k, (long long)least, (long long)most);
@@ -31,7 +34,7 @@ static PlStatus check_groups(PlInfer *c, int n, int64_t k, int64_t least, int64_
     for (int d = 0; same && d < a->ndim; d++) same = a->shape[d] == p->shape[d];
     if (!same)
       PL_FAIL(PL_ERR_SHAPE, "%s: tensor %d of the list is %s, but its parameter is %s", op, i + 1, pl_desc_text(a), pl_desc_text(p));
-    for (int d = 0; i % (int)k != 1 && d < a->ndim; d++)
+    for (int d = 0; (writes >> i % (int)k & 1) && d < a->ndim; d++)
       if (a->strides[d] == 0 && a->shape[d] > 1)
         PL_FAIL(PL_ERR_STATE, "%s: tensor %d of the list, %s, is expanded: its elements share memory", op, i + 1, pl_desc_text(a));
   }
@@ -41,13 +44,13 @@ static PlStatus check_groups(PlInfer *c, int n, int64_t k, int64_t least, int64_
 
 static PlStatus sgd_infer(PlInfer *c) {
   int64_t k = pl_attr_i(c->attrs, PLK_SGD_K);
-  PL_TRY(check_groups(c, c->nin, k, 2, 3));
+  PL_TRY(check_groups(c, c->nin, k, 2, 3, ALL_BUT_GRADIENT));
   if (k == 2 && pl_attr_f(c->attrs, PLK_SGD_MOMENTUM) != 0)
     PL_FAIL(PL_ERR_ARG, "sgd_step: momentum needs a buffer for each parameter (k = 3)");
   return PL_OK;
 }
 static PlStatus adam_infer(PlInfer *c) {
-  PL_TRY(check_groups(c, c->nin, pl_attr_i(c->attrs, PLK_ADAM_K), 4, 5));
+  PL_TRY(check_groups(c, c->nin, pl_attr_i(c->attrs, PLK_ADAM_K), 4, 5, ALL_BUT_GRADIENT));
   if (pl_attr_i(c->attrs, PLK_ADAM_STEP) < 1) PL_FAIL(PL_ERR_ARG, "adam_step: step counts from 1");
   return PL_OK;
 }
@@ -97,7 +100,7 @@ static PlStatus rmsprop_infer(PlInfer *c) {
   if (k != need)
     PL_FAIL(PL_ERR_ARG, "rmsprop_step: k is %lld, but flags %lld need %lld tensors a parameter", (long long)k, (long long)flags,
             (long long)need);
-  return check_groups(c, c->nin, k, 3, 5);
+  return check_groups(c, c->nin, k, 3, 5, ALL_BUT_GRADIENT);
 }
 
 PL_OP(rmsprop_step,
@@ -132,7 +135,7 @@ static PlStatus formula_infer(PlInfer *c) {
       PL_FAIL(PL_ERR_ARG, "optimizer_step: the last tensor of this rule's list takes its sums and is a contiguous f64[2], got %s",
               pl_desc_text(a));
   }
-  return check_groups(c, n, k, 3, PLK_OPTIM_COLUMNS);
+  return check_groups(c, n, k, 3, PLK_OPTIM_COLUMNS, plk_optim_writes(rule));
 }
 
 PL_OP(optimizer_step,
@@ -149,7 +152,8 @@ PL_OP(optimizer_step,
                 [PLK_OPTIM_RULE] = {.name = "rule",
                                     .type = PL_A_ENUM,
                                     .choices = "adamax|nadam|radam|adagrad|adadelta|asgd|rprop|lion|schedule_free_adamw|"
-                                               "schedule_free_sgd|lamb|lamb_apply|prodigy|prodigy_apply"},
+                                               "schedule_free_sgd|lamb|lamb_apply|prodigy|prodigy_apply|adafactor|"
+                                               "adafactor_apply"},
                 [PLK_OPTIM_NUMBERS] = {.name = "numbers", .type = PL_A_FLOATS},
                 [PLK_OPTIM_DECAY] = A_FLOAT("decay", 0),
                 [PLK_OPTIM_FLAGS] = A_INT("flags", 0),

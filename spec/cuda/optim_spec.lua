@@ -47,7 +47,8 @@ local cases = {
   RMSprop = { lr = 0.01, momentum = 0.5 }, Adamax = { lr = 0.01 }, NAdam = { lr = 0.01 }, RAdam = { lr = 0.01 },
   Adagrad = { lr = 0.01 }, Adadelta = { lr = 0.5 }, ASGD = { lr = 0.01 }, Rprop = { lr = 0.01 }, Lion = { lr = 0.01 },
   LAMB = { lr = 0.01 }, AdamWScheduleFree = { lr = 0.01, weight_decay = 0.1 }, SGDScheduleFree = { lr = 0.1 },
-  Prodigy = { d0 = 1e-3, weight_decay = 0.1 }, Adam8bit = { lr = 0.01 }, AdamW8bit = { lr = 0.01 },
+  Prodigy = { d0 = 1e-3, weight_decay = 0.1 },
+  Adafactor = { lr = 0.01, weight_decay = 0.1 }, Adam8bit = { lr = 0.01 }, AdamW8bit = { lr = 0.01 },
 }
 
 describe("optimizers on the device", function()

@@ -63,28 +63,55 @@ static void put_one(const PlArray *a, int64_t off, double v) {
   }
 }
 
-static void load(const PlArray *a, int64_t at, int64_t n, bool wide, void *out) {
-  if (a->contiguous && !wide) {
-    plk_load(PLK_CF32, out, n, a->data, a->dtype, at, 1, n, 1);
-    return;
+/* Elements from `at` on that lie at one distance from each other: n of them, at most `most`, from off on. */
+typedef struct Run {
+  int64_t off, stride, n;
+} Run;
+static Run run_at(const PlArray *a, int64_t at, int64_t most) {
+  Run r = {.off = at, .stride = 1, .n = most};
+  if (a->contiguous) return r;
+  r.off = 0;
+  for (int d = a->ndim - 1; d >= 0; d--) {
+    const int64_t i = at % a->shape[d];
+    at /= a->shape[d];
+    r.off += i * a->strides[d];
+    if (d < a->ndim - 1) continue;
+    r.stride = a->strides[d];
+    if (a->shape[d] - i < r.n) r.n = a->shape[d] - i;
   }
-  Walk w;
-  walk_start(&w, a, at);
-  for (int64_t i = 0; i < n; i++, walk_next(&w, a)) {
-    double v = get_one(a, w.off);
-    if (wide) ((double *)out)[i] = v;
-    else ((float *)out)[i] = (float)v;
+  return r;
+}
+
+/* The first of n elements to all of them. */
+static void repeat(void *to, int64_t n, bool wide) {
+  if (wide)
+    for (int64_t i = 1; i < n; i++) ((double *)to)[i] = ((double *)to)[0];
+  else
+    for (int64_t i = 1; i < n; i++) ((float *)to)[i] = ((float *)to)[0];
+}
+
+static void load(const PlArray *a, int64_t at, int64_t n, bool wide, void *out) {
+  const int64_t size = wide ? 8 : 4;
+  for (int64_t i = 0; i < n;) {
+    const Run r = run_at(a, at + i, n - i);
+    char *to = (char *)out + i * size;
+    if (r.stride == 1 && a->dtype == (wide ? PL_F64 : PL_F32)) {
+      memcpy(to, (const char *)a->data + r.off * size, (size_t)(r.n * size));
+    } else {
+      plk_load(wide ? PLK_CF64 : PLK_CF32, to, r.n, a->data, a->dtype, r.off, r.stride, r.stride ? r.n : 1, 1);
+      if (!r.stride) repeat(to, r.n, wide);
+    }
+    i += r.n;
   }
 }
 
 static void store(const PlArray *a, int64_t at, int64_t n, bool wide, const void *from) {
-  if (a->contiguous && !wide) {
-    plk_store(PLK_CF32, from, n, a->data, a->dtype, at, 1, n, 1);
-    return;
+  const int64_t size = wide ? 8 : 4;
+  for (int64_t i = 0; i < n;) {
+    const Run r = run_at(a, at + i, n - i);
+    plk_store(wide ? PLK_CF64 : PLK_CF32, (const char *)from + i * size, r.n, a->data, a->dtype, r.off, r.stride, r.n, 1);
+    i += r.n;
   }
-  Walk w;
-  walk_start(&w, a, at);
-  for (int64_t i = 0; i < n; i++, walk_next(&w, a)) put_one(a, w.off, wide ? ((const double *)from)[i] : (double)((const float *)from)[i]);
 }
 
 /* ---- the list as one long row ---------------------------------------------------------------------- */
@@ -398,14 +425,16 @@ static PlStatus run_sums(List *l, double *sums) {
   return s;
 }
 
-/* LAMB: the sums, then each parameter's step with its factor, which Ctrl-C does not part. */
-static PlStatus run_lamb(List *l, Rule *r, double *sums) {
+/* A rule of two passes: the sums, then each parameter's step with its factor, which Ctrl-C does not part. */
+static PlStatus run_twice(List *l, Rule *r, double *sums) {
+  const int rule = r->formula;
   PL_TRY(plk_poll());
   plk_interrupt_hold(1);
   PlStatus s = run_sums(l, sums);
-  for (int64_t g = 0; s == PL_OK && g < l->ngroup; g++) sums[g] = plk_optim_trust(r->f.number, sums[2 * g], sums[2 * g + 1]);
+  for (int64_t g = 0; s == PL_OK && g < l->ngroup; g++)
+    sums[g] = plk_optim_factor(rule, r->f.number, sums[2 * g], sums[2 * g + 1], column(l, g, 0)->numel);
   l->factor = sums;
-  pick_rule(r, PLK_OPTIM_LAMB_APPLY);
+  pick_rule(r, plk_optim_second(rule));
   if (s == PL_OK) s = list_write(l);
   plk_interrupt_hold(-1);
   return s;
@@ -432,7 +461,7 @@ PlStatus plk_cpu_optimizer_step(const PlkCall *call) {
     void *room = NULL;
     s = plk_scratch((size_t)(l.ngroup + 1) * 2 * sizeof(double), &room);
     double *sums = room;
-    if (s == PL_OK && rule == PLK_OPTIM_LAMB) s = run_lamb(&l, &r, sums);
+    if (s == PL_OK && plk_optim_second(rule) >= 0) s = run_twice(&l, &r, sums);
     else if (s == PL_OK) s = run_sums(&l, sums);
     if (s == PL_OK && plk_optim_sums_out(rule)) {
       double *out = call->in[n]->data;

@@ -20,6 +20,7 @@ struct Rule {
   int formula;            /* a PlkOptimRule */
   unsigned reads, writes; /* columns, a bit each */
   int64_t count;          /* of the step */
+  bool factor_of;         /* its sums become a factor */
   double number[PLK_OPTIM_MOST];
   const void *scale; /* one number on the device, or NULL: `factor` */
   int scale_dtype;
@@ -317,10 +318,10 @@ __global__ void step_strided(const __grid_constant__ Rule given, const Rule *liv
   }
 }
 
-/* One thread block a group: adds up its chunks, [first[g], first[g + 1]), in a fixed order. trust: the first sum becomes LAMB's
- * factor. */
+/* One thread block a group: adds up its chunks, [first[g], first[g + 1]), in a fixed order. Of a rule of two passes
+ * the first sum becomes the factor. */
 struct Firsts {
-  int64_t of[GROUPS + 1];
+  int64_t of[GROUPS + 1], numel[GROUPS];
 };
 __global__ void group_sums(const __grid_constant__ Rule given, const Rule *live, const __grid_constant__ Firsts first, const double *part,
                            double *sums) {
@@ -330,7 +331,8 @@ __global__ void group_sums(const __grid_constant__ Rule given, const Rule *live,
   double sum1 = 0, sum2 = 0;
   for (int64_t b = first.of[g] + threadIdx.x; b < first.of[g + 1]; b += blockDim.x) sum1 += part[2 * b], sum2 += part[2 * b + 1];
   put_sums(sum1, sum2, sums + 2 * g, room);
-  if (given.formula == PLK_OPTIM_LAMB && threadIdx.x == 0) sums[2 * g] = plk_optim_trust(rule.number, sums[2 * g], sums[2 * g + 1]);
+  if (given.factor_of && threadIdx.x == 0)
+    sums[2 * g] = plk_optim_factor(given.formula, rule.number, sums[2 * g], sums[2 * g + 1], first.numel[g]);
 }
 /* Adds those of all groups to out[0] and out[1]. */
 __global__ void join_sums(int64_t groups, const double *sums, double *out) {
@@ -350,10 +352,11 @@ struct Run {
 };
 
 /* Behind a launch that left its parts: `groups` of them, their chunks from first[0] … */
-static PlStatus sum_up(Run *run, int groups, const int64_t *first, int64_t before) {
+static PlStatus sum_up(Run *run, int groups, const int64_t *first, const Group *g, int64_t before) {
   Firsts f;
   if (!run->part) return PL_OK;
   memcpy(f.of, first, (size_t)(groups + 1) * sizeof *first);
+  for (int i = 0; i < groups; i++) f.numel[i] = g[i].numel;
   PLC_LAUNCH(group_sums, (unsigned)groups, PLC_BLOCK, 0, *run->r, run->live, f, (const double *)run->part, run->sums + 2 * before);
   run->part += 2 * first[groups];
   return PL_OK;
@@ -364,7 +367,7 @@ static PlStatus flush(Run *run, Groups *gs) {
     int64_t blocks = gs->first[gs->n], most = (int64_t)plc_processors() * 16;
     PLC_LAUNCH(step_groups, (unsigned)(blocks < most ? blocks : most), PLC_BLOCK, 0, *run->r, run->live, *gs, run->factor, run->part);
   }
-  if (gs->n) PL_TRY(sum_up(run, gs->n, gs->first, gs->before));
+  if (gs->n) PL_TRY(sum_up(run, gs->n, gs->first, gs->g, gs->before));
   gs->before += gs->n;
   gs->n = 0;
   return PL_OK;
@@ -433,7 +436,7 @@ static PlStatus run(const PlkCall *c, int ntensor, int k, Run now) {
       PLC_LAUNCH(step_strided, (unsigned)(chunks < most ? chunks : most), PLC_BLOCK, 0, *r, now.live, k, g, l,
                  now.factor ? now.factor + 2 * gs.before : NULL, now.part);
       const int64_t ends[2] = {0, chunks};
-      PL_TRY(sum_up(&now, 1, ends, gs.before));
+      PL_TRY(sum_up(&now, 1, ends, &g, gs.before));
       gs.before++;
       continue;
     }
@@ -488,6 +491,7 @@ static void rms_rule(const PlAttrs *a, void *out) {
 static void of_pass(Rule *r, int rule) {
   const PlkOptimRuleFacts facts = plk_optim_facts(rule);
   r->formula = rule, r->reads = facts.reads, r->writes = facts.writes;
+  r->factor_of = plk_optim_second(rule) >= 0;
 }
 
 static void formula_rule(const PlAttrs *a, void *out) {
@@ -525,7 +529,7 @@ static PlStatus join(int64_t groups, const double *sums, double *out) {
   return PL_OK;
 }
 
-/* A rule with sums: its pass; for LAMB another one with what they say of each parameter, else the sums go to the last tensor. */
+/* A rule with sums: its pass; for one of two passes another with what they say of each parameter, else the sums go to the last tensor. */
 static PlStatus with_sums(const PlkCall *c, int rule, Rule *r, const Rule *live) {
   const int k = (int)tensors_each(c->attrs), ntensor = c->nin - plk_optim_sums_out(rule), groups = ntensor / k;
   int64_t chunks = 0;
@@ -534,8 +538,8 @@ static PlStatus with_sums(const PlkCall *c, int rule, Rule *r, const Rule *live)
   PL_TRY(plc_scratch((size_t)(2 * chunks + 2 * groups + 1) * sizeof(double), &room));
   double *part = (double *)room, *sums = part + 2 * chunks;
   PlStatus s = run(c, ntensor, k, Run{r, live, NULL, part, sums});
-  if (s == PL_OK && rule == PLK_OPTIM_LAMB) {
-    of_pass(r, PLK_OPTIM_LAMB_APPLY);
+  if (s == PL_OK && plk_optim_second(rule) >= 0) {
+    of_pass(r, plk_optim_second(rule));
     s = run(c, ntensor, k, Run{r, live, sums, NULL, NULL});
   } else if (s == PL_OK) {
     s = join(groups, sums, (double *)c->in[ntensor]->data);

@@ -6,7 +6,8 @@ local check = require("perilune.optim.optimizer").check
 local simple = require "perilune.optim.simple"
 
 local decay, zeros, toward = simple.decay, simple.zeros, simple.toward
-local max, min, sqrt = math.max, math.min, math.sqrt
+local min, sqrt = math.min, math.sqrt
+local step = T.core.op.optimizer_step
 local out = {}
 
 local function positive(v) return type(v) == "number" and v > 0 and v < math.huge or "a finite number > 0" end
@@ -43,22 +44,20 @@ out.Adafactor = simple.define("Adafactor", 1e-2, {
   function(p, g, s, t, group)
     local w = t ^ group.beta2_decay
     local eps1 = group.eps[1] or spacing[p:dtype()]
-    local size = sqrt(p:numel())
-    local alpha = max(group.eps[2], p:norm():item() / size) * min(group.lr, 1 / sqrt(t))
-    if group.weight_decay ~= 0 then p:mul_(1 - group.lr * group.weight_decay) end
-    local square = g * g
-    local estimate
-    if s.row_var then
-      toward(s.row_var, square:mean(-1, { keepdim = true }), w)
-      toward(s.col_var, square:mean(-2, { keepdim = true }), w)
-      estimate = s.row_var:matmul(s.col_var) / s.row_var:mean(-2, { keepdim = true }):clamp { min = eps1 }
+    local rows, columns = s.row_var, s.col_var
+    if rows then
+      local function mean_square(d) return g:norm(2, d, { keepdim = true }):square():div_(g:size(d)) end
+      toward(rows, mean_square(-1), w)
+      toward(s.col_var, mean_square(-2), w)
+      rows = (rows / rows:mean(-2, { keepdim = true }):clamp { min = eps1 }):expand_as(p)
+      columns = columns:expand_as(p)
     else
-      toward(s.variance, square, w)
-      estimate = s.variance
+      toward(s.variance, g * g, w)
+      rows, columns = s.variance, T.ones({}, { dtype = p:dtype(), device = p:device() }):expand_as(p)
     end
-    local step = estimate:clamp({ min = eps1 * eps1 }):rsqrt():mul_(g)
-    local scale = max(1, step:norm():item() / (size * group.d))
-    p:sub_(step * (alpha / scale))
+    local keep, rate = 1 - group.lr * group.weight_decay, min(group.lr, 1 / sqrt(t))
+    step({ p, g, rows, columns },
+      { k = 4, rule = "adafactor", numbers = { eps1 * eps1, keep, rate, group.eps[2], group.d } })
   end, true)
 
 out.Adafactor.own_shapes = true -- its state is smaller than the parameters
