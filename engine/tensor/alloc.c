@@ -141,6 +141,12 @@ static Block *arena_block(size_t total) {
 #endif
 }
 
+#ifdef PL_ASAN /* it sees the ends of a block where nothing is mapped beside it */
+static void *cut(size_t total) {
+  (void)total;
+  return NULL;
+}
+#else
 /* `total` bytes of addresses from a border of huge pages on, or NULL. Nothing is touched yet, so no memory is taken. */
 static char *huge_range(size_t total) {
 #ifdef MADV_HUGEPAGE
@@ -161,10 +167,6 @@ static char *huge_range(size_t total) {
  * where all of that page's addresses are there already. Blocks mapped one by one were half made of small pages. Cut ranges end
  * with their blocks, which munmap takes back one by one. */
 static void *cut(size_t total) {
-#ifdef PL_ASAN /* it sees a block's ends where nothing is mapped beside it */
-  (void)total;
-  return NULL;
-#else
   if (pl_block_bytes[0] + (int64_t)total < SMALL) return NULL;
   if (total > CHUNK / 2) return huge_range(total);
   if (total > (size_t)(bins.chunk_end - bins.chunk)) {
@@ -176,8 +178,8 @@ static void *cut(size_t total) {
   void *p = bins.chunk;
   bins.chunk += total;
   return p;
-#endif
 }
+#endif
 
 static Block *system_block(size_t total) {
   if (total < MAP_MIN) {
