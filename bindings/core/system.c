@@ -175,6 +175,17 @@ static int s_hold(lua_State *L) {
   return 1;
 }
 
+/* interruptible(f, …) → what pcall(f, …) returns; while f runs, a hold around it does not hold */
+static int s_interruptible(lua_State *L) {
+  luaL_checkany(L, 1);
+  plk_interrupt_hold(-1);
+  const int status = lua_pcall(L, lua_gettop(L) - 1, LUA_MULTRET, 0);
+  plk_interrupt_hold(1);
+  lua_pushboolean(L, status == LUA_OK);
+  lua_insert(L, 1);
+  return lua_gettop(L);
+}
+
 static void set_host(void) {
   static const PlkHost host = {pl_scratch_alloc, pl_scratch_free};
   plk_set_host(&host);
@@ -198,6 +209,7 @@ void l_system_register(lua_State *L) {
                                        {"set_rng_state", s_set_rng},
                                        {"top_level", s_ambient_level},
                                        {"hold_interrupts", s_hold},
+                                       {"interruptible", s_interruptible},
                                        {NULL, NULL}};
   static pthread_once_t once = PTHREAD_ONCE_INIT; /* states in several threads may load the module at once */
   pthread_once(&once, set_host);

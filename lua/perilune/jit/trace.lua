@@ -151,10 +151,8 @@ local function compile(self, t)
   end
 end
 
---- trace(jit, args, its tensors, { t = it once there is one }) → the trace, or nil, the error object, what the function
--- could see before, and whether it is one that a graph cannot stand for while the script itself can still run.
-local trace
-function trace(self, args, tensors, unless)
+-- One attempt of trace, below. t.stale: what the function has said since makes it void; another is to be made.
+local function attempt(self, args, tensors, unless)
   local ir = core.graph_new(self.opts.unsafe_math)
   local t = { ir = ir, live = {}, deferred = {}, again = {}, grad = core.grad_mode() }
   if unless then unless.t = t end
@@ -166,7 +164,7 @@ function trace(self, args, tensors, unless)
   core.jit_enter(ir, self.opts.mirror, a.inputs)
   core.jit_refused(false)
   local outer, outside = optimizers.enter(t), again.enter(t)
-  local res = table.pack(pcall(self.f, table.unpack(a.symbolic, 1, args.n)))
+  local res = table.pack(core.interruptible(self.f, table.unpack(a.symbolic, 1, args.n)))
   optimizers.enter(outer)
   again.enter(outside)
   guards.put_back(seen)
@@ -174,11 +172,11 @@ function trace(self, args, tensors, unless)
   if ok and t.stale then
     core.jit_abort(ir)
     optimizers.undo(t, true)
-    return trace(self, args, tensors, unless)
+    return t
   end
   if ok then
     ok, err = pcall(finish, self, t, a, args, seen, table.pack(table.unpack(res, 2, res.n)))
-    if ok then ok, err = pcall(compile, self, t) end
+    if ok then ok, err = core.interruptible(compile, self, t) end
   end
   if not ok then
     local refused = core.jit_refused()
@@ -188,6 +186,17 @@ function trace(self, args, tensors, unless)
   end
   t.guards = guards.take(self.root, args, args.n) -- after it ran: what it made lazily is there now
   return t
+end
+
+--- trace(jit, args, its tensors, { t = it once there is one }) → the trace, or nil, the error object, what the function
+-- could see before, and whether it is one that a graph cannot stand for while the script itself can still run. Ctrl-C
+-- stops the function and the planner, and waits for the rest: what a trace opens is closed.
+local function trace(self, args, tensors, unless)
+  local _ <close> = core.hold_interrupts()
+  while true do
+    local t, err, seen, refused = attempt(self, args, tensors, unless)
+    if not (t and t.stale) then return t, err, seen, refused end
+  end
 end
 
 --- resize(jit, a trace, tensors of other sizes) → the trace that there would be for them, planned; or nil, why that is
