@@ -29,8 +29,12 @@ typedef struct Cursor {
 
 static PlStatus bad(const Cursor *c, const char *why) { return pl_file_bad(c->path, "malformed npy header: %s", why); }
 
-static bool accept(Cursor *c, char ch) {
+static void skip_blanks(Cursor *c) {
   while (c->p < c->end && (*c->p == ' ' || *c->p == '\n' || *c->p == '\t')) c->p++;
+}
+
+static bool accept(Cursor *c, char ch) {
+  skip_blanks(c);
   if (c->p >= c->end || *c->p != ch) return false;
   c->p++;
   return true;
@@ -50,26 +54,30 @@ static PlStatus word(Cursor *c, const char **s, size_t *n) {
 
 static bool keyword(Cursor *c, const char *text) {
   size_t n = strlen(text);
-  (void)accept(c, '\0'); /* skips blanks */
+  skip_blanks(c);
   if ((size_t)(c->end - c->p) < n || memcmp(c->p, text, n) != 0) return false;
   c->p += n;
   return true;
 }
 
+/* A tuple as Python writes it: (), (3,), (3, 4) or (3, 4,). */
 static PlStatus shape(Cursor *c, Header *h) {
+  bool comma = true; /* before the next size */
   if (!accept(c, '(')) return bad(c, "shape must be a tuple");
   while (!accept(c, ')')) {
     int64_t v = 0;
-    (void)accept(c, '\0');
+    skip_blanks(c);
+    if (!comma) return bad(c, "',' or ')' was due");
     if (c->p >= c->end || *c->p < '0' || *c->p > '9') return bad(c, "a size was due");
+    if (*c->p == '0' && c->p + 1 < c->end && c->p[1] >= '0' && c->p[1] <= '9') return bad(c, "a size begins with 0");
     for (; c->p < c->end && *c->p >= '0' && *c->p <= '9'; c->p++)
       if (__builtin_mul_overflow(v, 10, &v) || __builtin_add_overflow(v, *c->p - '0', &v)) return bad(c, "a size overflows");
     if (c->p < c->end && *c->p == 'L') c->p++; /* Python 2 */
     if (h->ndim == PL_MAX_DIM) return bad(c, "more than 16 dimensions");
     h->shape[h->ndim++] = v;
-    if (!accept(c, ',') && !(c->p < c->end && (*c->p == ')' || *c->p == ' '))) return bad(c, "',' or ')' was due");
+    comma = accept(c, ',');
   }
-  return PL_OK;
+  return h->ndim == 1 && !comma ? bad(c, "shape must be a tuple: (n,), not (n)") : PL_OK;
 }
 
 static PlStatus entry(Cursor *c, Header *h) {
@@ -91,6 +99,7 @@ static PlStatus entry(Cursor *c, Header *h) {
   }
   if (accept(c, '[')) return pl_file_code(pl_fail(PL_ERR_UNSUPPORTED, "%s: structured arrays are not supported", c->path));
   PL_TRY(word(c, &s, &len));
+  if (memchr(s, '\0', len)) return bad(c, "a NUL in descr");
   if (len >= sizeof h->descr) len = sizeof h->descr - 1;
   memcpy(h->descr, s, len);
   h->descr[len] = '\0';
@@ -121,7 +130,7 @@ static PlStatus parse(Cursor *c, Header *h) {
     PL_TRY(entry(c, h));
     if (!accept(c, ',') && !(c->p < c->end && *c->p == '}')) return bad(c, "',' or '}' was due");
   }
-  (void)accept(c, '\0');
+  skip_blanks(c);
   if (c->p != c->end) return bad(c, "text behind the dictionary");
   if (h->seen != 7) return bad(c, "descr, fortran_order and shape are due");
   return dtype_of(c, h);
@@ -131,7 +140,7 @@ static PlStatus read_header(PlStream *s, Header *h) {
   unsigned char fix[12];
   PL_TRY(pl_stream_take(s, fix, PREFIX));
   if (memcmp(fix, "\x93NUMPY", 6) != 0) return pl_file_bad(s->path, "not an npy file (it must begin with \\x93NUMPY)");
-  if (fix[6] < 1 || fix[6] > 3) return pl_file_bad(s->path, "npy version %d; 1 to 3 are known", fix[6]);
+  if (fix[6] < 1 || fix[6] > 3 || fix[7] != 0) return pl_file_bad(s->path, "npy version %d.%d; 1.0, 2.0 and 3.0 are known", fix[6], fix[7]);
   size_t nlen = fix[6] == 1 ? 2 : 4, n = 0;
   PL_TRY(pl_stream_take(s, fix, nlen));
   for (size_t i = 0; i < nlen; i++) n |= (size_t)fix[i] << (8 * i);

@@ -26,11 +26,9 @@ const char *pl_npz_name(const PlNpz *z, int64_t i, size_t *len) {
 
 PlStatus pl_npz_read(PlNpz *z, int64_t i, PlTensor **out) {
   const PlZipMember *m = &z->member[i];
-  int64_t at;
   PlTensor *t = NULL;
-  PL_TRY(pl_zip_place(z, m, &at));
   PlStream s;
-  PL_TRY(pl_stream_begin(&s, z->path, z->fd, at, at + m->packed, m->method == PL_ZIP_STORED ? PL_PLAIN : PL_DEFLATE));
+  PL_TRY(pl_stream_begin(&s, z->path, z->fd, m->data_at, m->data_at + m->packed, m->method == PL_ZIP_STORED ? PL_PLAIN : PL_DEFLATE));
   s.want_crc = true;
   PlStatus st = pl_npy_read(&s, &t, m->size);
   if (st == PL_ERR_FORMAT) { /* which of them it is */

@@ -52,10 +52,8 @@ static PlStatus check_archive(PlPt *t) {
                                   t->path));
   const PlZipMember *order = find(t, "byteorder", 9);
   char text[8] = {0};
-  int64_t at;
   if (!order) return PL_OK;
-  PL_TRY(pl_zip_place(t->zip, order, &at));
-  if (order->size < (int64_t)sizeof text) PL_TRY(pl_file_read_at(t->fd, t->path, text, (size_t)order->size, at));
+  if (order->size < (int64_t)sizeof text) PL_TRY(pl_file_read_at(t->fd, t->path, text, (size_t)order->size, order->data_at));
   if (strcmp(text, "big") != 0 && strcmp(text, "little") != 0) return pl_file_bad(t->path, "byteorder is neither little nor big");
   t->swap = (strcmp(text, "big") == 0) != PL_BIG_ENDIAN;
   return PL_OK;
@@ -116,7 +114,7 @@ bool pl_pt_is_zip(const PlPt *t) { return t->zip != NULL; }
 PlStatus pl_pt_begin(PlPt *t, int64_t at, PlPickle **pickle) {
   int64_t end = t->size;
   if (t->zip) {
-    PL_TRY(pl_zip_place(t->zip, t->pickle, &at));
+    at = t->pickle->data_at;
     end = at + t->pickle->size;
   }
   pl_pickle_release(t->open);
@@ -138,7 +136,8 @@ static PlStatus find_storage(const PlPt *t, const char *key, size_t nkey, int64_
   if (m->size != bytes)
     return pl_file_bad(t->path, "storage '%.*s' has %lld bytes where its tensors need %lld", show, key, (long long)m->size,
                        (long long)bytes);
-  return pl_zip_place(t->zip, m, at);
+  *at = m->data_at;
+  return PL_OK;
 }
 
 /* In the old format the count of elements is in front of them. */

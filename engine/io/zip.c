@@ -18,19 +18,28 @@ static uint64_t le(const unsigned char *p, int n) {
 
 /* ---- the end record ----------------------------------------------------------------------------------------------- */
 
-static PlStatus read_end64(PlZip *z, int64_t end_at, uint64_t *n, uint64_t *size, uint64_t *at) {
+/* end_at: where the directory must end, in front of its end records. */
+static PlStatus read_end64(PlZip *z, int64_t *end_at, uint64_t *n, uint64_t *size, uint64_t *at) {
   unsigned char b[EOCD64];
-  if (end_at < LOCATOR) return pl_file_bad(z->path, "malformed zip: no 64-bit locator");
-  PL_TRY(pl_file_read_at(z->fd, z->path, b, LOCATOR, end_at - LOCATOR));
+  if (*end_at < LOCATOR) return pl_file_bad(z->path, "malformed zip: no 64-bit locator");
+  PL_TRY(pl_file_read_at(z->fd, z->path, b, LOCATOR, *end_at - LOCATOR));
   uint64_t where = le(b + 8, 8);
-  if (le(b, 4) != 0x07064b50 || where > (uint64_t)(end_at - LOCATOR) || (uint64_t)end_at - LOCATOR - where < EOCD64)
+  if (le(b, 4) != 0x07064b50 || where > (uint64_t)(*end_at - LOCATOR) || (uint64_t)*end_at - LOCATOR - where < EOCD64)
     return pl_file_bad(z->path, "malformed zip: no 64-bit locator");
   PL_TRY(pl_file_read_at(z->fd, z->path, b, EOCD64, (int64_t)where));
   if (le(b, 4) != 0x06064b50) return pl_file_bad(z->path, "malformed zip: no 64-bit end record");
   *n = le(b + 32, 8);
   *size = le(b + 40, 8);
   *at = le(b + 48, 8);
+  *end_at = (int64_t)where;
   return PL_OK;
+}
+
+/* Behind the directory are its end records, nothing else; that of 64 bits may be there without need. */
+static PlStatus end64_follows(const PlZip *z, int64_t at) {
+  unsigned char b[4];
+  PL_TRY(pl_file_read_at(z->fd, z->path, b, 4, at));
+  return le(b, 4) == 0x06064b50 ? PL_OK : pl_file_bad(z->path, "malformed zip: the directory does not end before its end record");
 }
 
 /* Finds the end record behind at most 64 KiB of comment, and the directory through it. */
@@ -44,18 +53,21 @@ static PlStatus read_end(PlZip *z) {
   for (i = room - EOCD; st == PL_OK && i >= 0; i--)
     if (le(b + i, 4) == 0x06054b50 && i + EOCD + (int64_t)le(b + i + 20, 2) == room) break;
   if (st == PL_OK && i < 0) st = pl_file_bad(z->path, "not a zip archive, or its end is missing");
-  uint64_t n = 0, size = 0, at = 0;
+  uint64_t n = 0, size = 0, at = 0, here = 0;
   int64_t end_at = z->size - room + i;
   if (st == PL_OK) {
+    here = le(b + i + 8, 2);
     n = le(b + i + 10, 2);
+    if (here != n) st = pl_file_bad(z->path, "malformed zip: %d of %d members are in this file", (int)here, (int)n);
     size = le(b + i + 12, 4);
     at = le(b + i + 16, 4);
-    if (n == 0xffff || size == 0xffffffff || at == 0xffffffff) st = read_end64(z, end_at, &n, &size, &at);
+    if (st == PL_OK && (n == 0xffff || size == 0xffffffff || at == 0xffffffff)) st = read_end64(z, &end_at, &n, &size, &at);
   }
   plk_scratch_free(mem);
   PL_TRY(st);
   if (at > (uint64_t)end_at || size > (uint64_t)end_at - at || n > size / CENTRAL)
     return pl_file_bad(z->path, "malformed zip: the directory does not fit the file");
+  if (size != (uint64_t)end_at - at) PL_TRY(end64_follows(z, (int64_t)(at + size)));
   z->n = (int64_t)n;
   z->dir_at = (int64_t)at;
   z->dir_size = (int64_t)size;
@@ -148,6 +160,30 @@ const PlZipMember *pl_zip_find(const PlZip *z, const char *name, size_t n) {
   return found ? *found : NULL;
 }
 
+static PlStatus same_name(const PlZip *z, const PlZipMember *m) {
+  void *mem;
+  if (m->len == 0) return PL_OK;
+  PL_TRY(pl_file_code(plk_scratch(m->len, &mem)));
+  PlStatus st = pl_file_read_at(z->fd, z->path, mem, m->len, m->at + LOCAL);
+  const bool same = st == PL_OK && memcmp(mem, m->name, m->len) == 0;
+  plk_scratch_free(mem);
+  PL_TRY(st);
+  return same ? PL_OK
+              : pl_file_bad(z->path, "malformed zip: '%.*s' has another name where its bytes are", (int)(m->len < 80 ? m->len : 80),
+                            m->name);
+}
+
+/* The local header repeats name, method and sizes. A reader that goes by it would find another file where they differ; sizes
+ * may be missing there. Sets where the member's bytes begin. */
+static PlStatus read_local(const PlZip *z, PlZipMember *m) {
+  unsigned char b[LOCAL];
+  PL_TRY(pl_file_read_at(z->fd, z->path, b, LOCAL, m->at));
+  m->data_at = m->at + LOCAL + (int64_t)le(b + 26, 2) + (int64_t)le(b + 28, 2);
+  if (le(b, 4) != 0x04034b50 || m->data_at > z->dir_at - m->packed || le(b + 8, 2) != (uint64_t)m->method || le(b + 26, 2) != m->len)
+    return pl_file_bad(z->path, "malformed zip: no member where the directory says");
+  return same_name(z, m);
+}
+
 static PlStatus read_directory(PlZip *z) {
   void *mem;
   PL_TRY(read_end(z));
@@ -160,7 +196,9 @@ static PlStatus read_directory(PlZip *z) {
   const unsigned char *at = z->dir;
   size_t left = (size_t)z->dir_size;
   for (int64_t i = 0; i < z->n; i++) PL_TRY(read_member(z, &at, &left, &z->member[i]));
+  if (left) return pl_file_bad(z->path, "malformed zip: its end record says %lld members, the directory has more", (long long)z->n);
   if (z->n > 0) PL_TRY(check_members(z, z->member));
+  for (int64_t i = 0; i < z->n; i++) PL_TRY(read_local(z, &z->member[i]));
   for (int64_t i = 0; i < z->n; i++) z->by_name[i] = &z->member[i];
   if (z->n > 0) qsort((void *)z->by_name, (size_t)z->n, sizeof *z->by_name, pointer_by_name);
   return PL_OK;
@@ -197,14 +235,4 @@ void pl_zip_release(PlZip *z) {
   plk_scratch_free(z->member);
   free(z->path);
   free(z);
-}
-
-/* The local header repeats name and sizes; only the length of its variable part is taken from it. */
-PlStatus pl_zip_place(const PlZip *z, const PlZipMember *m, int64_t *at) {
-  unsigned char b[LOCAL];
-  PL_TRY(pl_file_read_at(z->fd, z->path, b, LOCAL, m->at));
-  *at = m->at + LOCAL + (int64_t)le(b + 26, 2) + (int64_t)le(b + 28, 2);
-  if (le(b, 4) != 0x04034b50 || *at > z->dir_at - m->packed)
-    return pl_file_bad(z->path, "malformed zip: no member where the directory says");
-  return PL_OK;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * Zip archives, read: what npz and PyTorch's files are. Members are stored or deflated. Only the central directory is believed,
- * and only as far as the file's size allows; members may not overlap, so that all of them together are no more than the
- * file. */
+ * Zip archives, read: what npz and PyTorch's files are. Members are stored or deflated. The central directory is believed as
+ * far as the file's size allows and the header in front of each member agrees; members may not overlap, so that all of them
+ * together are no more than the file. */
 #ifndef PL_ENGINE_IO_ZIP_H
 #define PL_ENGINE_IO_ZIP_H
 
@@ -15,6 +15,7 @@ typedef struct PlZipMember {
   int method;
   uint32_t crc;
   int64_t packed, size, at; /* bytes in the file, unpacked; the local header's place */
+  int64_t data_at;          /* where the `packed` bytes begin */
 } PlZipMember;
 
 typedef struct PlZip {
@@ -28,13 +29,11 @@ typedef struct PlZip {
   int64_t n;
 } PlZip;
 
-/* Opens an archive and checks its directory; FORMAT if its members are more than max_bytes. Errors: IO, FORMAT, OOM, UNSUPPORTED
+/* Opens an archive and checks its directory and the headers of all members; FORMAT if its members are more than max_bytes. Errors: IO, FORMAT, OOM, UNSUPPORTED
  * (encrypted, other methods). */
 PlStatus pl_zip_open(PlZip **out, const char *path, int64_t max_bytes);
 void pl_zip_release(PlZip *z);
 /* The member of that name; NULL for none. */
 const PlZipMember *pl_zip_find(const PlZip *z, const char *name, size_t n);
-/* Where a member's bytes begin; `packed` of them are there. */
-PlStatus pl_zip_place(const PlZip *z, const PlZipMember *m, int64_t *at);
 
 #endif

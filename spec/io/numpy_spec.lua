@@ -94,12 +94,19 @@ describe("npy", function()
     refused("format", "not an npy file", "\0\0\8\1aaaaaaaaaaaa")
     refused("format", "ends early", "\x93NUMPY\1\0\255\255")
     refused("format", "npy version 9", npy(good, "12345678", 9))
+    refused("format", "npy version 1.2", (npy(good, "12345678"):gsub("^(.......).", "%1\2")))
+    refused("format", "behind the dictionary", npy(good .. "\0", "12345678"))
+    refused("format", "a size was due", npy(good:gsub("%(2", "(\0" .. "2"), "12345678"))
+    refused("format", "a NUL in descr", npy(good:gsub("<f4", "<f4\0"), "12345678"))
+    refused("format", "a tuple: (n,)", npy(good:gsub("2,", "2"), "12345678"))
+    refused("format", "',' or ')' was due", npy(good:gsub("2,", "1 2"), "12345678"))
+    refused("format", "begins with 0", npy(good:gsub("2,", "02,"), "12345678"))
     refused("format", "holds", "x", function(p) return nil, p .. " holds", "format" end)
     refused("format", "truncated", npy(good, "1234567"))
     refused("format", "1 bytes more", npy(good, "123456789"))
     refused("format", "sizes overflow", npy(good:gsub("2,", "4611686018427387904, 4611686018427387904"), ""))
     refused("format", "a size overflows", npy(good:gsub("2,", "99999999999999999999"), ""))
-    refused("format", "truncated", npy(good:gsub("2,", "1000000000000"), "1234"))
+    refused("format", "truncated", npy(good:gsub("2,", "1000000000000,"), "1234"))
     refused("format", "more than 16 dimensions", npy(good:gsub("2,", ("1,"):rep(17)), "1234"))
     refused("format", "a size was due", npy(good:gsub("2,", "-2,"), "12345678"))
     refused("format", "once each", npy(good:gsub("'shape'", "'descr'"), "12345678"))
@@ -164,6 +171,31 @@ describe("npz", function()
     local z, message = T.load_npz(path, { max_bytes = 10 })
     assert.is_nil(z)
     assert.truthy(message:find("max_bytes = 10", 1, true))
+  end)
+
+  -- A reader that goes by the directory and one that goes by what is in front of the members must see the same files.
+  it("is the same arrays or refused, whatever byte of its headers is another", function()
+    local two = npy("{'descr': '<f4', 'fortran_order': False, 'shape': (1,), }", string.pack("<f", 7))
+    local good = zip { { "a.npy", one }, { "b.npy", two } }
+    local data, tried, taken = { good:find(one, 1, true) }, 0, 0
+    local more = { good:find(two, 1, true) }
+    for at = 1, #good do
+      local inside = at >= data[1] and at <= data[2] or at >= more[1] and at <= more[2] -- the checksum's matter
+      for _, with in ipairs { 0, 1, 0x20, 0xff } do
+        local byte = string.char(good:byte(at) ~ (with == 0 and good:byte(at) or with))
+        if not inside and byte ~= good:sub(at, at) then
+          tried = tried + 1
+          write(good:sub(1, at - 1) .. byte .. good:sub(at + 1))
+          local z = T.load_npz(path)
+          if z then
+            taken = taken + 1
+            assert.same({ 5 }, z.a and z.a:totable(), ("byte %d, %d"):format(at, with))
+            assert.same({ 7 }, z.b and z.b:totable(), ("byte %d, %d"):format(at, with))
+          end
+        end
+      end
+    end
+    assert.is_true(tried > 600 and taken > 50 and taken < tried // 2, ("%d of %d"):format(taken, tried))
   end)
 
   it("is read from archives with fields of 64 bits, whatever is damaged", function()

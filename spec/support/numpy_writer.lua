@@ -30,7 +30,7 @@ local function zip(members, wide)
       extra = string.pack("<I2s2I2s2", 0x7777, "odd", 1, string.pack("<i8i8i8", size, packed, place))
       packed, size, place = 0xffffffff, 0xffffffff, 0xffffffff
     end
-    out[#out + 1] = string.pack("<I4I2I2I2I2I2I4I4I4I2I2", 0x04034b50, 20, 0, 0, 0, 0, crc, #body, #body,
+    out[#out + 1] = string.pack("<I4I2I2I2I2I2I4I4I4I2I2", 0x04034b50, 20, 0, x.method or 0, 0, 0, crc, #body, #body,
       #name, 0) .. name .. body
     dir[#dir + 1] = string.pack("<I4I2I2I2I2I2I2I4I4I4I2I2I2I2I2I4I4", 0x02014b50, 20, 20, x.flags or 0, x.method or 0,
       0, 0, crc, packed, size, #name, #extra, 0, 0, 0, 0, place) .. name .. extra
