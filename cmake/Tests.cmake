@@ -64,6 +64,9 @@ foreach(file ${link_src})
                         RUNTIME_OUTPUT_DIRECTORY "${out}/spec")
   pl_test(link_${name} unit 120 "$<TARGET_FILE:link_${name}>")
   pl_needs(link_${name} link_${name})
+  if(name MATCHES "^(fork|team|threads)$")
+    set_property(TEST link_${name} APPEND PROPERTY LABELS tsan)
+  endif()
 endforeach()
 
 # ---- CUDA: what its libraries say without a GPU; counted as skipped where they are not there ---------------
@@ -170,7 +173,7 @@ if(PL_BUSTED AND runner)
       if(name STREQUAL "cmake/install")
         set_property(TEST "spec/${name}" APPEND PROPERTY RESOURCE_LOCK build) # it runs targets
       endif()
-      if(name MATCHES "^(kernels/threads|data/.*|http/.*|call/reliability|autograd/vmap|nn/(attention|functional|recurrent)|optim/optimizers|ops/(random|values))$")
+      if(name MATCHES "^(kernels/threads|data/.*|http/.*|distributed/.*|command/kernel.*|lua/states|call/reliability|autograd/vmap|jit/call|graph/run|nn/(attention|functional|recurrent)|optim/optimizers|ops/(random|values))$")
         set_property(TEST "spec/${name}" APPEND PROPERTY LABELS tsan) # where threads meet; see ./setup tsan
       endif()
       if(name MATCHES "^fuzz/(scripts|hostile|programs|readers)$")

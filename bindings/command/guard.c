@@ -3,6 +3,7 @@
 #include "bindings/command/guard.h"
 
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,13 +15,13 @@
 /* Globals, because a signal handler gets no argument. */
 static lua_State *volatile running;
 static volatile sig_atomic_t presses_left;
-static volatile sig_atomic_t pressed; /* how often during the last call */
+static atomic_int pressed; /* never set back: another thread may compare what it saw, whatever calls began since */
 static bool (*interrupt_kernels)(bool on);
 static RunningCoroutine *coroutine; /* NULL: nobody tracks coroutines */
 
 void *guard_slot(void) { return (void *)&interrupt_kernels; }
 
-int guard_interrupted(void) { return pressed; }
+int guard_interrupted(void) { return atomic_load(&pressed); }
 
 static void tell_kernels(bool on) {
   if (interrupt_kernels) interrupt_kernels(on);
@@ -40,7 +41,7 @@ static void interrupt_hook(lua_State *L, lua_Debug *ar) {
 
 /* The next instruction of the script raises; kernels stop at their next poll. */
 static void on_interrupt(int sig) {
-  pressed++;
+  atomic_fetch_add(&pressed, 1);
   if (--presses_left <= 0) signal(sig, SIG_DFL);
   tell_kernels(true);
   lua_State *at = running;
@@ -78,7 +79,6 @@ int guard_call(lua_State *L, int nargs, int nresults, int handler, int presses, 
     coroutine->at = NULL;
   }
   presses_left = presses;
-  pressed = 0;
   sigaction(SIGINT, &action, &before);
   int status = lua_pcall(L, nargs, nresults, handler);
   sigaction(SIGINT, &before, NULL);

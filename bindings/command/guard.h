@@ -13,7 +13,7 @@ void *guard_slot(void);
  * unanswered, ends the process. flags: of sigaction, 0 or SA_RESTART. Restores what SIGINT did before. */
 int guard_call(lua_State *L, int nargs, int nresults, int handler, int presses, int flags);
 
-/* How often did Ctrl-C come during the last guard_call? */
+/* How often did Ctrl-C come during guard_calls, all of them? Any thread may ask. */
 int guard_interrupted(void);
 
 /* The message on top, a string, with a hint behind it where Lua names a fault and perilune knows what is meant. */

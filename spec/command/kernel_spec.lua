@@ -5,6 +5,8 @@ local kernels = require "spec.command.kernel_client"
 local term = require "spec.support.terminal"
 
 local lacking = kernels.missing()
+-- ThreadSanitizer keeps a signal until the thread calls the system, which a loop in Lua never does.
+local kept_back = (os.getenv "PERILUNE_SANITIZE" or "") == "thread" and "ThreadSanitizer keeps signals from loops"
 
 describe("the Jupyter kernel", function()
   if lacking then return it("is built", function() pending(lacking) end) end
@@ -184,6 +186,7 @@ describe("the Jupyter kernel", function()
 
     for name, how in pairs { message = message, signal = signal } do
       it("by " .. name .. " stop loops, kernels of the engine and waiting", function()
+        if kept_back then return pending(kept_back) end
         k:run "kept = 12"
         interrupted("while true do end", how)
         interrupted("coroutine.wrap(function() while true do end end)()", how)
@@ -203,6 +206,7 @@ describe("the Jupyter kernel", function()
     end)
 
     it("come again where the cell has caught them", function()
+      if kept_back then return pending(kept_back) end
       k:run "kept = 12"
       k.published = {}
       local id = k:send("shell", "execute_request",

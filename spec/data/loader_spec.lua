@@ -206,6 +206,26 @@ describe("workers", function()
     end)
   end)
 
+  it("that would end the program are errors, and no batch is lost", function()
+    for _, what in ipairs { "exit in get", "exit in worker_init", "exit in collate" } do
+      local function leave(where) if what == "exit in " .. where then os.exit(0) end end
+      local loader = data.DataLoader(data.Dataset { len = 6, get = function(_, i)
+        if i == 5 then leave "get" end
+        return i
+      end }, { workers = 2, batch_size = 2, worker_init = function() leave "worker_init" end,
+        collate = function(samples)
+          leave "collate"
+          return T.tensor(samples)
+        end })
+      local got = {}
+      fails("os.exit in a worker would end the whole program", function()
+        for b in loader do got[#got + 1] = b:get(1) end
+      end)
+      assert.same(what == "exit in get" and { 1, 3 } or {}, got)
+      loader:close()
+    end
+  end)
+
   it("survive loops that are left, nested loops, closing and collecting", function()
     local function body()
       local loader = data.DataLoader(noisy(40), { workers = 2, batch_size = 2, prefetch = 3, seed = 1 })

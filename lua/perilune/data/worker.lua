@@ -15,6 +15,11 @@ local function explain(message, job)
   return text
 end
 
+-- A worker is a thread: this would end the training, too, without a word.
+os.exit = function() -- luacheck: ignore 122
+  error("os.exit in a worker would end the whole program; call error, which ends the loop over the loader", 2)
+end
+
 return function(index, text, tensors)
   T.set_grad_enabled(false)
   local setup = pack.unpack(text, tensors)
