@@ -233,7 +233,8 @@ static PlStatus take_entry(Cursor *c, PlEntry *e) {
 static PlStatus skip_metadata(Cursor *c, PlHeader *h) {
   const char *s;
   size_t n;
-  if (h->meta_at) return bad(c, "__metadata__ appears twice");
+  if (h->meta_seen) return bad(c, "__metadata__ appears twice");
+  h->meta_seen = true;
   PL_TRY(expect(c, '{'));
   if (accept(c, '}')) return PL_OK;
   h->meta_at = (size_t)(c->p - c->text);
@@ -301,6 +302,7 @@ PlStatus pl_header_parse(PlHeader *h, const char *path, int64_t data) {
   h->entry = mem;
   h->n = 0;
   h->meta_at = 0;
+  h->meta_seen = false;
   if (!accept(&c, '{')) return bad(&c, "it must begin with '{'");
   if (!accept(&c, '}')) {
     do {

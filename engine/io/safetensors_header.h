@@ -21,6 +21,7 @@ typedef struct PlHeader {
   PlEntry *entry; /* scratch memory, sorted by offset */
   int64_t n;
   size_t meta_at; /* where the next metadata pair starts; 0: none */
+  bool meta_seen;
 } PlHeader;
 
 /* Parses h->text and checks everything against `data`, the bytes behind the header. */

@@ -24,7 +24,8 @@ describe("io.json", function()
       ["[1 2]"] = "',' or ']'", ["01"] = "value", ["1."] = "value", ["+1"] = "value", [".5"] = "value",
         ["1e"] = "value",
       ["\"a"] = "does not end", ["\"\1\""] = "control", ["\"\\x\""] = "escape", ["1 2"] = "behind", ["nul"] = "value",
-      ["{\n\n'a': 1}"] = "line 3", ["--1"] = "value", ["1-2"] = "value" } do
+      ["{\n\n'a': 1}"] = "line 3", ["--1"] = "value", ["1-2"] = "value",
+      ["[\n\"\xff\"]"] = "line 2: not UTF-8", ["{\"\xed\xa0\x80\": 1}"] = "not UTF-8" } do
       local v, why = json.decode(text)
       assert.is_nil(v, text)
       assert.is_truthy(why:find(what, 1, true), text .. ": " .. why)

@@ -359,6 +359,7 @@ describe("load", function()
     refuses(two("0,2", "2,4", 5), "too long")
     refuses(file('{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},' ..
       '"\\u0061":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}}', "xx"), "appears twice")
+    refuses(file('{"__metadata__":{},"__metadata__":{}}'), "__metadata__ appears twice")
     refuses(file('{"a":{"dtype":"BOOL","shape":[1],"data_offsets":[0,1]}}', "\2"), "neither 0 nor 1")
   end)
 

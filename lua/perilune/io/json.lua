@@ -119,6 +119,8 @@ end
 -- object() → o, set(o, name, value), list(values, n) → list, depth: of brackets within brackets.
 function json.decode(s, make)
   local ok, v = pcall(function()
+    local _, wrong = utf8.len(s)
+    if wrong then fault(s, wrong, "not UTF-8") end
     local v, at = value_at(s, s:sub(1, 3) == "\239\187\191" and 4 or 1, 1, make or plain_values)
     at = spaces(s, at)
     if at <= #s then fault(s, at, "something behind the value") end
