@@ -323,28 +323,33 @@ function M.plane() -- an image of more than 2^31 points
   same(y:sum():item(), 2.0, "all")
 end
 function M.norms()
-  local n = N // 8
-  local x = T.empty({ n, 8 }, { dtype = "bf16" }):copy_(T.tensor { 1, -1, 1, -1, 1, -1, 1, -1 })
+  local n = N // 64
+  local x = T.empty({ n, 64 }, { dtype = "bf16" }):copy_(T.tensor({ 1, -1 }):tile(32))
   x:select(1, n):fill_(2)
   local y = F.softmax(x, 2)
-  same(y:get(n, 8), 0.125, "softmax, the last row")
-  y = F.layer_norm(x, { 8 }, { eps = 0 })
-  same(y:get(n - 1, 8), -1.0, "layer_norm, a row")
+  same(y:get(n, 64), 1 / 64, "softmax, the last row")
+  y = nil
+  collectgarbage() collectgarbage()
+  y = F.layer_norm(x, { 64 }, { eps = 0.25 })
+  same(y:get(n - 1, 64), T.tensor(-1 / 1.25 ^ 0.5):to("bf16"):item(), "layer_norm, a row")
+  same(y:get(n, 64), 0.0, "layer_norm, the last row")
 end
 function M.loss()
-  local n = N // 8
-  local x = T.zeros({ 1, 8 }):expand(n, 8)
-  local y = F.cross_entropy(x, T.ones({ 1 }, { dtype = "i64" }):expand(n))
-  same(math.abs(y:item() - math.log(8)) < 1e-4, true, "cross_entropy")
+  local n = N // 64
+  local x = T.zeros({ n, 64 }, { dtype = "bf16" })
+  local y = F.cross_entropy(x, T.ones({ 1 }, { dtype = "i64" }):expand(n), { reduction = "sum" })
+  same(math.abs(y:item() / (n * math.log(64)) - 1) < 0.01, true, "cross_entropy")
 end
 function M.random()
   local x = T.empty({ N }, { dtype = "u8" }):random_(0, 1)
   local s = x:sum():item()
   same(math.abs(s / N - 0.5) < 1e-3, true, "random_")
   same(math.abs(x:narrow(1, (1 << 31) + 1, N - (1 << 31)):sum():item() / (N - (1 << 31)) - 0.5) < 0.1, true, "its end")
-  x = T.ones({ N }, { dtype = "bf16" })
-  x = F.dropout(x, 0.5, { training = true })
-  same(math.abs(x:ne(0):count_nonzero():item() / N - 0.5) < 1e-3, true, "dropout")
+  x = nil
+  collectgarbage() collectgarbage()
+  x = T.rand({ N }, { dtype = "bf16" })
+  same(math.abs(x:mean():item() - 0.5) < 1e-2, true, "rand")
+  same(x:narrow(1, (1 << 31) + 1, 4096):var():item() > 0.05, true, "rand, its end")
 end
 function M.gradients()
   local x = T.zeros({ N // 4, 4 }, { dtype = "bf16" }):requires_grad_()
