@@ -150,11 +150,12 @@ describe("where the environment fails,", function()
     assert.equal("4\tio\n", text)
   end)
 
-  it("a worker that ends the process ends it, at once", function()
+  it("a worker that would end the process ends the loop over its loader, at once and with its name", function()
     local text, status = run([[
       local set = data.Dataset { len = 8, get = function(_, i) if i == 3 then os.exit(7) end return i end }
       for _ in data.DataLoader(set, { batch_size = 2, workers = 2 }) do end]], "timeout 30 %s")
-    assert.equal(7, status, text)
+    assert.equal(1, status, text)
+    assert.truthy(text:find "in a worker: sample 3: script.lua:%d+: os.exit in a worker", text)
   end)
 
   it("a worker that is killed from outside takes no orphans along", function()
