@@ -38,6 +38,13 @@ PlStatus pl_tok_integer(const PlTokReader *r, const json_t *o, const char *key, 
   return PL_OK;
 }
 
+PlStatus pl_tok_word(const PlTokReader *r, const json_t *o, const char *key, const char **out) {
+  const json_t *v = json_object_get(o, key);
+  *out = json_string_value(v);
+  if (!pl_tok_absent(v) && !*out) PL_FAIL(PL_ERR_FORMAT, "%s: malformed tokenizer: %s must be a text", r->name, key);
+  return PL_OK;
+}
+
 PlStatus pl_tok_copy(const PlTokReader *r, const json_t *o, const char *key, bool optional, char **out) {
   const json_t *v = json_object_get(o, key);
   const char *s = json_string_value(v);
@@ -75,7 +82,8 @@ static PlStatus read_added(PlTokReader *r, const json_t *list) {
 
 static PlStatus read_all(PlTokReader *r, const json_t *root) {
   if (!json_is_object(root)) return pl_tok_bad(r, "it must be an object");
-  const char *version = json_string_value(json_object_get(root, "version"));
+  const char *version;
+  PL_TRY(pl_tok_word(r, root, "version", &version));
   if (version && strcmp(version, "1.0") != 0) return pl_tok_unsupported(r, "the version", version);
   PL_TRY(pl_tok_read_normalizer(r, json_object_get(root, "normalizer"), 0));
   PL_TRY(pl_tok_read_model(r, json_object_get(root, "model")));

@@ -26,6 +26,8 @@ PlStatus pl_tok_flag(const PlTokReader *r, const json_t *o, const char *key, boo
 /* An integer between two; `def` where it is absent or null. */
 PlStatus pl_tok_integer(const PlTokReader *r, const json_t *o, const char *key, json_int_t def, json_int_t low, json_int_t high,
                         json_int_t *out);
+/* A word that is compared; NULL where it is absent or null, FORMAT for what is there and is no text. */
+PlStatus pl_tok_word(const PlTokReader *r, const json_t *o, const char *key, const char **out);
 /* A text of at most PL_TOK_MAX_TEXT bytes without zeros, copied; NULL where it is absent or null and `optional`. */
 PlStatus pl_tok_copy(const PlTokReader *r, const json_t *o, const char *key, bool optional, char **out);
 

@@ -126,7 +126,8 @@ PlStatus pl_tok_read_post(PlTokReader *r, const json_t *o) {
 /* ---- truncation and padding ------------------------------------------------------------------------------------------ */
 
 static PlStatus read_side(const PlTokReader *r, const json_t *o, bool *left) {
-  const char *s = json_string_value(json_object_get(o, "direction"));
+  const char *s;
+  PL_TRY(pl_tok_word(r, o, "direction", &s));
   *left = s && strcmp(s, "Left") == 0;
   return !s || *left || strcmp(s, "Right") == 0 ? PL_OK : pl_tok_unsupported(r, "the direction", s);
 }
@@ -135,9 +136,11 @@ static PlStatus read_truncation(PlTokReader *r, const json_t *o) {
   static const char *const names[] = {"LongestFirst", "OnlyFirst", "OnlySecond"};
   PlEncodeOptions *to = &r->t->defaults.options;
   json_int_t most;
+  const char *s;
+  if (!json_is_object(o)) return pl_tok_bad(r, "truncation must be an object");
   PL_TRY(read_side(r, o, &to->left));
   PL_TRY(pl_tok_integer(r, o, "max_length", 512, 0, INT32_MAX, &most));
-  const char *s = json_string_value(json_object_get(o, "strategy"));
+  PL_TRY(pl_tok_word(r, o, "strategy", &s));
   to->truncate = true;
   to->max_length = most;
   for (int i = 0; s && i < 3; i++)
@@ -149,6 +152,10 @@ static PlStatus read_padding(PlTokReader *r, const json_t *o) {
   PlTokenizerDefaults *to = &r->t->defaults;
   const json_t *strategy = json_object_get(o, "strategy");
   json_int_t n;
+  if (!json_is_object(o)) return pl_tok_bad(r, "padding must be an object");
+  const char *s = json_string_value(strategy);
+  if (!pl_tok_absent(strategy) && !(s && strcmp(s, "BatchLongest") == 0) && !json_object_get(strategy, "Fixed"))
+    return pl_tok_unsupported(r, "the padding strategy", s);
   to->pads = true;
   PL_TRY(read_side(r, o, &to->pads_left));
   PL_TRY(pl_tok_integer(r, o, "pad_to_multiple_of", 0, 0, INT32_MAX, &n));

@@ -271,9 +271,10 @@ static PlStatus fill_decode(PlTokReader *r, const json_t *o, PlDecodeStep *s) {
     return PL_OK;
   case PL_DECODE_REPLACE: PL_TRY(pl_tok_copy(r, o, "content", false, &s->with)); return read_pattern(r, o, &s->pattern);
   case PL_DECODE_METASPACE: {
-    const json_t *scheme = json_object_get(o, "prepend_scheme");
+    const char *scheme;
+    PL_TRY(pl_tok_word(r, o, "prepend_scheme", &scheme));
     PL_TRY(pl_tok_flag(r, o, "add_prefix_space", true, &prefix));
-    s->flag = prefix && !(json_is_string(scheme) && strcmp(json_string_value(scheme), "never") == 0);
+    s->flag = prefix && !(scheme && strcmp(scheme, "never") == 0);
     return character(r, o, "replacement", &s->text);
   }
   case PL_DECODE_WORDPIECE: PL_TRY(pl_tok_flag(r, o, "cleanup", true, &s->flag)); return pl_tok_copy(r, o, "prefix", false, &s->text);

@@ -118,6 +118,18 @@ describe("a tokenizer", function()
     refused("prepend_scheme", with, function(j) j.pre_tokenizer.prepend_scheme = "last" end)
     refused("does not fit prepend_scheme", with, function(j) j.pre_tokenizer.add_prefix_space = false end)
     refused("the truncation strategy", "WordPiece", function(j) j.truncation.strategy = "Middle" end)
+    for name in pairs { truncation = 1, padding = 1 } do
+      for _, v in ipairs { true, 3, "x", json.decode "[1]" } do
+        refused(name .. " must be an object", with, function(j) j[name] = v end)
+      end
+    end
+    for _, v in ipairs { true, 3, json.decode "[]", { a = 1 } } do -- a word that is no text is not as if it were absent
+      refused("must be a text", "WordPiece", function(j) j.truncation.strategy = v end)
+      refused("must be a text", "WordPiece", function(j) j.truncation.direction = v end)
+      refused("must be a text", with, function(j) j.version = v end)
+      refused("the padding strategy", with, function(j) j.padding = { strategy = v } end)
+    end
+    refused("the padding strategy 'Longest'", with, function(j) j.padding = { strategy = "Longest" } end)
     refused("is not in the vocabulary", "BPE with byte fallback", function(j)
       j.post_processor.special_tokens["<s>"].ids = { 1 << 20 }
     end)
