@@ -51,6 +51,45 @@ describe("data.chat_template", function()
     fails("max_steps must be a whole number", T.data.chat_template, "", { max_steps = 0 })
   end)
 
+  it("drops no argument of a filter, test, method or macro", function()
+    local library = require "perilune.jinja.filters"
+    local any = { map = true, select = true, reject = true, selectattr = true, rejectattr = true, format = true }
+    local many, tried = ("'a', "):rep(9), 0
+    local function each(form, name, anything)
+      if anything then return end
+      tried = tried + 2
+      refused(form:format(name, many), "takes at most")
+      refused(form:format(name, "foo=1"), "takes no keyword argument 'foo'")
+    end
+    for name in pairs(library.filters) do each("{{ 'x' | %s(%s) }}", name, any[name]) end
+    for name in pairs(library.tests) do
+      if name:find "^%a" then each("{{ 'x' is %s(%s) }}", name) end
+    end
+    for value, methods in pairs { ["'x'"] = "upper strip split rsplit splitlines replace startswith find count join "
+      .. "zfill center isdigit expandtabs title partition removeprefix", ["{'a': 1}"] = "items keys values get copy",
+      ["[1]"] = "index count copy" } do
+      for name in methods:gmatch "%S+" do each("{{ " .. value .. ".%s(%s) }}", name) end
+    end
+    assert.is_true(tried > 180, tried)
+    refused("{{ 'x' | replace('a') }}", "the argument new is missing")
+    refused("{{ 'x' | batch(2, linecount=3) }}", "multiple values")
+    refused("{{ '%s' | format }}", "not enough arguments")
+    refused("{{ 1 is divisibleby }}", "the argument other is missing")
+    local m = "{% macro m(x, y=2) %}{{ x }}{{ y }}{% endmacro %}"
+    refused(m .. "{{ m(1, z=3) }}", "macro 'm' takes no keyword argument 'z'")
+    refused(m .. "{{ m(1, 2, 3) }}", "takes not more than 2")
+    refused(m .. "{% call m(1) %}a{% endcall %}", "does not call its caller")
+    assert.equal("1(3,){'z': 4}", compile(
+      "{% macro m(x) %}{{ x }}{{ varargs }}{{ kwargs }}{% endmacro %}{{ m(1, 3, z=4) }}"):render {})
+    refused("{{ 'x' +}}", "TemplateSyntaxError")
+    refused("{{ 03 }}", "begins with 0")
+    -- what Jinja prints
+    assert.equal("4 1 -1 True False 1 a       b  c", compile([[{{ 'abcabc'.find('b', 2) }}
+      {{- ' ' }}{{ 'abcabc'.find('b', -5, 3) }} {{ ''}}
+      {{- '' }}{{ 'abc'.find('a', 1) }} {{ 'abc'.startswith('b', 1) }} {{ 'abc'.endswith('c', 0, 2) }}
+      {{- ' ' }}{{ 'aba'.count('a', 1) }} {{ 'a\tb'.expandtabs() ~ ' ' ~ '\tc'.expandtabs(1) }}]]):render {})
+  end)
+
   it("reaches nothing but what it is given", function()
     for _, name in ipairs { "os", "io", "require", "_G", "package", "load", "string", "debug" } do
       assert.equal("False", compile("{{ " .. name .. " is defined }}"):render {})

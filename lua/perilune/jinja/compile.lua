@@ -251,11 +251,35 @@ function Parser:parameters()
   return names, defaults
 end
 
-local function macro(name, names, defaults, body)
+-- The body of a macro, and which of varargs, kwargs and caller it names: what it does not name it does not take.
+function Parser:macro_body(close)
+  local outer = self.named
+  self.named = {}
+  local body, named = self:body(close), self.named
+  self.named = outer
+  for k in pairs(named) do if outer then outer[k] = true end end
+  return body, named
+end
+
+local function macro(name, names, defaults, body, uses)
   local known = {}
   for _, n in ipairs(names) do known[n] = true end
+  local function check(args, named, order)
+    if args.n > #names and not uses.varargs then
+      fail("TypeError: macro %s takes not more than %d argument(s)", values.repr(name), #names)
+    end
+    for _, k in ipairs(order or {}) do
+      if not known[k] and not uses.kwargs and k ~= "caller" then
+        fail("TypeError: macro %s takes no keyword argument %s", values.repr(name), values.repr(k))
+      end
+    end
+    if named and named.caller ~= nil and not uses.caller and not known.caller then
+      fail("TypeError: macro %s does not call its caller", values.repr(name))
+    end
+  end
   return function(f)
     return values.callable(name, function(run, args, named, order)
+      check(args, named, order)
       return run.deeper(function()
         local inner = scope { vars = f.vars, run = run }
         local rest, extra = {}, values.dict()
@@ -288,9 +312,9 @@ function statements.macro(self)
   self:want("op", "(")
   local names, defaults = self:parameters()
   self:want "end"
-  local body = self:body "endmacro"
+  local body, uses = self:macro_body "endmacro"
   self:want "end"
-  local make = macro(name, names, defaults, body)
+  local make = macro(name, names, defaults, body, uses)
   return function(f) f.vars[name] = make(f) end
 end
 
@@ -309,7 +333,7 @@ function statements.call(self)
   self:want("op", "(")
   local arguments = self:arguments()
   self:want "end"
-  local make = macro("caller", names, defaults, (self:body "endcall"))
+  local make = macro("caller", names, defaults, self:macro_body "endcall")
   self:want "end"
   return function(f)
     local args, named, order = arguments(f)

@@ -143,6 +143,7 @@ function Parser:primary()
   local t = self:take "name"
   if t then
     if constants[t[2]] ~= nil then return constant(constants[t[2]]) end
+    if self.named then self.named[t[2]] = true end
     return variable(t[2])
   end
   t = self:take "number"

@@ -4,6 +4,7 @@
 local json = require "perilune.jinja.json"
 local methods = require "perilune.jinja.methods"
 local ops = require "perilune.jinja.operators"
+local signed = require "perilune.jinja.signatures"
 local values = require "perilune.jinja.values"
 
 local NONE, fail, str, truth = values.NONE, values.fail, values.str, values.truth
@@ -399,7 +400,7 @@ function filters.wordcount(_, v)
   return n
 end
 function filters.format(run, v, args, named)
-  if args.n > 0 then return methods.percent(run, str(v), values.tuple(args)) end
+  if args.n > 0 or next(named) == nil then return methods.percent(run, str(v), values.tuple(args)) end
   local d = values.dict()
   for k, x in pairs(named) do values.dict_set(d, k, x) end
   return methods.percent(run, str(v), d)
@@ -517,5 +518,24 @@ for name, op in pairs { eq = "==", equalto = "==", ["=="] = "==", ne = "!=", ["!
   local compare = ops.compare[op]
   tests[name] = function(_, v, args) return compare(v, args[1] == nil and NONE or args[1]) end
 end
+
+-- select("test", …), map("filter", …) and format pass on what they get.
+signed(filters, { list = "", sort = "reverse case_sensitive attribute", first = "", last = "",
+  min = "case_sensitive attribute", max = "case_sensitive attribute", sum = "attribute start", join = "d attribute",
+  reverse = "", unique = "case_sensitive attribute", groupby = "!attribute default case_sensitive",
+  batch = "!linecount fill_with", slice = "!slices fill_with", map = "*", select = "*", reject = "*", selectattr = "*",
+  rejectattr = "*", default = "default_value boolean", d = "default_value boolean", length = "", count = "",
+  string = "", safe = "", escape = "", e = "", forceescape = "", int = "default base", float = "default", abs = "",
+  round = "precision method", tojson = "ensure_ascii indent separators sort_keys", items = "",
+  dictsort = "case_sensitive by reverse", attr = "!name", random = "", upper = "", lower = "", capitalize = "",
+  title = "", trim = "chars", replace = "!old !new count", wordcount = "", format = "*", center = "width",
+  striptags = "", urlencode = "", indent = "width first blank", truncate = "length killwords end leeway",
+  wordwrap = "width", filesizeformat = "binary" })
+
+local others = {} -- tests with one argument; the others have none
+for name in ("divisibleby sameas in eq equalto == ne != lt lessthan < gt greaterthan > le <= ge >="):gmatch "%S+" do
+  others[name] = "!other /"
+end
+signed(tests, setmetatable(others, { __index = function() return "" end }))
 
 return { filters = filters, tests = tests }

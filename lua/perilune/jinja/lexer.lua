@@ -43,6 +43,7 @@ local function number(text)
     return tonumber(digits:sub(3), base) or fail("TemplateSyntaxError: the number %s", text)
   end
   if digits:find "^%d+$" then
+    if digits:find "^0+[1-9]" then fail("TemplateSyntaxError: the number %s begins with 0", text) end
     local v = math.tointeger(tonumber(digits))
     if v and ("%d"):format(v) == (digits:gsub("^0+(%d)", "%1")) then return v end
     return { kind = "big", text = digits, value = tonumber(digits) + 0.0 }
@@ -58,7 +59,7 @@ local function inside(s, at, close, list, line_at)
     local line = line_at(at)
     if at > #s then fail("TemplateSyntaxError: unexpected 'end of template'") end
     if depth == 0 then
-      local sign, after = s:match("^([-+]?)" .. close .. "()", at)
+      local sign, after = s:match((close == "}}" and "^(%-?)" or "^([-+]?)") .. close .. "()", at)
       if sign then
         list[#list + 1] = { "end", line = line }
         return after, sign

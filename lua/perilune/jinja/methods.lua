@@ -2,6 +2,7 @@
 --- Methods of strings, lists and dicts in templates. Those that change a value are refused, as in transformers'
 -- sandbox.
 -- @module perilune.jinja.methods
+local signed = require "perilune.jinja.signatures"
 local values = require "perilune.jinja.values"
 
 local M = {}
@@ -176,6 +177,20 @@ local function find(s, what, from_right)
   end
   if not i then return -1 end
   return (utf8.len(s, 1, i - 1) or i - 1)
+end
+
+-- s[start:end] for the methods that look for something there, and where it begins; nil where it begins behind the end.
+local function window(name, s, args)
+  if args.n < 2 then return s, 0 end
+  local all, n = values.characters(s)
+  local function place(v, default)
+    if v == nil or v == NONE then return default end
+    local i = whole(name, v)
+    return math.max(0, i < 0 and i + n or i)
+  end
+  local from, to = place(args[2], 0), math.min(place(args[3], n), n)
+  if from > n then return nil, from end
+  return table.concat(all, "", from + 1, to), from
 end
 
 local function pad(run, s, width, fill, left)
@@ -355,6 +370,24 @@ local function parts_of(s, sep, right)
   return values.tuple { s:sub(1, i - 1), sep, s:sub(i + #sep) }
 end
 
+-- Where args[1] is in s, between args[2] and args[3]; -1 for nowhere.
+local function found(name, s, args, from_right)
+  local part, from = window(name, s, args)
+  local i = part and find(part, text(name, args[1]), from_right) or -1
+  return i >= 0 and i + from or -1
+end
+
+local function expanded(s, size)
+  local column = 0
+  return (s:gsub(utf8.len(s) and utf8.charpattern or ".", function(c)
+    if c == "\n" or c == "\r" then column = 0 return c end
+    if c ~= "\t" then column = column + 1 return c end
+    local n = size > 0 and size - column % size or 0
+    column = column + n
+    return (" "):rep(n)
+  end))
+end
+
 local strings = {
   upper = function(_, s) return upper(s) end,
   lower = function(_, s) return lower(s) end,
@@ -390,16 +423,24 @@ local strings = {
     local most = argument(args, named, 3, "count")
     return replace(run, s, text("replace", args[1]), text("replace", args[2]), most and whole("replace", most))
   end,
-  startswith = function(_, s, args) return affix(s, args[1], false) end,
-  endswith = function(_, s, args) return affix(s, args[1], true) end,
-  find = function(_, s, args) return find(s, text("find", args[1])) end,
-  rfind = function(_, s, args) return find(s, text("rfind", args[1]), true) end,
+  startswith = function(_, s, args)
+    local part = window("startswith", s, args)
+    return part ~= nil and affix(part, args[1], false)
+  end,
+  endswith = function(_, s, args)
+    local part = window("endswith", s, args)
+    return part ~= nil and affix(part, args[1], true)
+  end,
+  find = function(_, s, args) return found("find", s, args) end,
+  rfind = function(_, s, args) return found("rfind", s, args, true) end,
   index = function(_, s, args)
-    local i = find(s, text("index", args[1]))
+    local i = found("index", s, args)
     return i >= 0 and i or fail "ValueError: substring not found"
   end,
   count = function(_, s, args)
     local what = text("count", args[1])
+    s = window("count", s, args)
+    if not s then return 0 end
     if what == "" then return values.length(s) + 1 end
     local n, at = 0, s:find(what, 1, true)
     while at do
@@ -445,8 +486,21 @@ local strings = {
   islower = function(_, s) return s == lower(s) and s ~= upper(s) end,
   istitle = function(_, s) return s == title(s) and s ~= "" and upper(s) ~= lower(s) end,
   encode = function(_, s) return s end,
-  expandtabs = function(_, s) return (s:gsub("\t", "        ")) end,
+  expandtabs = function(run, s, args, named)
+    local size = whole("expandtabs", argument(args, named, 1, "tabsize") or 8)
+    if size > 1000 then fail "ValueError: expandtabs: a tabsize of more than 1000" end
+    run.spend(#s + select(2, s:gsub("\t", "")) * math.max(size, 0))
+    return expanded(s, size)
+  end,
 }
+local within = "!sub start end /"
+local nothing = { __index = function() return "" end }
+signed(strings, setmetatable({ strip = "chars /", lstrip = "chars /", rstrip = "chars /", split = "sep maxsplit",
+  rsplit = "sep maxsplit", splitlines = "keepends", replace = "!old !new count", startswith = within, endswith = within,
+  find = within, rfind = within, index = within, count = within, join = "!iterable /", format = "*",
+  removeprefix = "!prefix /", removesuffix = "!suffix /", partition = "!sep /", rpartition = "!sep /",
+  zfill = "!width /", ljust = "!width fillchar /", rjust = "!width fillchar /", center = "!width fillchar /",
+  encode = "encoding errors", expandtabs = "tabsize" }, nothing))
 
 local lists = {
   index = function(_, v, args)
@@ -500,6 +554,9 @@ local dicts = {
   end,
 }
 
+signed(lists, setmetatable({ index = "!value /", count = "!value /" }, nothing))
+signed(dicts, setmetatable({ get = "!key default /" }, nothing))
+
 local refused = { list = {}, dict = {} }
 for name in ("append extend insert pop remove clear reverse sort"):gmatch "%a+" do refused.list[name] = true end
 for name in ("pop popitem clear update setdefault"):gmatch "%a+" do refused.dict[name] = true end
@@ -512,6 +569,8 @@ local numbers = {
     return n
   end,
 }
+
+signed(numbers, setmetatable({}, nothing))
 
 --- The method of a value as a callable, or nil.
 function M.find(v, name)
@@ -531,7 +590,7 @@ function M.find(v, name)
   if not method then return nil end
   return values.callable(name, function(run, args, named)
     values.spend_on(v)
-    return method(run, v, args, named)
+    return method(run, v, args, named or {})
   end)
 end
 
