@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: MIT
--- Tensors past 2^31 elements: ops of the registry in so many copies of their rows that they pass them, and named calls
--- (spec/support/huge_cases.lua), each in a process of its own. An index or a count of 32 bits shows as a wrong element or
--- as a process that ends. Only with PERILUNE_LANES=long, as each takes gigabytes, where the machine has them.
+-- Tensors past 2^31 elements: ops of the registry in so many copies of their rows that they pass them, and named
+-- calls (spec/support/huge_cases.lua), each in a process of its own. An index or a count of 32 bits shows as a wrong
+-- element or as a process that ends. Only with PERILUNE_LANES=long, as each takes gigabytes, where the machine has it.
 
 local support = require "spec.ops.support"
 local named = require "spec.support.huge_cases"
