@@ -106,4 +106,23 @@ if pattern then
       end
     end
   end
+  -- Of a check of a status or of memory one way is hardly ever taken: these are left out.
+  print "\nbranches never taken, besides those of status checks, by line (how many of how many):"
+  for _, name in ipairs(names) do
+    if name:find(pattern) then
+      local k, never, all = 0, {}, {}
+      for at, taken in pairs(files[name].branches) do
+        local line = tonumber(at:match "^%d+")
+        all[line] = (all[line] or 0) + 1
+        if taken == 0 then never[line] = (never[line] or 0) + 1 end
+      end
+      for line in io.lines(root .. "/" .. name) do
+        k = k + 1
+        local status = line:find "PL_TRY" or line:find "[=!]= PL_OK" or line:find "PL_ERR_OOM"
+        if never[k] and not status and (files[name].lines[k] or 0) > 0 then
+          print(("  %s:%d (%d of %d) %s"):format(name, k, never[k], all[k], line))
+        end
+      end
+    end
+  end
 end

@@ -209,7 +209,12 @@ describe("GGUF", function()
     refuses(file({ { "k", 9, string.pack("<I4I8", 0, 1 << 40) } }, {}, ""), "a list longer than the file")
     refuses(file({ { "k", 9, string.pack("<I4I8", 9, 1):rep(20) } }, {}, ""), "nested too deep")
     refuses(file({ { "k", 8, string.pack("<I8", -1) } }, {}, ""), "longer than the file")
-    refuses(file({ { "general.alignment", 4, string.pack("<I4", 48) } }, {}, ""), "no power of two")
+    for kind, value in pairs { [4] = string.pack("<I4", 48), [0] = "\32", [2] = "\32\0", [7] = "\1",
+      [10] = string.pack("<I8", 32), [8] = string.pack("<s8", "") } do
+      refuses(file({ { "general.alignment", kind, value } }, {}, ""), "no power of two")
+    end
+    refuses(file({ { "general.alignment", 4, string.pack("<I4", 0) } }, {}, ""), "no power of two")
+    refuses(file({ { "general.alignment", 4, string.pack("<I4", 1 << 31) } }, {}, ""), "no power of two")
     refuses(file({ { "general.alignment", 8, string.pack("<s8", "32") } }, {}, ""), "no power of two")
     refuses(file({}, { { "w", { 32 }, 200, 0 } }, data), "type 200", "unsupported")
     refuses(file({}, { { "w", { 32 }, 4, 0 } }, data), "type 4", "unsupported")

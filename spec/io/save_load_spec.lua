@@ -259,6 +259,24 @@ describe("load", function()
     refuses(file('{"a":{"dtype":"F4","shape":[2],"data_offsets":[0,1]}}', "x"), "do not fill the last one")
     refuses(file('{"\\ud800":{}}'), "surrogate")
     refuses(file('{"\\x":{}}'), "unknown escape")
+    refuses(file('{"\\'), "unknown escape")
+    for name, why in pairs { ["\\udc00"] = "surrogate", ["\\ud800\\u0041"] = "surrogate", ["\\ud800x"] = "surrogate",
+      ["\\ud800\\x0000"] = "surrogate", ["\\u12g4"] = "four hexadecimal", ["\\u12"] = "four hexadecimal",
+      ["\xe0\x80\x80"] = "not UTF-8", ["\xed\xa0\x80"] = "not UTF-8", ["\xf0\x80\x80\x80"] = "not UTF-8",
+      ["\xf4\x90\x80\x80"] = "not UTF-8", ["\xf5\x80\x80\x80"] = "not UTF-8", ["\xc1\x80"] = "not UTF-8",
+      ["\xe2\x28\xa1"] = "not UTF-8", ["\x80"] = "not UTF-8" } do
+      refuses(file('{"' .. name .. '":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}'), why)
+    end
+    refuses(file '{"\xe2\x82', "not UTF-8")
+    for size, why in pairs { ["1.5"] = "an integer", ["1e1"] = "an integer", ["1E1"] = "an integer",
+      ["+1"] = "non-negative", ["NaN"] = "non-negative", ["null"] = "non-negative", ['"2"'] = "non-negative",
+      ["9223372036854775808"] = "too large", ["18446744073709551616"] = "too large", ["2 2"] = "expected ']'" } do
+      refuses(header('"shape":[' .. size .. '],"data_offsets":[0,8]'), why)
+      refuses(header('"shape":[2],"data_offsets":[0,' .. size .. ']'), why)
+    end
+    refuses(header '"shape":[2,],"data_offsets":[0,8]', "non-negative")
+    refuses(header '"shape":[2],"data_offsets":[0,8,]', "expected ']'")
+    refuses(file(("{"):rep(2000)), "expected '\"'")
     refuses(file('{"\1":{}}'), "control character")
     refuses(file('{"\xc0\x80":{}}'), "not UTF-8")
     refuses(file('{"__metadata__":{"a":1}}'), "expected '\"'")

@@ -146,8 +146,8 @@ static PlStatus take_key(Cursor *c, Key *k, int64_t *alignment) {
   k->kind = (PlGgufKind)kind;
   k->value = c->g->head + at;
   if (!is(k->name, "general.alignment")) return PL_OK;
-  const uint64_t v = le(k->value, 4);
-  if (kind != PL_GGUF_U32 || v == 0 || (v & (v - 1)) != 0 || v > 1u << 30) return bad(c, "general.alignment is no power of two");
+  const uint64_t v = kind == PL_GGUF_U32 ? le(k->value, 4) : 0; /* of another kind there may be fewer bytes */
+  if (v == 0 || (v & (v - 1)) != 0 || v > 1u << 30) return bad(c, "general.alignment is no power of two");
   *alignment = (int64_t)v;
   return PL_OK;
 }
