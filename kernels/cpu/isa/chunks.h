@@ -62,17 +62,19 @@
     return 0;                                                                                         \
   }
 /* Powers of one small whole exponent are products; others as POW_ANY has them. */
-#define WHOLE_POWERS                                                                          \
-  static int loop_POW(char *const *ptr, const int64_t *stride, int64_t n, const PlAttrs *p) { \
-    T *const o = (T *)(void *)ptr[0];                                                         \
-    const T *const a = (const T *)(const void *)ptr[1], y = *(const T *)(const void *)ptr[2]; \
-    if (stride[2] != 0 || (y != 2 && y != 3)) return loop_POW_ANY(ptr, stride, n, p);         \
-    if (y == 2) {                                                                             \
-      PLK_IVDEP for (int64_t i = 0; i < n; i++) o[i] = a[i] * a[i];                           \
-    } else {                                                                                  \
-      PLK_IVDEP for (int64_t i = 0; i < n; i++) o[i] = a[i] * a[i] * a[i];                    \
-    }                                                                                         \
-    return 0;                                                                                 \
+#define WHOLE_POWERS                                                                            \
+  static int loop_POW(char *const *ptr, const int64_t *stride, int64_t n, const PlAttrs *p) {   \
+    T *const o = (T *)(void *)ptr[0];                                                           \
+    const T *const a = (const T *)(const void *)ptr[1], y = *(const T *)(const void *)ptr[2];   \
+    if (stride[2] != 0 || (y != 1 && y != 2 && y != 3)) return loop_POW_ANY(ptr, stride, n, p); \
+    if (y == 1) {                                                                               \
+      PLK_IVDEP for (int64_t i = 0; i < n; i++) o[i] = a[i];                                    \
+    } else if (y == 2) {                                                                        \
+      PLK_IVDEP for (int64_t i = 0; i < n; i++) o[i] = a[i] * a[i];                             \
+    } else {                                                                                    \
+      PLK_IVDEP for (int64_t i = 0; i < n; i++) o[i] = a[i] * a[i] * a[i];                      \
+    }                                                                                           \
+    return 0;                                                                                   \
   }
 /* A finite divisor that is not 0, and a quotient within `most`. Without branches, so the loop is vectorized; the casts
  * tell the compiler that & is meant. */
