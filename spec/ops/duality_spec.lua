@@ -12,7 +12,6 @@ local root = (os.getenv("PERILUNE_ROOT") or ".") .. "/spec/fixtures/"
 -- Facts about ops that narrow what is compared (duality.check).
 local FACTS = {
   view = { dense = true }, as_strided = { dense = true },
-  ctc_nll = { once = true },
   cast = { exact = 1e-6 }, -- f64 to f32
   mode = { kinks = true },
   norm = { tol = 3e-3 },   -- close to a norm of 0

@@ -10,8 +10,6 @@ local random = require "spec.support.random"
 local gradcheck = require "spec.support.gradcheck"
 
 local STEP = 1e-5
--- Ops whose backward is known once only: the next says so.
-local ONCE = { ctc_nll = true }
 
 local function numbers(g, like, lo, hi)
   return random.tensor(T, g:list(like:numel(), lo, hi), like:shape(), like:dtype())
@@ -170,14 +168,9 @@ describe("the gradient of the gradient of", function()
         local f = support.func(info.name)
         for i, args in ipairs(support.arguments(info.name, true)) do
           local g, flat = support.spread(f, args)
-          if ONCE[info.name] then
-            local ok, text = pcall(check, g, flat, flat.n or #flat, args.which or row.which)
-            assert.is_true(not ok and tostring(text):find("not twice differentiable", 1, true) ~= nil, tostring(text))
-          else
-            local ok, why = check(g, flat, flat.n or #flat, args.which or row.which)
-            assert.is_true(ok, string.format("variant %d: %s", i, tostring(why)))
-            count = count + 1
-          end
+          local ok, why = check(g, flat, flat.n or #flat, args.which or row.which)
+          assert.is_true(ok, string.format("variant %d: %s", i, tostring(why)))
+          count = count + 1
         end
       end)
     end

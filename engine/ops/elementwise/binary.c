@@ -273,13 +273,10 @@ BINARY(copysign, "x", "y", COPYSIGN, PL_PROMOTE_FLOAT, pl_infer_broadcast, NULL,
 
 static PlStatus logaddexp_grad(PlMaker *g) {
   for (int i = 0; i < 2; i++)
-    if (g->want[i]) {
-      PlVal e = pl_g1(g, &pl_op_exp, g_sub(g, g->x[1 - i], g->x[i]));
-      g_give(g, i, g_div(g, g->dy[0], g_addn(g, e, 1)));
-    }
+    if (g->want[i]) g_give(g, i, g_mul(g, g->dy[0], pl_g1(g, &pl_op_sigmoid, g_sub(g, g->x[i], g->x[1 - i]))));
   return g->status;
 }
-BINARY(logaddexp, "x", "y", LOGADDEXP, PL_PROMOTE_ALL, pl_infer_broadcast, NULL, "dx = dz / (1 + e^(y-x)); dy likewise",
+BINARY(logaddexp, "x", "y", LOGADDEXP, PL_PROMOTE_ALL, pl_infer_broadcast, NULL, "dx = dz sigmoid(x - y); dy likewise",
        "log(e^x + e^y) without overflow. Floating inputs.",
        "print(T.logaddexp(T.tensor { 0, 100 }, T.tensor { 0, 100 }))  --> {  0.6931, 100.6931}  -- f32[2] cpu")
 

@@ -4,6 +4,7 @@
 
 #include "engine/ops/names.h"
 #include "engine/ops/reduce/dims.h"
+#include "engine/ops/shape/view.h"
 
 #define CTC_ATTRS A_INT("blank", 1), A_BASE
 
@@ -57,6 +58,90 @@ static PlStatus ctc_tangent(PlMaker *g) {
   return g->status;
 }
 
+/* ---- by other ops, for further derivatives ---- */
+
+#define NOT_THERE (-1e30) /* a log-probability of what cannot be: finite, so that derivatives are */
+
+static PlVal cat2(PlMaker *g, PlVal a, PlVal b, int64_t dim) {
+  PlVal both[2] = {a, b};
+  return g_with_int(g, &pl_op_cat, 2, both, dim);
+}
+static PlVal filled(PlMaker *g, PlVal like, double v) { return g_addn(g, g_muln(g, like, 0), v); }
+/* a[N,L], k states later */
+static PlVal later(PlMaker *g, PlVal a, int64_t k, int64_t L) {
+  return cat2(g, filled(g, pl_g_slice(g, a, 1, 0, k, 1), NOT_THERE), pl_g_slice(g, a, 1, 0, L - k, 1), 1);
+}
+static PlVal pick(PlMaker *g, PlVal x, PlVal index, int64_t dim) {
+  PlVal in[2] = {x, index};
+  PlAttrs a;
+  pl_attrs_init(&pl_op_gather, &a);
+  pl_attrs_int(&a, 0, dim);
+  pl_attrs_int(&a, 1, pl_attr_i(g->attrs, 1));
+  return pl_g_op(g, &pl_op_gather, 2, in, &a, NULL);
+}
+static PlVal shaped(PlMaker *g, const PlOp *op, PlVal v, int n, const int64_t *shape) {
+  PlAttrs a;
+  pl_attrs_init(op, &a);
+  pl_g_fail(g, pl_attrs_list(&a, 0, n, shape));
+  return pl_g_op(g, op, 1, &v, &a, NULL);
+}
+
+/* labels[N,L]: blanks and targets in turn; targets behind a sequence's length count as blanks. leaps: where a label may come
+ * right after the one before the last. Both are constants. */
+static PlVal labels_of(PlMaker *g, PlVal *leaps) {
+  const int64_t N = g->in[1]->shape[0], S = g->in[1]->shape[1], L = 2 * S + 1;
+  const double blank = (double)pl_attr_i(g->attrs, 0);
+  PlVal column = filled(g, g_with_int(g, &pl_op_unsqueeze, 1, &g->x[3], 1), blank);
+  *leaps = PL_NONE;
+  if (S == 0) return column;
+  PlVal ones = filled(g, g->x[1], 1), length = g_with_int(g, &pl_op_unsqueeze, 1, &g->x[3], 1), blanks = filled(g, ones, blank);
+  PlVal there = pl_g2(g, &pl_op_le, g_with_int(g, &pl_op_cumsum, 1, &ones, 1), length), t = g_where(g, there, g->x[1], blanks);
+  PlVal pairs = cat2(g, g_with_int(g, &pl_op_unsqueeze, 1, &blanks, 2), g_with_int(g, &pl_op_unsqueeze, 1, &t, 2), 2);
+  PlVal labels = cat2(g, shaped(g, &pl_op_reshape, pairs, 2, (int64_t[]){N, 2 * S}), column, 1);
+  PlVal from = pl_g_slice(g, labels, 1, 2, L - 2, 1), two = filled(g, pl_g_slice(g, labels, 1, 0, 2, 1), 0);
+  PlVal may = pl_g2(g, &pl_op_logical_and, pl_g2(g, &pl_op_ne, from, pl_g_slice(g, labels, 1, 0, L - 2, 1)),
+                    pl_g2(g, &pl_op_ne, from, pl_g_num(g, blank)));
+  *leaps = cat2(g, pl_g2(g, &pl_op_ne, two, pl_g_num(g, 0)), may, 1);
+  return labels;
+}
+
+/* The loss, plus the sum of all probabilities within the length: so its gradient is that of the kernel, which takes log_probs for a
+ * log_softmax. */
+static PlStatus ctc_composed(PlMaker *g) {
+  const int64_t T = g->in[0]->shape[0], N = g->in[0]->shape[1], L = 2 * g->in[1]->shape[1] + 1;
+  const double base = (double)pl_attr_i(g->attrs, 1);
+  PlVal leaps, labels = labels_of(g, &leaps), ones = filled(g, labels, 1), at = g_with_int(g, &pl_op_cumsum, 1, &ones, 1);
+  PlVal lengths = g_with_int(g, &pl_op_unsqueeze, 1, &g->x[2], 1), a = PL_NONE, sum = PL_NONE;
+  for (int64_t t = 0; t < T; t++) {
+    PlVal p = shaped(g, &pl_op_reshape, pl_g_slice(g, g->x[0], 0, t, 1, 1), 2, (int64_t[]){N, g->in[0]->shape[2]});
+    PlVal alive = pl_g2(g, &pl_op_gt, lengths, pl_g_num(g, (double)t)), e = pick(g, p, labels, 1), now;
+    if (t == 0) now = g_where(g, pl_g2(g, &pl_op_le, at, pl_g_num(g, 2)), e, filled(g, e, NOT_THERE));
+    else {
+      PlVal v = a;
+      if (L > 1) v = pl_g2(g, &pl_op_logaddexp, v, later(g, a, 1, L));
+      if (L > 1) v = pl_g2(g, &pl_op_logaddexp, v, g_where(g, leaps, later(g, a, 2, L), filled(g, a, NOT_THERE)));
+      now = g_where(g, alive, g_add(g, v, e), a);
+    }
+    a = now;
+    PlVal q = g_where(g, alive, pl_g1(g, &pl_op_exp, p), filled(g, p, 0));
+    sum = t ? g_add(g, sum, q) : q;
+  }
+  if (T == 0) {
+    g->dx[0] = g_reduce(g, &pl_op_sum, g->x[0], 3, 5);
+    g->dx[0] = shaped(g, &pl_op_reshape, g->dx[0], 1, &N);
+    return g->status;
+  }
+  PlVal n = g_with_int(g, &pl_op_unsqueeze, 1, &g->x[3], 1), last = g_addn(g, g_muln(g, n, 2), base);
+  PlVal end = pick(g, a, last, 1), some = pl_g2(g, &pl_op_gt, n, pl_g_num(g, 0));
+  PlVal before = pick(g, a, g_where(g, some, g_addn(g, last, -1), last), 1);
+  end = pl_g2(g, &pl_op_logaddexp, end, g_where(g, some, before, filled(g, before, NOT_THERE)));
+  PlVal possible =
+      pl_g2(g, &pl_op_logical_and, pl_g2(g, &pl_op_gt, end, pl_g_num(g, NOT_THERE / 2)), pl_g2(g, &pl_op_gt, lengths, pl_g_num(g, 0)));
+  PlVal loss = g_sub(g, g_reduce(g, &pl_op_sum, sum, 2, 2), end);
+  g->dx[0] = shaped(g, &pl_op_reshape, g_where(g, possible, loss, filled(g, loss, 0)), 1, &N);
+  return g->status;
+}
+
 PL_OP(ctc_nll, .autocast = PL_CAST_F32,
       .doc = "Minus the log-probability that log_probs[T,N,C] spell targets[N,S] (i64, class numbers; only the first "
              "target_lengths[N] of each row count) within the first input_lengths[N] frames, blanks and repetitions removed "
@@ -68,7 +153,7 @@ PL_OP(ctc_nll, .autocast = PL_CAST_F32,
                  "--> {0.2877}  -- f32[1] cpu",
       .nin = 4, .nout = 2, .nvisible = 1, .nattr = 2, .args = {"log_probs", "targets", "input_lengths", "target_lengths"},
       .attrs = {CTC_ATTRS}, .cls = PL_OPAQUE, .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD | PL_F_POLY | PL_F_COSTLY, .infer = ctc_infer,
-      .grad = ctc_grad, .tangent = ctc_tangent, PL_KERNEL(ctc_loss));
+      .grad = ctc_grad, .tangent = ctc_tangent, .composed = ctc_composed, PL_KERNEL(ctc_loss));
 
 static PlStatus ctc_bwd_infer(PlInfer *c) {
   PL_TRY(check_ctc(c, 1));
@@ -86,4 +171,4 @@ static PlStatus ctc_bwd_infer(PlInfer *c) {
 
 PL_OP(ctc_loss_bwd, .doc = "The gradient of ctc_nll for log_probs.", .gradient_of = &pl_op_ctc_nll, .nin = 7, .nout = 1, .nattr = 2,
       .args = {"dy", "log_probs", "targets", "input_lengths", "target_lengths", "nll", "alpha"}, .attrs = {CTC_ATTRS}, .cls = PL_OPAQUE,
-      .flags = PL_F_CONTIGUOUS | PL_F_INTERNAL | PL_F_POLY, .infer = ctc_bwd_infer, PL_KERNEL(ctc_loss_bwd));
+      .flags = PL_F_CONTIGUOUS | PL_F_INTERNAL, .infer = ctc_bwd_infer, .grad = pl_grad_by_composition, PL_KERNEL(ctc_loss_bwd));
