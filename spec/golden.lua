@@ -1,9 +1,9 @@
 -- SPDX-License-Identifier: MIT
--- Runs golden cases: perilune run spec/golden.lua -- DIR [op ...] [--every N] [--verbose] [--fails N]
+-- Runs golden cases: perilune run spec/golden.lua -- DIR [op ...] [--every N] [--verbose] [--fails N] [--mode M]
 -- Prints one line per operator, the failures, the reasons of skips, and closes with
 -- "N passed, N failed, N skipped". Exit status 1 if a case failed, 2 if the command line was wrong.
 -- --every N runs each N-th case; --verbose prints every verdict; --fails N prints at most N failures per
--- operator (default 3).
+-- operator (default 3). --mode runs them in another way: spec/golden/modes.lua.
 
 local root = debug.getinfo(1, "S").source:match("^@(.*)spec/golden%.lua$") or ""
 if root == "" then root = "./" end
@@ -12,6 +12,7 @@ package.path = root .. "?.lua;" .. package.path
 local T = require "perilune"
 local reader = require "spec.golden.reader"
 local cases = require "spec.golden.cases"
+local modes = require "spec.golden.modes"
 local special = require "spec.golden.special"
 local exceptions = require "spec.golden.exceptions"
 
@@ -23,6 +24,9 @@ local function parse(args)
     if a == "--every" or a == "--fails" then
       i = i + 1
       o[a:sub(3)] = math.tointeger(tonumber(args[i]))
+    elseif a == "--mode" then
+      i = i + 1
+      o.mode = args[i]
     elseif a == "--verbose" then
       o.verbose = true
     elseif a ~= "--" then
@@ -121,7 +125,8 @@ local function run_op(op, o)
       if not plan then
         c.verdict(case.id, "skip", "not there yet")
       else
-        c.verdict(case.id, cases.run(T, plan, case))
+        if o.mode then c.verdict(case.id, modes.run(T, plan, case, o.mode))
+        else c.verdict(case.id, cases.run(T, plan, case)) end
       end
     end
   end

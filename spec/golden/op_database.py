@@ -295,4 +295,5 @@ def main():
     print(len(written), "operators")
 
 
-main()
+if __name__ == "__main__":
+    main()

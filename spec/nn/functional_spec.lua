@@ -237,6 +237,32 @@ describe("forms that PyTorch has", function()
     assert.is_false(pcall(T.nn.ConvTranspose2d, 1, 1, 2, { padding_mode = "reflect" }))
   end)
 
+  it("losses have the tensors they were given in their state, and take them from another's", function()
+    local x, n = T.randn(4, 3), 0
+    local y = T.tensor({ 1, 3, 2, 2 }, { dtype = "i64" })
+    local targets = { CrossEntropyLoss = y, NLLLoss = y, MultiMarginLoss = y }
+    for _, row in ipairs { { "CrossEntropyLoss", "weight" }, { "NLLLoss", "weight" }, { "BCELoss", "weight" },
+      { "BCEWithLogitsLoss", "weight" }, { "BCEWithLogitsLoss", "pos_weight" }, { "MultiMarginLoss", "weight" },
+      { "MultiLabelSoftMarginLoss", "weight" } } do
+      local name, key = row[1], row[2]
+      local a, b = nn[name] { [key] = T.tensor { 1, 2, 3 } }, nn[name] { [key] = T.ones(3) }
+      local state = a:state_dict()
+      assert.same({ 1, 2, 3 }, state[key]:totable())
+      local target = targets[name] or T.rand(4, 3)
+      local input = name == "BCELoss" and x:sigmoid() or x
+      local want = a(input, target)
+      assert.is_false(want:equal(b(input, target)))
+      b:load_state_dict(state)
+      assert.is_true(want:equal(b(input, target)))
+      assert.is_true(want:equal(a:clone()(input, target)))
+      if target:is_floating_point() then target = target:double() end
+      assert.equal("f64", a:to("f64")(input:double(), target):dtype())
+      n = n + 1
+    end
+    assert.equal(7, n)
+    assert.same({}, nn.CrossEntropyLoss():state_dict())
+  end)
+
   it("pdist can be traced", function()
     local x = T.randn(4, 3)
     assert.is_true(T.allclose(T.jit(function(v) return T.pdist(v) end)(x), T.pdist(x)))

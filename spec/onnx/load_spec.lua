@@ -221,6 +221,32 @@ describe("a loaded model", function()
     fails("shape depends on values of the inputs", T.jit(by_value), T.ones(6), s)
   end)
 
+  it("Clip has the same slopes at bounds that calls give, whether traced, tracked or neither", function()
+    local m = model { nodes = { { "Clip", { "x", "low", "high" }, { "y" } } },
+      inputs = { { "x", "f32" }, { "low", "f32" }, { "high", "f32" } }, outputs = { { "y", "f32" } } }
+    local function slopes(f, wants, alone)
+      local x = T.tensor { -2, -1, 0, 1, 2 }:requires_grad_()
+      local low, high = T.tensor(-1.0), T.tensor(1.0)
+      if wants then low:requires_grad_() end
+      if alone then f(x):sum():backward() else f(x, low, high):sum():backward() end
+      return x.grad:totable()
+    end
+    local want = slopes(m, true)
+    assert.same({ 0, 0.5, 1, 0.5, 0 }, want)
+    assert.same(want, slopes(m))
+    assert.same(want, slopes(T.jit(m)))
+    assert.same(want, slopes(T.jit(m), true))
+    local x, low, high = T.tensor { -2, 0, 2 }, T.tensor(-1.0), T.tensor(1.0)
+    local _, tangent = T.jvp(function(b) return m(x, b, high) end, low, T.tensor(1.0))
+    assert.same({ 1, 0, 0 }, tangent:totable())
+    local many = T.vmap(function(b) return m(x, b, high) end)(T.tensor { -1, -0.5 })
+    assert.same({ { -1, 0, 1 }, { -0.5, 0, 1 } }, many:totable())
+    local own = model { nodes = { { "Clip", { "x", "low", "high" }, { "y" } } }, inputs = { { "x", "f32" } },
+      outputs = { { "y", "f32" } }, initializers = { low = T.tensor(-1.0), high = T.tensor(1.0) } }
+    assert.same({ 0, 0, 1, 0, 0 }, slopes(own, false, true)) -- as clamp with numbers
+    assert.same({ 0, 0, 1, 0, 0 }, slopes(T.jit(own), false, true))
+  end)
+
   it("keeps names of weights that modules need otherwise", function()
     local m = model { nodes = { { "Add", { "x", "forward" }, { "a" } }, { "Add", { "a", "_names" }, { "y" } } },
       inputs = { { "x", "f32" } }, outputs = { { "y", "f32" } },

@@ -8,6 +8,49 @@ local eq, fails = near.near, near.fails
 
 local function matrix() return T.tensor { { 1, 2 }, { 3, 4 } } end
 
+describe("powers of two", function()
+  -- x 2^e, exactly but for one rounding
+  local function exact(x, e)
+    while math.abs(e) > 500 and x ~= 0 and math.abs(x) < math.huge and x == x do
+      local part = e > 0 and 500 or -500
+      x, e = x * 2.0 ^ part, e - part
+    end
+    return x == 0 and x or x * 2.0 ^ math.max(-500, math.min(e, 500))
+  end
+
+  it("ldexp is right where 2^y leaves the range, in every dtype", function()
+    local xs = { 0, -0.0, 1, -1.5, 3, 2.0 ^ -1000, 2.0 ^ 1000, -2.0 ^ -14, 2.0 ^ 15, 2.0 ^ -149, 1 / 0, -1 / 0, 0 / 0 }
+    local es = { 0, 1, -1, 7, 20, -20, 64, -64, 100, 127, 128, -150, 300, -300, 1024, -1074, 2000, -2000, 2098, 1 << 40,
+      -(1 << 40) }
+    for _, d in ipairs { "f64", "f32", "f16", "bf16" } do
+      for _, ed in ipairs { "i64", "f64" } do
+        if ed == "i64" or d == "f64" then
+          local x = T.tensor(xs, { dtype = d })
+          for _, e in ipairs(es) do
+            local got = T.ldexp(x, T.full({ #xs }, e, { dtype = ed }))
+            assert.equal(d, got:dtype())
+            local want = {}
+            for i, v in ipairs(x:to("f64"):totable()) do want[i] = exact(v, e) end
+            want = T.tensor(want, { dtype = "f64" }):to(d)
+            assert.is_true(got:allclose(want, { rtol = 0, atol = 0, equal_nan = true }), ("%s 2^%d"):format(d, e))
+          end
+        end
+      end
+    end
+  end)
+
+  it("logaddexp2 of halves is rounded once", function()
+    T.manual_seed(3)
+    for _, d in ipairs { "f16", "bf16" } do
+      local x = T.cat { T.randn(200) * 8, T.zeros(40) }:to(d)
+      local y = T.cat { T.randn(200) * 8, -T.arange(1, 40):float() / 4 }:to(d)
+      local want = T.logaddexp2(x:to("f64"), y:to("f64"))
+      local got = T.logaddexp2(x, y):to("f64")
+      assert.is_true(got:allclose(want, { rtol = d == "f16" and 2.0 ^ -10 or 2.0 ^ -7, atol = 1e-7 }))
+    end
+  end)
+end)
+
 describe("forms in place of functions", function()
   it("write the result into x", function()
     local a, b = T.tensor { { 1, 2 }, { 3, 4 } }, T.tensor { { 0, 1 }, { 1, 0 } }

@@ -87,6 +87,24 @@ describe("slopes at edges of", function()
     end
   end
 
+  -- PyTorch's: the second slope of what is vertical at an end has a sign, too
+  it("asin, acos, atanh and acosh at their ends, twice", function()
+    local inf = math.huge
+    for name, want in pairs {
+      asin = { { 1, inf, inf }, { -1, inf, -inf } }, acos = { { 1, -inf, -inf }, { -1, -inf, inf } },
+      atanh = { { 1, inf, inf }, { -1, inf, -inf } }, acosh = { { 1, inf, -inf } },
+    } do
+      for _, row in ipairs(want) do
+        for _, dtype in ipairs { "f64", "f32" } do
+          local x = T.tensor({ row[1] }, { dtype = dtype }):requires_grad_()
+          local g = T.grad_of(T[name](x), x, { create_graph = true })
+          assert.equal(row[2], g:item(), name)
+          assert.equal(row[3], T.grad_of(g, x):item(), name)
+        end
+      end
+    end
+  end)
+
   it("sinc near 0, where its formula has no digits", function()
     for _, dtype in ipairs { "f64", "f32" } do
       local at = { 1e-8, -3e-6, 1e-4, 0.01, 0.0999, 0.1001, 0.3 }

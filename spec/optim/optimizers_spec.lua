@@ -395,6 +395,28 @@ describe("rarer optimizers:", function()
     end
   end)
 
+  it("LBFGS with maximize goes where it goes down on the negative", function()
+    for _, search in ipairs { "strong_wolfe", false } do
+      local ends, losses = {}, {}
+      for k, sign in ipairs { 1, -1 } do
+        local p = nn.Parameter(T.tensor({ -1.2, 1.0 }, f64))
+        local opt = optim.LBFGS({ p }, { line_search_fn = search, lr = search and 1.0 or 0.002, maximize = sign < 0 })
+        for _ = 1, 3 do
+          losses[k] = opt:step(function()
+            opt:zero_grad()
+            local x, y = p:select(1, 1), p:select(1, 2)
+            local l = ((1 - x) ^ 2 + 100 * (y - x * x) ^ 2) * sign
+            l:backward()
+            return l
+          end):item()
+        end
+        ends[k] = p:detach()
+      end
+      assert.is_true(ends[1]:equal(ends[2]))
+      assert.equal(losses[1], -losses[2])
+    end
+  end)
+
   it("LBFGS keeps to max_eval also while it searches along a line, as PyTorch does", function()
     local p = nn.Parameter(T.tensor({ -1.2, 1.0, 0.5, 2.0 }, f64))
     local opt = optim.LBFGS({ p }, { line_search_fn = "strong_wolfe", lr = 0.3, max_iter = 1, history_size = 2 })

@@ -164,8 +164,12 @@ static PlStatus sinc_grad(PlMaker *g) {
 }
 FLOATING(sinc, SINC, "y = sin(pi x) / (pi x); dx = dy (cos(pi x) - y) / x", "sin(pi x) / (pi x), and 1 at 0.",
          "print(T.tensor { 0, 0.5, 1.5 }:sinc())  --> { 1.0000,  0.6366, -0.2122}  -- f32[3] cpu")
-/* (1-x)(1+x) keeps the digits that 1 - x^2 loses near 1. */
-static PlVal one_minus_square(PlMaker *g, PlVal x) { return g_mul(g, g_rsubn(g, 1, x), g_addn(g, x, 1)); }
+/* An op of its own: the slopes of both factors, one of which is 0 at an end where dy is infinite, would be NaN there. */
+GRAD(one_minus_square, g_mul(g, dy, g_muln(g, x, -2)))
+PL_OP(one_minus_square, .doc = "1 - x^2, as (1 - x)(1 + x), which keeps its digits near -1 and 1. Floating x.",
+      .formula = "y = 1 - x^2; dx = -2 x dy", .nin = 1, .nout = 1, .args = {"x"}, .cls = PL_POINTWISE, .flags = PL_F_INTERNAL | PL_F_POLY,
+      .promote = PL_PROMOTE_FLOAT, .infer = pl_infer_broadcast, .grad = one_minus_square_grad, PL_ELEMENTWISE(PLK_EW_ONE_MINUS_SQUARE));
+static PlVal one_minus_square(PlMaker *g, PlVal x) { return F1(one_minus_square, x); }
 GRAD(asin, g_mul(g, dy, F1(rsqrt, one_minus_square(g, x))))
 FLOATING(asin, ASIN, "dx = dy (1 - x^2)^(-1/2)", "The arc sine, in radians; NaN outside [-1, 1].",
          "print(T.tensor { 0, 1 }:asin())  --> {0.0000, 1.5708}  -- f32[2] cpu")

@@ -32,8 +32,9 @@ return function(T, core)
   --   print(T.logaddexp2(T.tensor { 1.0 }, T.tensor { 1.0 }))  --> {2.}  -- f32[1] cpu
   define("logaddexp2", two, function(a)
     local x, y = floats(a.x, a.y)
-    local ln2 = math.log(2)
-    return T.logaddexp(x * ln2, y * ln2) / ln2
+    local ln2, dtype = math.log(2), x:dtype()
+    if dtype == "f16" or dtype == "bf16" then x, y = x:to("f32"), y:to("f32") end -- what is between is not rounded
+    return (T.logaddexp(x * ln2, y * ln2) / ln2):to(dtype)
   end)
 
   --- T.heaviside(…) → tensor
@@ -57,11 +58,18 @@ return function(T, core)
   end)
 
   --- T.ldexp(…) → tensor
-  -- x 2^y.
+  -- x 2^y, where 2^y itself may leave the range.
   --   print(T.ldexp(T.tensor { 1, 3 }, 2))  --> { 4., 12.}  -- f32[2] cpu
   define("ldexp", two, function(a)
     local x, y = floats(a.x, a.y)
-    return x * T.exp2(y)
+    local dtype = x:dtype()
+    -- an exponent of an integer dtype counts whole, whatever x's dtype can hold
+    local e = core.is_tensor(a.y) and not a.y:is_floating_point() and a.y:to("f64") or y:to("f64")
+    -- 2^e in three parts, each of which f64 has; beyond 2200 all is 0 or infinite.
+    local whole = e:clamp(-2200, 2200)
+    local third = (whole / 3):trunc()
+    local scaled = x:to("f64") * T.exp2(third) * T.exp2(third) * T.exp2(whole - 2 * third)
+    return scaled:to(dtype)
   end)
   -- x = m 2^e with 0.5 <= |m| < 1, or 0, inf and NaN with e = 0: m, e (i32). Small numbers are scaled up first, so that
   -- those below the normal ones keep their digits.

@@ -157,7 +157,7 @@ local list = {
     { "index_base", "int", optional = true } } },
 }
 
--- Tensors among the options follow the module as buffers, but are no part of its state.
+-- Tensors among the options (weight, pos_weight) are buffers: they follow the module and are in its state.
 local function define(name, f, args)
   local C = base.class(name)
   local spec = options.spec("nn." .. name, args)
@@ -166,7 +166,7 @@ local function define(name, f, args)
     local a = options.read(spec, ...)
     for key, v in pairs(a) do
       if type(v) == "userdata" then
-        self:register_buffer(key, v, { persistent = false })
+        self:register_buffer(key, v)
         self._tensors = self._tensors or {}
         self._tensors[#self._tensors + 1] = key
       else

@@ -171,8 +171,8 @@ local function step_of(node, scope)
   local domain = domain_of(node.domain)
   local f = scope.functions[domain .. "\0" .. (node.op_type or "")]
   local step = { node = node, outputs = #node.output }
-  local c = setmetatable({ node = node, outputs = #node.output, opset = scope.versions[""] or NEWEST, run = model.run },
-    Context)
+  local c = setmetatable({ node = node, outputs = #node.output, opset = scope.versions[""] or NEWEST, run = model.run,
+    fixed = {} }, Context)
   if f then
     step.f, c.a = function_step(node, f, scope)
   else
@@ -223,6 +223,8 @@ function compile(g, around, alone)
     program.inputs[#program.inputs + 1] = name
     program.input_types[#program.inputs] = type_of(v)
   end
+  local fed, fixed = {}, {} -- names that a call may give, that Constant made
+  for _, name in ipairs(program.inputs) do fed[name] = true end
   local made = {} -- the names that some node makes
   for _, node in ipairs(g.node) do for _, name in ipairs(node.output) do made[name] = true end end
   for _, node in ipairs(g.node) do
@@ -237,12 +239,17 @@ function compile(g, around, alone)
       local s = scope
       while name ~= "" and s and not s.names[name] do s = s.outer end
       local t = s and s.program and s.program.weights[name]
+      if t then step.c.fixed[i] = not (s.program == program and fed[name])
+      else step.c.fixed[i] = s == scope and fixed[name] end
       local about = t and scope.weights[t]
       if about then
         about.uses[#about.uses + 1] = { op = node.op_type, at = i, constant = step.constants and step.constants[i] }
       end
     end
-    for _, name in ipairs(node.output) do if name ~= "" then define(scope, name, called(node)) end end
+    for _, name in ipairs(node.output) do
+      if name ~= "" then define(scope, name, called(node)) end
+      fixed[name] = node.op_type == "Constant"
+    end
     program.steps[#program.steps + 1] = step
   end
   for i, v in ipairs(g.output) do

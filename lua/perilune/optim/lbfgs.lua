@@ -16,7 +16,7 @@ local function evaluations(v) return v == false or count(v) == true or "a positi
 local function search(v) return v == false or v == "strong_wolfe" or "\"strong_wolfe\" or false" end
 
 -- `lr=1 max_iter=20 max_eval=1.25·max_iter tolerance_grad=1e-7 tolerance_change=1e-9 history_size=100
--- line_search_fn=false` ("strong_wolfe"). One parameter group only.
+-- line_search_fn=false` ("strong_wolfe"), `maximize=false`. One parameter group only.
 --- optim.LBFGS(…) → optimizer
 -- Limited-memory BFGS (Liu & Nocedal 1989); step(closure) runs the closure several times.
 --   local p = nn.Parameter(T.tensor { 1, -2 })
@@ -31,7 +31,7 @@ local function search(v) return v == false or v == "strong_wolfe" or "\"strong_w
 local LBFGS = base.class("LBFGS", {
   { "lr", 1.0, check.nonnegative }, { "max_iter", 20, count }, { "max_eval", false, evaluations },
   { "tolerance_grad", 1e-7, check.nonnegative }, { "tolerance_change", 1e-9, check.nonnegative },
-  { "history_size", 100, count }, { "line_search_fn", false, search },
+  { "history_size", 100, count }, { "line_search_fn", false, search }, { "maximize", false, check.bool },
 })
 
 function LBFGS:add_param_group(group)
@@ -206,7 +206,9 @@ function LBFGS:step(closure)
       loss = closure()
     end
     m.func_evals = m.func_evals + 1
-    return loss, type(loss) == "number" and loss or loss:item(), gradient(params)
+    local value, g = type(loss) == "number" and loss or loss:item(), gradient(params)
+    if o.maximize then value, g = -value, -g end
+    return loss, value, g
   end
 
   local first, loss, g = evaluate()

@@ -147,9 +147,9 @@ many("Min", T.minimum)
 many("Sum", T.add)
 many("Mean", T.add, function(x, n) return x / n end)
 
+-- Bounds of the model itself are numbers. Any others are tensors, traced or not, with gradients and tangents or without.
 local function clip(c, x, low, high)
-  local is_known = not ((low and T.core.is_symbolic(low)) or (high and T.core.is_symbolic(high)))
-  if is_known and is_float(x) and not (low and low.requires_grad) and not (high and high.requires_grad) then
+  if is_float(x) and (not low or c.fixed[2]) and (not high or c.fixed[3]) then
     low, high = registry.number(c, low, "min"), registry.number(c, high, "max")
     if low and high and low > high then return T.full_like(x, high) end
     if low or high then return x:clamp({ min = low, max = high }) end

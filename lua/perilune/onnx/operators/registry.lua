@@ -8,7 +8,8 @@ local registry = {}
 
 --- Name → { f =, attributes = {name = kind}, constants = {positions}, random = bool }.
 -- f(c, inputs…) → outputs…; a missing optional input is nil. c.a: attributes by name; c.opset: the version that the
--- model asks for; c.outputs: how many are wanted; c:fail(fmt, …). constants: inputs that are never trained.
+-- model asks for; c.outputs: how many are wanted; c.fixed[i]: input i is the model's own and no call gives another;
+-- c:fail(fmt, …). constants: inputs that are never trained.
 registry.ops = {}
 
 --- Defines an operator. attributes: "axis:int alpha:float"; kinds are those of schema.attribute_kinds.

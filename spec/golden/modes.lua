@@ -1,0 +1,389 @@
+-- SPDX-License-Identifier: MIT
+-- Golden cases run in another way: what the plain call gives is known to be right (cases.lua), and each mode must give
+-- the same. M.run(T, plan, case, mode) → "pass", "fail" or "skip", and a text.
+--   jit      T.jit(f): results bit for bit, gradients taken inside bit for bit, outside nearly
+--   vmap     T.vmap(f) over a new first dim of all tensors, and of each alone, is the calls one by one
+--   layout   tensors that lie transposed, with steps, with an offset, expanded where they repeat: the same bits
+--   inplace  name_ of a clone is name, in the first input's dtype; and leaves the other inputs alone
+--   out      { out = y } with y dense, with steps, and of any contents
+--   half     f16 and bf16 give what f64 gives for the same numbers, but for their rounding
+
+local cases = require "spec.golden.cases"
+
+local M = {}
+
+local function same(a, b)
+  return a:dtype() == b:dtype() and table.concat(a:shape(), ",") == table.concat(b:shape(), ",")
+    and a:to_string() == b:to_string()
+end
+
+local FLOATS = { f64 = true, f32 = true, f16 = true, bf16 = true }
+local function floats(x) return FLOATS[x:dtype()] or false end
+
+-- Nearly the same: products may sum in another order for a batch.
+local function near(a, b)
+  if same(a, b) then return true end
+  if a:dtype() ~= b:dtype() or table.concat(a:shape(), ",") ~= table.concat(b:shape(), ",") then return false end
+  if not floats(a) then return false end
+  local tol = a:dtype() == "f64" and 1e-9 or a:dtype() == "f32" and 1e-4 or 1e-2
+  return a:to("f64"):allclose(b:to("f64"), { rtol = tol, atol = tol, equal_nan = true })
+end
+
+local function describe(x) return x:describe() end
+
+local function first_difference(got, want, judge, what)
+  if #got ~= #want then return ("%s: %d results, should be %d"):format(what, #got, #want) end
+  for i = 1, #want do
+    if not judge(got[i], want[i]) then
+      return ("%s: result %d is %s %s, should be %s %s"):format(what, i, describe(got[i]),
+        tostring(got[i]:detach()):sub(1, 120):gsub("%s+", " "), describe(want[i]),
+        tostring(want[i]:detach()):sub(1, 120):gsub("%s+", " "))
+    end
+  end
+end
+
+local function list_of(T, results)
+  local out = {}
+  for i, r in ipairs(results) do
+    if not T.is_tensor(r) then return nil end
+    out[i] = r
+  end
+  return out
+end
+
+local function copies(xs)
+  local out = {}
+  for i, x in ipairs(xs) do
+    out[i] = x:detach():clone()
+    if x.requires_grad then out[i]:requires_grad_() end
+  end
+  return out
+end
+
+local function tracked(xs)
+  local out = {}
+  for _, x in ipairs(xs) do
+    if x.requires_grad then out[#out + 1] = x end
+  end
+  return out
+end
+
+-- Gradients of all results that have one, for fixed dys.
+local function gradients(T, ys, xs)
+  local told, dys = {}, {}
+  for _, y in ipairs(ys) do
+    if y.requires_grad then
+      told[#told + 1] = y
+      dys[#dys + 1] = T.arange(1, y:numel(), { dtype = "f64" }):sin():view(y:shape()):to(y:dtype())
+    end
+  end
+  local ps = tracked(xs)
+  if #told == 0 or #ps == 0 then return {} end
+  local g = table.pack(T.grad_of(told, ps, { grad_outputs = dys, allow_unused = true }))
+  if type(g[1]) == "table" and not T.is_tensor(g[1]) then g = g[1] end
+  local out = {}
+  for i, p in ipairs(ps) do out[i] = g[i] or T.zeros_like(p) end
+  return out
+end
+
+local modes = {}
+
+-- A trace cannot know values: functions that ask for one are refused, which is no failure.
+local function refused(text)
+  return text:find("does not know", 1, true) or text:find("has no values", 1, true) or text:find("symbolic", 1, true)
+    or text:find("depends on", 1, true) or text:find("traced function", 1, true) or text:find("graph", 1, true)
+end
+
+function modes.jit(T, make, call, plan)
+  local xs = make()
+  local want = list_of(T, call(xs))
+  if not want then return "skip", "no tensors come out" end
+  local function f(...) return table.unpack(call { ... }) end
+  for _, inside in ipairs { false, true } do
+    local function g(...)
+      local mine = { ... }
+      local ys = call(mine)
+      if not inside then return table.unpack(ys) end
+      local list = table.move(gradients(T, ys, mine), 1, 99, 1, {})
+      for _, y in ipairs(ys) do list[#list + 1] = y:detach() end
+      return table.unpack(list)
+    end
+    local compiled = T.jit(inside and g or f)
+    for pass = 1, 3 do
+      local a, b = make(), make()
+      T.manual_seed(5)
+      local ok, got = pcall(function() return { compiled(table.unpack(a)) } end)
+      if not ok then
+        if refused(tostring(got)) then return "skip", "refused in a trace" end
+        return "fail", "jit: " .. tostring(got)
+      end
+      local expected = { (inside and g or f)(table.unpack(b)) }
+      local what = ("jit, call %d%s"):format(pass, inside and ", gradients inside" or "")
+      local why = first_difference(got, expected, same, what)
+      if why then return "fail", why end
+      for i = 1, #a do
+        if not same(a[i], b[i]) then return "fail", what .. ": argument " .. i .. " is changed" end
+      end
+      if not inside then
+        why = first_difference(gradients(T, got, a), gradients(T, expected, b), near, what .. ", gradient")
+        if why then return "fail", why end
+      end
+    end
+  end
+  return "pass"
+end
+
+-- Another tensor of the same kind for the second of a batch.
+local function other(x)
+  if not floats(x) or x:numel() == 0 then return x:clone() end
+  return (x * 0.75):to(x:dtype())
+end
+
+function modes.vmap(T, make, call, plan)
+  local xs = make()
+  for i, x in ipairs(xs) do xs[i] = x:detach() end
+  local ones = list_of(T, call(copies(xs)))
+  if not ones then return "skip", "no tensors come out" end
+  local ways = { {} }
+  for i = 1, #xs do ways[1][i] = true end
+  if #xs > 1 then
+    for i = 1, #xs do ways[#ways + 1] = { [i] = true } end
+  end
+  for w, batched in ipairs(ways) do
+    local first, second, dims, args = copies(xs), copies(xs), {}, {}
+    for i = 1, #xs do
+      dims[i] = batched[i] and 1 or false
+      if batched[i] then second[i] = other(second[i]) end
+      args[i] = batched[i] and T.stack { first[i], second[i] } or first[i]
+    end
+    local ok, want = pcall(function() return { call(copies(first)), call(copies(second)) } end)
+    if ok then
+      local fine, got = pcall(function()
+        return { T.vmap(function(...) return table.unpack(call { ... }) end, { in_dims = dims })(table.unpack(args)) }
+      end)
+      local what = "vmap " .. (w == 1 and "of all" or "of input " .. w - 1)
+      if not fine then
+        local text = tostring(got):gsub("^[^ ]*: ", ""):gsub("[%d]+", "N")
+        return "skip", "vmap refuses: " .. text:sub(1, 100)
+      end
+      for e = 1, 2 do
+        local mine = {}
+        for i, y in ipairs(got) do
+          if y:dim() < 1 or y:size(1) ~= 2 then return "fail", what .. ": result " .. i .. " is " .. describe(y) end
+          mine[i] = y[e]
+        end
+        local why = first_difference(mine, want[e], near, what .. ", element " .. e)
+        if why then return "fail", why end
+      end
+    end
+  end
+  return "pass"
+end
+
+local LAYOUTS = {
+  transposed = function(T, x)
+    if x:dim() < 2 then return nil end
+    local order = {}
+    for d = 1, x:dim() do order[d] = x:dim() + 1 - d end
+    return x:permute(table.unpack(order)):clone():permute(table.unpack(order))
+  end,
+  steps = function(T, x)
+    if x:dim() < 1 or x:numel() == 0 then return nil end
+    local shape = x:shape()
+    shape[#shape] = 2 * shape[#shape] + 1
+    local wide = T.full(shape, 1, { dtype = x:dtype() })
+    local view = wide:slice(x:dim(), 2, x:size(-1), 2)
+    view:copy_(x)
+    return view
+  end,
+  offset = function(T, x)
+    local wide = T.full({ x:numel() + 3 }, 1, { dtype = x:dtype() })
+    local view = wide:narrow(1, 4, x:numel()):view(x:shape())
+    view:copy_(x)
+    return view
+  end,
+  rows = function(T, x)
+    if x:dim() < 1 then return nil end
+    local shape = x:shape()
+    shape[1] = shape[1] + 2
+    local wide = T.full(shape, 1, { dtype = x:dtype() })
+    local view = wide:narrow(1, 2, x:size(1))
+    view:copy_(x)
+    return view
+  end,
+  broadcast = function(_, x) -- not the same values: judged against a clone of itself
+    if x:dim() < 1 or x:size(1) < 1 then return nil end
+    return x:narrow(1, 1, 1):expand(x:shape()), true
+  end,
+  channels_last = function(_, x)
+    if x:dim() ~= 4 or x:numel() == 0 then return nil end
+    return x:contiguous "channels_last"
+  end,
+}
+
+function modes.layout(T, make, call, plan)
+  local n = 0
+  for name, how in pairs(LAYOUTS) do
+    for at = 0, #make() do
+      local a, b, any = make(), make(), false
+      for i = 1, #a do
+        if at == 0 or at == i then
+          local base = a[i]:detach()
+          local y = how(T, base)
+          if y and y ~= nil then
+            local grad = a[i].requires_grad
+            any = true
+            b[i] = y:clone():contiguous()
+            a[i] = y
+            if grad then
+              b[i]:requires_grad_()
+              a[i] = y:detach():requires_grad_()
+            end
+          end
+        end
+      end
+      if any then
+        n = n + 1
+        local ok, want = pcall(call, b)
+        if ok and list_of(T, want) then
+          local fine, got = pcall(call, a)
+          local what = ("%s, %s"):format(name, at == 0 and "all" or "input " .. at)
+          local text = tostring(got)
+          if not fine then -- views and writes say what they cannot take
+            local rightly = text:find("needs a copy", 1, true) or text:find("share memory", 1, true)
+              or text:find("is not contiguous", 1, true)
+            return rightly and "skip" or "fail", rightly and "refuses that layout" or what .. ": " .. text
+          end
+          local why = first_difference(got, want, same, what)
+            or first_difference(gradients(T, got, a), gradients(T, want, b), same, what .. ", gradient")
+          if why then return "fail", why end
+        end
+      end
+    end
+  end
+  return n > 0 and "pass" or "skip", "nothing to lay out"
+end
+
+function modes.inplace(T, make, call, plan)
+  local name = (plan.row.name or plan.file.op) .. "_"
+  local fn = T.core.metatable().methods[name]
+  if not fn or plan.file.family == "nn" then return "skip", "no form in place" end
+  local xs = make()
+  for i, x in ipairs(xs) do xs[i] = x:detach() end
+  if #xs == 0 then return "skip", "no input" end
+  local want = list_of(T, call(copies(xs)))
+  if not want or #want ~= 1 then return "skip", "not one result" end
+  local a, called = copies(xs), false
+  local ok, got = pcall(call, a, function(...)
+    called = true
+    return fn(...)
+  end)
+  if not called then return "skip", "called in another way" end
+  local fits = table.concat(want[1]:shape(), ",") == table.concat(xs[1]:shape(), ",")
+  if not ok then
+    if not fits or want[1]:dtype() ~= xs[1]:dtype() then return "skip", "rightly refused in place" end
+    local text = tostring(got)
+    if text:find("must be a number", 1, true) or text:find("write x:", 1, true) then
+      return "skip", "called in another way"
+    end
+    return "fail", "in place: " .. text
+  end
+  if not fits then return "fail", "in place: not refused, the shape is another" end
+  local exp = want[1]:to(xs[1]:dtype())
+  if not same(got[1], exp) then return "fail", first_difference({ got[1] }, { exp }, same, "in place") end
+  if not same(a[1], exp) then return "fail", "in place: the first input is not the result" end
+  for i = 2, #xs do
+    if not same(a[i], xs[i]) then return "fail", "in place: changes input " .. i end
+  end
+  return "pass"
+end
+
+function modes.out(T, make, call, plan)
+  local xs = make()
+  for i, x in ipairs(xs) do xs[i] = x:detach() end
+  local want = list_of(T, call(copies(xs)))
+  if not want or #want ~= 1 then return "skip", "not one result" end
+  for name, target in pairs {
+    dense = function() return T.full(want[1]:shape(), 7, { dtype = want[1]:dtype() }) end,
+    steps = function()
+      local shape = want[1]:shape()
+      shape[#shape + 1] = 2
+      return T.full(shape, 7, { dtype = want[1]:dtype() }):select(-1, 1)
+    end,
+  } do
+    local y, a, called = target(), copies(xs), false
+    local ok, got = pcall(call, a, function(...)
+      called = true
+      return plan.fn(...)
+    end, { out = y })
+    local text = tostring(got)
+    if not called or not ok and (text:find("out", 1, true) or text:find("too many", 1, true)) then
+      return "skip", "takes no out"
+    end
+    -- the adapter reshapes, or gives its options in another place
+    if not ok and (text:find("cannot be written into", 1, true) or text:find("got table", 1, true)) then
+      return "skip", "called in another way"
+    end
+    if not ok then return "fail", name .. ": " .. text end
+    if not same(y, want[1]) then return "fail", first_difference({ y }, want, same, "out, " .. name) end
+    for i = 1, #xs do
+      if not same(a[i], xs[i]) then return "fail", "out: changes input " .. i end
+    end
+  end
+  return "pass"
+end
+
+-- In f16 and bf16: what f64 gives for the same numbers, rounded, but for a few units in the last place of the largest.
+function modes.half(T, make, call, plan)
+  local n = 0
+  for dtype, eps in pairs { f16 = 2.0 ^ -10, bf16 = 2.0 ^ -7 } do
+    local xs, wide, narrow = make(), {}, {}
+    local all = #xs > 0
+    for i, x in ipairs(xs) do
+      local f = floats(x)
+      if f then narrow[i] = x:detach():to(dtype) else narrow[i] = x end
+      wide[i] = f and narrow[i]:to("f64") or x
+      all = all and (f or i > 1)
+    end
+    local ok, want = pcall(call, wide)
+    local fine, got = pcall(call, narrow)
+    if all and ok and fine and list_of(T, want) and list_of(T, got) and #got == #want then
+      for i, y in ipairs(want) do
+        local z = got[i]
+        if floats(y) and (z:dtype() == dtype) and y:numel() > 0 then
+          local w = y:to(dtype):to("f64")
+          local d = (z:to("f64") - w):abs()
+          local finite = w:isfinite()
+          local worst = T.where(finite, d, 0):max():item()
+          local scale = T.where(finite, w:abs(), 0):max():item()
+          n = n + 1
+          if worst > 3 * eps * scale + 1e-7 or worst ~= worst then
+            local units = worst / scale / eps
+            return "fail", ("%s: result %d is off by %.3g, %.3g units of %g"):format(dtype, i, worst, units, scale)
+          end
+        end
+      end
+    end
+  end
+  return n > 0 and "pass" or "skip", "not in halves"
+end
+
+function M.run(T, plan, case, mode)
+  if case.error then return "skip", "an error" end
+  local function make() return cases.inputs(T, plan.file, case, true) end
+  local function call(tensors, fn, more)
+    local traced = false
+    for _, x in ipairs(tensors) do traced = traced or T.core.is_symbolic(x) end
+    if not traced then T.manual_seed(5) end -- of dropout
+    return cases.call(T, plan, case, tensors, fn, more)
+  end
+  local ok = pcall(call, make())
+  if not ok then return "skip", "fails as it is" end
+  local fine, verdict, text = pcall(modes[mode], T, make, call, plan)
+  if not fine then return "fail", "raised: " .. tostring(verdict) end
+  return verdict, text
+end
+
+M.modes = modes
+
+return M
