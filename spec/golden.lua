@@ -24,9 +24,9 @@ local function parse(args)
     if a == "--every" or a == "--fails" then
       i = i + 1
       o[a:sub(3)] = math.tointeger(tonumber(args[i]))
-    elseif a == "--mode" then
+    elseif a == "--mode" or a == "--autocast" then
       i = i + 1
-      o.mode = args[i]
+      o[a:sub(3)] = args[i]
     elseif a == "--verbose" then
       o.verbose = true
     elseif a ~= "--" then
@@ -125,7 +125,8 @@ local function run_op(op, o)
       if not plan then
         c.verdict(case.id, "skip", "not there yet")
       else
-        if o.mode then c.verdict(case.id, modes.run(T, plan, case, o.mode))
+        if o.autocast then c.verdict(case.id, T.autocast(o.autocast, cases.run, T, plan, case))
+        elseif o.mode then c.verdict(case.id, modes.run(T, plan, case, o.mode))
         else c.verdict(case.id, cases.run(T, plan, case)) end
       end
     end

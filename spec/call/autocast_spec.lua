@@ -128,6 +128,41 @@ describe("T.autocast", function()
     assert.is_false((pcall(F.cross_entropy, x, y, { dtype = "f64" })))
   end)
 
+  -- A function made of others whose products were cast on the way would give f32 with bf16's digits.
+  it("what comes out in f32 was computed in f32", function()
+    local root, inputs, n = (os.getenv("PERILUNE_ROOT") or ".") .. "/spec/fixtures/", {}, 0
+    for key, t in pairs(assert(T.load(root .. "functions.safetensors"))) do
+      local case, kind, k = key:match("^(.+)/(%a+)/(%d+)$")
+      if kind == "in" then
+        inputs[case] = inputs[case] or {}
+        inputs[case][math.tointeger(tonumber(k))] = t:is_floating_point() and t:to("f32") or t
+      end
+    end
+    local LOW = { svd_lowrank = true, pca_lowrank = true } -- PyTorch's, too, multiply in bf16
+    for _, row in ipairs(dofile(root .. "functions.lua")) do
+      local xs, names = inputs[row[1]] or {}, {}
+      for i = 1, #xs do names[i] = "x" .. i end
+      local code = ("local %s = ... return %s"):format(#xs > 0 and table.concat(names, ", ") or "_", row[2])
+      local f = load(code, "=spec", "t", setmetatable({ T = T }, { __index = _G }))
+      local function results()
+        T.manual_seed(3)
+        return table.pack(f(table.unpack(xs)))
+      end
+      local fine, plain = pcall(results)
+      local also, cast = pcall(T.autocast, "bf16", results)
+      if fine and also and not LOW[row[1]:match "^(.-)_%d+$"] then
+        for i = 1, plain.n do
+          local a, b = plain[i], cast[i]
+          if T.is_tensor(a) and a:dtype() == "f32" and b:dtype() == "f32" then
+            n = n + 1
+            assert.is_true(a:allclose(b, { rtol = 1e-4, atol = 1e-5, equal_nan = true }), row[1] .. ": " .. row[2])
+          end
+        end
+      end
+    end
+    assert.is_true(n > 150, n .. " results")
+  end)
+
   it("keeps the casts of a traced function's weights as it does without", function()
     local function results(jit, seed, inside, region, given, dtype, written)
       T.manual_seed(seed)

@@ -2,8 +2,8 @@
 """Golden files of PyTorch's own test database of operators (OpInfo): its sample inputs, what PyTorch makes of them, gradients,
 products with the Hessian, tangents, and the calls that it refuses.
 
-Run: python3 spec/golden/op_database.py DIR [op ...] (needs torch and expecttest), then
-     build/bin/perilune run spec/golden.lua -- DIR
+Run: python3 spec/golden/op_database.py [--autocast bf16] DIR [op ...] (needs torch and expecttest), then
+     build/bin/perilune run spec/golden.lua -- DIR [--autocast bf16] [--mode …]
 
 spec/golden/cases.lua reads the files. Not written: what is random, sparse, complex or larger than a few thousand elements,
 and arguments that have no counterpart (layouts, devices, slices).
@@ -13,6 +13,7 @@ values that max_unpool wrote over and of the half of a matrix that nobody reads 
 attention, f32 results that are nearer to the exact ones here (matrix_exp), arange of nothing, signs of vectors where singular
 values coincide, spellings that there is one of here (rsub's alpha, hermitian=).
 """
+import contextlib
 import inspect
 import math
 import os
@@ -30,6 +31,7 @@ SAMPLES = {torch.float64: 40, torch.float32: 12, torch.int64: 12, torch.bool: 6}
 NAMES = {torch.float64: "f64", torch.float32: "f32", torch.int64: "i64", torch.int32: "i32", torch.int16: "i16",
          torch.int8: "i8", torch.uint8: "u8", torch.bool: "bool", torch.float16: "f16", torch.bfloat16: "bf16"}
 TOLERANCE = {"f64": (1e-9, 1e-10), "f32": (2e-4, 2e-5)}
+AUTOCAST = None  # a dtype: what PyTorch gives inside of torch.autocast, values alone
 IGNORED = {"device", "layout", "pin_memory", "requires_grad", "memory_format"}
 RANDOM = ("bernoulli", "cauchy", "exponential", "geometric", "log_normal", "multinomial", "normal", "rand", "uniform",
           "nn.functional.dropout", "nn.functional.alpha_dropout", "nn.functional.feature_alpha", "nn.functional.rrelu",
@@ -238,7 +240,16 @@ def add_case(file, op, sample, name, dtype):
             leaves.append((t, c.requires_grad_()))
         table[id(t)] = c
     values = replaced(values, table)
-    ys = flat(op.op(*values, **replaced(keywords, table)))
+    with torch.autocast("cpu", AUTOCAST) if AUTOCAST else contextlib.nullcontext():
+        ys = flat(op.op(*values, **replaced(keywords, table)))
+    if AUTOCAST:
+        plain = flat(op.op(*values, **replaced(keywords, table)))
+        low = any(y.dtype in (torch.bfloat16, torch.float16) for y in ys)
+        exact = not low and all(torch.allclose(y, z, rtol=1e-5, atol=1e-6, equal_nan=True) for y, z in zip(ys, plain) if y.dtype == z.dtype)
+        case.update(id=name, tol=[3e-2, 3e-2] if low else [2e-4, 2e-5] if exact else [1e-2, 1e-2],
+                    outputs=[file.ref(y) for y in ys])
+        file.cases.append(lua(case))
+        return
     tol = TOLERANCE.get(NAMES[dtype], TOLERANCE["f32"])
     if any(y.dtype == torch.float32 for y in ys):
         tol = TOLERANCE["f32"]
@@ -268,7 +279,7 @@ def write(op, folder):
                     pass
         except (ValueError, RuntimeError):
             pass  # the database has no samples of this dtype
-    for k, e in enumerate(op.error_inputs("cpu") if op.error_inputs_func else []):
+    for k, e in enumerate(op.error_inputs("cpu") if op.error_inputs_func and not AUTOCAST else []):
         try:
             case = call_of(file, op, e.sample_input)[1]
             if "out" not in case["args"]:
@@ -281,7 +292,14 @@ def write(op, folder):
 
 
 def main():
-    folder, only = sys.argv[1], set(sys.argv[2:])
+    global AUTOCAST
+    args = sys.argv[1:]
+    if args[0] == "--autocast":
+        AUTOCAST = {"bf16": torch.bfloat16, "f16": torch.float16}[args[1]]
+        args = args[2:]
+        SAMPLES.clear()
+        SAMPLES.update({torch.float32: 12, AUTOCAST: 6})
+    folder, only = args[0], set(args[1:])
     os.makedirs(folder, exist_ok=True)
     written = []
     for op in op_db:

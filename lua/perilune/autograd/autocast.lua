@@ -88,6 +88,14 @@ return function(T, core)
     return restore(enter(nil, false), pcall(f, table.unpack(args, 1, args.n)))
   end
 
+  --- For functions made of products whose result is f32 in a region: f as it is without one.
+  core.without_autocast = function(f)
+    return function(...)
+      if not region() then return f(...) end
+      return restore(enter(nil, false), pcall(f, ...))
+    end
+  end
+
   -- Functions of `group` that take f32 inside a region; PyTorch lists them, too.
   local function full(group, names)
     for _, name in ipairs(names) do

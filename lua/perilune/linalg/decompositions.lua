@@ -259,7 +259,8 @@ return function(T, core)
   -- The shortest X that minimizes ‖A X - B‖.
   --   print((T.linalg.lstsq(T.tensor { { 1, 1 }, { 1, 2 }, { 1, 3 } }, T.tensor { 2, 4, 6 }):round(3)))
   --   --> {0., 2.}  -- f32[2] cpu
-  define("lstsq", { { "A", "tensor" }, { "B", "tensor" }, { "rcond", "nonnegative", optional = true } }, function(a)
+  define("lstsq", { { "A", "tensor" }, { "B", "tensor" }, { "rcond", "nonnegative", optional = true } },
+    core.without_autocast(function(a)
     local A, B = matrix("lstsq", "A", a.A), a.B
     local vector = B:dim() == 1
     if vector then B = B:unsqueeze(-1) end
@@ -283,7 +284,7 @@ return function(T, core)
       end
     end
     return vector and X:squeeze(-1) or X, residuals, rank, s
-  end)
+  end))
 
   -- ---- eigenvalues of general matrices ------------------------------------------------------------------------
 
@@ -374,13 +375,14 @@ return function(T, core)
   --   print(T.linalg.householder_product(T.tensor { { 0 }, { 1 } }, T.tensor { 1 }))
   --   --> {{ 0.},
   --   -->  {-1.}}  -- f32[2,1] cpu
-  local product = define("householder_product", { { "A", "tensor" }, { "tau", "tensor" } }, function(a)
+  local product = define("householder_product", { { "A", "tensor" }, { "tau", "tensor" } },
+    core.without_autocast(function(a)
     local A = matrix("householder_product", "A", a.A)
     local m, n = A:size(-2), A:size(-1)
     local V, S = reflectors("linalg.householder_product", A, a.tau, true)
     local Q = V:matmul(S:matmul(V:narrow(-2, 1, n):transpose(-2, -1)))
     return T.eye(m, n, { dtype = A:dtype(), device = A:device() }) - Q
-  end)
+  end))
 
   --- T.orgqr(A, tau) → tensor
   -- Another name of T.linalg.householder_product.
@@ -403,7 +405,7 @@ return function(T, core)
   --   --> {{-5.},
   --   -->  { 0.}}  -- f32[2,1] cpu
   make("ormqr", { { "A", "tensor" }, { "tau", "tensor" }, { "other", "tensor" }, { "left", "bool", true },
-    { "transpose", "bool", false } }, function(a)
+    { "transpose", "bool", false } }, core.without_autocast(function(a)
     if a.A:dim() < 2 then fail("ormqr: A must be a matrix or a batch of them, got %s", a.A:describe()) end
     local C = a.other
     if C:dim() < 2 or C:size(a.left and -2 or -1) ~= a.A:size(-2) then
@@ -415,7 +417,7 @@ return function(T, core)
     local Vt = V:transpose(-2, -1)
     if a.left then return C - V:matmul(S:matmul(Vt:matmul(C))) end
     return C - C:matmul(V):matmul(S):matmul(Vt)
-  end)
+  end))
 
   --- T.linalg.vander(…) → tensor
   -- Powers 0 … N-1 of vectors in columns.
