@@ -124,6 +124,58 @@ describe("slopes at edges of", function()
   end)
 end)
 
+-- Rows whose exponentials leave the range, or whose products do: the whole Jacobian of each reduction and scan, by rows
+-- backward and by columns forward.
+describe("both directions along rows of", function()
+  local ROWS = {
+    { -1000, 1000, 0 }, { 1000, 0, -1000 }, { -800, 0, 800 }, { 1e-300, 1e-200, 0 }, { 0, 0, 0 }, { 3, 3, -5 },
+    { 1e-170, -1e-170, 1e-180 }, { 0, -700, 700 },
+  }
+  local count = 0
+
+  local function jacobian(f, x)
+    local tracked = x:clone():requires_grad_()
+    local y = f(tracked)
+    if not y.requires_grad then return nil end
+    local n, m, J = x:numel(), y:numel(), {}
+    for i = 1, m do
+      local dy = T.zeros(m, F64)
+      dy[i] = 1
+      J[i] = T.grad_of(y, tracked, { grad_outputs = dy:view(y:shape()), retain_graph = true }):reshape(-1):totable()
+    end
+    for j = 1, n do
+      local v = T.zeros(n, F64)
+      v[j] = 1
+      local _, t = T.jvp(f, x, v)
+      for i, got in ipairs(t:reshape(-1):totable()) do
+        assert(same(got, J[i][j]), ("d y%d / d x%d is %.17g forward, %.17g backward"):format(i, j, got, J[i][j]))
+      end
+    end
+    return true
+  end
+
+  for _, info in ipairs(support.public()) do
+    if info.differentiable and info.nin == 1 and info.class == "reduction" and not info.flags.seeded then
+      it(info.name, function()
+        local o = attributes(info)
+        for _, attr in ipairs(info.attrs) do
+          if attr.name == "dim" then o.dim = 1 end
+        end
+        local function f(x)
+          local y = T.core.op[info.name](x, next(o) and o or nil)
+          return type(y) == "table" and y[1] or y
+        end
+        for _, row in ipairs(ROWS) do
+          local x = T.tensor(row, F64)
+          if pcall(f, x) and jacobian(f, x) then count = count + 1 end
+        end
+      end)
+    end
+  end
+
+  it("most of them take a row", function() assert.is_true(count > 100, count .. " rows") end)
+end)
+
 -- For every op, with inputs of one value each: <dy, J v> of forward mode is <Jᵀ dy, v> of backward, for ones dy and v.
 describe("both directions at edges of", function()
   local function total(list)

@@ -119,25 +119,27 @@ PL_OP(logcumsumexp, SCAN(PLK_S_LOGCUMSUMEXP), .doc = "Running log(sum(exp(x))) a
       .formula = "dx_j = sum over i >= j of dy_i exp(x_j - y_i)", .nattr = 1, .attrs = {A_DIM_REQ("dim")},
       .flags = PL_F_CONTIGUOUS | PL_F_POLY, .batch = pl_batch_dims, .infer = lcse_infer, .grad = lcse_grad);
 
-/* With v the gradient of dx and m = max x:  ddy = e^(m - y) cumsum(v e^(x - m)),  dx' = v dx,  dy' = -dy ddy. */
+/* L is the lower triangle of e^(x_j - y_i): Lᵀ dy is the gradient, L v the tangent. With w the gradient of the one and the
+ * other of w beside it: for Lᵀ dy: ddy = L w, dx = w (Lᵀ dy), dy = -dy (L w); for L v: dv = Lᵀ w, dx = v (Lᵀ w), dy = -w (L v). */
 static PlStatus lcse_bwd_grad(PlMaker *g) {
-  PlVal dy = g->x[0], x = g->x[1], y = g->x[2], v = g->dy[0];
-  int64_t dim = dim_of(g);
-  int ndim = g->in[1]->ndim;
-  if (g->want[0] || g->want[2]) {
-    PlVal m = g_reduce(g, &pl_op_amax, x, ndim, ndim ? 1u << dim : 0);
-    PlVal e = g_mul(g, v, pl_g1(g, &pl_op_exp, g_sub(g, x, m)));
-    PlVal s = g_mul(g, pl_g1(g, &pl_op_exp, g_sub(g, m, y)), g_with_int(g, &pl_op_cumsum, 1, &e, dim));
-    if (g->want[0]) g->dx[0] = s;
-    if (g->want[2]) g->dx[2] = g_neg(g, g_mul(g, dy, s));
-  }
-  if (g->want[1]) g->dx[1] = g_mul(g, v, g->y[0]);
+  const bool forward = pl_attr_i(g->attrs, 1) != 0;
+  PlVal in[3] = {g->dy[0], g->x[1], g->x[2]};
+  PlAttrs a;
+  pl_attrs_init(g->op, &a);
+  pl_attrs_int(&a, 0, dim_of(g));
+  pl_attrs_int(&a, 1, !forward);
+  const bool needed = g->want[0] || g->want[forward ? 1 : 2];
+  PlVal other = needed ? pl_g_op(g, g->op, 3, in, &a, NULL) : PL_NONE;
+  if (g->want[0]) g->dx[0] = other;
+  if (g->want[1]) g->dx[1] = forward ? g_mul(g, g->x[0], other) : g_mul(g, g->dy[0], g->y[0]);
+  if (g->want[2]) g->dx[2] = g_neg(g, forward ? g_mul(g, g->dy[0], g->y[0]) : g_mul(g, g->x[0], other));
   return g->status;
 }
 
-PL_OP(logcumsumexp_bwd, .doc = "The gradient of logcumsumexp.", .nin = 3, .nout = 1, .nattr = 1, .args = {"dy", "x", "y"},
-      .attrs = {A_INT_REQ("dim")}, .cls = PL_REDUCTION, .batch = pl_batch_dims, .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_INTERNAL,
-      .infer = like_second, .grad = lcse_bwd_grad, PL_KERNEL(logcumsumexp_bwd));
+PL_OP(logcumsumexp_bwd, .doc = "The gradient of logcumsumexp for dy; forward: its tangent for dy.",
+      .formula = "forward: sum over j <= i of dy_j exp(x_j - y_i)", .nin = 3, .nout = 1, .nattr = 2, .args = {"dy", "x", "y"},
+      .attrs = {A_INT_REQ("dim"), A_BOOL("forward", 0)}, .cls = PL_REDUCTION, .batch = pl_batch_dims,
+      .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_INTERNAL, .infer = like_second, .grad = lcse_bwd_grad, PL_KERNEL(logcumsumexp_bwd));
 
 /* ---- cummax, cummin ----------------------------------------------------------------------------------------- */
 

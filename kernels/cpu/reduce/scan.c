@@ -235,9 +235,22 @@ static PlStatus logcumsumexp_bwd_row(void *ctx, int64_t row, void *const *p) {
   return PL_OK;
 }
 
+/* t_i = sum over j <= i of v_j e^(x_j - y_i) = v_i e^(x_i - y_i) + e^(y_(i-1) - y_i) t_(i-1). */
+static PlStatus logcumsumexp_tangent_row(void *ctx, int64_t row, void *const *p) {
+  (void)row;
+  int64_t n = ((const Scan *)ctx)->n;
+  const double *v = p[0], *x = p[1], *y = p[2];
+  double *t = p[3], a = 0;
+  for (int64_t i = 0; i < n; i++) {
+    double f = i > 0 ? y[i] == y[i - 1] ? 1 : exp(y[i - 1] - y[i]) : 0;
+    t[i] = a = v[i] * exp(x[i] - y[i]) + (f == 0 ? 0 : f * a);
+  }
+  return PL_OK;
+}
+
 PlStatus plk_cpu_logcumsumexp_bwd(const PlkCall *c) {
   Scan s = scan_of(c, c->in[1]);
-  PlkRows r = rows_of(c, c->in[1], &s, logcumsumexp_bwd_row);
+  PlkRows r = rows_of(c, c->in[1], &s, pl_attr_i(c->attrs, 1) ? logcumsumexp_tangent_row : logcumsumexp_bwd_row);
   for (int i = 0; i < 3; i++) r.arg[r.narg++] = plk_row_arg(c->in[i], s.n, PLK_CF64, false);
   r.arg[r.narg++] = plk_row_arg(c->out[0], s.n, PLK_CF64, true);
   return plk_rows(&r);

@@ -304,6 +304,20 @@ __global__ void lse_backward(Shape s, In dy, In x, In y, plc_numbers dx) {
   }
 }
 
+/* t_i = v_i e^(x_i - y_i) + e^(y_(i-1) - y_i) t_(i-1) */
+__global__ void lse_tangent(Shape s, In v, In x, In y, plc_numbers t) {
+  for (PLC_EACH(row, s.outer * s.inner)) {
+    double a = 0, before = 0;
+    for (int64_t i = 0; i < s.n; i++) {
+      const int64_t e = place(s, row, i);
+      const double yi = at(y, e), f = i > 0 ? yi == before ? 1 : exp(before - yi) : 0;
+      a = at(v, e) * exp(at(x, e) - yi) + (f == 0 ? 0 : f * a);
+      plc_number_put(t, e, a);
+      before = yi;
+    }
+  }
+}
+
 PlStatus cumprod_bwd(const PlkCall *call) {
   const Shape s = shape_of(call, call->in[1], PL_F64);
   void *temp;
@@ -328,8 +342,12 @@ PlStatus cumprod_bwd2(const PlkCall *call) {
 PlStatus logcumsumexp_bwd(const PlkCall *call) {
   const Shape s = shape_of(call, call->in[1], PL_F64);
   if (call->in[1]->numel == 0) return PL_OK;
-  PLC_LAUNCH(lse_backward, plc_grid(s.outer * s.inner, 1), PLC_BLOCK, 0, s, in_of(call->in[0]), in_of(call->in[1]), in_of(call->in[2]),
-             out_of(call->out[0]));
+  if (pl_attr_i(call->attrs, 1))
+    PLC_LAUNCH(lse_tangent, plc_grid(s.outer * s.inner, 1), PLC_BLOCK, 0, s, in_of(call->in[0]), in_of(call->in[1]), in_of(call->in[2]),
+               out_of(call->out[0]));
+  else
+    PLC_LAUNCH(lse_backward, plc_grid(s.outer * s.inner, 1), PLC_BLOCK, 0, s, in_of(call->in[0]), in_of(call->in[1]), in_of(call->in[2]),
+               out_of(call->out[0]));
   return PL_OK;
 }
 
