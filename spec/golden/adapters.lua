@@ -140,7 +140,7 @@ R.slice = {
   end,
 }
 R.sum_to_size = {
-  call = function(fn, a) return fn(a.input, a.size) end,
+  call = function(fn, a) return fn(a.input, a.size or {}) end,
 }
 R.where = {
   call = function(fn, a) return fn(a.condition, a.input, a.other) end,
@@ -185,8 +185,11 @@ R.rot90 = {
 R.diff = {
   call = function(fn, a) return fn(a.input, options(a, "n", "dim", "prepend", "append")) end,
 }
-R.repeat_interleave = {
-  call = function(fn, a) return with(fn, options(a, "dim"), a.input, a.repeats) end,
+R.repeat_interleave = { -- of counts alone: positions
+  call = function(fn, a, T)
+    if a.input == nil then return fn(T.arange(a.repeats:numel()) - 1, a.repeats) end
+    return with(fn, options(a, "dim"), a.input, a.repeats)
+  end,
 }
 R.einsum = {
   call = function(fn, a) return fn(a.equation, table.unpack(a.operands or a.tensors)) end,
@@ -205,7 +208,16 @@ index("argmax", "argmin", "argsort", "sort", "topk", "kthvalue", "median", "mode
   "embedding", "cross_entropy", "nll_loss", "multi_margin_loss", "multilabel_margin_loss", "bincount",
   "nanmedian", "unique_consecutive", "argwhere", "unravel_index", "max_unpool1d", "max_unpool2d", "max_unpool3d",
   "embedding_bag", "max_pool1d", "max_pool2d", "max_pool3d", "adaptive_max_pool1d", "adaptive_max_pool2d",
-  "adaptive_max_pool3d", "unique", "tril_indices", "ctc_loss")
+  "adaptive_max_pool3d", "unique", "tril_indices", "triu_indices", "ctc_loss")
+
+-- Of two tensors they are maximum and minimum.
+for _, name in ipairs { "max", "min" } do
+  R[name].call = function(fn, a)
+    if a.other then return fn(a.input, a.other) end
+    if a.dim == nil then return fn(a.input) end
+    return fn(a.input, { dim = a.dim, keepdim = a.keepdim, index_base = 0 })
+  end
+end
 
 R.nonzero.call = function(fn, a)
   if not a.as_tuple then return fn(a.input, { index_base = 0 }) end
@@ -226,7 +238,7 @@ R.scatter.call = function(fn, a, T)
     if type(src) == "number" then src = T.full(a.index:shape(), src, { dtype = a.input:dtype() }) end
     return T.scatter_add(a.input, a.index, src, o)
   end
-  return fn(a.input, a.index, a.src, o)
+  return fn(a.input, a.index, a.src == nil and a.value or a.src, o)
 end
 R.searchsorted.call = function(fn, a)
   local o = options(a, "out_int32", "right", "sorter") or {}

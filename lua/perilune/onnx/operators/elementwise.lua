@@ -147,7 +147,7 @@ many("Min", T.minimum)
 many("Sum", T.add)
 many("Mean", T.add, function(x, n) return x / n end)
 
--- Bounds of the model itself are numbers. Any others are tensors, traced or not, with gradients and tangents or without.
+-- Bounds of the model itself are numbers. Any others are tensors, traced or not, tracked or not.
 local function clip(c, x, low, high)
   if is_float(x) and (not low or c.fixed[2]) and (not high or c.fixed[3]) then
     low, high = registry.number(c, low, "min"), registry.number(c, high, "max")
