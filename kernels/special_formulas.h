@@ -48,7 +48,7 @@ PLK_SF double bessel_tail(double x, int v) {
     sum += term;
     if (fabs(term) < EPS * 0.1) break;
   }
-  return sum / sqrt(2.0 * PI * x);
+  return sum / (sqrt(2.0 * PI) * sqrt(x)); /* 2 pi x may overflow */
 }
 PLK_SF double sf_i0e(double x) {
   x = fabs(x);
