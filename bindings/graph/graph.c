@@ -55,7 +55,7 @@ static PlGVal value_at(lua_State *L, PlGraph *f, int i) {
   return v;
 }
 
-/* graph_input(graph, name, shape, dtype, leaf[, device]) → tensor */
+/* graph_input(graph, name, shape, dtype, leaf[, device[, like]]) → tensor; like: one that lies in memory as it will */
 static int graph_input(lua_State *L) {
   PlGraph *f = l_check_graph(L, 1);
   int64_t shape[PL_MAX_DIM];
@@ -66,7 +66,8 @@ static int graph_input(lua_State *L) {
   int device = lua_isnoneornil(L, 6) ? pl_state.device : l_check_device(L, 6, "input");
   PlGVal v;
   Box *b = l_new_box(L);
-  CALL(L, pl_graph_input(f, lua_tostring(L, 2), d, n, shape, lua_toboolean(L, 5), &v));
+  const PlTensor *like = l_to_tensor(L, 7);
+  CALL(L, pl_graph_input_like(f, lua_tostring(L, 2), d, n, shape, like && like->a.ndim == n ? &like->a : NULL, lua_toboolean(L, 5), &v));
   f->vals[v].device = (uint8_t)device;
   CALL(L, pl_sym_tensor(&b->t, f, v));
   return 1;

@@ -12,6 +12,7 @@
 #include "engine/call/thread_state.h"
 #include "engine/device/device.h"
 #include "engine/grad/node.h"
+#include "engine/tensor/layout.h"
 
 enum { UPVALUES, FIELDS, GLOBALS };
 
@@ -197,15 +198,30 @@ static int jit_unchanged(lua_State *L) {
   return 1;
 }
 
+/* How t's dims lie in memory, from the outermost, where a trace has to know: it is not row-major. */
+bool l_lies(const PlArray *a, uint8_t *order) {
+  int64_t strides[PL_MAX_DIM];
+  int dims[PL_MAX_DIM];
+  if (PL_LIKELY(!pl_layout_lies(a, strides))) return false;
+  pl_layout_order(a->ndim, a->shape, strides, dims);
+  for (int d = 0; d < a->ndim; d++) order[d] = (uint8_t)dims[d];
+  return true;
+}
+
 /* ---- the key of a call --------------------------------------------------------------------------------------- */
 
-/* f32[2,3], on a GPU with its name, then g for a leaf that requires a gradient, G for one that has a .grad, h for a tensor with a history → that .grad */
+/* f32[2,3], ~ and the order of its dims in memory where that is not row-major, on a GPU with its name, then g for a leaf that requires a gradient, G for one that has a .grad, h for a tensor with a history → that .grad */
 static PlTensor *add_tensor(luaL_Buffer *b, const PlTensor *t, bool sizes) {
-  char text[32 + 24 * PL_MAX_DIM];
+  char text[40 + 25 * PL_MAX_DIM];
   int n = snprintf(text, sizeof text, sizes ? "%s[" : "%s[%dd", pl_dtype_name((PlDtype)t->a.dtype), t->a.ndim);
   for (int d = 0; sizes && d < t->a.ndim; d++)
     n += snprintf(text + n, sizeof text - (size_t)n, d ? ",%" PRId64 : "%" PRId64, t->a.shape[d]);
   text[n++] = ']';
+  uint8_t order[PL_MAX_DIM];
+  if (PL_UNLIKELY(l_lies(&t->a, order))) {
+    text[n++] = '~';
+    for (int d = 0; d < t->a.ndim; d++) text[n++] = (char)('a' + order[d]);
+  }
   PlNode *node = NULL;
   PlTensor *grad = NULL;
   uint32_t slot;

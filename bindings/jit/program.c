@@ -289,7 +289,7 @@ bool l_program_apart(const Program *p, PlTensor *const *in) {
     if (a->kind != PL_FV_INPUT) continue;
     const PlTensor *x = in[a->slot];
     if (is_written(f, a)) {
-      apart = x->a.contiguous;
+      apart = pl_graph_lies(a, &x->a);
       for (PlGVal w = 0; apart && w < f->nvals; w++) apart = !share(f, in, x, v, w);
     } else
       for (int32_t k = 0; apart && k < p->nwritten; k++) apart = !share(f, in, x, v, p->written[k]);

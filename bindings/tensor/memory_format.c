@@ -59,8 +59,56 @@ static int t_layout_of(lua_State *L) {
   return 1;
 }
 
+/* t's elements in the order of memory of `like`, through ops: inside graphs and batches. Takes t. */
+static PlStatus lie_by_ops(PlTensor **t, int n, const int *order) {
+  int64_t to[PL_MAX_DIM], back[PL_MAX_DIM];
+  PlAttrs a;
+  PlTensor *turned = NULL, *dense = NULL;
+  for (int d = 0; d < n; d++) back[order[d]] = d, to[d] = order[d];
+  pl_attrs_init(&pl_op_permute, &a);
+  PlStatus s = pl_attrs_list(&a, 0, n, to);
+  if (s == PL_OK) s = pl_apply(&pl_op_permute, t, 1, &a, &turned);
+  if (s == PL_OK) s = pl_apply(&pl_op_contiguous, &turned, 1, NULL, &dense);
+  if (s == PL_OK) s = pl_attrs_list(&a, 0, n, back);
+  pl_tensor_release(*t);
+  *t = NULL;
+  if (s == PL_OK) s = pl_apply(&pl_op_permute, &dense, 1, &a, t);
+  pl_tensor_release(turned);
+  pl_tensor_release(dense);
+  return s;
+}
+
+/* core.lie_as(t, x, uniform) → t, fresh and of x's shape, as x's clone lies in memory; uniform: its elements are all alike */
+static int t_lie_as(lua_State *L) {
+  PlTensor *t = l_check_tensor(L, 1), *x = l_check_tensor(L, 2);
+  int64_t strides[PL_MAX_DIM];
+  l_saw(x, PL_SAW_LAYOUT);
+  lua_settop(L, 3);
+  if (x->a.ndim != t->a.ndim || t->a.device != PL_CPU || pl_is_batched(x) || !pl_layout_lies(&x->a, strides)) {
+    lua_settop(L, 1);
+    return 1;
+  }
+  if (!t->a.symbolic && lua_toboolean(L, 3)) {
+    pl_layout_stride(t, strides);
+    lua_settop(L, 1);
+    return 1;
+  }
+  Box *b = l_new_box(L);
+  if (t->a.symbolic) {
+    int order[PL_MAX_DIM];
+    pl_layout_order(t->a.ndim, t->a.shape, strides, order);
+    b->t = pl_retain(t);
+    CALL(L, lie_by_ops(&b->t, t->a.ndim, order));
+    return 1;
+  }
+  CALL(L, pl_tensor_empty(&b->t, (PlDtype)t->a.dtype, t->a.ndim, t->a.shape));
+  pl_layout_stride(b->t, strides);
+  CALL(L, pl_copy_data(b->t, t));
+  return 1;
+}
+
 void l_layout_register(lua_State *L) {
-  static const luaL_Reg functions[] = {{"to_layout", t_to_layout}, {"layout_of", t_layout_of}, {NULL, NULL}};
+  static const luaL_Reg functions[] = {{"to_layout", t_to_layout}, {"layout_of", t_layout_of}, {"lie_as", t_lie_as}, {NULL, NULL}};
   static const luaL_Reg methods[] = {{"is_contiguous", l_is_contiguous}, {NULL, NULL}};
   luaL_setfuncs(L, functions, 0);
   l_add_methods(L, methods);

@@ -74,13 +74,18 @@ static PlStatus compute_into(Call *c, PlTensor *out) {
   return s;
 }
 
+/* What was there before, which lies as t does: so does what is computed of it, tracked or not. */
+static PlStatus copy_of_old(PlTensor **old, PlTensor *t) {
+  return PL_LIKELY(t->a.contiguous || t->a.symbolic) ? pl_tensor_copy(old, t) : pl_tensor_copy_as(old, PL_STRIDED, t);
+}
+
 /* Tracked in-place: the op runs out of place on a copy that carries the old history, the data moves into
  * the old memory, the handle takes the new history. Exact for every op, whatever its gradient reads. */
 static PlStatus apply_tracked(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor *out) {
   PL_TRY(pl_inplace_check(op->name, out));
   PlTensor *old = NULL, *res[PL_MAX_OUT], **args = malloc((size_t)(nin ? nin : 1) * sizeof *args);
   if (!args) return pl_call_no_memory(op);
-  PlStatus s = pl_tensor_copy(&old, out);
+  PlStatus s = copy_of_old(&old, out);
   if (s == PL_OK) s = pl_entries_copy(old, out, NULL);
   for (int i = 0; i < nin; i++) args[i] = in[i] == out ? old : in[i];
   if (s == PL_OK) s = pl_apply(op, args, nin, attrs, res);
@@ -239,7 +244,7 @@ PlStatus pl_call_mutate(Call *c, PlTensor **out) {
   PlStatus s = variadic ? PL_OK : read_apart(c, y, kept);
   if (tracked && s == PL_OK) {
     s = pl_inplace_check(op->name, y);
-    if (s == PL_OK) s = pl_tensor_copy(&old, y); /* history before the change hangs on the copy */
+    if (s == PL_OK) s = copy_of_old(&old, y); /* history before the change hangs on the copy */
     if (s == PL_OK) s = pl_entries_copy(old, y, NULL);
   }
   for (int i = 0; s == PL_OK && i < (variadic ? c->nin : 1); i++) {

@@ -174,7 +174,9 @@ PlStatus pl_call_infer(Call *c) {
   for (int i = 0; PL_UNLIKELY(pl_state.remat != NULL) && c->op->reads_values && i < c->nin && i < 8; i++)
     if (((c->op->reads_values >> i) & 1) && c->in[i]) PL_TRY(pl_present(c->in[i]));
   PlInfer f = {.op = c->op, .attrs = c->attrs, .nin = c->nin, .in = c->arr, .compute = c->compute, .out = c->desc};
-  return c->op->infer(&f);
+  PL_TRY(c->op->infer(&f));
+  pl_layout_keep(c);
+  return PL_OK;
 }
 
 /* ---- computing ------------------------------------------------------------------------------------------------ */
@@ -276,7 +278,9 @@ static PlStatus compute(Call *c, PlTensor **out) {
   for (int o = 0; o < op->nout && s == PL_OK; o++) {
     if (c->desc[o].dtype == PL_NDTYPE) continue; /* an output that this call does not have */
     s = pl_tensor_empty_on(&out[o], c->device, (PlDtype)c->desc[o].dtype, c->desc[o].ndim, c->desc[o].shape);
-    if (PL_UNLIKELY(c->desc[o].layout == PL_CHANNELS_LAST) && s == PL_OK) pl_layout_apply(out[o], c->desc[o].layout);
+    if (PL_LIKELY(!c->desc[o].layout) || s != PL_OK) continue;
+    if (c->desc[o].layout == PL_STRIDED) pl_layout_stride(out[o], c->desc[o].strides);
+    else pl_layout_apply(out[o], c->desc[o].layout);
   }
   if (s == PL_OK) s = pl_call_run(c, out);
   if (s != PL_OK) pl_release_all(out, op->nout);

@@ -96,9 +96,10 @@ static PlStatus run_plain(const PlOp *op, PlTensor *const *in, int nin, int like
   return s;
 }
 
-/* The op is plain and all its inputs, one or two, are there. */
+/* The op is plain and all its inputs, one or two, are there. What is not contiguous has a say in how the result lies. */
 static PlStatus apply_plain(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out) {
   const PlArray *a = &in[0]->a;
+  if (PL_UNLIKELY(!(a->contiguous & in[nin - 1]->a.contiguous))) return pl_apply_any(op, in, nin, attrs, out);
   if (op->cls == PL_POINTWISE && op->kernel[PL_CPU] && nin == 2 && (keeps_type(op) || op->infer == pl_infer_predicate)) {
     int like = plain_pair(op, in[0], in[1]);
     if (like >= 0) return run_plain(op, in, 2, like, keeps_type(op) ? (PlDtype)a->dtype : PL_BOOL, out);

@@ -75,15 +75,16 @@ typedef struct PlAttrDef {
 
 /* The layout of memory (engine/tensor/layout.h). A rule says MAY_FOLLOW of output 0 where the op's kernel on a device takes images,
  * inputs and outputs of 4 or 5 dims, that are all channels last; pointwise ops need not. */
-typedef enum PlLayout { PL_ROW_MAJOR, PL_CHANNELS_LAST, PL_MAY_FOLLOW } PlLayout;
+typedef enum PlLayout { PL_ROW_MAJOR, PL_CHANNELS_LAST, PL_MAY_FOLLOW, PL_STRIDED } PlLayout;
 
-/* What infer says of one output. For views also strides and offset (elements from input 0's first one). */
+/* What infer says of one output. For views also strides and offset (elements from input 0's first one). Rules need not speak of
+ * layouts but for PL_MAY_FOLLOW: pointwise results get PL_STRIDED with their strides, dense in another order, behind the rule. */
 typedef struct PlDesc {
   uint8_t dtype, ndim;
   bool is_view;
   uint8_t layout; /* the layout of memory of its own (a PlLayout) */
   int64_t shape[PL_MAX_DIM];
-  int64_t strides[PL_MAX_DIM]; /* views only */
+  int64_t strides[PL_MAX_DIM]; /* of views, and with PL_STRIDED */
   int64_t offset;              /* views only */
 } PlDesc;
 

@@ -26,7 +26,7 @@ typedef struct Read {
 
 typedef struct Result {
   PlValue *value; /* weak; NULL: freed, or too small to be noted */
-  int64_t *shape;
+  int64_t *shape; /* strides behind it */
   uint8_t dtype, ndim;
   bool given;
 } Result;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/remat/remat_internal.h"
+#include "engine/tensor/layout.h"
 #include "kernels/gemm.h"
 
 /* ---- one recipe --------------------------------------------------------------------------------------------- */
@@ -60,8 +61,12 @@ static void adopt(PlValue *v, PlTensor *t) {
 
 static PlStatus compute(const Recipe *r, PlTensor **in, const PlArray **arr, PlTensor **out) {
   PlStatus s = PL_OK;
-  for (int o = 0; o < r->op->nout && s == PL_OK; o++)
-    if (r->out[o].given) s = pl_tensor_empty(&out[o], (PlDtype)r->out[o].dtype, r->out[o].ndim, r->out[o].shape);
+  for (int o = 0; o < r->op->nout && s == PL_OK; o++) {
+    const Result *x = &r->out[o];
+    if (!x->given) continue;
+    s = pl_tensor_empty(&out[o], (PlDtype)x->dtype, x->ndim, x->shape);
+    if (s == PL_OK) pl_layout_stride(out[o], x->shape + x->ndim);
+  }
   for (int i = 0; i < r->nin && s == PL_OK; i++) {
     if (r->in[i].given) s = make_input(&r->in[i], &in[i]);
     arr[i] = in[i] ? &in[i]->a : NULL;

@@ -5,6 +5,7 @@
 
 #include "engine/grad/node.h"
 #include "engine/remat/remat_internal.h"
+#include "engine/tensor/layout.h"
 #include "kernels/gemm.h"
 
 /* ---- values ------------------------------------------------------------------------------------------------- */
@@ -169,7 +170,7 @@ static bool can_note(const PlCall *c, PlTensor *const *out) {
   if (!can_read(c)) return false;
   for (int o = 0; o < c->op->nout; o++) {
     if (!out[o]) continue;
-    if (out[o]->a.elsewhere || !out[o]->a.contiguous) return false;
+    if (out[o]->a.elsewhere || !pl_layout_dense(&out[o]->a)) return false;
     any |= is_new_block(out[o]->storage);
   }
   return any;
@@ -198,7 +199,7 @@ static size_t lay_out(Recipe *r, char *base, const PlCall *c, PlTensor *const *o
     if (r) in[i].dims = dims;
   }
   for (int o = 0; o < c->op->nout; o++) {
-    int64_t *dims = out[o] ? part(&at, (size_t)out[o]->a.ndim * sizeof *dims) : NULL;
+    int64_t *dims = out[o] ? part(&at, 2 * (size_t)out[o]->a.ndim * sizeof *dims) : NULL;
     if (r) results[o].shape = dims;
   }
   return (size_t)(at - base);
@@ -258,6 +259,7 @@ static Recipe *make_recipe(const PlCall *c, PlTensor *const *out, PlDrawn drawn,
     x->dtype = out[o]->a.dtype;
     x->ndim = out[o]->a.ndim;
     memcpy(x->shape, out[o]->a.shape, out[o]->a.ndim * sizeof(int64_t));
+    memcpy(x->shape + x->ndim, out[o]->a.strides, out[o]->a.ndim * sizeof(int64_t));
   }
   if (link_inputs(r, c, rewritten, old)) return r;
   remat_recipe_release(r);

@@ -57,7 +57,9 @@ PlStatus pl_tensor_empty_as(PlTensor **out, int layout, int device, PlDtype dtyp
 
 PlStatus pl_tensor_copy_as(PlTensor **out, int layout, PlTensor *t) {
   PlTensor *c;
+  int64_t strides[PL_MAX_DIM];
   PL_TRY(pl_tensor_empty_as(&c, layout, t->a.device, (PlDtype)t->a.dtype, t->a.ndim, t->a.shape));
+  if (layout == PL_STRIDED && pl_layout_lies(&t->a, strides)) pl_layout_stride(c, strides);
   PlStatus s = pl_copy_data(c, t);
   if (s != PL_OK) {
     pl_tensor_release(c);
@@ -66,6 +68,115 @@ PlStatus pl_tensor_copy_as(PlTensor **out, int layout, PlTensor *t) {
   c->a.weak = t->a.weak;
   *out = c;
   return PL_OK;
+}
+
+/* ---- the order of operands ------------------------------------------------------------------------------------------ */
+
+bool pl_layout_dense(const PlArray *a) {
+  int order[PL_MAX_DIM];
+  int64_t step = 1;
+  if (a->contiguous) return true;
+  pl_layout_order(a->ndim, a->shape, a->strides, order);
+  for (int k = a->ndim - 1; k >= 0; k--) {
+    if (a->shape[order[k]] == 1) continue;
+    if (a->strides[order[k]] != step) return false;
+    step *= a->shape[order[k]];
+  }
+  return true;
+}
+
+void pl_layout_order(int ndim, const int64_t *shape, const int64_t *strides, int *order) {
+  for (int d = 0; d < ndim; d++) {
+    int k = d; /* sizes of 1 lie outside of what has the same stride */
+    for (; k > 0; k--) {
+      const int o = order[k - 1];
+      if (strides[o] > strides[d] || (strides[o] == strides[d] && (shape[o] > 1 || shape[d] == 1))) break;
+      order[k] = o;
+    }
+    order[k] = d;
+  }
+}
+
+/* The stride of a's dim that meets dim d of ndim ones; 0 where it repeats. */
+static int64_t stride_at(const PlArray *a, int ndim, const int64_t *shape, int d) {
+  const int e = d - (ndim - a->ndim);
+  return e < 0 || (a->shape[e] == 1 && shape[d] != 1) ? 0 : a->strides[e];
+}
+
+/* Does dim a, the lower one in memory until now, belong outside of b? 1: yes, -1: no, 0: no operand says so. PyTorch's
+ * TensorIterator asks the operands in turn, and takes the first that repeats along neither. */
+static int outside(const PlArray *const *in, int nin, int ndim, const int64_t *shape, int a, int b) {
+  for (int i = 0; i < nin; i++) {
+    if (!in[i]) continue;
+    const int64_t sa = stride_at(in[i], ndim, shape, a), sb = stride_at(in[i], ndim, shape, b);
+    if (sa == 0 || sb == 0) continue;
+    if (sa != sb) return sa > sb ? 1 : -1;
+    if (shape[a] > shape[b]) return 1;
+  }
+  return 0;
+}
+
+/* All operands are dense and have the very same strides: so has the result, where sizes of 1 leave them open, too. */
+static bool all_the_same(const PlArray *const *in, int nin, int ndim, const int64_t *shape) {
+  const PlArray *first = NULL;
+  const size_t size = (size_t)ndim * sizeof *shape;
+  for (int i = 0; i < nin; i++) {
+    const PlArray *a = in[i];
+    if (!a) continue;
+    if (a->ndim != ndim || memcmp(a->shape, shape, size) != 0) return false;
+    if (first ? memcmp(a->strides, first->strides, size) != 0 : !pl_layout_dense(a)) return false;
+    first = a;
+  }
+  return first != NULL;
+}
+
+bool pl_layout_like(const PlArray *const *in, int nin, int ndim, const int64_t *shape, int64_t *strides) {
+  int order[PL_MAX_DIM]; /* from the innermost dim */
+  bool as_written = true;
+  if (all_the_same(in, nin, ndim, shape)) {
+    for (int i = 0; i < nin; i++)
+      if (in[i]) memcpy(strides, in[i]->strides, (size_t)ndim * sizeof *strides);
+    return true;
+  }
+  for (int k = 0; k < ndim; k++) order[k] = ndim - 1 - k;
+  for (int i = 1; i < ndim; i++)
+    for (int at = i, k = i - 1; k >= 0; k--) {
+      const int says = outside(in, nin, ndim, shape, order[k], order[at]);
+      if (says < 0) break;
+      if (says == 0) continue;
+      const int d = order[k];
+      order[k] = order[at];
+      order[at] = d;
+      at = k;
+    }
+  int64_t step = 1;
+  for (int k = 0; k < ndim; k++) {
+    as_written = as_written && order[k] == ndim - 1 - k;
+    strides[order[k]] = step;
+    step *= shape[order[k]] ? shape[order[k]] : 1;
+  }
+  return !as_written;
+}
+
+bool pl_layout_lies(const PlArray *a, int64_t *strides) {
+  if (PL_LIKELY(a->contiguous) || a->device != PL_CPU || a->ndim < 2) return false;
+  return pl_layout_like(&a, 1, a->ndim, a->shape, strides);
+}
+
+void pl_layout_stride(PlTensor *t, const int64_t *strides) {
+  memcpy(pl_strides(t), strides, t->a.ndim * sizeof *strides);
+  pl_tensor_set_contiguous(t);
+}
+
+void pl_layout_keep(PlCall *c) {
+  const PlOp *op = c->op;
+  PlDesc *d = &c->desc[0];
+  bool strays = false;
+  for (int i = 0; i < c->nin; i++) strays = strays || (c->arr[i] && !c->arr[i]->contiguous);
+  if (PL_LIKELY(!strays) || op->cls != PL_POINTWISE || op->nout != 1 || (op->flags & (PL_F_CONTIGUOUS | PL_F_MUTATES)) || d->is_view ||
+      d->ndim < 2 || pl_state.row_major || pl_state.batch)
+    return;
+  if (pl_layout_like(c->arr, c->nin, d->ndim, d->shape, d->strides)) d->layout = PL_STRIDED;
 }
 
 /* ---- which results follow ----------------------------------------------------------------------------------------- */
@@ -90,7 +201,7 @@ static bool follows(const PlCall *c) {
 
 void pl_layout_follow(PlCall *c) {
   c->layout = 0;
-  if (c->device == PL_CPU || pl_state.row_major || pl_state.batch_busy || c->op->nout == 0 || c->desc[0].is_view || !follows(c)) return;
+  if (c->device == PL_CPU || pl_state.row_major || pl_state.batch || c->op->nout == 0 || c->desc[0].is_view || !follows(c)) return;
   c->layout = PL_CHANNELS_LAST;
   for (int o = 0; o < c->op->nout; o++)
     if (has_channels(c->desc[o].ndim) && c->desc[o].dtype != PL_NDTYPE) c->desc[o].layout = PL_CHANNELS_LAST;

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: MIT
- * Memory formats: images [N,C,H,W] and volumes [N,C,D,H,W] whose channels are innermost in memory ("channels last"). Sizes
- * and values never depend on it, only strides do.
+ * Memory formats: in which order the dims of a dense array lie in memory. Sizes and values never depend on it, only strides do.
+ *
+ * On the CPU a pointwise result lies as its operands do, by PyTorch's rule (pl_layout_keep): row-major where they are, transposed
+ * where they are transposed, so that kernels walk all of them in one order. All other results are row-major, but for what is
+ * asked for by name: images [N,C,H,W] and volumes [N,C,D,H,W] whose channels are innermost in memory ("channels last").
  *
  * On a device results follow their inputs: after every infer rule pl_layout_follow says which outputs get channels last.
  * Pointwise ops then run on their arrays turned to [N,H,W,C], where they are dense, so their kernels know nothing of it;
  * those whose rule says PL_MAY_FOLLOW have kernels that look at the strides. All other ops take such arrays as they take
- * any strided one.
- * On the CPU results are row-major, but for what is asked for by name. */
+ * any strided one. */
 #ifndef PL_ENGINE_TENSOR_LAYOUT_H
 #define PL_ENGINE_TENSOR_LAYOUT_H
 
@@ -23,10 +25,23 @@ void pl_layout_strides(int layout, int ndim, const int64_t *shape, int64_t *stri
 /* Of a fresh tensor that nobody has seen yet. */
 void pl_layout_apply(PlTensor *t, int layout);
 PlStatus pl_tensor_empty_as(PlTensor **out, int layout, int device, PlDtype dtype, int ndim, const int64_t *shape);
-/* A copy of t in that layout, without history. */
+/* A copy of t in that layout, without history; PL_STRIDED: as t lies. */
 PlStatus pl_tensor_copy_as(PlTensor **out, int layout, PlTensor *t);
 
-/* After infer: which outputs follow; c->layout says whether any does. */
+/* The strides, dense, of a result of that shape which lies in memory as these operands do (NULL entries and those that repeat
+ * elements say nothing); false: row-major. */
+bool pl_layout_like(const PlArray *const *in, int nin, int ndim, const int64_t *shape, int64_t *strides);
+/* The same for one tensor of the CPU: the strides of its clone, if that is not row-major. */
+bool pl_layout_lies(const PlArray *a, int64_t *strides);
+/* Are a's elements one behind the other, each once, in any order of its dims? */
+bool pl_layout_dense(const PlArray *a);
+/* order[0] is the outermost dim of dense strides. */
+void pl_layout_order(int ndim, const int64_t *shape, const int64_t *strides, int *order);
+/* Gives a fresh dense tensor, that nobody has seen yet, those strides. */
+void pl_layout_stride(PlTensor *t, const int64_t *strides);
+/* After infer on the CPU: the result of a pointwise op keeps the order of its operands. */
+void pl_layout_keep(PlCall *c);
+/* After infer on a device: which outputs follow; c->layout says whether any does. */
 void pl_layout_follow(PlCall *c);
 /* Runs kernel on the call's arrays turned to [N,…,C] where output 0 is channels last. */
 PlStatus pl_layout_turned(const PlOp *op, const PlkCall *call, PlStatus (*run)(const PlOp *op, const PlkCall *call));

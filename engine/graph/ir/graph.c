@@ -4,6 +4,7 @@
 #include "engine/call/thread_state.h"
 #include "engine/graph/ir/calls.h"
 #include "engine/ops/names.h"
+#include "engine/tensor/layout.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -136,6 +137,11 @@ PlStatus pl_graph_value(PlGraph *f, PlGKind kind, const PlArray *type, int32_t s
 }
 
 PlStatus pl_graph_input(PlGraph *f, const char *name, PlDtype d, int ndim, const int64_t *shape, bool leaf, PlGVal *out) {
+  return pl_graph_input_like(f, name, d, ndim, shape, NULL, leaf, out);
+}
+
+PlStatus pl_graph_input_like(PlGraph *f, const char *name, PlDtype d, int ndim, const int64_t *shape, const PlArray *like, bool leaf,
+                             PlGVal *out) {
   int64_t numel, strides[PL_MAX_DIM], step = 1;
   size_t bytes;
   PL_TRY(pl_count(ndim, shape, d, &numel, &bytes));
@@ -146,11 +152,22 @@ PlStatus pl_graph_input(PlGraph *f, const char *name, PlDtype d, int ndim, const
   const char *copy = pl_graph_string(f, name);
   if (!copy) return no_memory();
   PlArray a = {.numel = numel, .shape = shape, .strides = strides, .dtype = (uint8_t)d, .ndim = (uint8_t)ndim, .contiguous = 1};
+  if (like && pl_layout_lies(like, strides)) a.contiguous = 0;
   PL_TRY(pl_graph_value(f, PL_FV_INPUT, &a, -1, 0, out));
   f->vals[*out].name = copy;
   f->vals[*out].leaf = leaf;
   f->vals[*out].slot = f->ninputs++;
   return PL_OK;
+}
+
+PlStatus pl_graph_laid(const PlGValue *v, PlTensor *t, PlTensor **out) {
+  PlTensor *c;
+  PL_TRY(pl_tensor_empty_as(&c, PL_ROW_MAJOR, t->a.device, (PlDtype)t->a.dtype, t->a.ndim, t->a.shape));
+  if (!v->contiguous) pl_layout_stride(c, v->dims + v->ndim);
+  PlStatus s = pl_copy_data(c, t);
+  if (s == PL_OK) *out = c;
+  else pl_tensor_release(c);
+  return s;
 }
 
 PlStatus pl_graph_const(PlGraph *f, PlTensor *t, PlGVal *out) {

@@ -16,6 +16,8 @@
 #ifndef PL_ENGINE_GRAPH_IR_GRAPH_H
 #define PL_ENGINE_GRAPH_IR_GRAPH_H
 
+#include <string.h>
+
 #include "engine/tensor/tensor.h"
 
 typedef int32_t PlGVal; /* position of a value; -1: none (an optional input not given) */
@@ -195,6 +197,9 @@ const char *pl_graph_string(PlGraph *f, const char *s); /* a copy in the pool; N
 /* A value with a store of its own (store < 0) or in an existing one. */
 PlStatus pl_graph_value(PlGraph *f, PlGKind kind, const PlArray *type, int32_t store, int64_t offset, PlGVal *out);
 PlStatus pl_graph_input(PlGraph *f, const char *name, PlDtype d, int ndim, const int64_t *shape, bool leaf, PlGVal *out);
+/* The same, which lies in memory as that tensor does, on the CPU: runs copy what lies otherwise. like NULL: row-major. */
+PlStatus pl_graph_input_like(PlGraph *f, const char *name, PlDtype d, int ndim, const int64_t *shape, const PlArray *like, bool leaf,
+                             PlGVal *out);
 /* The leaf that represents a real tensor: the same one each time. */
 PlStatus pl_graph_capture(PlGraph *f, PlTensor *t, PlGVal *out);
 PlStatus pl_graph_const(PlGraph *f, PlTensor *t, PlGVal *out);
@@ -243,6 +248,12 @@ static inline PlArray pl_gvalue_array(const PlGValue *v) {
                    .device = v->device,
                    .symbolic = 1};
 }
+/* Do a's elements lie where the plan has those of leaf v? */
+static inline bool pl_graph_lies(const PlGValue *v, const PlArray *a) {
+  return v->contiguous ? a->contiguous : memcmp(a->strides, v->dims + v->ndim, v->ndim * sizeof *v->dims) == 0;
+}
+/* A copy of t that does. */
+PlStatus pl_graph_laid(const PlGValue *v, PlTensor *t, PlTensor **out);
 static inline int64_t pl_gvalue_bytes(const PlGValue *v) {
   return v->dtype == PL_NDTYPE ? 0 : v->numel * (int64_t)pl_dtype_size((PlDtype)v->dtype);
 }

@@ -8,6 +8,7 @@
 #include "engine/graph/recompute/policy.h"
 #include "engine/graph/recompute/recompute.h"
 #include "engine/ops/names.h"
+#include "engine/tensor/layout.h"
 
 typedef PlStatus (*Pass)(PlGraph *f, int32_t *removed);
 static const struct {
@@ -72,25 +73,61 @@ static PlStatus run_passes(PlPlan *p) {
   return PL_OK;
 }
 
+/* v with its dims in that order, a view. */
+static PlStatus permuted(PlGraph *f, PlGVal v, const int *order, PlGVal *out) {
+  const PlGValue *x = &f->vals[v];
+  int64_t dims[PL_MAX_DIM];
+  int32_t node;
+  PlAttrs a;
+  PlDesc d = {.dtype = x->dtype, .ndim = x->ndim, .is_view = true};
+  for (int k = 0; k < x->ndim; k++) {
+    dims[k] = order[k];
+    d.shape[k] = x->dims[order[k]];
+    d.strides[k] = x->dims[x->ndim + order[k]];
+  }
+  pl_attrs_init(&pl_op_permute, &a);
+  PL_TRY(pl_attrs_list(&a, 0, x->ndim, dims));
+  PL_TRY(pl_graph_node(f, &pl_op_permute, 1, &v, &a, &d, 0, &node));
+  *out = f->nodes[node].first;
+  return PL_OK;
+}
+
+/* A copy that lies as clone's result would. */
+static PlStatus copy_of(PlGraph *f, PlGVal v, PlGVal *out) {
+  const PlArray a = pl_gvalue_array(&f->vals[v]), *in[1] = {&a};
+  const int n = a.ndim;
+  int64_t strides[PL_MAX_DIM];
+  int order[PL_MAX_DIM], back[PL_MAX_DIM];
+  const bool turned = !a.contiguous && a.device == PL_CPU && pl_layout_like(in, 1, n, a.shape, strides);
+  if (turned) {
+    pl_layout_order(n, a.shape, strides, order);
+    for (int k = 0; k < n; k++) back[order[k]] = k;
+    PL_TRY(permuted(f, v, order, &v));
+  }
+  PlDesc d = {.dtype = a.dtype};
+  int32_t node;
+  pl_desc_set(&d, (PlDtype)a.dtype, n, f->vals[v].dims);
+  PL_TRY(pl_graph_node(f, &pl_op_clone, 1, &v, NULL, &d, 0, &node));
+  *out = f->nodes[node].first;
+  return turned ? permuted(f, *out, back, out) : PL_OK;
+}
+
 /* Every requested output gets memory that is its own: a copy of leaves, of pieces, and of what was given before. */
 static PlStatus own_outputs(PlGraph *f) {
   for (int32_t o = 0; o < f->noutputs; o++) {
     const PlGValue *v = &f->vals[f->outputs[o]];
-    bool own = f->vals[f->stores[v->store].first].kind == PL_FV_NODE && v->contiguous && v->offset == 0 &&
-               pl_gvalue_bytes(v) == f->stores[v->store].bytes;
+    const PlArray a = pl_gvalue_array(v);
+    bool own = f->vals[f->stores[v->store].first].kind == PL_FV_NODE && (v->contiguous || (v->device == PL_CPU && pl_layout_dense(&a))) &&
+               v->offset == 0 && pl_gvalue_bytes(v) == f->stores[v->store].bytes;
     for (int32_t p = 0; p < o && own; p++) own = f->vals[f->outputs[p]].store != v->store;
     if (own) continue;
-    PlDesc d = {.dtype = v->dtype};
-    int32_t node;
-    pl_desc_set(&d, (PlDtype)v->dtype, v->ndim, v->dims);
     f->stage = v->node >= 0 ? f->nodes[v->node].stage : 0;
     f->emit_name = "output";
     f->emit_count = o;
-    PlStatus s = pl_graph_node(f, &pl_op_clone, 1, &f->outputs[o], NULL, &d, 0, &node);
+    PlStatus s = copy_of(f, f->outputs[o], &f->outputs[o]);
     f->emit_name = NULL;
     f->stage = 0;
     PL_TRY(s);
-    f->outputs[o] = f->nodes[node].first;
   }
   return PL_OK;
 }

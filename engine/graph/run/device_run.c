@@ -283,8 +283,9 @@ static PlStatus leaves(PlDeviceRun *a, PlTensor *const *in, uint8_t *device) {
     const PlGValue *val = &f->vals[v];
     if (val->kind == PL_FV_NODE) continue;
     PlTensor *t = val->kind == PL_FV_INPUT ? in[val->slot] : val->real;
-    if (t->a.contiguous || val->kind != PL_FV_INPUT || (t->a.device != PL_CPU && pl_channels_last(&t->a))) a->vals[v] = pl_retain(t);
-    else PL_TRY(pl_tensor_copy(&a->vals[v], t));
+    if (val->kind != PL_FV_INPUT || pl_graph_lies(val, &t->a) || (t->a.device != PL_CPU && pl_channels_last(&t->a)))
+      a->vals[v] = pl_retain(t);
+    else PL_TRY(pl_graph_laid(val, t, &a->vals[v]));
     a->known = a->known && a->device[v] == t->a.device;
     a->device[v] = t->a.device;
     several = several || (*device && t->a.device && t->a.device != *device);

@@ -14,6 +14,7 @@
 #include "engine/graph/fuse/tile.h"
 #include "engine/graph/run/device_run.h"
 #include "engine/tensor/alloc.h"
+#include "engine/tensor/layout.h"
 #include "engine/tensor/presence.h"
 #include "kernels/kernel.h"
 
@@ -146,8 +147,8 @@ static PlStatus take_leaves(PlExec *e, PlTensor *const *in, bool *moved) {
     const PlGValue *val = &f->vals[v];
     if (val->kind == PL_FV_NODE) continue;
     PlTensor *t = val->kind == PL_FV_INPUT ? in[val->slot] : val->real, *copy = NULL;
-    if (val->kind == PL_FV_INPUT && !t->a.contiguous) {
-      PL_TRY(pl_tensor_copy(&copy, t));
+    if (val->kind == PL_FV_INPUT && !pl_graph_lies(val, &t->a)) {
+      PL_TRY(pl_graph_laid(val, t, &copy));
       t = copy;
     } else pl_retain(t);
     *moved |= t != e->vals[v];
@@ -194,6 +195,7 @@ static PlStatus make_outputs(const PlGraph *f, PlTensor **out) {
   for (int32_t o = 0; o < f->noutputs; o++) {
     const PlGValue *v = &f->vals[f->outputs[o]];
     PL_TRY(pl_tensor_empty(&out[o], (PlDtype)v->dtype, v->ndim, v->dims));
+    if (PL_UNLIKELY(!v->contiguous)) pl_layout_stride(out[o], v->dims + v->ndim);
   }
   return PL_OK;
 }

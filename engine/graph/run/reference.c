@@ -121,8 +121,8 @@ static PlStatus flow_run(const PlGraph *f, PlTensor *const *in, PlTensor **out) 
       PlTensor *t = val->kind == PL_FV_INPUT ? in[val->slot] : val->real;
       r.crosses = r.crosses || (r.device && t->a.device && t->a.device != r.device);
       r.device = pl_device_first(r.device, t->a.device);
-      if (t->a.contiguous || val->kind != PL_FV_INPUT) r.vals[v] = pl_retain(t);
-      else s = pl_tensor_copy(&r.vals[v], t);
+      if (val->kind != PL_FV_INPUT || pl_graph_lies(val, &t->a)) r.vals[v] = pl_retain(t);
+      else s = pl_graph_laid(val, t, &r.vals[v]);
     }
   }
   for (int32_t i = 0; i < f->nnodes && s == PL_OK; i++) s = run_node(&r, i);

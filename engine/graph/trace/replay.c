@@ -52,7 +52,7 @@ static PlStatus make_inputs(Replay *r, PlTensor *const *in) {
     PlGVal v;
     PlTensor *t;
     if (!old || in[i]->a.dtype != old->dtype || in[i]->a.ndim != old->ndim) return OTHER("argument tensor %d is of another kind", i + 1);
-    PL_TRY(pl_graph_input(r->g, old->name, (PlDtype)old->dtype, old->ndim, in[i]->a.shape, old->leaf, &v));
+    PL_TRY(pl_graph_input_like(r->g, old->name, (PlDtype)old->dtype, old->ndim, in[i]->a.shape, &in[i]->a, old->leaf, &v));
     r->g->vals[v].device = old->device;
     PL_TRY(pl_sym_tensor(&t, r->g, v));
     hold(r, i, t);

@@ -10,6 +10,7 @@
 #include "engine/graph/trace/symbolic.h"
 #include "engine/ops/names.h"
 #include "engine/tensor/alloc.h"
+#include "engine/tensor/layout.h"
 
 static PlStatus no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory for a graph"); }
 
@@ -243,10 +244,11 @@ static void note_lies(PlGraph *f, const PlCall *c, PlTensor *const *out) {
     if (!out[o] || c->desc[o].is_view) continue;
     PlGStore *to = &f->stores[pl_sym_storage(out[o])->store];
     if (c->desc[o].layout == PL_CHANNELS_LAST) to->lies |= PL_LIES_NAMED;
-    const bool follows = c->device != PL_CPU && (op->cls == PL_POINTWISE || c->desc[0].layout == PL_MAY_FOLLOW);
+    const bool away = c->device != PL_CPU, follows = op->cls == PL_POINTWISE || (away && c->desc[0].layout == PL_MAY_FOLLOW);
+    const uint8_t told = away ? PL_LIES_ARGUMENT | PL_LIES_NAMED : PL_LIES_NAMED; /* how arguments of the CPU lie, a trace knows */
     for (int i = 0; i < (follows ? c->nin : (op->flags & PL_F_KEEPS) ? 1 : 0); i++)
       if (c->in[i] && c->in[i]->a.symbolic && (c->in[i]->a.ndim == 4 || c->in[i]->a.ndim == 5))
-        to->lies |= lies(f, pl_sym_storage(c->in[i])->store) & (PL_LIES_ARGUMENT | PL_LIES_NAMED);
+        to->lies |= lies(f, pl_sym_storage(c->in[i])->store) & told;
   }
   if (op->cls == PL_VIEW && op->kernel[PL_CPU] && c->in[0]->a.symbolic) note_taken(c->in[0], out[0]);
 }
@@ -313,6 +315,75 @@ PlGraph *pl_sym_graph_of(PlTensor *const *in, int nin) {
   return pl_state.trace;
 }
 
+/* ---- results that are not row-major ------------------------------------------------------------------------- */
+
+/* Values of nodes are row-major in a graph. A pointwise result that lies otherwise (engine/tensor/layout.h) is a view of such a
+ * value: of the op on its operands with their dims in the order of memory. So the planner and fusion see dense arrays, and the
+ * script the strides that it would see without a trace. */
+
+/* An operand of the result's shape: its gradient is summed before it is turned, in the order of eager ones. */
+static PlStatus full_shape(PlTensor *t, const PlDesc *d, PlTensor **out) {
+  PlAttrs a;
+  if (t->a.ndim == d->ndim && memcmp(t->a.shape, d->shape, d->ndim * sizeof *d->shape) == 0) {
+    *out = pl_retain(t);
+    return PL_OK;
+  }
+  pl_attrs_init(&pl_op_expand, &a);
+  PL_TRY(pl_attrs_list(&a, 0, d->ndim, d->shape));
+  return pl_sym_apply(&pl_op_expand, &t, 1, &a, out);
+}
+
+static PlStatus permuted(PlTensor *t, int ndim, const int *order, PlTensor **out) {
+  int64_t dims[PL_MAX_DIM];
+  PlAttrs a;
+  for (int d = 0; d < ndim; d++) dims[d] = order[d];
+  pl_attrs_init(&pl_op_permute, &a);
+  PL_TRY(pl_attrs_list(&a, 0, ndim, dims));
+  return pl_sym_apply(&pl_op_permute, &t, 1, &a, out);
+}
+
+/* t with its dims in that order. Not what t itself is a permutation of, where it is one: gradients arrive at t, where they are
+ * summed in the order of eager ones. A pass sees that it is the same value. */
+static PlStatus turned(PlTensor *t, const PlDesc *d, const int *order, PlTensor **out) {
+  PlTensor *full;
+  if (t->a.weak) {
+    *out = pl_retain(t);
+    return PL_OK;
+  }
+  PL_TRY(full_shape(t, d, &full));
+  PlStatus s = permuted(full, d->ndim, order, out);
+  pl_tensor_release(full);
+  return s;
+}
+
+/* The whole call, with its history: operations in the order of memory, and a view. */
+static PlStatus apply_turned(const PlCall *c, PlTensor **out) {
+  const PlDesc *d = &c->desc[0];
+  int order[PL_MAX_DIM], back[PL_MAX_DIM];
+  PlTensor *in[PL_MAX_IN] = {NULL}, *y = NULL;
+  PlStatus s = PL_OK;
+  pl_layout_order(d->ndim, d->shape, d->strides, order);
+  for (int k = 0; k < d->ndim; k++) back[order[k]] = k;
+  for (int i = 0; i < c->nin && s == PL_OK; i++)
+    if (c->in[i]) s = turned(c->in[i], d, order, &in[i]);
+  pl_state.row_major++;
+  if (s == PL_OK) s = pl_sym_apply(c->op, in, c->nin, c->op->nattr ? c->attrs : NULL, &y);
+  pl_state.row_major--;
+  if (s == PL_OK) s = permuted(y, d->ndim, back, out);
+  if (s == PL_OK && memcmp((*out)->a.strides, d->strides, d->ndim * sizeof *d->strides) != 0) { /* of sizes of 1 */
+    PlAttrs a;
+    pl_tensor_release(*out);
+    pl_attrs_init(&pl_op_as_strided, &a);
+    s = pl_attrs_list(&a, 0, d->ndim, d->shape);
+    if (s == PL_OK) s = pl_attrs_list(&a, 1, d->ndim, d->strides);
+    if (s == PL_OK) pl_attrs_int(&a, 2, 0);
+    if (s == PL_OK) s = pl_sym_apply(&pl_op_as_strided, &y, 1, &a, out);
+  }
+  pl_tensor_release(y);
+  pl_release_all(in, c->nin);
+  return s;
+}
+
 static PlStatus apply(PlGraph *f, const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out) {
   if (op->flags & PL_F_SIZES) return shape_tensor(in[0], out);
   if (op->autocast && pl_state.autocast) return pl_autocast_apply(op, in, nin, attrs, out);
@@ -323,6 +394,10 @@ static PlStatus apply(PlGraph *f, const PlOp *op, PlTensor *const *in, int nin, 
   bool done = false;
   PlStatus s = pl_call_infer(&c);
   if (s == PL_OK) s = with_sizes(op, &c, out, &done);
+  if (s == PL_OK && !done && PL_UNLIKELY(c.desc[0].layout == PL_STRIDED)) {
+    s = apply_turned(&c, out);
+    done = true;
+  }
   if (s == PL_OK && !done) s = (op->flags & PL_F_MUTATES) ? pl_sym_mutate(f, &c, out) : emit(f, &c, out);
   if (s == PL_OK && !done && f->record && !(op->flags & PL_F_MUTATES) && !pl_state.grad_off && pl_may_record(c.in, c.nin)) {
     uint64_t first = pl_state.seq + 1;

@@ -82,6 +82,14 @@ static void move_storage(PlGraph *f, PlSymStorage *s, int32_t store) {
   f->stores[store].live = s; /* further views of it belong to t's family */
 }
 
+/* What is written is row-major, however v lies. */
+static PlStatus clone_dense(PlTensor *v, PlTensor **out) {
+  pl_state.row_major++;
+  PlStatus s = pl_sym_apply(&pl_op_clone, &v, 1, NULL, out);
+  pl_state.row_major--;
+  return s;
+}
+
 PlStatus pl_sym_assign(PlTensor *t, PlTensor *v) {
   PlGraph *f = pl_sym_graph(t);
   PlTensor *root = NULL, *now = NULL, *dense = NULL;
@@ -101,7 +109,7 @@ PlStatus pl_sym_assign(PlTensor *t, PlTensor *v) {
   const PlGValue *val = &f->vals[nv];
   if (!v->a.symbolic || val->kind != PL_FV_NODE || !val->contiguous || is_leaf_store(f, val->store) ||
       pl_gvalue_bytes(val) != f->stores[val->store].bytes)
-    s = pl_sym_apply(&pl_op_clone, &v, 1, NULL, &dense);
+    s = clone_dense(v, &dense);
   else dense = pl_retain(v);
   PL_TRY(s);
   bool unknown = !leaf && is_unknown(f, t, v);
@@ -204,7 +212,7 @@ PlStatus pl_sym_apply_into(const PlOp *op, PlTensor *const *in, int nin, const P
 
 PlStatus pl_sym_copy(PlTensor **out, PlTensor *t) {
   bool was = pl_grad_enable(false);
-  PlStatus s = pl_sym_apply(&pl_op_clone, &t, 1, NULL, out);
+  PlStatus s = clone_dense(t, out);
   pl_grad_enable(was);
   return s;
 }
@@ -255,7 +263,7 @@ static PlStatus overwritten(const PlOp *op, PlTensor *const *in, const PlAttrs *
     pl_tensor_release(cast);
     pl_tensor_release(moved);
     PL_TRY(s);
-    s = pl_sym_apply(&pl_op_clone, &v, 1, NULL, out);
+    s = clone_dense(v, out);
     pl_tensor_release(v);
     return s;
   }
@@ -292,7 +300,7 @@ static PlStatus mutate(PlGraph *f, PlCall *c, PlTensor **out) {
     s = overwritten(op, c->in, c->attrs, &res);
     if (s == PL_OK) s = pl_sym_assign(y, res);
   } else if (value) { /* on a copy, which the handle names from then on */
-    s = pl_sym_apply(&pl_op_clone, &y, 1, NULL, &res);
+    s = clone_dense(y, &res);
     if (s == PL_OK) {
       c->in[0] = res;
       s = write_leaf(f, c, &res);

@@ -395,17 +395,10 @@ static PlStatus stop_grad_grad(PlMaker *g) {
 PL_OP(stop_grad, .doc = "x, through which no gradient flows: what x:detach() becomes in a graph.", .nin = 1, .nout = 1, .args = {"x"},
       .cls = PL_VIEW, .flags = PL_F_POLY | PL_F_INTERNAL | PL_F_STOPS, .infer = stop_infer, .grad = stop_grad_grad, );
 
-/* What is asked for by name stays (engine/tensor/layout.h); on a device clones follow like all pointwise ops. */
-static PlStatus clone_infer(PlInfer *c) {
-  PL_TRY(pl_infer_same(c));
-  if (!c->in[0]->contiguous && !pl_state.row_major && pl_channels_last(c->in[0])) c->out[0].layout = PL_CHANNELS_LAST;
-  return PL_OK;
-}
-
-PL_OP(clone, .doc = "A copy of x, contiguous or, as x may be, channels last; gradients flow through.",
+PL_OP(clone, .doc = "A copy of x, whose elements lie in memory in the order of those of x; gradients flow through.",
       .example = "local x = T.ones(2)\n"
                  "local y = x:clone()\n"
                  "y:zero_()\n"
                  "print(x, y)  --> {1., 1.}  -- f32[2] cpu\t{0., 0.}  -- f32[2] cpu",
       .nin = 1, .nout = 1, .args = {"x"}, .cls = PL_POINTWISE, .batch = pl_batch_each, .flags = PL_F_LINEAR | PL_F_POLY | PL_F_KEEPS,
-      .infer = clone_infer, .grad = same_grad, PL_COPY, );
+      .infer = pl_infer_same, .grad = same_grad, PL_COPY, );

@@ -68,7 +68,7 @@ end
 local function symbolic_arguments(ir, args)
   local a = { inputs = {}, wanting = {}, wants = {}, real = {}, grads = {} }
   local function input(x, name)
-    local s = core.graph_input(ir, name, x:shape(), x:dtype(), false, x:device())
+    local s = core.graph_input(ir, name, x:shape(), x:dtype(), false, x:device(), x)
     a.inputs[#a.inputs + 1], a.real[s] = s, x
     return s
   end

@@ -251,11 +251,16 @@ return function(T, core)
       local device = opts.device or x:device()
       if device == core.device.default() then device = nil end
       local format = opts.memory_format
-      if format == nil or format == "preserve" then format = core.layout_of(x) end
-      local after = format and opts.requires_grad or nil -- a leaf is what comes out in the end
+      local preserve = format == nil or format == "preserve"
+      if preserve then format = (device or x:device()) ~= "cpu" and core.layout_of(x) or nil end
+      local after = opts.requires_grad -- a leaf is what comes out in the end
       local t = options.renamed(name, pcall(make, x, { dtype = opts.dtype or x:dtype(), device = device,
-        requires_grad = not format and opts.requires_grad or nil, generator = opts.generator }, v))
-      if format then t = core.to_layout(t, format, true) end
+        generator = opts.generator }, v))
+      if format then
+        t = core.to_layout(t, format, true)
+      elseif preserve then
+        t = core.lie_as(t, x, not name:find "^rand")
+      end
       if after then t:requires_grad_() end
       return core.is_batched(x) and core.batch_like(x, t) or t -- inside vmap: one for each element
     end

@@ -1,0 +1,155 @@
+-- SPDX-License-Identifier: MIT
+-- A pointwise result lies in memory as its operands do, by PyTorch's rule: every pointwise op, on operands with the strides of
+-- spec/fixtures/layouts.lua, has the strides that PyTorch gives, eagerly and compiled, and the values of row-major operands.
+
+local T = require "perilune"
+local support = require "spec.ops.support"
+local random = require "spec.support.random"
+local root = os.getenv "PERILUNE_ROOT" or "."
+local golden = dofile(root .. "/spec/fixtures/layouts.lua")
+
+-- Kernels that want row-major arrays, and functions made of several ops, each of which keeps what it is given.
+local OTHERS = { tril = true, triu = true, polygamma = true, kron = true, prelu_core = true, gammainc = true, gammaincc = true }
+
+local function strides(x) return table.concat(x:stride(), ",") end
+local function on_device() return T.zeros(1):device() ~= "cpu" end
+
+-- The same, but for sizes of 1, whose strides mean nothing.
+local function alike(want, y, what)
+  for d, n in ipairs(y:shape()) do
+    if n ~= 1 then assert(want[d] == y:stride(d), ("%s: strides %s, PyTorch's are %s"):format(what, strides(y), table.concat(want, ","))) end
+  end
+end
+
+-- A tensor of those sizes and strides, with the dtype of like.
+local function operand(g, sizes, lie, like)
+  local n = 1
+  for d, s in ipairs(sizes) do n = n + (s - 1) * lie[d] end
+  local whole = like:dtype() == "bool" or like:dtype():find "[iu]"
+  local x = random.tensor(T, whole and g:ints(n, 0, 1) or g:list(n, 0.2, 0.9), { n }, like:dtype())
+  return x:as_strided(sizes, lie)
+end
+
+local function same(a, b, what)
+  assert(a:dtype() == b:dtype() and table.concat(a:shape(), ",") == table.concat(b:shape(), ","), what)
+  for i, v in ipairs(b:contiguous():reshape(-1):totable()) do
+    local u = a:contiguous():reshape(-1):get(i)
+    assert(u == v or (u ~= u and v ~= v), ("%s: element %d is %s, should be %s"):format(what, i, u, v))
+  end
+end
+
+-- The positions of tensors among the arguments.
+local function tensors_of(args)
+  local at = {}
+  for k = 1, args.n do if support.is_tensor(args[k]) then at[#at + 1] = k end end
+  return at
+end
+
+local function with(args, at, list)
+  local out = table.move(args, 1, args.n, 1, {})
+  for k, x in ipairs(list) do out[at[k]] = x end
+  return out
+end
+
+describe("the layout of results", function()
+  local asked = {}
+  for _, info in ipairs(support.public()) do
+    local row = support.cases[info.name]
+    if info.class == "pointwise" and row and not info.flags.mutates and not OTHERS[info.name] then
+      asked[#asked + 1] = info.name
+      it("of " .. info.name .. " is PyTorch's", function()
+        if on_device() then return end -- of which only channels last follow
+        local args, f = support.arguments(info.name)[1], support.raw(info.name)
+        local at, g = tensors_of(args), random.new(5)
+        for number, case in ipairs(golden[#at] or {}) do
+          local list, rows = {}, {}
+          for k, lie in ipairs(case[1]) do
+            list[k] = operand(g, lie[1], lie[2], args[at[k]])
+            rows[k] = list[k]:contiguous()
+          end
+          local what = ("%s, case %d"):format(info.name, number)
+          local given = with(args, at, list)
+          local y = f(table.unpack(given, 1, args.n))
+          alike(case[2], y, what)
+          same(y, f(table.unpack(with(args, at, rows), 1, args.n)), what)
+          if number % 6 == 0 then
+            local jitted = T.jit(function(...)
+              local z = f(...)
+              return z, strides(z) .. tostring(z:is_contiguous())
+            end)
+            for _ = 1, 2 do
+              local z, told = jitted(table.unpack(given, 1, args.n))
+              assert.equal(strides(y) .. tostring(y:is_contiguous()), told, what)
+              assert.equal(strides(y), strides(z), what .. ", compiled")
+              same(z, y, what .. ", compiled")
+            end
+          end
+        end
+      end)
+    end
+  end
+
+  it("is asked of all pointwise ops", function() assert.is_true(#asked > 90, #asked .. " ops") end)
+
+  it("of what is made like a tensor is that of its clone", function()
+    if on_device() then return end
+    for number, case in ipairs(golden[1]) do
+      local x = operand(random.new(number), case[1][1][1], case[1][1][2], T.zeros(1))
+      for _, name in ipairs { "zeros_like", "ones_like", "empty_like", "rand_like", "randn_like" } do
+        alike(case[2], T[name](x), name .. " " .. number)
+      end
+      alike(case[2], T.full_like(x, 3), "like " .. number)
+      alike(case[2], x:clone(), "like " .. number)
+      alike(case[2], x:to "f64", "like " .. number)
+      T.manual_seed(3)
+      local a = T.rand_like(x)
+      T.manual_seed(3)
+      assert.is_true(T.equal(a, T.rand_like(x:contiguous())))
+    end
+  end)
+
+  it("goes through chains, gradients, writes and compiled functions", function()
+    if on_device() then return end
+    T.manual_seed(4)
+    local x, w = T.randn(5, 4, 3), T.randn(4, 5):requires_grad_()
+    local function f(a, b)
+      local y = (a:permute(3, 2, 1) * b):tanh() + b
+      local z = y:exp() * 2
+      z:select(1, 1):add_(y:select(1, 2))
+      local v = (z + y):transpose(2, 3)
+      return v, v:is_contiguous() and 1 or 2, y:stride(1)
+    end
+    local j = T.jit(f)
+    for _, lie in ipairs { function(a) return a end, function(a) return a:permute(2, 3, 1):contiguous():permute(3, 1, 2) end } do
+      local a = lie(x)
+      w.grad = nil
+      local y, two, s = f(a, w)
+      y:pow(2):sum():backward()
+      local grad = w.grad
+      for _ = 1, 4 do
+        w.grad = nil
+        local z, one, t = j(a, w)
+        assert.equal(strides(y), strides(z))
+        assert.equal(two, one)
+        assert.equal(s, t)
+        assert.is_true(T.allclose(y:detach(), z:detach()))
+        z:pow(2):sum():backward()
+        assert.is_true(T.allclose(grad, w.grad))
+        assert.is_true(w.grad:is_contiguous())
+      end
+    end
+  end)
+
+  it("survives a limit of memory", function()
+    if on_device() then return end
+    local x = T.randn(64, 1000)
+    local want = x:t():exp():add(1):clone()
+    local scope <close> = T.memory_limit(1800000)
+    local y = x:t():exp():add(1)
+    local others = {}
+    for k = 1, 6 do others[k] = (x:t() * k):exp() end -- until y has to go
+    assert.is_true(T.equal(others[1], x:t():mul(1):exp()))
+    assert.equal("1,1000", strides(y))
+    assert.is_true(T.equal(y, want))
+  end)
+end)
