@@ -144,7 +144,7 @@ describe("T.jit", function()
       local y = x * 2
       local whole = w:detach()
       x:add_(1)
-      return x:t(), x[2], x:narrow(2, 1, 2):t(), y, y:view(-1), y:t()[1], w:t(), whole[1]
+      return x:t(), x[2], x:narrow(2, 1, 2):t(), y, y:narrow(1, 2, 2), y:t()[1], w:t(), whole[1]
     end
     local f = T.jit(body)
     for _, make in ipairs { function() return T.zeros(3, 4) end, function() return T.zeros(4, 3):t() end } do
@@ -154,7 +154,7 @@ describe("T.jit", function()
         x:fill_(7)
         r[4]:fill_(9)
         T.no_grad(function() w:fill_(3) end)
-        local want = { { 4, 3, 7 }, { 4, 7 }, { 2, 3, 7 }, { 3, 4, 9 }, { 12, 9 }, { 3, 9 }, { 4, 3, 3 }, { 4, 3 } }
+        local want = { { 4, 3, 7 }, { 4, 7 }, { 2, 3, 7 }, { 3, 4, 9 }, { 2, 4, 9 }, { 3, 9 }, { 4, 3, 3 }, { 4, 3 } }
         for i, t in ipairs(r) do
           local value = table.remove(want[i])
           assert.same(want[i], t:shape())
@@ -164,7 +164,7 @@ describe("T.jit", function()
         assert.is_false(r[8].requires_grad)
       end
     end
-    assert.equal(1, f.ntraces)
+    assert.equal(2, f.ntraces) -- results lie as the arguments do
   end)
 
   it("gradients go through views that are returned, of results, arguments and parameters", function()

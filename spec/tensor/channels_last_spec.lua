@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: MIT
--- Memory formats: what is asked for by name has it on every device; on a device results follow, on the CPU those of pointwise ops
--- do (layouts_spec.lua), others are row-major. Shapes and values never depend on it.
+-- Memory formats: what is asked for by name has it on every device; on a device results follow, on the CPU those of
+-- pointwise ops do (layouts_spec.lua), others are row-major. Shapes and values never depend on it.
 local T = require "perilune"
 local nn, F = T.nn, T.nn.functional
 
