@@ -136,6 +136,29 @@ PlStatus pl_graph_value(PlGraph *f, PlGKind kind, const PlArray *type, int32_t s
   return PL_OK;
 }
 
+/* An input that is not row-major: the whole of its memory, which windows are taken of when it is written, is a view of it with
+ * dims in the order of memory. */
+static PlStatus whole_of(PlGraph *f, PlGVal v) {
+  const PlGValue *x = &f->vals[v];
+  int64_t dims[PL_MAX_DIM];
+  int order[PL_MAX_DIM];
+  int32_t node;
+  PlAttrs a;
+  PlDesc d = {.dtype = x->dtype, .ndim = x->ndim, .is_view = true};
+  pl_layout_order(x->ndim, x->dims, x->dims + x->ndim, order);
+  for (int k = 0; k < x->ndim; k++) {
+    dims[k] = order[k];
+    d.shape[k] = x->dims[order[k]];
+    d.strides[k] = x->dims[x->ndim + order[k]];
+  }
+  pl_attrs_init(&pl_op_permute, &a);
+  PL_TRY(pl_attrs_list(&a, 0, x->ndim, dims));
+  PL_TRY(pl_graph_node(f, &pl_op_permute, 1, &v, &a, &d, 0, &node));
+  f->stores[f->vals[v].store].root = f->nodes[node].first;
+  if (f->calls) f->calls->nodes = f->nnodes;
+  return PL_OK;
+}
+
 PlStatus pl_graph_input(PlGraph *f, const char *name, PlDtype d, int ndim, const int64_t *shape, bool leaf, PlGVal *out) {
   return pl_graph_input_like(f, name, d, ndim, shape, NULL, leaf, out);
 }
@@ -157,7 +180,7 @@ PlStatus pl_graph_input_like(PlGraph *f, const char *name, PlDtype d, int ndim, 
   f->vals[*out].name = copy;
   f->vals[*out].leaf = leaf;
   f->vals[*out].slot = f->ninputs++;
-  return PL_OK;
+  return a.contiguous ? PL_OK : whole_of(f, *out);
 }
 
 PlStatus pl_graph_laid(const PlGValue *v, PlTensor *t, PlTensor **out) {
