@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: MIT
 -- Loops that only calls of some size take, against what defines them: sums around a kept dim, losses added up in one
--- pass, topk of floats, casts of halves, maxima of columns, rows added to a table.
+-- pass, topk of floats, casts and signs of halves, maxima of columns, rows added to a table.
 
 local T = require "perilune"
 local near = require "spec.support.near"
@@ -264,5 +264,27 @@ describe("counts and membership", function()
     end
     local x = T.tensor { NAN, 1, -0.0 }
     assert.same({ false, false, true }, T.isin(x, T.tensor { NAN, 0, 2 }):tolist())
+  end)
+end)
+
+describe("neg and abs of halves", function()
+  it("are those of the numbers, signs of zeros and all that is no number included", function()
+    local function words(x) -- -0 is not 0; NaN is NaN
+      local list = x:tolist()
+      for i, v in ipairs(list) do list[i] = v ~= v and "nan" or ("%a"):format(v) end
+      return list
+    end
+    for dtype, least in pairs { f16 = -24, bf16 = -133 } do
+      local list = { 0.0, -0.0, 1 / 0, -1 / 0, NAN, -NAN }
+      for e = least, 15 do
+        for _, m in ipairs { 1.0, 1.5, 1.9921875 } do
+          list[#list + 1], list[#list + 2] = m * 2.0 ^ e, -m * 2.0 ^ e
+        end
+      end
+      local x = T.tensor(list, { dtype = "f64" }):to(dtype)
+      for _, f in ipairs { "neg", "abs" } do
+        assert.same(words(x[f](x:float())), words(x[f](x)), f .. " " .. dtype)
+      end
+    end
   end)
 end)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * The loops of elementwise_formulas.h for f16 and bf16 as they are stored, of one ISA level: 64 elements at a time become
  * floats and halves again in registers and the nearest cache. The same bits as conversion, f32 loop, conversion, one
- * after the other; levels that convert element by element do that. */
+ * after the other; levels that convert element by element do that. Signs are bits: neg and abs convert nothing. */
 #include "kernels/convert.h"
 #include "kernels/cpu/isa/table.h"
 #include "kernels/cpu/vmath/vmath.h"
@@ -46,15 +46,19 @@ PLK_CVT void spread(Load *load, const uint16_t *in, float *out) {
   for (int i = 0; i < STEP; i++) out[i] = v;
 }
 
-#define SFX   f16
-#define TABLE PLK_SUFFIX(plk_ew_f16)
-#define READ  plk_f16_load
-#define MAKE  plk_f16_store
+#define INFINITE 0x7c00u
+#define QUIET    0x0200u
+#define SFX      f16
+#define TABLE    PLK_SUFFIX(plk_ew_f16)
+#define READ     plk_f16_load
+#define MAKE     plk_f16_store
 #include "kernels/cpu/isa/float_halves_body.h"
-#define SFX   bf16
-#define TABLE PLK_SUFFIX(plk_ew_bf16)
-#define READ  plk_bf16_load
-#define MAKE  plk_bf16_store
+#define INFINITE 0x7f80u
+#define QUIET    0x0040u
+#define SFX      bf16
+#define TABLE    PLK_SUFFIX(plk_ew_bf16)
+#define READ     plk_bf16_load
+#define MAKE     plk_bf16_store
 #include "kernels/cpu/isa/float_halves_body.h"
 
 #else

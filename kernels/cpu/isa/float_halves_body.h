@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Loops and table of float_halves.c for one type; no include guard. Given are SFX, its name, TABLE, its table's, READ and MAKE, which convert. */
+ * Loops and table of float_halves.c for one type; no include guard. Given are SFX, its name, TABLE, its table's, READ and MAKE, which convert, and the bits of
+ * INFINITE and of what makes a NaN QUIET, as conversions do. */
 #define CAT2(a, b)  a##_##b
 #define CAT1(a, b)  CAT2(a, b)
 #define LOOP(name)  CAT1(loop_##name, SFX)
@@ -72,15 +73,34 @@
 #undef G
 #undef T3
 
+#define SIGN(NAME, E)                                                       \
+  static int LOOP(NAME)(ARGS) {                                             \
+    uint16_t *const o = (uint16_t *)(void *)ptr[0];                         \
+    const uint16_t *const x = HALF(1);                                      \
+    (void)stride, (void)p;                                                  \
+    PLK_IVDEP for (int64_t i = 0; i < n; i++) {                             \
+      const uint16_t h = x[i], nan = (h & 0x7fffu) > INFINITE ? QUIET : 0u; \
+      o[i] = (uint16_t)((E) | nan);                                         \
+    }                                                                       \
+    return 0;                                                               \
+  }
+SIGN(neg_bits, h ^ 0x8000u)
+SIGN(abs_bits, h & 0x7fffu)
+
 #define U(NAME, PARAMS, E)  [PLK_EW_##NAME] = LOOP(NAME),
 #define P1(NAME, E)         [PLK_EW_##NAME] = LOOP(NAME),
 #define B(NAME, PARAMS, E)  [PLK_EW_##NAME] = LOOP(NAME),
 #define P2(NAME, E)         [PLK_EW_##NAME] = LOOP(NAME),
 #define G(NAME, PARAMS, E)  [PLK_EW_##NAME] = LOOP(NAME),
 #define T3(NAME, PARAMS, E) [PLK_EW_##NAME] = LOOP(NAME),
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Woverride-init"
 const PlkLoop TABLE[PLK_NEW] = {
 #include "kernels/elementwise_formulas.h"
+    [PLK_EW_NEG] = LOOP(neg_bits),
+    [PLK_EW_ABS] = LOOP(abs_bits),
 };
+#pragma GCC diagnostic pop
 #undef U
 #undef P1
 #undef B
@@ -101,5 +121,8 @@ const PlkLoop TABLE[PLK_NEW] = {
 #undef TWO
 #undef SFX
 #undef TABLE
+#undef SIGN
+#undef INFINITE
+#undef QUIET
 #undef READ
 #undef MAKE
