@@ -9,6 +9,7 @@
 #include "bindings/ops/call.h"
 #include "engine/call/thread_state.h"
 #include "engine/graph/trace/symbolic.h"
+#include "engine/tensor/layout.h"
 
 enum { NCHANGING = 8 };
 
@@ -301,21 +302,25 @@ static int jit_mirror(lua_State *L) {
 /* ---- views that are results ---------------------------------------------------------------------------------- */
 
 /* jit_root(graph, symbolic tensor) → "argument", its number, or "captured", the real tensor, or "result", a tensor that is no
- * view; and the nodes (numbers, in order) that take the tensor's view of it, nil if there are none */
+ * view; and the nodes (numbers, in order) that take the tensor's view of it, nil if there are none; and whether the tensor shows all of a
+ * result, in another order of its dims: where nobody else has that, it may be given instead */
 static int jit_root(lua_State *L) {
   PlGraph *f = l_check_graph(L, 1);
   PlGVal v;
   int n = 0;
   CALL(L, pl_sym_value_of(f, l_check_tensor(L, 2), &v));
   PlGVal whole = v;
+  bool written = false;
   lua_settop(L, 2);
   lua_newtable(L);
   for (;;) {
     const PlGValue *val = &f->vals[v];
     const PlGNode *node = val->kind == PL_FV_NODE ? &f->nodes[val->node] : NULL;
     if (!node) break;
-    if ((node->flags & PL_FN_MUTATES) && val->slot < pl_gnode_written(node)) v = node->in[val->slot]; /* the same memory */
-    else if ((node->flags & PL_FN_VIEW) && node->nin == 1 && node->nout == 1) {
+    if ((node->flags & PL_FN_MUTATES) && val->slot < pl_gnode_written(node)) {
+      v = node->in[val->slot]; /* the same memory */
+      written = true;
+    } else if ((node->flags & PL_FN_VIEW) && node->nin == 1 && node->nout == 1) {
       lua_pushinteger(L, val->node + 1);
       lua_rawseti(L, 3, ++n);
       v = node->in[0];
@@ -347,7 +352,12 @@ static int jit_root(lua_State *L) {
     f->lies = true; /* a copy that for other arguments would be a view of one */
   if (n == 0) lua_pushnil(L);
   else lua_pushvalue(L, 3);
-  return 3;
+  const PlGValue *shown = &f->vals[whole];
+  const PlArray a = pl_gvalue_array(shown);
+  lua_pushboolean(L, n > 0 && !written && root->kind == PL_FV_NODE && a.device == PL_CPU && shown->offset == 0 &&
+                         shown->version == f->stores[shown->store].version && pl_gvalue_bytes(shown) == f->stores[shown->store].bytes &&
+                         pl_layout_dense(&a));
+  return 4;
 }
 
 /* jit_views(graph, tensor, {nodes}, record) → that view of the real tensor, recorded like the script's */

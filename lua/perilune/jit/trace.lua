@@ -29,7 +29,7 @@ local function results_of(t, results, inputs)
     if not core.is_symbolic(x) then return x end
     if argument[x] and (x.is_leaf or not x.requires_grad) then return { [MARK] = "argument", at = argument[x] } end
     if marks[x] then return marks[x] end
-    local kind, what, views = core.jit_root(t.ir, x)
+    local kind, what, views, all = core.jit_root(t.ir, x)
     local mark
     if kind == "argument" then
       mark = { [MARK] = kind, at = what, views = views, recorded = x.requires_grad }
@@ -46,10 +46,14 @@ local function results_of(t, results, inputs)
       root.tracked = root.tracked or t.grad and x.requires_grad and not core.jit_spent(x)
       mark = { views = views, recorded = x.requires_grad }
       root.marks[#root.marks + 1] = mark
+      root.shown = all and x -- as pointwise results of transposed arguments are
     end
     marks[x] = mark
     return mark
   end, 0)
+  for _, root in ipairs(order) do
+    if #root.marks == 1 and root.shown then root.tensor, root.marks[1].views = root.shown, nil end
+  end
   local out, tracked = {}, 0
   for _, want in ipairs { true, false } do
     for _, root in ipairs(order) do
