@@ -68,7 +68,7 @@ B(XLOGY, , ((x == 0) & (y == y)) ? K(0) : x * F(vm_log)(y))
  * Howard et al. 2019 (hardswish) */
 U(RELU, , x < 0 ? K(0) : x)
 U(RELU6, , x < 0 ? K(0) : x > 6 ? K(6) : x)
-U(SILU, , x * F(vm_logistic)(x))
+U(SILU, , x * F(vm_sigmoid)(x))
 U(GELU, , K(0.5) * x * (K(1) + F(vm_erf_fast)(x * K(0.70710678118654752))))
 U(GELU_TANH, , K(0.5) * x * (K(1) + F(vm_tanh)(F(gelu_inner)(x))))
 U(SOFTPLUS, PARAM(0, 1) PARAM(1, 20), x * p0 > p1 ? x : F(softplus)(x * p0) / p0)

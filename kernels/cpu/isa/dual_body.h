@@ -28,7 +28,7 @@ D1(LOG, F(vm_log)(x), v / x)
 D1(TANH, F(vm_tanh)(x), v *(K(1) - z * z))
 D1(SIGMOID, F(vm_sigmoid)(x), v *(z *(K(1) - z)))
 D1(RELU, x < 0 ? K(0) : x, z <= 0 ? K(0) : v)
-D1(SILU, x *F(vm_logistic)(x), v *F(silu_slope)(x))
+D1(SILU, x *F(vm_sigmoid)(x), v *F(silu_slope)(x))
 D1(GELU, K(0.5) * x * (K(1) + F(vm_erf_fast)(x * K(0.70710678118654752))), v *F(gelu_slope)(x))
 D1(GELU_TANH, K(0.5) * x * (K(1) + F(vm_tanh)(F(gelu_inner)(x))), v *F(gelu_tanh_slope)(x))
 
