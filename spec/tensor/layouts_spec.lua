@@ -1,13 +1,13 @@
 -- SPDX-License-Identifier: MIT
 -- A pointwise result lies in memory as its operands do, by PyTorch's rule: every pointwise op, on operands with the
--- strides of spec/fixtures/layouts.lua, has the strides that PyTorch gives, eagerly and compiled, and the values of
+-- strides of spec/golden/layouts.lua, has the strides that PyTorch gives, eagerly and compiled, and the values of
 -- row-major operands.
 
 local T = require "perilune"
 local support = require "spec.ops.support"
 local random = require "spec.support.random"
 local root = os.getenv "PERILUNE_ROOT" or "."
-local golden = dofile(root .. "/spec/fixtures/layouts.lua")
+local golden = dofile(root .. "/spec/golden/layouts.lua")
 
 -- Kernels that want row-major arrays, and functions made of several ops, each of which keeps what it is given.
 local OTHERS = { tril = true, triu = true, polygamma = true, kron = true, prelu_core = true, gammainc = true,

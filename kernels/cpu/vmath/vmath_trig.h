@@ -34,14 +34,16 @@ VM double vm_tanh_f64(double x) {
 }
 
 /* 1 / (1 + e^-x), from z = e^-|x| so that nothing overflows and small results keep their digits: z / (1 + z)
- * below 0. As z is at most 1, 2^n = 2^(n + 64) 2^-64 will do. */
+ * below 0. The f32 quotient is corrected for what rounding took from 1 + z, times 1 / (1 + z), for which 1 - z / 2 will do.
+ * As z is at most 1, 2^n = 2^(n + 64) 2^-64 will do. */
 VM float vm_sigmoid_f32(float x) {
   const float a = vm_abs_f32(x), c = a > 104.0f ? -104.0f : -a;
   const float t = vm_fma_f32(c, (float)VM_LOG2E, VM_RINT_F32), n = t - VM_RINT_F32;
   const float r = vm_fma_f32(n, -VM_LN2_LO_F32, vm_fma_f32(n, -VM_LN2_HI_F32, c));
   const float w = vm_fma_f32(r * r, vm_expq_f32(r), r) + 1.0f;
-  const float z = w * vm_from_f32((vm_bits_f32(t) + (127u + 64u)) << 23) * 0x1p-64f;
-  return (x < 0.0f ? z : 1.0f) / (1.0f + z);
+  const float z = w * vm_from_f32((vm_bits_f32(t) + (127u + 64u)) << 23) * 0x1p-64f, d = 1.0f + z;
+  const float q = (x < 0.0f ? z : 1.0f) / d;
+  return vm_fma_f32(q * (d - 1.0f - z), vm_fma_f32(-0.5f, z, 1.0f), q);
 }
 VM double vm_sigmoid_f64(double x) {
   const double a = vm_abs_f64(x), c = a > 746.0 ? -746.0 : -a;
