@@ -34,13 +34,14 @@ static PlStatus put_along(const char *op, PlArray *out, const PlArray *src, cons
   return st;
 }
 
-PlStatus plk_cpu_index_add(const PlkCall *call) {
+static PlStatus index_add(const PlkCall *call) {
   const PlAttrs *a = call->attrs;
   bool whole = (a->isint >> 1) & 1;
   double alpha = whole ? (double)a->v[1].i : a->v[1].f;
   return put_along(call->name, call->out[0], call->in[2], call->in[1], (int)pl_attr_i(a, 0), pl_attr_i(a, 2), PUT_ADD, alpha,
                    whole ? a->v[1].i : (int64_t)alpha, call->in[0]);
 }
+PlStatus plk_cpu_index_add(const PlkCall *call) { return plk_wide_sums(call, index_add); }
 
 PlStatus plk_cpu_index_copy(const PlkCall *call) {
   return put_along(call->name, call->out[0], call->in[2], call->in[1], (int)pl_attr_i(call->attrs, 0), pl_attr_i(call->attrs, 1), PUT_SET,
@@ -57,12 +58,13 @@ PlStatus plk_cpu_index_fill(const PlkCall *call) {
                    call->in[0]);
 }
 
-PlStatus plk_cpu_index_select_bwd(const PlkCall *call) {
+static PlStatus index_select_bwd(const PlkCall *call) {
   return put_along(call->name, call->out[0], call->in[0], call->in[1], (int)pl_attr_i(call->attrs, 1), pl_attr_i(call->attrs, 2), PUT_ADD,
                    1.0, 1, NULL);
 }
+PlStatus plk_cpu_index_select_bwd(const PlkCall *call) { return plk_wide_sums(call, index_select_bwd); }
 
-PlStatus plk_cpu_take_bwd(const PlkCall *call) {
+static PlStatus take_bwd(const PlkCall *call) {
   const PlArray *dy = call->in[0];
   PlArray *dx = call->out[0];
   PlkRows r = {.table = dx->data,
@@ -85,6 +87,7 @@ PlStatus plk_cpu_take_bwd(const PlkCall *call) {
   plk_scratch_free(offs);
   return st;
 }
+PlStatus plk_cpu_take_bwd(const PlkCall *call) { return plk_wide_sums(call, take_bwd); }
 
 /* ---- embedding -------------------------------------------------------------------------------------------- */
 
@@ -108,7 +111,7 @@ static PlStatus by_frequency(PlArray *dw, const PlkIndex *iv) {
   return PL_OK;
 }
 
-PlStatus plk_cpu_embedding_bwd(const PlkCall *call) {
+static PlStatus embedding_bwd(const PlkCall *call) {
   const PlArray *dy = call->in[0];
   PlArray *dw = call->out[0];
   const PlAttrs *a = call->attrs;
@@ -128,6 +131,7 @@ PlStatus plk_cpu_embedding_bwd(const PlkCall *call) {
   }
   return st;
 }
+PlStatus plk_cpu_embedding_bwd(const PlkCall *call) { return plk_wide_sums(call, embedding_bwd); }
 
 /* ---- lists of index tensors ------------------------------------------------------------------------------- */
 
@@ -175,7 +179,7 @@ static PlStatus fill_masked(const PlkCall *call) {
   return plk_cpu_masked_fill(&fill);
 }
 
-PlStatus plk_cpu_index_put(const PlkCall *call) {
+static PlStatus index_put(const PlkCall *call) {
   const PlArray *x = call->in[0], *value = call->in[1], *const *index = call->in + 2;
   PlArray *y = call->out[0];
   const PlAttrs *a = call->attrs;
@@ -197,8 +201,9 @@ PlStatus plk_cpu_index_put(const PlkCall *call) {
   plk_scratch_free(offs);
   return st;
 }
+PlStatus plk_cpu_index_put(const PlkCall *call) { return pl_attr_i(call->attrs, 1) ? plk_wide_sums(call, index_put) : index_put(call); }
 
-PlStatus plk_cpu_index_bwd(const PlkCall *call) {
+static PlStatus index_bwd(const PlkCall *call) {
   const PlArray *dy = call->in[0], *const *index = call->in + 1;
   PlArray *dx = call->out[0];
   const PlAttrs *a = call->attrs;
@@ -218,3 +223,4 @@ PlStatus plk_cpu_index_bwd(const PlkCall *call) {
   plk_scratch_free(offs);
   return st;
 }
+PlStatus plk_cpu_index_bwd(const PlkCall *call) { return plk_wide_sums(call, index_bwd); }

@@ -373,6 +373,53 @@ PlStatus plk_start_from(const PlArray *x, PlArray *out) {
   return plk_nd_copy(out->data, x->data, &w, pl_dtype_size((PlDtype)x->dtype));
 }
 
+enum { WIDE = PL_MAX_DIM + 2 }; /* inputs: two, and an index for each dim */
+PlStatus plk_wide_sums(const PlkCall *call, PlStatus (*fn)(const PlkCall *call)) {
+  PlArray *y = call->out[0];
+  const PlDtype half = (PlDtype)y->dtype;
+  if ((half != PL_F16 && half != PL_BF16) || call->nin > WIDE) return fn(call);
+  void *scratch[WIDE + 1] = {NULL};
+  PlArray wide[WIDE + 1];
+  int64_t strides[WIDE + 1][PL_MAX_DIM];
+  const PlArray *in[WIDE];
+  PlStatus st = PL_OK;
+  for (int k = 0; k < call->nin; k++) {
+    const void *data;
+    in[k] = call->in[k];
+    if (st != PL_OK || !in[k] || in[k]->dtype != half) continue;
+    st = plk_nd_dense(in[k], PL_F32, in[k]->ndim, in[k]->shape, &scratch[k], &data);
+    wide[k] = *in[k];
+    wide[k].data = (void *)(uintptr_t)data;
+    in[k] = &wide[k];
+  }
+  if (st == PL_OK) st = plk_scratch((size_t)(y->numel + 1) * sizeof(float), &scratch[call->nin]);
+  wide[call->nin] = *y;
+  wide[call->nin].data = scratch[call->nin];
+  for (int k = 0; k <= call->nin; k++) {
+    if (k < call->nin && in[k] != &wide[k]) continue;
+    int64_t step = 1;
+    wide[k].dtype = PL_F32;
+    wide[k].contiguous = 1;
+    wide[k].strides = strides[k];
+    for (int d = wide[k].ndim - 1; d >= 0; d--) {
+      strides[k][d] = step;
+      step *= wide[k].shape[d] ? wide[k].shape[d] : 1;
+    }
+  }
+  PlArray *out[1] = {&wide[call->nin]};
+  PlkCall own = *call;
+  own.in = in;
+  own.out = out;
+  if (st == PL_OK) st = fn(&own);
+  if (st == PL_OK) {
+    PlkNd w;
+    plk_nd_walk(&w, y, out[0]);
+    st = plk_nd_cast(y->data, half, out[0]->data, PL_F32, &w);
+  }
+  for (int k = 0; k <= call->nin; k++) plk_scratch_free(scratch[k]);
+  return st;
+}
+
 PlStatus plk_dense_out(const PlkCall *call, PlStatus (*fn)(const PlkCall *call)) {
   PlArray *y = call->out[0];
   if (y->contiguous) return fn(call);

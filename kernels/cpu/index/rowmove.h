@@ -51,6 +51,9 @@ void plk_plan_rows(PlkRows *r, const PlkIndexPlan *plan, int ndim, const int64_t
 
 /* Runs fn with a contiguous output, copying afterwards where the real one is not. */
 PlStatus plk_dense_out(const PlkCall *call, PlStatus (*fn)(const PlkCall *call));
+/* Runs fn, which sums or multiplies elements of the output one by one, in f32 where that is of halves: each step would be
+ * rounded, and a sum of many small numbers would stand still. Other calls run as they are. */
+PlStatus plk_wide_sums(const PlkCall *call, PlStatus (*fn)(const PlkCall *call));
 /* out = in0, unless they are the same array. */
 PlStatus plk_start_from(const PlArray *x, PlArray *out);
 

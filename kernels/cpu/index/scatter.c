@@ -161,7 +161,7 @@ static PlStatus scatter_run(Scatter *s, const PlArray *index) {
   return plk_parallel(s->shape[s->part], block, scatter_body, s);
 }
 
-PlStatus plk_cpu_scatter(const PlkCall *call) {
+static PlStatus scatter(const PlkCall *call) {
   static const Mode modes[] = {SET, ADD, MUL}; /* attribute reduce: none, add, multiply */
   const PlArray *x = call->in[0], *index = call->in[1], *src = call->in[2];
   PlArray *y = call->out[0];
@@ -178,8 +178,11 @@ PlStatus plk_cpu_scatter(const PlkCall *call) {
   plk_index_free(&iv);
   return st;
 }
+PlStatus plk_cpu_scatter(const PlkCall *call) {
+  return (call->code == 1 || pl_attr_i(call->attrs, 2)) ? plk_wide_sums(call, scatter) : scatter(call);
+}
 
-PlStatus plk_cpu_gather_bwd(const PlkCall *call) {
+static PlStatus gather_bwd(const PlkCall *call) {
   const PlArray *dy = call->in[0], *index = call->in[1];
   PlArray *dx = call->out[0];
   const int dim = (int)pl_attr_i(call->attrs, 1);
@@ -195,6 +198,7 @@ PlStatus plk_cpu_gather_bwd(const PlkCall *call) {
   plk_index_free(&iv);
   return st;
 }
+PlStatus plk_cpu_gather_bwd(const PlkCall *call) { return plk_wide_sums(call, gather_bwd); }
 
 /* ---- scatter_reduce ----------------------------------------------------------------------------------------- */
 
@@ -250,7 +254,7 @@ static PlStatus mean_counts(PlArray *y, const PlArray *index, const PlkIndex *iv
   return st;
 }
 
-PlStatus plk_cpu_scatter_reduce(const PlkCall *call) {
+static PlStatus scatter_reduce(const PlkCall *call) {
   static const Mode mode[] = {[RED_SUM] = ADD, [RED_PROD] = MUL, [RED_MEAN] = ADD, [RED_AMAX] = MAX, [RED_AMIN] = MIN};
   const PlArray *x = call->in[0], *index = call->in[1], *src = call->in[2];
   PlArray *y = call->out[0];
@@ -278,4 +282,7 @@ PlStatus plk_cpu_scatter_reduce(const PlkCall *call) {
   if (st == PL_OK && reduce == RED_MEAN) st = mean_counts(y, index, &iv, steps, dim, self);
   plk_index_free(&iv);
   return st;
+}
+PlStatus plk_cpu_scatter_reduce(const PlkCall *call) {
+  return (pl_attr_i(call->attrs, 1) <= RED_MEAN) ? plk_wide_sums(call, scatter_reduce) : scatter_reduce(call);
 }

@@ -64,7 +64,7 @@ static PlStatus along(const PlkCall *c, const PlArray *start, const PlArray *src
   return s;
 }
 
-static PlStatus index_add(const PlkCall *c) {
+static PlStatus index_add_here(const PlkCall *c) {
   const PlAttrs *a = c->attrs;
   bool whole = (a->isint >> 1) & 1;
   double alpha = whole ? (double)a->v[1].i : a->v[1].f;
@@ -74,11 +74,13 @@ static PlStatus index_add(const PlkCall *c) {
 static PlStatus index_copy(const PlkCall *c) {
   return along(c, c->in[0], c->in[2], c->in[1], (int)pl_attr_i(c->attrs, 0), pl_attr_i(c->attrs, 1), false, SET, 1, 1);
 }
-static PlStatus index_select_bwd(const PlkCall *c) {
+static PlStatus index_select_bwd_here(const PlkCall *c) {
   return along(c, NULL, c->in[0], c->in[1], (int)pl_attr_i(c->attrs, 1), pl_attr_i(c->attrs, 2), false, ADD, 1, 1);
 }
+static PlStatus index_add(const PlkCall *c) { return wide_sums(c, index_add_here); }
 PLC_KERNEL(index_add, index_add)
 PLC_KERNEL(index_copy, index_copy)
+static PlStatus index_select_bwd(const PlkCall *c) { return wide_sums(c, index_select_bwd_here); }
 PLC_KERNEL(index_select_bwd, index_select_bwd)
 
 /* One number in y's dtype, in 16 bytes of scratch. */
@@ -106,7 +108,7 @@ static PlStatus index_fill(const PlkCall *c) {
 }
 PLC_KERNEL(index_fill, index_fill)
 
-static PlStatus take_bwd(const PlkCall *c) {
+static PlStatus take_bwd_here(const PlkCall *c) {
   PlcRows r;
   r.offs = NULL;
   PlStatus s = clear(c->out[0]);
@@ -115,6 +117,7 @@ static PlStatus take_bwd(const PlkCall *c) {
   plc_scratch_free(r.offs);
   return s;
 }
+static PlStatus take_bwd(const PlkCall *c) { return wide_sums(c, take_bwd_here); }
 PLC_KERNEL(take_bwd, take_bwd)
 
 __global__ void count_ids(int64_t n, const int64_t *offs, int64_t columns, int64_t *count) {
@@ -124,7 +127,7 @@ __global__ void by_count(int64_t n, int64_t columns, const int64_t *count, void 
   for (PLC_EACH(i, n))
     if (count[i / columns] > 1) plc_put_any(w, dtype, i, false, plc_get_f(w, dtype, i) / (double)count[i / columns], 0);
 }
-static PlStatus embedding_bwd(const PlkCall *c) {
+static PlStatus embedding_bwd_here(const PlkCall *c) {
   PlArray *dw = c->out[0];
   const PlAttrs *a = c->attrs;
   const int64_t base = pl_attr_i(a, 3), rows = dw->shape[0], n = dw->shape[1];
@@ -152,11 +155,12 @@ static PlStatus embedding_bwd(const PlkCall *c) {
   plc_scratch_free(r.offs);
   return s;
 }
+static PlStatus embedding_bwd(const PlkCall *c) { return wide_sums(c, embedding_bwd_here); }
 PLC_KERNEL(embedding_bwd, embedding_bwd)
 
 /* ---- lists of index tensors -------------------------------------------------------------------------------------------- */
 
-static PlStatus index_bwd(const PlkCall *c) {
+static PlStatus index_bwd_here(const PlkCall *c) {
   const PlAttrs *a = c->attrs;
   const bool given = pl_attr_has(a, 1);
   PlcRows r;
@@ -169,6 +173,7 @@ static PlStatus index_bwd(const PlkCall *c) {
   plc_scratch_free(r.offs);
   return s;
 }
+static PlStatus index_bwd(const PlkCall *c) { return wide_sums(c, index_bwd_here); }
 PLC_KERNEL(index_bwd, index_bwd)
 
 /* value as dense rows of y's dtype, in the shape that reading the same positions gives. The shape is rebuilt from the rows: A, p, B
@@ -189,7 +194,7 @@ static PlStatus dense_value(const PlkCall *c, const PlArray *v, int ndim, const 
   return numel ? plc_run(&plc_kernel_elementwise, &k) : PL_OK;
 }
 
-static PlStatus index_put(const PlkCall *c) {
+static PlStatus index_put_here(const PlkCall *c) {
   const PlArray *x = c->in[0], *v = c->in[1], *const *index = c->in + 2;
   PlArray *y = c->out[0];
   const PlAttrs *a = c->attrs;
@@ -207,4 +212,5 @@ static PlStatus index_put(const PlkCall *c) {
   plc_scratch_free(r.offs);
   return s;
 }
+static PlStatus index_put(const PlkCall *c) { return pl_attr_i(c->attrs, 1) ? wide_sums(c, index_put_here) : index_put_here(c); }
 PLC_KERNEL(index_put, index_put)

@@ -81,17 +81,21 @@ static PlStatus run_lines(const PlkCall *c, const PlArray *index, const PlArray 
   return PL_OK;
 }
 
-static PlStatus scatter(const PlkCall *c) {
+static PlStatus scatter_here(const PlkCall *c) {
   static const Mode modes[] = {SET, ADD, MUL};
   PL_TRY(start_from(c, c->in[0], c->out[0]));
   return run_lines(c, c->in[1], c->in[2], c->out[0], (int)pl_attr_i(c->attrs, 0), pl_attr_i(c->attrs, 1), false,
                    c->code == 1 ? ADD : modes[pl_attr_i(c->attrs, 2)], NULL);
 }
-static PlStatus gather_bwd(const PlkCall *c) {
+static PlStatus gather_bwd_here(const PlkCall *c) {
   PL_TRY(clear(c->out[0]));
   return run_lines(c, c->in[1], c->in[0], c->out[0], (int)pl_attr_i(c->attrs, 1), pl_attr_i(c->attrs, 2), true, ADD, NULL);
 }
+static PlStatus scatter(const PlkCall *c) {
+  return (c->code == 1 || pl_attr_i(c->attrs, 2)) ? wide_sums(c, scatter_here) : scatter_here(c);
+}
 PLC_KERNEL(scatter, scatter)
+static PlStatus gather_bwd(const PlkCall *c) { return wide_sums(c, gather_bwd_here); }
 PLC_KERNEL(gather_bwd, gather_bwd)
 
 enum { RED_SUM, RED_PROD, RED_MEAN, RED_AMAX, RED_AMIN };
@@ -125,7 +129,7 @@ __global__ void divide_counts(int64_t n, const int64_t *count, void *y, int dtyp
     plc_put_any(y, dtype, i, whole, f / (double)count[i], v % count[i] < 0 ? q - 1 : q);
   }
 }
-static PlStatus scatter_reduce(const PlkCall *c) {
+static PlStatus scatter_reduce_here(const PlkCall *c) {
   static const Mode mode[] = {ADD, MUL, ADD, MAX, MIN};
   const PlArray *index = c->in[1];
   PlArray *y = c->out[0];
@@ -149,5 +153,8 @@ static PlStatus scatter_reduce(const PlkCall *c) {
   if (s == PL_OK) PLC_LAUNCH(divide_counts, plc_grid(y->numel, 1), PLC_BLOCK, 0, y->numel, (const int64_t *)mem, y->data, (int)y->dtype);
   plc_scratch_free(mem);
   return s;
+}
+static PlStatus scatter_reduce(const PlkCall *c) {
+  return pl_attr_i(c->attrs, 1) <= RED_MEAN ? wide_sums(c, scatter_reduce_here) : scatter_reduce_here(c);
 }
 PLC_KERNEL(scatter_reduce, scatter_reduce)

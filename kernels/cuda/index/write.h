@@ -6,6 +6,8 @@
 
 #include "kernels/cuda/any_dtype.h"
 #include "kernels/cuda/index/index.h"
+#include "kernels/cuda/norm/channels.h"
+#include "kernels/elementwise_codes.h"
 
 enum Mode { SET, ADD, MUL, MAX, MIN };
 
@@ -41,6 +43,42 @@ static inline PlStatus start_from(const PlkCall *c, const PlArray *x, PlArray *y
   PlkCall k = *c;
   k.nin = 1, k.in = in, k.out = out;
   return plc_run(&plc_kernel_copy, &k);
+}
+
+/* Runs fn, which sums or multiplies elements of the output one by one, in f32 where that is of halves: each step would be
+ * rounded, and a sum of many small numbers would stand still. As plk_wide_sums on the CPU. */
+static inline PlStatus wide_sums(const PlkCall *c, PlStatus (*fn)(const PlkCall *)) {
+  enum { MOST = PL_MAX_DIM + 2 };
+  PlArray *y = c->out[0], wide[MOST + 1];
+  const int half = y->dtype;
+  if ((half != PL_F16 && half != PL_BF16) || c->nin > MOST) return fn(c);
+  void *scratch[MOST + 1] = {NULL};
+  int64_t strides[MOST + 1][PL_MAX_DIM];
+  const PlArray *in[MOST];
+  PlStatus s = PL_OK;
+  for (int k = 0; k <= c->nin && s == PL_OK; k++) {
+    const PlArray *a = k < c->nin ? c->in[k] : y;
+    const void *data = NULL;
+    if (k < c->nin) in[k] = a;
+    if (!a || a->dtype != half || (k < c->nin && plc_on_host(a))) continue;
+    if (k < c->nin) s = plc_as(a, PL_F32, &scratch[k], &data);
+    else s = plc_scratch((size_t)(y->numel + 1) * sizeof(float), &scratch[k]);
+    int64_t step = 1;
+    for (int d = a->ndim - 1; d >= 0; d--) strides[k][d] = step, step *= a->shape[d] ? a->shape[d] : 1;
+    wide[k] = *a;
+    wide[k].data = scratch[k], wide[k].dtype = PL_F32, wide[k].strides = strides[k], wide[k].contiguous = 1;
+    if (k < c->nin) in[k] = &wide[k];
+  }
+  const PlArray *from[1] = {&wide[c->nin]};
+  PlArray *out[1] = {&wide[c->nin]}, *back[1] = {y};
+  PlkCall k = *c;
+  k.in = in, k.out = out;
+  if (s == PL_OK) s = fn(&k);
+  static const PlAttrs none = {};
+  k.name = "cast", k.code = PLK_EW_CAST, k.nin = 1, k.in = from, k.out = back, k.attrs = &none;
+  if (s == PL_OK && y->numel) s = plc_run(&plc_kernel_elementwise, &k);
+  for (int i = 0; i <= c->nin; i++) plc_scratch_free(scratch[i]);
+  return s;
 }
 static inline PlStatus clear(PlArray *y) {
   if (y->numel) PLC_TRY(cudaMemsetAsync(y->data, 0, (size_t)y->numel * pl_dtype_size((PlDtype)y->dtype), plc_stream()));
