@@ -160,6 +160,31 @@ describe("inside T.jit", function()
   end
 end)
 
+describe("maximize", function()
+  it("is the step of the gradient turned round, with the same bits, for all that have it", function()
+    local tried = 0
+    for name, class in pairs(optim) do
+      local has = false
+      for _, s in ipairs(type(class) == "table" and class.settings or {}) do has = has or s[1] == "maximize" end
+      if has then
+        tried = tried + 1
+        local function stepped(up)
+          local p = T.linspace(-1, 1, 5000):view(50, 100):requires_grad_()
+          local opt = class({ p }, { maximize = up, weight_decay = name ~= "Rprop" and 0.0 or nil })
+          for t = 1, 3 do
+            local g = (T.arange(0, 4999) * (0.37 * t)):sin():view(50, 100)
+            p.grad = up and -g or g
+            opt:step()
+          end
+          return p:detach()
+        end
+        near.same_bits(stepped(true), stepped(false))
+      end
+    end
+    assert.is_true(tried >= 20, tried)
+  end)
+end)
+
 describe("Prodigy", function()
   it("wants one rate, or none for a group that stays", function()
     local a, b = T.ones(3):requires_grad_(), T.ones(3):requires_grad_()
