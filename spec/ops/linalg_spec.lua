@@ -334,3 +334,30 @@ describe("refusals", function()
     same(Vh, eye(2, "f32"), 0)
   end)
 end)
+
+describe("products that are added", function()
+  -- Gradients are compared with difference quotients of the op itself, which a wrong factor does not disturb.
+  local shapes = { addmm = { { 3, 2 }, { 3, 4 }, { 4, 2 } }, addmv = { { 3 }, { 3, 4 }, { 4 } },
+    addr = { { 3, 2 }, { 3 }, { 2 } }, addbmm = { { 3, 2 }, { 5, 3, 4 }, { 5, 4, 2 } },
+    baddbmm = { { 5, 3, 2 }, { 5, 3, 4 }, { 5, 4, 2 } } }
+  local product = { addmm = T.matmul, addmv = T.matmul, addr = T.outer, baddbmm = T.matmul,
+    addbmm = function(x, y) return x:matmul(y):sum(1) end }
+  for name, s in pairs(shapes) do
+    it(name .. " takes beta and alpha", function()
+      T.manual_seed(4)
+      local c, x, y = T.randn(s[1]):double(), T.randn(s[2]):double(), T.randn(s[3]):double()
+      for _, dtype in ipairs { "f64", "i64" } do
+        if dtype == "i64" then c, x, y = (c * 9):to "i64", (x * 9):to "i64", (y * 9):to "i64" end
+        for _, beta in ipairs { 0, 1, -2 } do
+          for _, alpha in ipairs { 0, 1, 3 } do
+            local want = c * beta + product[name](x, y) * alpha
+            local got = T[name](c, x, y, { beta = beta, alpha = alpha })
+            assert.equal(dtype, got:dtype())
+            assert.is_true((got - want):abs():max():item() <= (dtype == "i64" and 0 or 1e-12),
+              ("%s, beta %d, alpha %d"):format(dtype, beta, alpha))
+          end
+        end
+      end
+    end)
+  end
+end)
