@@ -1,11 +1,11 @@
 -- SPDX-License-Identifier: MIT
 -- Optimizers that PyTorch has not, against their authors' packages and others in wide use: options, groups, a rate that
--- changes half way, a parameter that once has no gradient. spec/fixtures/authors_optimizers.py wrote the trajectories.
+-- changes half way, a parameter that once has no gradient. spec/fixtures/optim/authors_optimizers.py wrote the trajectories.
 
 local T = require "perilune"
 local optim = T.optim
 
-local path = (os.getenv("PERILUNE_ROOT") or ".") .. "/spec/fixtures/authors_optimizers.lua"
+local path = (os.getenv("PERILUNE_ROOT") or ".") .. "/spec/fixtures/optim/authors_optimizers.lua"
 local STEPS = 24
 
 local function wave(shape, k, dtype)

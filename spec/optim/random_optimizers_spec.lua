@@ -1,11 +1,11 @@
 -- SPDX-License-Identifier: MIT
 -- Optimizers with options, groups and schedules drawn at random: after eight steps rates and parameters are PyTorch's.
--- spec/fixtures/random_optimizers.py wrote the cases; a parameter has no gradient in the fourth step.
+-- spec/fixtures/optim/random_optimizers.py wrote the cases; a parameter has no gradient in the fourth step.
 
 local T = require "perilune"
 local optim = T.optim
 
-local path = (os.getenv("PERILUNE_ROOT") or ".") .. "/spec/fixtures/random_optimizers.lua"
+local path = (os.getenv("PERILUNE_ROOT") or ".") .. "/spec/fixtures/optim/random_optimizers.lua"
 
 local function wave(shape, k)
   local n, list = 1, {}

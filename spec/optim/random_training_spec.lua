@@ -2,12 +2,12 @@
 -- Twenty steps of training with optimizers, schedules of several parts, clipping and groups drawn at random: rates and
 -- parameters are PyTorch's, as the script is written, where state is saved and loaded into new objects half-way, and
 -- under T.jit.
--- spec/fixtures/random_training.py wrote the cases.
+-- spec/fixtures/optim/random_training.py wrote the cases.
 
 local T = require "perilune"
 local nn, optim = T.nn, T.optim
 
-local path = (os.getenv("PERILUNE_ROOT") or ".") .. "/spec/fixtures/random_training.lua"
+local path = (os.getenv("PERILUNE_ROOT") or ".") .. "/spec/fixtures/optim/random_training.lua"
 
 local function wave(shape, k)
   local n, list = 1, {}
