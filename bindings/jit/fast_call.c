@@ -23,11 +23,11 @@ enum {
 enum { TRIES = 8, FEW_NODES = 12, FEW_BYTES = 1 << 18 };
 
 /* One argument as it has to be. Of a tensor: dtype, what tracks it as in jit_key, and its shape from dims on; order: of its dims in
- * memory, if `lies` says that it is not row-major. */
+ * memory, if `permuted` says that it is not row-major. */
 typedef struct Arg {
   uint8_t type, dtype, ndim, device;
   char track;
-  bool lies;
+  bool permuted;
   uint8_t order[PL_MAX_DIM];
   int32_t dims;
   union {
@@ -89,9 +89,9 @@ static bool same_tensor(const Arg *a, const int64_t *dims, const PlTensor *t, Pl
   if (PL_UNLIKELY(pl_history_old(t))) return false; /* jit_key brings it up to date */
   for (int d = 0; d < a->ndim; d++)
     if (t->a.shape[d] != dims[d]) return false;
-  if (PL_LIKELY(t->a.contiguous)) return !a->lies;
+  if (PL_LIKELY(t->a.contiguous)) return !a->permuted;
   uint8_t order[PL_MAX_DIM];
-  return l_lies(&t->a, order) == a->lies && (!a->lies || memcmp(order, a->order, a->ndim) == 0);
+  return l_layout_permuted(&t->a, order) == a->permuted && (!a->permuted || memcmp(order, a->order, a->ndim) == 0);
 }
 
 static bool same_plain(lua_State *L, int i, const Arg *a) {
@@ -132,7 +132,7 @@ static bool note_arg(lua_State *L, int i, Quick *q, Arg *a, int32_t *ndims) {
   PlTensor *t = l_to_tensor(L, i), *grad;
   if (t) {
     *a = (Arg){.type = TENSOR, .dtype = t->a.dtype, .ndim = t->a.ndim, .device = t->a.device, .track = track_of(t, &grad), .dims = *ndims};
-    a->lies = l_lies(&t->a, a->order);
+    a->permuted = l_layout_permuted(&t->a, a->order);
     memcpy(q->dims + *ndims, t->a.shape, t->a.ndim * sizeof *q->dims);
     *ndims += t->a.ndim;
     q->nin += grad ? 2 : 1;

@@ -199,10 +199,10 @@ static int jit_unchanged(lua_State *L) {
 }
 
 /* How t's dims lie in memory, from the outermost, where a trace has to know: it is not row-major. */
-bool l_lies(const PlArray *a, uint8_t *order) {
+bool l_layout_permuted(const PlArray *a, uint8_t *order) {
   int64_t strides[PL_MAX_DIM];
   int dims[PL_MAX_DIM];
-  if (PL_LIKELY(!pl_layout_lies(a, strides))) return false;
+  if (PL_LIKELY(!pl_layout_permuted(a, strides))) return false;
   pl_layout_order(a->ndim, a->shape, strides, dims);
   for (int d = 0; d < a->ndim; d++) order[d] = (uint8_t)dims[d];
   return true;
@@ -218,7 +218,7 @@ static PlTensor *add_tensor(luaL_Buffer *b, const PlTensor *t, bool sizes) {
     n += snprintf(text + n, sizeof text - (size_t)n, d ? ",%" PRId64 : "%" PRId64, t->a.shape[d]);
   text[n++] = ']';
   uint8_t order[PL_MAX_DIM];
-  if (PL_UNLIKELY(l_lies(&t->a, order))) {
+  if (PL_UNLIKELY(l_layout_permuted(&t->a, order))) {
     text[n++] = '~';
     for (int d = 0; d < t->a.ndim; d++) text[n++] = (char)('a' + order[d]);
   }

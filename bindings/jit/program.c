@@ -269,7 +269,7 @@ static bool share(const PlGraph *f, PlTensor *const *in, const PlTensor *x, PlGV
 }
 
 /* A function that asked for strides was told those of row-major arguments. */
-static bool lie_as_traced(const PlGraph *f, PlTensor *const *in) {
+static bool layout_as_traced(const PlGraph *f, PlTensor *const *in) {
   for (PlGVal v = 0; v < f->nvals; v++) {
     const PlGValue *a = &f->vals[v];
     if (a->kind != PL_FV_INPUT) continue;
@@ -281,7 +281,7 @@ static bool lie_as_traced(const PlGraph *f, PlTensor *const *in) {
 
 bool l_program_apart(const Program *p, PlTensor *const *in) {
   const PlGraph *f = p->f;
-  if (PL_UNLIKELY(f->lies) && !lie_as_traced(f, in)) return false;
+  if (PL_UNLIKELY(f->reads_layout) && !layout_as_traced(f, in)) return false;
   if (p->nwritten == 0) return true;
   bool apart = true;
   for (PlGVal v = 0; apart && v < f->nvals; v++) {
@@ -289,7 +289,7 @@ bool l_program_apart(const Program *p, PlTensor *const *in) {
     if (a->kind != PL_FV_INPUT) continue;
     const PlTensor *x = in[a->slot];
     if (is_written(f, a)) {
-      apart = pl_graph_lies(a, &x->a);
+      apart = pl_graph_layout_fits(a, &x->a);
       for (PlGVal w = 0; apart && w < f->nvals; w++) apart = !share(f, in, x, v, w);
     } else
       for (int32_t k = 0; apart && k < p->nwritten; k++) apart = !share(f, in, x, v, p->written[k]);
@@ -319,7 +319,7 @@ static PlTensor **inputs_of(lua_State *L, const Program *p, int32_t more) {
 /* jit_apart(program, {inputs}) → as l_program_apart */
 static int jit_apart(lua_State *L) {
   const Program *p = l_check_program(L, 1);
-  lua_pushboolean(L, (p->nwritten == 0 && !p->f->lies) || l_program_apart(p, inputs_of(L, p, 0)));
+  lua_pushboolean(L, (p->nwritten == 0 && !p->f->reads_layout) || l_program_apart(p, inputs_of(L, p, 0)));
   return 1;
 }
 

@@ -68,6 +68,6 @@ PlStatus l_program_settle(Program *p, PlGraph *f);
 PlStatus l_program_joint(lua_State *L, Program *p, int at, const char *name, int32_t ny);
 
 /* Does a lie in memory otherwise than row-major? Then order[d] says so: traces know it, and results do as it does. */
-bool l_lies(const PlArray *a, uint8_t *order);
+bool l_layout_permuted(const PlArray *a, uint8_t *order);
 
 #endif

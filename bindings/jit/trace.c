@@ -348,8 +348,8 @@ static int jit_root(lua_State *L) {
     Box *b = l_new_box(L);
     CALL(L, pl_sym_tensor(&b->t, f, v));
   }
-  if (root->kind == PL_FV_NODE && (f->stores[root->store].lies & PL_LIES_TAKEN) && f->nodes[root->node].op->cls == PL_VIEW)
-    f->lies = true; /* a copy that for other arguments would be a view of one */
+  if (root->kind == PL_FV_NODE && (f->stores[root->store].layout_notes & PL_LAYOUT_TAKEN) && f->nodes[root->node].op->cls == PL_VIEW)
+    f->reads_layout = true; /* a copy that for other arguments would be a view of one */
   if (n == 0) lua_pushnil(L);
   else lua_pushvalue(L, 3);
   const PlGValue *shown = &f->vals[whole];

@@ -22,8 +22,8 @@ static int format_at(lua_State *L, int at, const char *fn) {
 /* x:is_contiguous(format = "contiguous") */
 int l_is_contiguous(lua_State *L) {
   PlTensor *t = l_self(L, "is_contiguous");
-  l_saw(t, PL_SAW_LIES);
-  CALL(L, pl_sym_lies(t, "is_contiguous"));
+  l_saw(t, PL_SAW_SCRIPT_LAYOUT);
+  CALL(L, pl_sym_layout_known(t, "is_contiguous"));
   const int dims = lua_isnoneornil(L, 2) ? 0 : format_at(L, 2, "is_contiguous");
   lua_pushboolean(L, dims ? t->a.ndim == dims && pl_is_channels_last(&t->a) : t->a.contiguous);
   return 1;
@@ -84,7 +84,7 @@ static int t_lie_as(lua_State *L) {
   int64_t strides[PL_MAX_DIM];
   l_saw(x, PL_SAW_LAYOUT);
   lua_settop(L, 3);
-  if (x->a.ndim != t->a.ndim || t->a.device != PL_CPU || pl_is_batched(x) || !pl_layout_lies(&x->a, strides)) {
+  if (x->a.ndim != t->a.ndim || t->a.device != PL_CPU || pl_is_batched(x) || !pl_layout_permuted(&x->a, strides)) {
     lua_settop(L, 1);
     return 1;
   }

@@ -49,7 +49,7 @@ static int m_size(lua_State *L) {
 
 static int m_stride(lua_State *L) {
   PlTensor *t = self_only(L, 2, "stride");
-  CALL(L, pl_sym_lies(t, "stride"));
+  CALL(L, pl_sym_layout_known(t, "stride"));
   l_saw(t, PL_SAW_STRIDES);
   if (lua_isnoneornil(L, 2)) return push_list(L, t->a.strides, t->a.ndim);
   lua_pushinteger(L, (lua_Integer)t->a.strides[dim_arg(L, t, "stride")]);

@@ -131,7 +131,7 @@ PlStatus pl_history_alias(PlTensor **out, PlTensor *t) {
 
 /* Windows are ranges of memory, so a base whose elements are in another order than row-major, say channels last, is seen
  * permuted, in memory order. out[0]: the base, or that view of it with its history; attrs: how to turn it back. */
-static PlStatus as_it_lies(PlTensor *base, PlTensor **out, PlAttrs *back) {
+static PlStatus as_stored(PlTensor *base, PlTensor **out, PlAttrs *back) {
   PlAttrs a;
   const int n = base->a.ndim;
   int64_t there[PL_MAX_DIM], home[PL_MAX_DIM];
@@ -178,7 +178,7 @@ static PlStatus take_from_base(PlTensor *t, PlTensor *base) {
   PL_TRY(window_attrs(&pl_op_as_strided, t, base, &a));
   bool was = pl_state.bookkeeping;
   pl_state.bookkeeping = true;
-  PlStatus s = as_it_lies(base, &flat, &back);
+  PlStatus s = as_stored(base, &flat, &back);
   if (s == PL_OK) s = pl_tensor_alias(&fresh, t);
   if (s == PL_OK) s = pl_record(&pl_op_as_strided, &flat, 1, &a, &fresh);
   if (s == PL_OK) s = pl_history_move(t, fresh);
@@ -209,7 +209,7 @@ static PlStatus into_base(PlTensor *t, PlTensor *base, PlTensor *fresh) {
   PL_TRY(window_attrs(&pl_op_strided_put, t, base, &a));
   PlStatus s = pl_tensor_alias(&old, base);
   if (s == PL_OK) s = pl_entries_copy(old, base, NULL);
-  if (s == PL_OK) s = as_it_lies(old, &flat, &back);
+  if (s == PL_OK) s = as_stored(old, &flat, &back);
   if (s == PL_OK) s = pl_tensor_alias(&put, flat);
   PlTensor *in[2] = {flat, fresh};
   if (s == PL_OK) s = pl_record(&pl_op_strided_put, in, 2, &a, &put);

@@ -59,7 +59,7 @@ PlStatus pl_tensor_copy_as(PlTensor **out, int layout, PlTensor *t) {
   PlTensor *c;
   int64_t strides[PL_MAX_DIM];
   PL_TRY(pl_tensor_empty_as(&c, layout, t->a.device, (PlDtype)t->a.dtype, t->a.ndim, t->a.shape));
-  if (layout == PL_STRIDED && pl_layout_lies(&t->a, strides)) pl_layout_stride(c, strides);
+  if (layout == PL_STRIDED && pl_layout_permuted(&t->a, strides)) pl_layout_stride(c, strides);
   PlStatus s = pl_copy_data(c, t);
   if (s != PL_OK) {
     pl_tensor_release(c);
@@ -158,7 +158,7 @@ bool pl_layout_like(const PlArray *const *in, int nin, int ndim, const int64_t *
   return !as_written;
 }
 
-bool pl_layout_lies(const PlArray *a, int64_t *strides) {
+bool pl_layout_permuted(const PlArray *a, int64_t *strides) {
   if (PL_LIKELY(a->contiguous) || a->device != PL_CPU || a->ndim < 2) return false;
   return pl_layout_like(&a, 1, a->ndim, a->shape, strides);
 }

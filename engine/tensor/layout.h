@@ -32,7 +32,7 @@ PlStatus pl_tensor_copy_as(PlTensor **out, int layout, PlTensor *t);
  * elements say nothing); false: row-major. */
 bool pl_layout_like(const PlArray *const *in, int nin, int ndim, const int64_t *shape, int64_t *strides);
 /* The same for one tensor of the CPU: the strides of its clone, if that is not row-major. */
-bool pl_layout_lies(const PlArray *a, int64_t *strides);
+bool pl_layout_permuted(const PlArray *a, int64_t *strides);
 /* Are a's elements one behind the other, each once, in any order of its dims? */
 bool pl_layout_dense(const PlArray *a);
 /* order[0] is the outermost dim of dense strides. */

@@ -175,7 +175,7 @@ PlStatus pl_graph_input_like(PlGraph *f, const char *name, PlDtype d, int ndim, 
   const char *copy = pl_graph_string(f, name);
   if (!copy) return no_memory();
   PlArray a = {.numel = numel, .shape = shape, .strides = strides, .dtype = (uint8_t)d, .ndim = (uint8_t)ndim, .contiguous = 1};
-  if (like && pl_layout_lies(like, strides)) a.contiguous = 0;
+  if (like && pl_layout_permuted(like, strides)) a.contiguous = 0;
   PL_TRY(pl_graph_value(f, PL_FV_INPUT, &a, -1, 0, out));
   f->vals[*out].name = copy;
   f->vals[*out].leaf = leaf;

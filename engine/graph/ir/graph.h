@@ -50,16 +50,16 @@ typedef struct PlGStore {
   PlGVal first;              /* the value that came with it */
   PlGVal root;               /* while building: the newest value that covers it all; -1: nobody knows it */
   int32_t version;           /* moves with every write */
-  uint8_t lies;              /* while building: PL_LIES_… */
+  uint8_t layout_notes;      /* while building: PL_LAYOUT_… */
   struct PlSymStorage *live; /* while building: the storage object of symbolic handles on it, weak */
 } PlGStore;
 
-/* Values of a graph are row-major, whatever they would be without it: what depends on that must be noticed (pl_sym_lies). */
+/* Values of a graph are row-major, whatever they would be without it: what depends on that must be noticed (pl_sym_layout_known). */
 enum {
-  PL_LIES_ARGUMENT = 1, /* it would lie as an argument does */
-  PL_LIES_NAMED = 2,    /* it would not be row-major: the script asked for another memory format */
-  PL_LIES_TAKEN = 4,    /* something was taken from it, or it was taken, that is a view or a copy as an argument lies */
-  PL_LIES_UNKNOWN = 8   /* the same, as memory of a named format lies */
+  PL_LAYOUT_OF_ARGUMENT = 1, /* it would lie as an argument does */
+  PL_LAYOUT_NAMED = 2,       /* it would not be row-major: the script asked for another memory format */
+  PL_LAYOUT_TAKEN = 4,       /* something was taken from it, or it was taken, that is a view or a copy as an argument lies */
+  PL_LAYOUT_UNKNOWN = 8      /* the same, as memory of a named format lies */
 };
 
 enum {
@@ -181,7 +181,7 @@ typedef struct PlGraph {
   uint64_t began;        /* tracing: the tapes' newest record number when it began */
   uint64_t tape;         /* record number of the tape's node whose gradient is emitted now; 0: none */
   PlChunk *chunks;       /* the pool */
-  bool lies;             /* the traced function asked how a tensor lies in memory; arguments were taken as row-major */
+  bool reads_layout;     /* the traced function asked how a tensor lies in memory; arguments were taken as row-major */
   struct PlCalls *calls; /* what the traced function asked for (trace/calls.h); NULL: nobody notes it */
   /* Text of the script's current line, asked once per node; NULL: nobody knows. */
   const char *(*where)(void *ud);
@@ -249,7 +249,7 @@ static inline PlArray pl_gvalue_array(const PlGValue *v) {
                    .symbolic = 1};
 }
 /* Do a's elements lie where the plan has those of leaf v? */
-static inline bool pl_graph_lies(const PlGValue *v, const PlArray *a) {
+static inline bool pl_graph_layout_fits(const PlGValue *v, const PlArray *a) {
   return v->contiguous ? a->contiguous : memcmp(a->strides, v->dims + v->ndim, v->ndim * sizeof *v->dims) == 0;
 }
 /* A copy of t that does. */
@@ -272,7 +272,7 @@ int64_t pl_sym_offset(const PlTensor *t, const PlTensor *base);
 /* A handle on value v. */
 PlStatus pl_sym_tensor(PlTensor **out, PlGraph *f, PlGVal v);
 /* Somebody, by the name of what, asks how t lies in memory: an error if that is not known. */
-PlStatus pl_sym_lies(const PlTensor *t, const char *what);
+PlStatus pl_sym_layout_known(const PlTensor *t, const char *what);
 /* The value that represents t in f: of a symbolic tensor, a captured real one, or a number. */
 PlStatus pl_sym_value_of(PlGraph *f, PlTensor *t, PlGVal *out);
 /* pl_apply and its kin come here when an input is symbolic or a trace runs. */

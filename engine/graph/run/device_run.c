@@ -283,7 +283,7 @@ static PlStatus leaves(PlDeviceRun *a, PlTensor *const *in, uint8_t *device) {
     const PlGValue *val = &f->vals[v];
     if (val->kind == PL_FV_NODE) continue;
     PlTensor *t = val->kind == PL_FV_INPUT ? in[val->slot] : val->real;
-    if (val->kind != PL_FV_INPUT || pl_graph_lies(val, &t->a) || (t->a.device != PL_CPU && pl_channels_last(&t->a)))
+    if (val->kind != PL_FV_INPUT || pl_graph_layout_fits(val, &t->a) || (t->a.device != PL_CPU && pl_channels_last(&t->a)))
       a->vals[v] = pl_retain(t);
     else PL_TRY(pl_graph_laid(val, t, &a->vals[v]));
     a->known = a->known && a->device[v] == t->a.device;

@@ -147,7 +147,7 @@ static PlStatus take_leaves(PlExec *e, PlTensor *const *in, bool *moved) {
     const PlGValue *val = &f->vals[v];
     if (val->kind == PL_FV_NODE) continue;
     PlTensor *t = val->kind == PL_FV_INPUT ? in[val->slot] : val->real, *copy = NULL;
-    if (val->kind == PL_FV_INPUT && !pl_graph_lies(val, &t->a)) {
+    if (val->kind == PL_FV_INPUT && !pl_graph_layout_fits(val, &t->a)) {
       PL_TRY(pl_graph_laid(val, t, &copy));
       t = copy;
     } else pl_retain(t);

@@ -121,7 +121,7 @@ static PlStatus flow_run(const PlGraph *f, PlTensor *const *in, PlTensor **out) 
       PlTensor *t = val->kind == PL_FV_INPUT ? in[val->slot] : val->real;
       r.crosses = r.crosses || (r.device && t->a.device && t->a.device != r.device);
       r.device = pl_device_first(r.device, t->a.device);
-      if (val->kind != PL_FV_INPUT || pl_graph_lies(val, &t->a)) r.vals[v] = pl_retain(t);
+      if (val->kind != PL_FV_INPUT || pl_graph_layout_fits(val, &t->a)) r.vals[v] = pl_retain(t);
       else s = pl_graph_laid(val, t, &r.vals[v]);
     }
   }

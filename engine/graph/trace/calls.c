@@ -256,17 +256,17 @@ int32_t pl_calls_again_end(const PlCalling *k, bool ok, int nin, PlTensor *const
 }
 
 void pl_calls_saw(PlTensor *t, int dim) {
-  const bool lies = dim == PL_SAW_STRIDES || dim == PL_SAW_LIES;
-  if (dim == PL_SAW_LIES) dim = PL_SAW_LAYOUT;
+  const bool layout = dim == PL_SAW_STRIDES || dim == PL_SAW_SCRIPT_LAYOUT;
+  if (dim == PL_SAW_SCRIPT_LAYOUT) dim = PL_SAW_LAYOUT;
   if (PL_UNLIKELY(pl_is_batched(t))) {
-    if (pl_state.trace && lies) pl_state.trace->lies = true;
+    if (pl_state.trace && layout) pl_state.trace->reads_layout = true;
     if (pl_state.trace) pl_calls_refuse(pl_state.trace, "it uses T.vmap");
     return;
   }
   if (!t->a.symbolic) return;
   PlGraph *f = pl_sym_graph(t);
   PlCalls *c = f->calls;
-  if (lies) f->lies = true;
+  if (layout) f->reads_layout = true;
   if (!c || c->refused || c->inside) return;
   const PlSaw saw = {.v = pl_sym_value(t), .dim = dim};
   for (int32_t i = c->nsaw - 1; i >= 0 && i >= c->nsaw - 16; i--)

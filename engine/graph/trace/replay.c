@@ -260,7 +260,7 @@ static PlStatus make_graph(PlGraph **out, const PlGraph *f) {
   PL_TRY(pl_graph_new(out));
   PlGraph *g = *out;
   g->unsafe_math = f->unsafe_math;
-  g->lies = f->lies;
+  g->reads_layout = f->reads_layout;
   g->record = true;
   g->began = pl_state.seq;
   g->recompute = f->recompute;

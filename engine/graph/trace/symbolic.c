@@ -205,50 +205,50 @@ static bool at_home(const PlGraph *f) {
 
 /* ---- how values would lie without the graph ------------------------------------------------------------- */
 
-static uint8_t lies(const PlGraph *f, int32_t store) {
-  return f->stores[store].lies | (f->vals[f->stores[store].first].kind == PL_FV_INPUT ? PL_LIES_ARGUMENT : 0);
+static uint8_t layout_notes(const PlGraph *f, int32_t store) {
+  return f->stores[store].layout_notes | (f->vals[f->stores[store].first].kind == PL_FV_INPUT ? PL_LAYOUT_OF_ARGUMENT : 0);
 }
 
 /* `to` was taken from `from`: a view or a copy, as that lies in memory. */
 static void note_taken(const PlTensor *from, const PlTensor *to) {
   PlGraph *f = pl_sym_graph(from);
   const int32_t a = pl_sym_storage(from)->store, b = pl_sym_storage(to)->store;
-  const uint8_t how = lies(f, a);
+  const uint8_t how = layout_notes(f, a);
   /* A view of an argument itself needs nothing: only row-major arguments are written (l_program_apart). */
-  if (!(how & PL_LIES_NAMED) && (a == b ? !(f->stores[a].lies & PL_LIES_ARGUMENT) : !(how & PL_LIES_ARGUMENT))) return;
-  const uint8_t taken = how & PL_LIES_NAMED ? PL_LIES_UNKNOWN : PL_LIES_TAKEN;
-  f->stores[a].lies |= taken;
-  f->stores[b].lies |= (uint8_t)(how | taken);
+  if (!(how & PL_LAYOUT_NAMED) && (a == b ? !(f->stores[a].layout_notes & PL_LAYOUT_OF_ARGUMENT) : !(how & PL_LAYOUT_OF_ARGUMENT))) return;
+  const uint8_t taken = how & PL_LAYOUT_NAMED ? PL_LAYOUT_UNKNOWN : PL_LAYOUT_TAKEN;
+  f->stores[a].layout_notes |= taken;
+  f->stores[b].layout_notes |= (uint8_t)(how | taken);
 }
 
-PlStatus pl_sym_lies(const PlTensor *t, const char *what) {
-  if (!t->a.symbolic || !(pl_sym_graph(t)->stores[pl_sym_storage(t)->store].lies & PL_LIES_NAMED)) return PL_OK;
+PlStatus pl_sym_layout_known(const PlTensor *t, const char *what) {
+  if (!t->a.symbolic || !(pl_sym_graph(t)->stores[pl_sym_storage(t)->store].layout_notes & PL_LAYOUT_NAMED)) return PL_OK;
   PL_FAIL(PL_ERR_TRACE, "%s: %s would be channels last without a graph, in which all is row-major; ask outside", what, pl_desc_text(&t->a));
 }
 
 PlStatus pl_sym_writes(PlGraph *f, const PlTensor *t) {
   const PlGStore *st = &f->stores[pl_sym_storage(t)->store];
-  if (PL_LIKELY(!(st->lies & (PL_LIES_TAKEN | PL_LIES_UNKNOWN)))) return PL_OK;
-  if (st->lies & PL_LIES_UNKNOWN)
+  if (PL_LIKELY(!(st->layout_notes & (PL_LAYOUT_TAKEN | PL_LAYOUT_UNKNOWN)))) return PL_OK;
+  if (st->layout_notes & PL_LAYOUT_UNKNOWN)
     PL_FAIL(PL_ERR_TRACE,
             "%s is written, which was taken by contiguous, reshape or the like from what is channels last, or the other way round: "
             "whether both share memory, a graph does not know, in which all is row-major; write into a clone",
             pl_desc_text(&t->a));
-  f->lies = true;
+  f->reads_layout = true;
   return PL_OK;
 }
 
-static void note_lies(PlGraph *f, const PlCall *c, PlTensor *const *out) {
+static void note_layout(PlGraph *f, const PlCall *c, PlTensor *const *out) {
   const PlOp *op = c->op;
   for (int o = 0; o < op->nout; o++) {
     if (!out[o] || c->desc[o].is_view) continue;
     PlGStore *to = &f->stores[pl_sym_storage(out[o])->store];
-    if (c->desc[o].layout == PL_CHANNELS_LAST) to->lies |= PL_LIES_NAMED;
+    if (c->desc[o].layout == PL_CHANNELS_LAST) to->layout_notes |= PL_LAYOUT_NAMED;
     const bool away = c->device != PL_CPU, follows = op->cls == PL_POINTWISE || (away && c->desc[0].layout == PL_MAY_FOLLOW);
-    const uint8_t told = away ? PL_LIES_ARGUMENT | PL_LIES_NAMED : PL_LIES_NAMED; /* how arguments of the CPU lie, a trace knows */
+    const uint8_t told = away ? PL_LAYOUT_OF_ARGUMENT | PL_LAYOUT_NAMED : PL_LAYOUT_NAMED; /* how arguments of the CPU lie, a trace knows */
     for (int i = 0; i < (follows ? c->nin : (op->flags & PL_F_KEEPS) ? 1 : 0); i++)
       if (c->in[i] && c->in[i]->a.symbolic && (c->in[i]->a.ndim == 4 || c->in[i]->a.ndim == 5))
-        to->lies |= lies(f, pl_sym_storage(c->in[i])->store) & told;
+        to->layout_notes |= layout_notes(f, pl_sym_storage(c->in[i])->store) & told;
   }
   if (op->cls == PL_VIEW && op->kernel[PL_CPU] && c->in[0]->a.symbolic) note_taken(c->in[0], out[0]);
 }
@@ -267,7 +267,7 @@ static PlStatus emit(PlGraph *f, PlCall *c, PlTensor **out) {
       return s;
     }
   }
-  note_lies(f, c, out);
+  note_layout(f, c, out);
   if (f->record && c->desc[0].is_view && c->in[0]->a.symbolic) note_base(c->in[0], out[0]);
   return PL_OK;
 }

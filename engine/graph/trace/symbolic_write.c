@@ -77,7 +77,7 @@ static PlStatus root_of(PlGraph *f, const PlTensor *t, PlTensor **out) {
 /* The storage object of t and its views represents another store from now on. */
 static void move_storage(PlGraph *f, PlSymStorage *s, int32_t store) {
   if (s->store != store && f->stores[s->store].live == s) f->stores[s->store].live = NULL;
-  f->stores[store].lies |= f->stores[s->store].lies;
+  f->stores[store].layout_notes |= f->stores[s->store].layout_notes;
   s->store = store;
   f->stores[store].live = s; /* further views of it belong to t's family */
 }

@@ -98,7 +98,7 @@ typedef struct Workspace {
   int64_t held_r[MAX_OP], held_c[MAX_OP];
 } Workspace;
 
-static bool lies_contiguous(const Operand *o, int64_t R, int64_t C, int64_t rs, int64_t cs) {
+static bool is_contiguous_tile(const Operand *o, int64_t R, int64_t C, int64_t rs, int64_t cs) {
   return (cs == o->item || C == 1) && (R == 1 || rs == C * o->item);
 }
 
@@ -111,7 +111,7 @@ static char *load(const Plan *p, Workspace *w, int k, char *at, int64_t R, int64
     *stride = 0;
     R = C = 1;
   }
-  const bool flat = (one && p->one_value) || lies_contiguous(o, R, C, rs, cs);
+  const bool flat = (one && p->one_value) || is_contiguous_tile(o, R, C, rs, cs);
   if (flat && o->convert == AS_IS) return at;
   char *const tile = w->tile[k];
   if (w->held[k] == at && w->held_r[k] == R && w->held_c[k] == C) return tile;
@@ -137,7 +137,7 @@ static void store(const Plan *p, Workspace *w, const char *tile, char *at, int64
     return;
   }
   const PlkConvert *cv = p->isa->convert;
-  const bool flat = lies_contiguous(o, R, C, rs, cs);
+  const bool flat = is_contiguous_tile(o, R, C, rs, cs);
   uint16_t *const h = flat ? (uint16_t *)(void *)at : w->half;
   (o->convert == HALF_F16 ? cv->f16_store : cv->bf16_store)((const float *)(const void *)tile, h, R * C);
   if (!flat) scatter(at, (const char *)w->half, 2, R, C, rs, cs);
@@ -158,7 +158,7 @@ static int run_tile(const Plan *p, Workspace *w, char *const *at, int64_t R, int
     ptr[1] = w->tile[1], stride[1] = p->op[1].tile_item;
   }
   const int64_t rs = p->rdim < 0 ? 0 : p->op[0].stride[p->rdim], cs = p->op[0].stride[inner];
-  const bool in_place = p->op[0].convert == AS_IS && lies_contiguous(&p->op[0], R, C, rs, cs);
+  const bool in_place = p->op[0].convert == AS_IS && is_contiguous_tile(&p->op[0], R, C, rs, cs);
   if (!in_place && p->copy) {
     store(p, w, ptr[1], at[0], R, C, rs, cs);
     return 0;

@@ -342,11 +342,11 @@ static void choose(Run *r) {
   const PlkReduceShape *s = &r->s;
   const int64_t rows = s->R < r->rblock ? s->R : r->rblock;
   const bool plain = j->pre == PLK_PRE_NONE && j->core != PLK_CORE_PROD && r->dtype <= PL_BF16 && plk_comp(r->dtype) == j->comp;
-  const PlkForm form = s->rows ? PLK_ROWS : PLK_COLUMNS, lies = s->rows ? PLK_ROWS_ACROSS : PLK_COLUMNS_ACROSS;
+  const PlkForm form = s->rows ? PLK_ROWS : PLK_COLUMNS, across = s->rows ? PLK_ROWS_ACROSS : PLK_COLUMNS_ACROSS;
   r->loop = plain ? r->loops->plain[r->dtype][j->core][form] : NULL;
   r->turn = s->across;
-  if (s->across && plain && (!s->rows || j->core != PLK_CORE_SUM || rows >= LANES) && r->loops->plain[r->dtype][j->core][lies])
-    r->loop = r->loops->plain[r->dtype][j->core][lies], r->turn = false;
+  if (s->across && plain && (!s->rows || j->core != PLK_CORE_SUM || rows >= LANES) && r->loops->plain[r->dtype][j->core][across])
+    r->loop = r->loops->plain[r->dtype][j->core][across], r->turn = false;
   r->ctile = s->I < PLK_COLS ? s->I : PLK_COLS;
   if (!r->turn) return;
   int64_t most = TURNED / rows & ~(int64_t)7;

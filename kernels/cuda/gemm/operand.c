@@ -6,7 +6,7 @@
 
 static int64_t at_least_1(int64_t n) { return n > 1 ? n : 1; }
 
-static bool as_it_lies(const PlArray *a, PlcOperand *o) {
+static bool as_stored(const PlArray *a, PlcOperand *o) {
   const int nd = a->ndim;
   const int64_t r = a->shape[nd - 2], c = a->shape[nd - 1], s0 = a->strides[nd - 2], s1 = a->strides[nd - 1];
   o->trans = false;
@@ -23,7 +23,7 @@ PlStatus plc_operand(const PlArray *a, PlcOperand *o) {
   const int nb = a->ndim - 2;
   *o = (PlcOperand){.data = a->data};
   for (int i = 0; i < nb; i++) o->step[i] = a->shape[i] == 1 ? 0 : a->strides[i];
-  if (a->numel == 0 || as_it_lies(a, o)) return PL_OK;
+  if (a->numel == 0 || as_stored(a, o)) return PL_OK;
   int64_t shape[PL_MAX_DIM], from[PL_MAX_DIM], dense[PL_MAX_DIM], numel = 1;
   for (int i = a->ndim - 1; i >= 0; i--) {
     const bool repeated = i < nb && o->step[i] == 0;
