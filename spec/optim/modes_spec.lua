@@ -166,7 +166,7 @@ describe("maximize", function()
     for name, class in pairs(optim) do
       local has = false
       for _, s in ipairs(type(class) == "table" and class.settings or {}) do has = has or s[1] == "maximize" end
-      if has then
+      if has and name ~= "LBFGS" then -- which steps by a closure, and is asked in a spec of its own
         tried = tried + 1
         local function stepped(up)
           local p = T.linspace(-1, 1, 5000):view(50, 100):requires_grad_()
