@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: MIT
 -- Optimizers that PyTorch has not, against their authors' packages and others in wide use: options, groups, a rate that
--- changes half way, a parameter that once has no gradient. spec/fixtures/optim/authors_optimizers.py wrote the trajectories.
+-- changes half way, a parameter that once has no gradient. spec/fixtures/optim/
+-- authors_optimizers.py wrote the trajectories.
 
 local T = require "perilune"
 local optim = T.optim
