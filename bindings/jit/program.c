@@ -226,7 +226,7 @@ static PlStatus run_program(const Program *p, PlTensor *const *in, PlTensor **ou
 static int jit_compile(lua_State *L) {
   Program *p = l_check_program(L, 1);
   PlPlan *plan;
-  if (p->exec || p->joint || p->f->noutputs == 0) return 0;
+  if (p->exec || p->joint || !pl_graph_acts(p->f)) return 0;
   CALL(L, pl_graph_compile(&plan, p->f));
   PlStatus s = pl_exec_new(&p->exec, plan);
   pl_plan_release(plan);

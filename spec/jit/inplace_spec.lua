@@ -180,4 +180,15 @@ describe("a traced function that writes into", function()
     assert.is_false(ok)
     assert.is_truthy(tostring(err):find("comes from outside of the traced function", 1, true), tostring(err))
   end)
+
+  it("is planned, also where the function only writes and returns nothing", function()
+    local f = T.jit(function(a, b) b:copy_((a * 2 + 1):tanh()) end)
+    local a, b = T.rand(30, 20), T.zeros(30, 20)
+    for _ = 1, 3 do
+      f(a, b)
+      assert.is_true(b:allclose((a * 2 + 1):tanh()))
+      a:add_(1)
+    end
+    assert.truthy(tostring(f:plan()):find("nodes", 1, true))
+  end)
 end)

@@ -546,6 +546,35 @@ describe("T.models.load", function()
     end)
   end)
 
+  it("computes the loss without all logits", function()
+    local tokens = T.randint(0, 31, { 2, 7 })
+    local labels = tokens:clone()
+    labels[1][3] = -100
+    for name in pairs(kinds) do
+      local net = made(name)
+      local function run(o)
+        net:zero_grad()
+        o.labels = labels
+        local logits, out = net(tokens, o)
+        out.loss:backward()
+        local grads = {}
+        for n, p in net:named_parameters() do grads[n] = p.grad end
+        return logits, out, grads
+      end
+      local logits, out, grads = run {}
+      local none, less, again = run { logits = false }
+      assert.is_truthy(logits)
+      assert.is_nil(none)
+      assert.is_nil(less.logits)
+      assert.is_true(T.allclose(out.loss, less.loss, { rtol = 1e-5, atol = 1e-6 }), name)
+      for n, g in pairs(grads) do assert.is_true(T.allclose(g, again[n], { rtol = 1e-3, atol = 1e-5 }), name .. n) end
+    end
+    local net = made "Llama"
+    fails(function() net(tokens, { logits = false }) end, "wants labels")
+    fails(function() net(tokens, { logits = 3, labels = tokens }) end, "logits")
+    fails(function() net(tokens, { logits = false, labels = tokens[{ { 1, 1 } }] }) end, "integers [2, 7]")
+  end)
+
   it("takes dtypes, and wrong calls are errors", function()
     folder(function(d)
       assert(T.models.save(made "Llama", d, { dtype = "bf16" }))

@@ -123,4 +123,20 @@ describe("generating", function()
       on_token = function() blocks[#blocks + 1] = T.memory().blocks end })
     for i = 10, 40 do assert.is_true(blocks[i] <= blocks[9], "more tensors live at each token") end
   end)
+
+  it("makes no tensor for a token: what kernels work in, and the plan's memory, is all that is asked for", function()
+    T.manual_seed(4)
+    for layers = 1, 3, 2 do
+      local net = T.models.Llama(with { num_hidden_layers = layers }):eval()
+      local counts, last = {}, nil
+      net:generate({ 5, 9, 2 }, { max_new_tokens = 40, stop = false, on_token = function()
+        local now = T.memory().allocations
+        counts[#counts + 1], last = last and now - last, now
+      end })
+      -- 4 of attention (two threads, twice), one of the plan, one of the embedding; run op by op a layer has 80
+      for i = 12, 30 do
+        assert.is_true(counts[i] <= 4 * layers + 2, ("token %d: %d allocations"):format(i, counts[i]))
+      end
+    end
+  end)
 end)

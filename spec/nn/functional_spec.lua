@@ -268,3 +268,52 @@ describe("forms that PyTorch has", function()
     assert.is_true(T.allclose(T.jit(function(v) return T.pdist(v) end)(x), T.pdist(x)))
   end)
 end)
+
+describe("linear_cross_entropy", function()
+  local function made()
+    T.manual_seed(5)
+    return T.randn({ 9, 4 }, { dtype = "f64" }):requires_grad_(), T.randn({ 6, 4 }, { dtype = "f64" }):requires_grad_(),
+      T.randint(1, 6, { 9 }), T.randn({ 6 }, { dtype = "f64" }):requires_grad_()
+  end
+
+  it("has the composition's gradients, of second order, too, and inside functions", function()
+    local x, w, y, b = made()
+    local function whole(v, u, c) return F.cross_entropy(F.linear(v, u, c), y) end
+    local function parts(v, u, c) return F.linear_cross_entropy(v, u, y, { linear_bias = c, chunk = 2 }) end
+    local function near_all(a, e)
+      for i = 1, 3 do assert.is_true(T.allclose(a[i], e[i], { rtol = 1e-10, atol = 1e-12 })) end
+    end
+    local want = T.grad_of(whole(x, w, b), { x, w, b })
+    for _, f in ipairs { parts, T.jit(parts) } do near_all(T.grad_of(f(x, w, b), { x, w, b }), want) end
+    local function second(f)
+      local gx, gw = table.unpack(T.grad_of(f(x, w, b), { x, w }, { create_graph = true }))
+      return T.grad_of((gx * gx):sum() + (gw * gw):sum(), { x, w, b })
+    end
+    near_all(second(parts), second(whole))
+    local tangent = T.randn({ 9, 4 }, { dtype = "f64" })
+    local function of(f) return function(v) return f(v, w:detach(), b:detach()) end end
+    local _, da = T.jvp(of(whole), x:detach(), tangent)
+    local _, db = T.jvp(of(parts), x:detach(), tangent)
+    assert.is_true(T.allclose(da, db, { rtol = 1e-10, atol = 1e-12 }))
+  end)
+
+  it("never has all outputs", function()
+    local n, k, c = 2048, 16, 20000 -- outputs: 164 MB
+    local x, w, y = T.randn(n, k):requires_grad_(), T.randn(c, k), T.randint(1, c, { n })
+    collectgarbage()
+    collectgarbage()
+    T.reset_peak_memory()
+    local before = T.memory().live
+    F.linear_cross_entropy(x, w, y):backward()
+    assert.is_true(T.memory().peak - before < 40e6, T.memory().peak - before)
+  end)
+
+  it("refuses what does not fit", function()
+    local x, w = T.randn(3, 4), T.randn(5, 4)
+    near.fails("target must be class numbers [3]", function() F.linear_cross_entropy(x, w, T.arange(2)) end)
+    near.fails("target must be class numbers [3]", function() F.linear_cross_entropy(x, w, T.rand(3)) end)
+    near.fails("x [*, K] with linear_weight [C, K]", function() F.linear_cross_entropy(x, w:t(), T.arange(3)) end)
+    near.fails("chunk", function() F.linear_cross_entropy(x, w, T.arange(3), { chunk = 0 }) end)
+    near.fails("linear_cross_entropy", function() F.linear_cross_entropy(x, w, T.arange(4, 6)) end)
+  end)
+end)

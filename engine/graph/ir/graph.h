@@ -359,6 +359,8 @@ PlStatus pl_graph_verify(const PlGraph *f);
 /* ---- running (reference.c): node by node through pl_apply, the judge of faster executors ---- */
 /* in[ninputs], out[noutputs] (owned by the caller). */
 PlStatus pl_graph_run(const PlGraph *f, PlTensor *const *in, PlTensor **out);
+/* Does running f do anything: has it outputs, or nodes that write into leaves? */
+bool pl_graph_acts(const PlGraph *f);
 /* Does the graph itself decide about devices: values move between them, or are made on a GPU though no leaf is on one? */
 bool pl_graph_crosses(const PlGraph *f);
 /* Where a node makes something out of nothing: with the leaves (the first device of theirs), or, as_traced (they are on

@@ -208,7 +208,7 @@ static PlStatus check_budget(const PlPlan *p, const PlGraph *f) {
 }
 
 PlStatus pl_graph_compile(PlPlan **out, PlGraph *f) {
-  if (f->noutputs == 0) PL_FAIL(PL_ERR_STATE, "the graph has no outputs; call g:outputs{…} first");
+  if (!pl_graph_acts(f)) PL_FAIL(PL_ERR_STATE, "the graph has no outputs; call g:outputs{…} first");
   PlPlan *p = new_plan(f);
   if (!p) return no_memory();
   PlStatus s = build(p, f);

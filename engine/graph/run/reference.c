@@ -88,6 +88,12 @@ static PlStatus give(Run *r, PlTensor **out) {
   return PL_OK;
 }
 
+bool pl_graph_acts(const PlGraph *f) {
+  bool acts = f->noutputs > 0;
+  for (int32_t i = 0; i < f->nnodes && !acts; i++) acts = (f->nodes[i].flags & PL_FN_MUTATES) != 0;
+  return acts;
+}
+
 bool pl_graph_crosses(const PlGraph *f) {
   bool leaf = false, made = false;
   for (int32_t i = 0; i < f->nnodes; i++)

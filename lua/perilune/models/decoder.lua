@@ -4,6 +4,7 @@
 -- @module perilune.models.decoder
 local T = require "perilune"
 local base = require "perilune.models.base"
+local chunked = require "perilune.nn.functional.linear_cross_entropy"
 local attention = require "perilune.nn.grouped_attention"
 local module = require "perilune.nn.module"
 local options = require "perilune.options"
@@ -106,14 +107,15 @@ local function positions(who, o, b, l, past, padding, device)
   return T.arange(past, past + l - 1, { device = device }):unsqueeze(1)
 end
 
-local call = { "attention_mask", "position_ids", "labels", "cache", "hidden_states", "inputs_embeds", "last" }
+local call = { "attention_mask", "position_ids", "labels", "cache", "hidden_states", "inputs_embeds", "last",
+  "logits" }
 
 --- (ids, {attention_mask=, position_ids=, cache=, hidden_states=, inputs_embeds=}) → [B, L, width]; with options,
 -- further results by name.
 function Decoder:forward(tokens, opts)
   local o, d = base.options(self._d.who, opts, call), self._d
   local n, x = d.names, o.inputs_embeds
-  if not d.headed then base.unread(d.who, o, "labels", "last") end
+  if not d.headed then base.unread(d.who, o, "labels", "last", "logits") end
   if x == nil then
     tokens = base.ids(d.who, tokens, d.vocab)
     x = self[n.embed](tokens)
@@ -168,21 +170,47 @@ function Causal:init(d)
   rawset(self, "_d", d)
 end
 
+-- The loss alone: logits of some places at a time. Labels are shifted by one.
+local function loss_of(self, x, labels)
+  local d, head = self._d, self[self._d.names.head]
+  local l, trained = x:size(2), false
+  for _, p in ipairs(head:parameters()) do trained = trained or p.requires_grad end
+  local function logits(rows)
+    local y = head(rows):float()
+    return d.cap and (y / d.cap):tanh() * d.cap or y
+  end
+  local rows, classes = x:narrow(2, 1, l - 1):reshape(-1, d.width), labels:narrow(2, 2, l - 1):reshape(-1):long()
+  return chunked.loss(logits, rows, classes, { index_base = 0, ignore_index = -100 }, nil, d.vocab, trained)
+end
+
 --- (ids, opts) → logits [B, L, vocab], output with loss where labels are given (they are shifted by one),
--- hidden_states. last: the logits of so many last places alone.
+-- hidden_states. last: the logits of so many last places alone. logits = false, with labels: nil in the place of
+-- logits, which then never stand whole (nn.F.linear_cross_entropy).
 function Causal:forward(tokens, opts)
   local o, d = opts or {}, self._d
   local x, out = self[d.names.root](tokens, o)
   if o.last ~= nil and o.labels ~= nil then fail("%s: last and labels exclude each other", d.who) end
-  local logits = self[d.names.head](base.last(d.who, x, o.last))
-  if d.cap then logits = (logits / d.cap):tanh() * d.cap end
+  if o.logits ~= nil and options.kind(d.who, "logits", "bool", o.logits) == false and o.labels == nil then
+    fail("%s: logits = false leaves the loss alone, which wants labels", d.who)
+  end
+  local logits
+  if o.logits ~= false then
+    logits = self[d.names.head](base.last(d.who, x, o.last))
+    if d.cap then logits = (logits / d.cap):tanh() * d.cap end
+  end
   if o.labels ~= nil then
-    local l = logits:size(2)
+    local l = x:size(2)
     if not T.is_tensor(o.labels) or o.labels:dim() ~= 2 or o.labels:size(2) ~= l then
       fail("%s: labels must be integers %s, as ids, got %s", d.who, describe(tokens), describe(o.labels))
     end
     base.from_zero(d.who, o.labels)
-    out.loss = base.cross_entropy(d.who, logits:narrow(2, 1, l - 1), o.labels:narrow(2, 2, l - 1))
+    if logits then
+      out.loss = base.cross_entropy(d.who, logits:narrow(2, 1, l - 1), o.labels:narrow(2, 2, l - 1))
+    elseif o.labels:is_floating_point() or o.labels:size(1) ~= x:size(1) then
+      fail("%s: labels must be integers [%d, %d], got %s", d.who, x:size(1), l, describe(o.labels))
+    else
+      out.loss = loss_of(self, x, o.labels)
+    end
   end
   out.logits, out.last_hidden_state = logits, nil
   return base.results(logits, out, opts)
@@ -260,7 +288,7 @@ function Sequence:init(d)
 end
 function Sequence:forward(tokens, opts)
   local o, d = opts or {}, self._d
-  base.unread(d.who, o, "last")
+  base.unread(d.who, o, "last", "logits")
   local x, out = self[d.names.root](tokens, o)
   local logits, b, l = self.score(x), x:size(1), x:size(2)
   local last = T.full({ b }, l, { dtype = "i64", device = x:device() })
@@ -286,7 +314,7 @@ function Token:init(d)
 end
 function Token:forward(tokens, opts)
   local o, d = opts or {}, self._d
-  base.unread(d.who, o, "last")
+  base.unread(d.who, o, "last", "logits")
   local x, out = self[d.names.root](tokens, base.without(o, "labels"))
   local logits = self[d.names.token](self.dropout(x))
   if o.labels ~= nil then out.loss = base.cross_entropy(d.who, logits, o.labels) end

@@ -49,8 +49,9 @@ end
 -- Llama with grouped queries and any of the rules for longer texts (rope_scaling). Settings are the fields of
 -- config.json, with transformers' defaults; false: none. architecture: LlamaForCausalLM (the default), LlamaModel or
 -- LlamaForSequenceClassification. net(ids) → logits [B, L, vocab_size]; net(ids, {attention_mask=, position_ids=,
--- labels=, cache=, hidden_states=, inputs_embeds=, last=}) → logits, results by name: loss (of labels, which are
--- shifted by one; -100 does not count), hidden_states. Ids count from 0.
+-- labels=, cache=, hidden_states=, inputs_embeds=, last=, logits=true}) → logits, results by name: loss (of labels,
+-- which are shifted by one; -100 does not count), hidden_states. logits = false, with labels: nil in their place; for
+-- training: they never stand whole then, as in nn.F.linear_cross_entropy. Ids count from 0.
 --   local net = T.models.Llama { vocab_size = 8, hidden_size = 8, intermediate_size = 8, num_hidden_layers = 1,
 --     num_attention_heads = 2 }
 --   print(table.concat((net(T.tensor({ { 0, 7, 3 } }, { dtype = "i64" }))):shape(), " "))  --> 1 3 8

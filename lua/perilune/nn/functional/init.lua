@@ -21,6 +21,7 @@ for _, part in ipairs { "activation", "loss", "conv", "dropout", "norm", "embedd
   "resize", "detection", "attention", "recurrent" } do
   require("perilune.nn.functional." .. part)(F)
 end
+require("perilune.nn.functional.linear_cross_entropy").install(F)
 
 --- nn.F.upsample(x, {size=, scale_factor=, mode="nearest"}) → tensor
 -- Another name of nn.F.interpolate.

@@ -86,6 +86,9 @@ declare("poisson_nll_loss", 2, { x, y, may("log_input", "bool"), may("full", "bo
 declare("multi_margin_loss", 2, { x, y, weight, may("p", "int"), margin, reduction, index_base })
 declare("multilabel_margin_loss", 2, { x, y, reduction, index_base })
 declare("multilabel_soft_margin_loss", 2, { x, y, weight, reduction })
+declare("linear_cross_entropy", 3, { x, { "linear_weight", "tensor" }, { "target", "tensor" },
+  may("linear_bias", "tensor"), weight, reduction, may("ignore_index", "int"), may("label_smoothing", "number"),
+  index_base, may("chunk", "count") })
 declare("ctc_loss", 4, { { "log_probs", "tensor" }, { "targets", "tensor" }, { "input_lengths", "lengths" },
   { "target_lengths", "lengths" }, may("blank", "int"), reduction, may("zero_infinity", "bool"), index_base })
 

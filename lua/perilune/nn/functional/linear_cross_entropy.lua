@@ -1,0 +1,92 @@
+-- SPDX-License-Identifier: MIT
+--- Cross entropy of a linear layer's outputs, which never stand whole: rows in chunks, each of which is a checkpoint,
+-- so that backward computes its outputs again. @module perilune.nn.functional
+local T = require "perilune"
+local options = require "perilune.options"
+
+local fail, describe = options.fail, options.describe
+
+-- Outputs of a chunk: 8 MB of f32.
+local FEW = 1 << 21
+-- The gradient for a weight is added up from a term for each chunk, as large as the weight: these should be few.
+local ROWS_OF_TRAINED = 512
+
+-- Rows of a chunk.
+local function rows_of(classes, trained)
+  local n = math.max(FEW // math.max(classes, 1), 64)
+  return trained and math.max(n, ROWS_OF_TRAINED) or n
+end
+
+local M = {}
+
+-- The sum, over the rows of x [N, K] that count, of the losses of head(rows) → [n, C].
+-- o: of cross_entropy, and chunk. → losses: one number, or with reduction "none" [N]
+function M.chunked(head, x, target, o, chunk)
+  local none = o.reduction == "none"
+  local each = { reduction = none and "none" or "sum", ignore_index = o.ignore_index, index_base = o.index_base,
+    label_smoothing = o.label_smoothing }
+  local function loss(rows, classes) return T.cross_entropy(head(rows), classes, o.weight, each) end
+  if x:size(1) <= chunk then return loss(x, target) end
+  local xs, ts, out = x:split(chunk, 1), target:split(chunk, 1), {}
+  for i, rows in ipairs(xs) do
+    out[i] = T.checkpoint(loss, rows, ts[i])
+    if i > 1 and not none then out[1] = out[1] + out[i] end
+  end
+  return none and T.cat(out, 1) or out[1]
+end
+
+-- What the mean divides by: rows that count, each by its class's weight.
+local function amount(target, o, dtype)
+  local counts = target:ne(o.ignore_index or -100)
+  if not o.weight then return counts:to(dtype):sum() end
+  local base = o.index_base or 1
+  local class = target:masked_fill(counts:logical_not(), base)
+  return T.index_select(o.weight:to(dtype), class, { dim = 1, index_base = base }):mul(counts:to(dtype)):sum()
+end
+
+--- The same as a mean, a sum, or of each row, as o.reduction says. rows: how many are a chunk (nil: as many as fit);
+-- trained: whether head has weights that are.
+function M.loss(head, x, target, o, rows, classes, trained)
+  local sum = M.chunked(head, x, target, o, rows or rows_of(classes, trained))
+  if o.reduction == "none" or o.reduction == "sum" then return sum end
+  return sum / amount(target, o, sum:dtype())
+end
+
+function M.install(F)
+  --- nn.F.linear_cross_entropy(x, linear_weight, target, {linear_bias=, weight=, reduction="mean", ignore_index=-100,
+  --   label_smoothing=0, index_base=1, chunk=}) → tensor
+  -- cross_entropy(linear(x, linear_weight, linear_bias), target), without ever having all outputs: chunk rows at a time
+  -- (as many as give 8 MB, or at least 512 where linear_weight is trained) are computed in forward, and again in
+  -- backward. The memory is that of one chunk's outputs in place of [N, C]; gradients are those of the composition, of
+  -- any order.
+  -- Shapes: x [*, K], linear_weight [C, K], target [*] (class numbers), linear_bias [C], weight [C] → [] or [*]
+  --   local x, w = T.tensor { { 1, 0 }, { 0, 1 } }, T.tensor { { 2, 0 }, { 0, 2 } }
+  --   print(nn.F.linear_cross_entropy(x, w, T.arange(2)))  --> 0.1269  -- f32[] cpu
+  function F.linear_cross_entropy(x, linear_weight, target, opts)
+    local who = "linear_cross_entropy"
+    local o = options.check(who, opts, { "linear_bias", "weight", "reduction", "ignore_index", "label_smoothing",
+      "index_base", "chunk" })
+    local w, b = linear_weight, o.linear_bias
+    for _, t in ipairs { { "x", x }, { "linear_weight", w }, { "target", target } } do
+      if not T.is_tensor(t[2]) then fail("%s: %s must be a tensor, got %s", who, t[1], describe(t[2])) end
+    end
+    if w:dim() ~= 2 or x:dim() < 1 or x:size(-1) ~= w:size(2) then
+      fail("%s: x [*, K] with linear_weight [C, K] are wanted, got %s, %s", who, describe(x), describe(w))
+    end
+    local shape = x:shape()
+    shape[#shape] = nil
+    local fits = target:dim() == #shape and not target:is_floating_point() and target:dtype() ~= "bool"
+    for d, n in ipairs(shape) do fits = fits and target:size(d) == n end
+    if not fits then
+      fail("%s: target must be class numbers [%s], as the rows of x, got %s", who, table.concat(shape, ", "),
+        describe(target))
+    end
+    if o.chunk ~= nil then options.kind(who, "chunk", "count", o.chunk) end
+    local function head(rows) return T.linear(rows, w, b) end
+    local loss = M.loss(head, x:reshape(-1, w:size(2)), target:reshape(-1), o, o.chunk, w:size(1),
+      w.requires_grad or b ~= nil and b.requires_grad)
+    return o.reduction == "none" and loss:reshape(shape) or loss
+  end
+end
+
+return M
