@@ -165,7 +165,7 @@ if(PL_BUSTED AND runner)
       if(named MATCHES "libfaults" AND NOT PL_SANITIZE)
         pl_needs("spec/${name}" faults)
       endif()
-      if(name MATCHES "^lanes/")
+      if(name MATCHES "^lanes/|^http/serve$")
         # short here; ./setup lanes sets PERILUNE_LANES=long
         set_property(TEST "spec/${name}" APPEND PROPERTY LABELS lanes)
         set_tests_properties("spec/${name}" PROPERTIES TIMEOUT 7200)

@@ -99,7 +99,7 @@ end
 
 local call = { "max_new_tokens", "min_new_tokens", "do_sample", "stop", "seed", "generator", "on_token", "num_beams",
   "length_penalty", "early_stopping", "attention_mask", "assistant", "draft", "cache", "inputs", "inputs_mask",
-    "scores",
+    "scores", "batch",
   table.unpack(processors.names) }
 M.call = call
 
@@ -123,6 +123,7 @@ local function companions(who, net, o)
   needs("early_stopping", beams, "without num_beams")
   needs("on_token", not beams, "with num_beams, whose texts are known at the end")
   needs("scores", greedy, "with num_beams or an assistant")
+  needs("batch", greedy and not o.cache, "with beams, an assistant or a cache")
   needs("seed", o.generator == nil, "beside generator")
   needs("inputs", net.first_ids, "where no encoder reads it; the prompt comes first")
   needs("inputs_mask", net.first_ids, "where no encoder reads it; attention_mask goes with the prompt")
@@ -157,7 +158,8 @@ local function draw(logits, generator)
 end
 
 local function loop(net, rows, o, list, generator)
-  local state = net:begin(rows, o)
+  local state = o.batch and o.batch:begin(rows) or net:begin(rows, o)
+  local _ <close> = o.batch and state or nil -- its row is free, however this ends
   local n, out, done, left = #rows, {}, {}, #rows
   local all = {}
   for r, row in ipairs(rows) do all[r], out[r] = { table.unpack(row) }, {} end

@@ -17,7 +17,7 @@ local programs = setmetatable({}, { __mode = "k" })
 
 -- What a trace would not do as a call does: windows count from the last place, experts would all be computed, hooks
 -- run once.
-local function fits(net)
+function M.fits(net)
   local d = net._d
   for _, window in pairs(d.windows or {}) do if window then return false end end
   for _, m in ipairs(net:modules()) do
@@ -27,7 +27,8 @@ local function fits(net)
 end
 
 -- A cache whose layers have all of their memory as keys and values; what is behind `place` is hidden by a mask.
-local function whole(ks, vs, place)
+-- place: one for all rows, or one for each.
+function M.whole(ks, vs, place)
   local cache = KVCache()
   cache.layers[1] = { n = ks[1]:size(3) - 1 }
   rawset(cache, "update", function(_, layer, k, v)
@@ -42,7 +43,7 @@ local function program(net)
   return T.jit(function(ids, place, logits, best, ks, vs)
     local room = ks[1]:size(3)
     local seen = T.arange(0, room - 1):unsqueeze(1):le(place):long():expand(ids:size(1), room)
-    local y = net(ids, { cache = whole(ks, vs, place), attention_mask = seen, position_ids = place:unsqueeze(1),
+    local y = net(ids, { cache = M.whole(ks, vs, place), attention_mask = seen, position_ids = place:unsqueeze(1),
       last = 1 })
     logits:copy_(y:squeeze(2))
     best:copy_(logits:argmax(-1, { index_base = 0 }))
@@ -67,7 +68,7 @@ function M.advance(state, rows)
   local net, cache = state.net, state.cache
   local f = programs[net]
   if f == false or state.device ~= "cpu" or T.core.autocast_dtype() then return nil end
-  if not state.steps then state.steps, state.fits = 0, fits(net) end
+  if not state.steps then state.steps, state.fits = 0, M.fits(net) end
   state.steps = state.steps + 1
   if not state.fits or not f and state.steps <= EAGER then return nil end
   if not f then

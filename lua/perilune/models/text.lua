@@ -178,6 +178,7 @@ function M.reply(model, ids, o, stops, emit)
   local writer, n, reason = M.writer(model, stops), 0, "length"
   local opts = {}
   for key, v in pairs(o) do opts[key] = v end
+  opts.batch = model.batch
   opts.stop = #model.ends > 0 and model.ends or false
   opts.on_token = function(id)
     n = n + 1

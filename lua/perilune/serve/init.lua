@@ -5,6 +5,7 @@
 local T = require "perilune"
 local asked = require "perilune.serve.asked"
 local base64 = require "perilune.io.base64"
+local batch = require "perilune.models.batch"
 local http = require "perilune.http"
 local jobs = require "perilune.serve.jobs"
 local json = require "perilune.io.json"
@@ -199,8 +200,9 @@ function M.open(path, o)
     listener, message = http.listen(limits)
   end
   if not listener then return nil, message end
-  local all = jobs.new { streams = o.max_streams or STREAMS, queue = o.max_queue or QUEUE,
-    seconds = o.timeout or SECONDS }
+  local streams = o.max_streams or STREAMS
+  model.batch = not text.mute(model) and batch.new(model.net, streams) or nil
+  local all = jobs.new({ streams = streams, queue = o.max_queue or QUEUE, seconds = o.timeout or SECONDS }, model.batch)
   return setmetatable({ listener = listener, jobs = all, model = model, handle = routes(model, all, o.key, os.time()),
     address = http.url(listener) .. "v1" }, Server)
 end

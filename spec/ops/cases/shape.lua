@@ -94,9 +94,14 @@ R.gather = { args = function(g) return rand(g, { 3, 4 }), { dim = 2, index = int
 R.index_select = golden(function(g) return rand(g, { 3, 4 }), { dim = 1, index = ints(g, { 4 }, 1, 3) } end)
 R.cache_write = {
   args = function(g) return rand(g, { 2, 2, 4, 3 }), rand(g, { 2, 2, 2, 3 }), ints(g, { 1 }, 2, 2) end,
-  ref = function(cache, src)
-    local out = { shape = { 2, 2, 4, 3 }, data = { table.unpack(cache.data) } }
-    for h = 0, 3 do for k = 1, 6 do out.data[12 * h + 3 + k] = src.data[6 * h + k] end end
+  more = { function(g) return rand(g, { 3, 2, 5, 2 }), rand(g, { 3, 2, 2, 2 }), ints(g, { 3 }, 1, 4) end },
+  ref = function(cache, src, at)
+    local B, H, S, D = table.unpack(cache.shape)
+    local n, out = src.shape[3], { shape = { B, H, S, D }, data = { table.unpack(cache.data) } }
+    for h = 0, B * H - 1 do
+      local place = at.data[#at.data > 1 and h // H + 1 or 1] - 1
+      for k = 1, n * D do out.data[(h * S + place) * D + k] = src.data[h * n * D + k] end
+    end
     return out
   end,
 }
