@@ -364,6 +364,25 @@ end
 local FILE_TYPES = { F32 = 0, F16 = 1, Q4_0 = 2, Q4_1 = 3, Q8_0 = 7, Q5_0 = 8, Q5_1 = 9, Q4_K = 14, Q5_K = 16,
   Q6_K = 18, BF16 = 32 } -- of llama.cpp
 
+--- Tensors in an order, {{name, tensor}} or {{name, blocks, format}} as they are, to a file. kind: what other tensors
+-- that it fits become; nil: what they are. → true, or nil, message, code
+local function save_rows(path, rows, meta, kind)
+  local of, count = typer(kind), {}
+  local names, list, types, raw = {}, {}, {}, {}
+  for i, row in ipairs(rows) do
+    names[i], list[i], raw[i] = row[1], row[2], row[3] ~= nil
+    types[i] = row[3] or of(row[1], row[2])
+    if row[2]:dim() > 1 then count[types[i]] = (count[types[i]] or 0) + row[2]:numel() end
+  end
+  local most
+  for name, n in pairs(count) do
+    if not most or n > count[most] or n == count[most] and name < most then most = name end
+  end
+  meta["general.file_type"] = FILE_TYPES[most]
+  local nkeys, bytes = encode_all(meta, {})
+  return core.save_gguf(path, names, list, types, raw, nkeys, bytes, 32)
+end
+
 --- Another GGUF file with the tensors and metadata of one. kind: what tensors become that it fits; all others, and
 -- without it all, keep their bytes. → true, or nil, message, code
 local function rewrite(from, to, kind)
@@ -414,5 +433,9 @@ local function rewrite(from, to, kind)
   return ok, message, code, errno
 end
 
-return { load_gguf = load_gguf, read = read, is_blocks = is_blocks, save_gguf = save_gguf, rewrite = rewrite,
-  types = writable, split_files = split_files, wrong_part = wrong_part }
+local function blocks(t, format, shape)
+  return setmetatable({ format = format, blocks = t, sizes = shape }, Blocks)
+end
+
+return { load_gguf = load_gguf, read = read, is_blocks = is_blocks, blocks = blocks, save_gguf = save_gguf,
+  rewrite = rewrite, save_rows = save_rows, types = writable, split_files = split_files, wrong_part = wrong_part }

@@ -5,6 +5,8 @@ local config = require "perilune.models.config"
 local gguf = require "perilune.io.gguf"
 local json = require "perilune.io.json"
 
+local T = require "perilune"
+
 local M = {}
 
 -- Names of tensors: before ".weight" or ".bias".
@@ -115,6 +117,106 @@ function M.read(path, blocks, map)
     generation[name .. "_token_id"], c[name .. "_token_id"] = id, id
   end
   return c, tensors, from, generation
+end
+
+-- ---- writing -----------------------------------------------------------------------------------------------
+
+local function inverse(map)
+  local out = {}
+  for key, v in pairs(map) do out[v] = key end
+  return out
+end
+local stem_of, part_of = inverse(whole), inverse(inside)
+
+local function gguf_name(name)
+  local stem, kind = name:match "^(.*)%.(%a+)$"
+  local layer, part = (stem or ""):match "^model%.layers%.(%d+)%.(.*)$"
+  if layer and part_of[part] then return ("blk.%s.%s.%s"):format(layer, part_of[part], kind), part_of[part] end
+  if stem_of[stem] then return stem_of[stem] .. "." .. kind end
+end
+
+-- Rows of heads with halves rotated → with neighbours.
+local function neighbours(t, heads)
+  local shape = t:shape()
+  return t:reshape(heads, 2, shape[1] // heads // 2, -1):transpose(2, 3):reshape(shape)
+end
+
+-- What GGUF says of the angles of places: into meta; factors of single frequencies, or nil.
+local function write_rope(who, rope, arch, meta)
+  local s = rope._settings
+  local at = arch .. ".rope."
+  meta[at .. "freq_base"], meta[at .. "dimension_count"] = s.base + 0.0, s.dim
+  local function refuse(why) config.fault("%s: rope_scaling %s %s", who, s.kind, why) end
+  if s.kind == "default" then return nil end
+  if s.kind == "linear" then
+    meta[at .. "scaling.type"], meta[at .. "scaling.factor"] = "linear", s.factor + 0.0
+  elseif s.kind == "yarn" then
+    if s.attention_factor or s.mscale or s.mscale_all_dim or s.beta_fast ~= 32 or s.beta_slow ~= 1
+      or not s.truncate then
+      refuse "has settings that GGUF has no keys for"
+    end
+    meta[at .. "scaling.type"], meta[at .. "scaling.factor"] = "yarn", s.factor + 0.0
+    meta[at .. "scaling.original_context_length"] = s.original_max_positions
+  elseif s.kind == "llama3" then
+    local list = rope.inv_freq:double():totable()
+    for i, w in ipairs(list) do list[i] = s.base ^ (-2 * (i - 1) / s.dim) / w end
+    return list
+  elseif s.kind == "longrope" and s.attention_factor == 1 and table.concat(s.short_factor, " ") == table.concat(
+    s.long_factor, " ") then
+    return { table.unpack(s.short_factor) }
+  else
+    refuse "cannot be written to GGUF"
+  end
+end
+
+--- Writes a network of T.models to a GGUF file, without a tokenizer. list: {{name, tensor or Blocks}} under
+-- transformers' names; kind: what matrices become (T.save_gguf's type); nil: what they are. → true, or nil, message,
+-- code
+function M.write(path, net, list, kind)
+  local m, c = net._model, net.config
+  local arch, found
+  for name, k in pairs(kinds) do if k[2] == m.class then arch, found = name, k end end
+  if not arch then
+    config.fault("models.save: GGUF files are written of LlamaForCausalLM, Qwen2ForCausalLM and "
+      .. "Qwen3ForCausalLM, not %s", m.class)
+  end
+  for _, window in pairs(net._d.windows or {}) do
+    if window then config.fault "models.save: GGUF has no windows for this architecture" end
+  end
+  if c.hidden_act ~= "silu" then
+    config.fault("models.save: hidden_act %s; GGUF's layers of this architecture have silu", tostring(c.hidden_act))
+  end
+  local heads = c.num_attention_heads
+  local shared = c.num_key_value_heads or heads
+  local head_dim = c.head_dim or c.hidden_size // heads
+  local meta = { ["general.architecture"] = arch, ["tokenizer.ggml.model"] = "none",
+    [arch .. ".vocab_size"] = c.vocab_size,
+    [arch .. ".context_length"] = c.max_position_embeddings, [arch .. ".embedding_length"] = c.hidden_size,
+    [arch .. ".block_count"] = c.num_hidden_layers, [arch .. ".feed_forward_length"] = c.intermediate_size,
+    [arch .. ".attention.head_count"] = heads, [arch .. ".attention.head_count_kv"] = shared,
+    [arch .. ".attention.key_length"] = head_dim, [arch .. ".attention.value_length"] = head_dim,
+    [arch .. ".attention.layer_norm_rms_epsilon"] = c.rms_norm_eps + 0.0 }
+  for _, name in ipairs { "bos", "eos" } do
+    local id = net.generation_config[name .. "_token_id"]
+    if type(id) == "table" then id = id[1] end
+    if math.type(id) == "integer" and id >= 0 then meta["tokenizer.ggml." .. name .. "_token_id"] = id end
+  end
+  local rows = {}
+  for _, item in ipairs(list) do
+    local name, part = gguf_name(item[1])
+    local t = item[2]
+    if not name then config.fault("models.save: tensor '%s' has no name in GGUF files of %s", item[1], arch) end
+    local n = found.pairs and (part == "attn_q" and heads or part == "attn_k" and shared)
+    if gguf.is_blocks(t) then
+      rows[#rows + 1] = { name, n and neighbours(t.blocks, n) or t.blocks, t.format }
+    else
+      if n then t = neighbours(t, n) end
+      rows[#rows + 1] = { name, t:dim() == 1 and t:float() or t }
+    end
+  end
+  local factors = write_rope("models.save", net[net._d.names.root].rotary1, arch, meta)
+  if factors then rows[#rows + 1] = { "rope_freqs.weight", T.tensor(factors, { dtype = "f32" }) } end
+  return gguf.save_rows(path, rows, meta, kind)
 end
 
 return M

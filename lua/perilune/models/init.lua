@@ -278,15 +278,27 @@ local function to_json(net, dtype)
   return out
 end
 
---- T.models.save(net, dir, {dtype=}) → true; or nil and a message
+-- A network as a GGUF file.
+local function save_gguf(net, path, o)
+  local gguf = require "perilune.io.gguf"
+  local list, all = {}, weights.to_save(net, net._model.architecture, o.dtype, function(layer)
+    return gguf.blocks(layer.weight, layer.format, { layer.weight:size(1), layer.in_features or layer.embedding_dim })
+  end)
+  for _, name in ipairs(sorted(all)) do list[#list + 1] = { name, all[name] } end
+  return require("perilune.models.gguf").write(path, net, list, o.type)
+end
+
+--- T.models.save(net, dir, {dtype=, type=}) → true; or nil and a message
 -- Writes a network of T.models into a folder that is there, as transformers reads it: config.json,
 -- generation_config.json, model.safetensors under the names of its files. dtype: of the weights there; without it
--- that of the parameters. Quantized weights become numbers there, f32 without dtype.
+-- that of the parameters. Quantized weights become numbers there, f32 without dtype. Where dir ends in ".gguf" it is a
+-- GGUF file of a LlamaForCausalLM, Qwen2ForCausalLM or Qwen3ForCausalLM, without a tokenizer: quantized weights keep
+-- their blocks, other matrices become type ("Q8_0", "F16" …, as in T.save_gguf), norms f32.
 --   local net = T.models.Llama { vocab_size = 8, hidden_size = 4, intermediate_size = 8, num_hidden_layers = 1,
 --     num_attention_heads = 2 }
 --   print((T.models.save(net, "/nowhere")))  --> nil
 function models.save(net, dir, opts)
-  local o = with_short_dtype(options.check("models.save", opts, { "dtype" }))
+  local o = with_short_dtype(options.check("models.save", opts, { "dtype", "type" }))
   local m = type(net) == "table" and rawget(net, "_model")
   if not m then fail("models.save: a network of T.models is wanted, got %s", describe(net)) end
   if type(dir) ~= "string" then fail("models.save: the folder must be a string, got %s", describe(dir)) end
@@ -298,6 +310,8 @@ function models.save(net, dir, opts)
       fail("models.save: %s has an adapter; nn.merge_lora(net) first, or nn.save_lora(net, dir) for the adapters", name)
     end
   end
+  if dir:find "%.gguf$" then return guarded(save_gguf, net, dir, o) end
+  if o.type ~= nil then fail "models.save: type is for GGUF files; give a path that ends in .gguf" end
   local tensors = weights.to_save(net, m.architecture, o.dtype)
   local _, first = next(tensors)
   local ok, why, code = T.save(dir .. "/model.safetensors", tensors, { metadata = { format = "pt" } })

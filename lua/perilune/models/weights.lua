@@ -197,7 +197,8 @@ end
 -- ---- writing -----------------------------------------------------------------------------------------------
 
 --- name → tensor as transformers writes them: tied ones once, stacks apart, under the names in files.
-function weights.to_save(net, a, dtype)
+-- keep(layer, blocks): what blocks become; nil: numbers.
+function weights.to_save(net, a, dtype, keep)
   local out, seen = {}, {}
   local _ <close> = T.no_grad()
   for _, item in ipairs(module.collect(net, "state", 0)) do
@@ -206,7 +207,7 @@ function weights.to_save(net, a, dtype)
       seen[value] = true
       local t = value:detach()
       if rawget(item[3], "_key") == item[4] then -- blocks
-        t, name = item[3]:numbers(dtype), name:gsub("[^.]+$", "weight")
+        t, name = (keep or item[3].numbers)(item[3], dtype), name:gsub("[^.]+$", "weight")
       elseif t:is_floating_point() and dtype then t = t:to(dtype) end
       local parts, prefix = stacked(name, a.stacks)
       if parts then
@@ -219,7 +220,7 @@ function weights.to_save(net, a, dtype)
           end
         end
       else
-        out[renamed(name, a.new)] = t:contiguous()
+        out[renamed(name, a.new)] = T.is_tensor(t) and t:contiguous() or t
       end
     end
   end

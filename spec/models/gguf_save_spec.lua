@@ -1,0 +1,121 @@
+-- SPDX-License-Identifier: MIT
+-- T.models.save to GGUF: what is read back computes the same bits, files of llama.cpp's converter come back with their
+-- tensors as they were, and what GGUF has no words for is refused.
+
+local T = require "perilune"
+local near = require "spec.support.near"
+
+local function logits(net) return T.no_grad(net, T.tensor({ { 1, 5, 9, 30, 2, 63, 0 } }, { dtype = "i64" })) end
+local sizes = { vocab_size = 64, hidden_size = 64, intermediate_size = 96, num_hidden_layers = 2,
+  num_attention_heads = 4, num_key_value_heads = 2, initializer_range = 0.3, bos_token_id = 3, eos_token_id = 7 }
+
+local function made(kind, more)
+  local o = {}
+  for key, v in pairs(sizes) do o[key] = v end
+  for key, v in pairs(more or {}) do o[key] = v end
+  local net = T.models[kind](o):eval()
+  T.no_grad(function() for _, p in ipairs(net:parameters()) do if p:dim() == 1 then p:normal_(1, 0.2) end end end)
+  return net
+end
+
+local path
+local function saved(net, o)
+  assert(T.models.save(net, path, o))
+  return assert(T.models.load(path))
+end
+local function same(a, b) near.same_bits(logits(a), logits(b)) end
+
+local variants = {
+  plain = {}, tied = { tie_word_embeddings = true }, heads = { head_dim = 32 },
+  linear = { rope_scaling = { rope_type = "linear", factor = 2.0 } },
+  yarn = { rope_scaling = { rope_type = "yarn", factor = 4.0, original_max_position_embeddings = 64 } },
+  llama3 = { rope_scaling = { rope_type = "llama3", factor = 8.0, low_freq_factor = 1.0, high_freq_factor = 4.0,
+    original_max_position_embeddings = 16 } },
+}
+
+describe("T.models.save to GGUF", function()
+  before_each(function()
+    path = os.tmpname()
+    os.remove(path)
+    path = path .. ".gguf"
+  end)
+  after_each(function() os.remove(path) end)
+
+  for _, kind in ipairs { "Llama", "Qwen2", "Qwen3" } do
+    it("writes what reads as the same network: " .. kind, function()
+      for name, more in pairs(variants) do
+        if not (kind == "Qwen2" and name == "heads") then
+          local net = made(kind, more)
+          local again = saved(net)
+          if name == "llama3" then -- its factors are f32 in the file
+            assert.is_true(T.allclose(logits(net), logits(again), { rtol = 1e-4, atol = 1e-5 }))
+          else
+            same(net, again)
+          end
+          assert.same({ 3, 7 }, { again.generation_config.bos_token_id, again.generation_config.eos_token_id })
+          same(again, saved(again))
+        end
+      end
+    end)
+  end
+
+  it("keeps quantized weights as they are, and makes matrices of a type", function()
+    local net = made "Llama"
+    local f16 = saved(net, { dtype = "f16" })
+    local want = logits(net)
+    assert.is_true((want - logits(f16)):abs():max():item() < 0.02 * want:abs():max():item())
+    local q8 = saved(net, { type = "Q8_0" })
+    assert.equal("Q8_0", q8.model.layers[1].self_attn.q_proj.format)
+    for _, format in ipairs { "Q8_0", "Q4_0", "Q5_0" } do
+      local q = made "Llama"
+      T.quantize(q, { format = format, skip = { "lm_head" } })
+      same(q, saved(q))
+      assert.equal(format, saved(q).model.layers[2].mlp.up_proj.format)
+    end
+  end)
+
+  it("gives the tensors of others' files back as they were", function()
+    local folder = (os.getenv "PERILUNE_MODELS" or "../shared/models") .. "/gguf/"
+    if not T.core.file_head(folder .. "llama_f32.gguf") then return pending "no files of others" end
+    local n = 0
+    for _, name in ipairs { "llama_f32", "llama_f16", "llama_bf16", "llama_q8_0", "llama_q4_0", "llama_q4_k",
+      "llama_mixed", "llama3_rope_q8_0", "qwen2_q4_0", "qwen3_q6_k" } do
+      local net = T.core.file_head(folder .. name .. ".gguf") and T.models.load(folder .. name .. ".gguf",
+        { dtype = "file" })
+      if net then
+        assert(T.models.save(net, path))
+        local was, now = assert(T.open(folder .. name .. ".gguf")), assert(T.open(path))
+        for _, tensor in ipairs(was.names) do
+          assert.is_true(now:has(tensor), name .. ": " .. tensor)
+          local a, b = was:read(tensor), now:read(tensor)
+          assert.is_true(a:shape()[1] == b:shape()[1] and T.equal(a:float(), b:float()), name .. ": " .. tensor)
+        end
+        for key, v in pairs(was.metadata) do
+          if key:find "%.attention%." or key:find "%.rope%." or key:find "_length$" or key:find "block_count" then
+            if now.metadata[key] ~= nil then assert.equal(v, now.metadata[key], name .. ": " .. key) end
+          end
+        end
+        was:close()
+        now:close()
+        n = n + 1
+      end
+    end
+    assert.is_true(n > 3)
+  end)
+
+  it("refuses what GGUF has no words for", function()
+    local function refused(part, net, o)
+      local ok, why = T.models.save(net, path, o)
+      assert.is_nil(ok)
+      assert.truthy(why:find(part, 1, true), why)
+    end
+    refused("not GPT2LMHeadModel", T.models.GPT2 { vocab_size = 8, n_embd = 8, n_layer = 1, n_head = 2 })
+    refused("hidden_act gelu", made("Llama", { hidden_act = "gelu" }))
+    refused("dynamic", made("Llama", { rope_scaling = { rope_type = "dynamic", factor = 2.0 } }))
+    refused("no windows", made("Qwen2", { use_sliding_window = true, sliding_window = 3, max_window_layers = 1 }))
+    near.fails("type is for GGUF files", function() T.models.save(made "Llama", "/nowhere", { type = "F16" }) end)
+    near.fails("unknown type", function() assert(T.models.save(made "Llama", path, { type = "Q9" })) end)
+    local ok, _, code = T.models.save(made "Llama", "/nowhere/x.gguf")
+    assert.same({ nil, "io" }, { ok, code })
+  end)
+end)
