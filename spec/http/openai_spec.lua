@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: MIT
--- perilune serve, the command, as OpenAI's client for Python sees it: python3, or what PERILUNE_PYTHON names, where it
--- has the package openai.
+-- perilune serve, the command, as OpenAI's client for Python sees it: python3, or what PERILUNE_JUPYTER_PYTHON names,
+-- where it has the package openai.
 
 local talker = require "spec.models.talker"
 local term = require "spec.support.terminal"
@@ -13,7 +13,7 @@ describe("OpenAI's client", function()
     if not pcall(require, "perilune.httpd") then return pending "built without libmicrohttpd" end
     local missing = term.missing "perilune"
     if missing then return pending(missing) end
-    local python = os.getenv "PERILUNE_PYTHON" or "python3"
+    local python = os.getenv "PERILUNE_JUPYTER_PYTHON" or "python3"
     local _, status = term.shell(("cd / && %s -c 'import openai'"):format(q(python)))
     if status ~= 0 then return pending(python .. " has no package openai") end
     local dir, remove = talker.make()

@@ -73,6 +73,18 @@ describe("a batch of texts", function()
       assert.is_true(batch.calls * 4 < tokens, "calls of the network are shared")
       assert.is_nil(next(batch.slots))
       assert.equal(0, batch.rows)
+      collectgarbage()
+      collectgarbage()
+      local before = T.memory().live
+      run(net, batch, 40, 16)
+      collectgarbage()
+      collectgarbage()
+      assert.is_true(T.memory().live <= before + 4096, "its programs keep the memory of texts")
+      local held = T.memory().live
+      batch.program = nil
+      collectgarbage()
+      collectgarbage()
+      assert.is_true(held - T.memory().live < 2^20, "its programs keep the memory of texts")
     end)
   end
 

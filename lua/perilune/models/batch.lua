@@ -110,7 +110,8 @@ end
 -- ---- one step of all ---------------------------------------------------------------------------------------
 
 -- All rows one place further: ids [R, 1], at place[r] of row r each.
-local function forward(net, ids, place, logits, ks, vs)
+local function forward(net, ids, place, logits, ...)
+  local ks, vs = step.apart(...)
   local seen = T.arange(0, ks[1]:size(3) - 1):unsqueeze(1):le(place:unsqueeze(2)):long()
   local y = net(ids, { cache = step.whole(ks, vs, place), attention_mask = seen, position_ids = place:unsqueeze(2),
     last = 1 })
@@ -141,7 +142,7 @@ local function run(self)
     self.program = T.jit(function(...) forward(self.net, ...) end, { name = "generate", max_traces = 64 })
   end
   local f = self.program or function(...) forward(self.net, ...) end
-  f(T.tensor(ids, where), T.tensor(place, where), logits, ks, vs)
+  f(T.tensor(ids, where), T.tensor(place, where), logits, table.unpack(step.beside(ks, vs)))
   return logits
 end
 

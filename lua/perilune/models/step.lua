@@ -39,8 +39,24 @@ function M.whole(ks, vs, place)
   return cache
 end
 
+--- {k1, k2 …}, {v1, v2 …} of k1, v1, k2, v2 …: T.jit keeps tables among the arguments of its first call, and with them
+-- their tensors, but no tensor that is an argument itself.
+function M.apart(...)
+  local ks, vs = {}, {}
+  for i = 1, select("#", ...), 2 do ks[#ks + 1], vs[#vs + 1] = (select(i, ...)), (select(i + 1, ...)) end
+  return ks, vs
+end
+
+--- The inverse: one list.
+function M.beside(ks, vs)
+  local list = {}
+  for i, k in ipairs(ks) do list[2 * i - 1], list[2 * i] = k, vs[i] end
+  return list
+end
+
 local function program(net)
-  return T.jit(function(ids, place, logits, best, ks, vs)
+  return T.jit(function(ids, place, logits, best, ...)
+    local ks, vs = M.apart(...)
     local room = ks[1]:size(3)
     local seen = T.arange(0, room - 1):unsqueeze(1):le(place):long():expand(ids:size(1), room)
     local y = net(ids, { cache = M.whole(ks, vs, place), attention_mask = seen, position_ids = place:unsqueeze(1),
@@ -86,7 +102,7 @@ function M.advance(state, rows)
   for r, row in ipairs(rows) do state.ids:set(r, 1, row[1]) end
   state.place:set(1, n)
   local before = f.ntraces
-  local ok, why = pcall(f, state.ids, state.place, state.logits, state.best, ks, vs)
+  local ok, why = pcall(f, state.ids, state.place, state.logits, state.best, table.unpack(M.beside(ks, vs)))
   if not ok then
     if f.ntraces > before or f.runs > 0 then error(why, 0) end
     programs[net] = false -- what cannot be traced
