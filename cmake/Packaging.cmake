@@ -25,6 +25,11 @@ if(PL_DEVEL)
   install(FILES "${PROJECT_SOURCE_DIR}/engine/perilune.h" DESTINATION "include/perilune/engine")
   install(FILES "${PROJECT_SOURCE_DIR}/kernels/base.h" DESTINATION "include/perilune/kernels")
   install(TARGETS perilune_engine perilune_kernels ARCHIVE DESTINATION "lib")
+  # the C ABI of programs that run models
+  install(FILES "${PROJECT_SOURCE_DIR}/engine/deploy/perilune_model.h" DESTINATION "include/perilune")
+  install(TARGETS perilune_shared LIBRARY DESTINATION "lib")
+  configure_file("${PROJECT_SOURCE_DIR}/cmake/perilune-model.pc.in" "${out}/perilune-model.pc" @ONLY)
+  install(FILES "${out}/perilune-model.pc" DESTINATION "lib/pkgconfig")
   install(DIRECTORY "${PROJECT_SOURCE_DIR}/examples/embed" DESTINATION "share/doc/perilune")
 endif()
 

@@ -30,7 +30,7 @@ endfunction()
 
 # What only tests need is no part of `all`: the target `tests` builds it, and everything else with it.
 add_custom_target(tests)
-foreach(target perilune_core_module perilune_terminal_module perilune_httpd_module perilune_zeromq_module perilune_mpi perilune perilune_cuda
+foreach(target perilune_shared perilune_core_module perilune_terminal_module perilune_httpd_module perilune_zeromq_module perilune_mpi perilune perilune_cuda
                perilune_cuda_emulated)
   if(TARGET ${target})
     add_dependencies(tests ${target})
@@ -173,7 +173,7 @@ if(PL_BUSTED AND runner)
       if(name STREQUAL "cmake/install")
         set_property(TEST "spec/${name}" APPEND PROPERTY RESOURCE_LOCK build) # it runs targets
       endif()
-      if(name MATCHES "^(kernels/threads|data/.*|http/.*|distributed/.*|command/kernel.*|lua/states|call/reliability|autograd/vmap|jit/call|graph/run|nn/(attention|functional|recurrent)|optim/optimizers|ops/(random|values))$")
+      if(name MATCHES "^(deploy/abi|kernels/threads|data/.*|http/.*|distributed/.*|command/kernel.*|lua/states|call/reliability|autograd/vmap|jit/call|graph/run|nn/(attention|functional|recurrent)|optim/optimizers|ops/(random|values))$")
         set_property(TEST "spec/${name}" APPEND PROPERTY LABELS tsan) # where threads meet; see ./setup tsan
       endif()
       if(name MATCHES "^fuzz/(scripts|hostile|programs|readers)$")

@@ -18,7 +18,7 @@ _perilune() {
     doctest) options='--verbose --help' kind=files ;;
     new) options='--help' kind=none ;;
     diff) options='--atol --rtol --any-dtype --help' kind=files ;;
-    convert) options='--type --dtype --help' kind=files ;;
+    convert) options='--type --dtype --size --help' kind=files ;;
     generate) options='--temperature --top-k --top-p --min-p --max-new-tokens --repetition-penalty --seed --stop --tokenizer --dtype --device --help' kind=none ;;
     chat) options='--system --template --max-new-tokens --temperature --help' kind=none ;;
     serve) options='--host --port --name --max-new-tokens --max-streams --max-queue --timeout --tokenizer --template --dtype --device --help' kind=none ;;

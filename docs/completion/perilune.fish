@@ -44,6 +44,7 @@ complete -c perilune -n '__fish_seen_subcommand_from diff' -l any-dtype
 complete -c perilune -n '__fish_seen_subcommand_from diff' -l help
 complete -c perilune -n '__fish_seen_subcommand_from convert' -l type
 complete -c perilune -n '__fish_seen_subcommand_from convert' -l dtype
+complete -c perilune -n '__fish_seen_subcommand_from convert' -l size
 complete -c perilune -n '__fish_seen_subcommand_from convert' -l help
 complete -c perilune -n '__fish_seen_subcommand_from generate' -l temperature
 complete -c perilune -n '__fish_seen_subcommand_from generate' -l top-k

@@ -343,7 +343,8 @@ static void thread_end(void *unused) {
 
 static void make_end_key(void) { have_end_key = pthread_key_create(&end_key, thread_end) == 0; }
 
-static void watch_thread(void) {
+void pl_thread_watch(void) {
+  if (pl_pool.watched) return;
   pl_pool.watched = true;
   pthread_once(&end_once, make_end_key);
   if (have_end_key) pthread_setspecific(end_key, &pl_pool);
@@ -377,7 +378,7 @@ static bool next_slab(void) {
 #endif
 
 static void *pool_slow(size_t n, size_t k) {
-  if (!pl_pool.watched) watch_thread();
+  pl_thread_watch();
 #ifndef PL_ASAN
   if (n <= PL_POOL_MAX) {
     size_t size = k * PL_POOL_STEP;

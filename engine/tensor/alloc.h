@@ -41,6 +41,8 @@ typedef struct PlPool {
   bool watched; /* thread_end will run when this thread ends */
 } PlPool;
 extern _Thread_local PlPool pl_pool;
+/* What the calling thread keeps (free pieces, its last message) goes when it ends. */
+void pl_thread_watch(void);
 extern int64_t pl_block_bytes[2];    /* of blocks: live, handed out since start; written under the allocator's lock */
 extern int64_t pl_device_handed_out; /* bytes of a device's memory, since start (device.c); atomic */
 extern int64_t pl_fail_at;           /* >= 0: that many allocations until one fails (tests) */

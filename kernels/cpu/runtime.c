@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT
  * Services of kernels/kernel.h: scratch memory, interrupt flag, threads, choice of the ISA level.
- * Writable globals: the host's allocator, the interrupt flag, the level in use, the fork mark, and one
- * thread count per thread. */
+ * Writable globals: the host's allocator, the interrupt flag, the level in use, the fork mark, and of each
+ * thread its count and its pool. */
 #include "kernels/cpu/isa/table.h"
+#include "kernels/cpu/scratch.h"
 #include "kernels/cpu/team.h"
 
 #include <pthread.h>
@@ -22,8 +23,7 @@ static PlkHost host;
 
 void plk_set_host(const PlkHost *h) { host = *h; }
 
-PlStatus plk_scratch(size_t bytes, void **out) {
-  if (host.alloc != NULL) return host.alloc(bytes, out);
+static PlStatus plain_memory(size_t bytes, void **out) {
   if (bytes > SIZE_MAX - 63) PL_FAIL(PL_ERR_OOM, "scratch of %zu bytes", bytes);
   void *p = aligned_alloc(64, bytes == 0 ? 64 : (bytes + 63) & ~(size_t)63);
   if (p == NULL) PL_FAIL(PL_ERR_OOM, "scratch of %zu bytes", bytes);
@@ -31,8 +31,70 @@ PlStatus plk_scratch(size_t bytes, void **out) {
   return PL_OK;
 }
 
+static _Thread_local PlkScratchPool *own_pool; /* of the session that this thread runs, or NULL */
+
+PlkScratchPool *plk_scratch_pool(PlkScratchPool *pool) {
+  PlkScratchPool *was = own_pool;
+  own_pool = pool;
+  return was;
+}
+
+void plk_scratch_pool_free(PlkScratchPool *pool) {
+  for (int i = 0; i < pool->n; i++) free(pool->block[i].p);
+  pool->n = 0;
+}
+
+size_t plk_scratch_pool_bytes(const PlkScratchPool *pool) {
+  size_t n = 0;
+  for (int i = 0; i < pool->n; i++) n += pool->block[i].bytes;
+  return n;
+}
+
+/* The smallest free block that is large enough; else a free one grows, or a new one is made. */
+static PlStatus from_pool(PlkScratchPool *pool, size_t bytes, void **out, bool *done) {
+  struct PlkScratchBlock *best = NULL, *small = NULL;
+  for (int i = 0; i < pool->n; i++) {
+    struct PlkScratchBlock *b = &pool->block[i];
+    if (b->used) continue;
+    if (b->bytes >= bytes && (best == NULL || b->bytes < best->bytes)) best = b;
+    if (b->bytes < bytes && (small == NULL || b->bytes > small->bytes)) small = b;
+  }
+  if (best == NULL) {
+    best = pool->n < PLK_POOL_BLOCKS ? &pool->block[pool->n] : small;
+    if (best == NULL) return PL_OK; /* all are in use: the host */
+    void *p;
+    PL_TRY(plain_memory(bytes, &p));
+    if (best == &pool->block[pool->n]) pool->n++;
+    else free(best->p);
+    *best = (struct PlkScratchBlock){.p = p, .bytes = bytes};
+  }
+  best->used = true;
+  *out = best->p;
+  *done = true;
+  return PL_OK;
+}
+
+static bool to_pool(PlkScratchPool *pool, void *p) {
+  for (int i = 0; i < pool->n; i++)
+    if (pool->block[i].p == p) {
+      pool->block[i].used = false;
+      return true;
+    }
+  return false;
+}
+
+PlStatus plk_scratch(size_t bytes, void **out) {
+  if (PL_UNLIKELY(own_pool != NULL)) {
+    bool done = false;
+    PL_TRY(from_pool(own_pool, bytes, out, &done));
+    if (done) return PL_OK;
+  }
+  if (host.alloc != NULL) return host.alloc(bytes, out);
+  return plain_memory(bytes, out);
+}
+
 void plk_scratch_free(void *p) {
-  if (p == NULL) return;
+  if (p == NULL || (PL_UNLIKELY(own_pool != NULL) && to_pool(own_pool, p))) return;
   if (host.release != NULL) host.release(p);
   else free(p);
 }

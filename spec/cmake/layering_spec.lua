@@ -63,7 +63,7 @@ end
 -- The rooms of the engine, each above those before it: a file includes headers of its own room and of lower ones. What
 -- a lower room needs done by a higher one it declares itself (tensor/hooks.h). Folders of graph/ but ir/ are one room.
 local order = { "tensor", "device", "io", "text", "graph/ir", "grad", "vmap", "remat", "call", "graph", "ops",
-  "distributed" }
+  "distributed", "deploy" }
 -- What all rooms speak of: the descriptor of an op, one call of it, the thread's state, the device's contract. These
 -- headers include nothing but each other and tensor/.
 local common = { ["engine/perilune.h"] = true, ["engine/ops/op.h"] = true, ["engine/ops/names.h"] = true,

@@ -47,6 +47,9 @@ local questions = {
   ["where is it chosen what a graph recomputes"] = { "engine/graph/recompute/policy.c",
     "PlStatus pl_recompute_choose%(" },
   ["where are common subexpressions of a graph merged"] = { "engine/graph/passes/cse.c", "PlStatus pl_pass_cse%(" },
+  -- models without Lua
+  ["which file of deploy has the session"] = { "engine/deploy/session.c", "perilune_session_run%(" },
+  ["where is a saved graph read for deployment"] = { "engine/deploy/saved_graph.c", "pl_saved_graph_read%(" },
   -- files and text
   ["where is a safetensors header parsed"] = { "engine/io/safetensors_header.c", "PlStatus pl_header_parse%(" },
   ["where is an opcode of a pickle decoded"] = { "engine/io/pickle.c", "PlStatus pl_pickle_next%(" },

@@ -33,11 +33,12 @@ typedef struct PlTileSlots {
  * many are alive. */
 bool pl_tile_slots(PlTileSlots *t, const PlGraph *f, const int32_t *last, int32_t begin, int32_t end, int32_t i, const PlFuseRoles *r);
 
-/* ---- running (tile_plan.c prepares, tile_run.c runs) ---- */
+/* ---- running (tile_plan.c prepares, kernels/cpu/tiles.c runs) ---- */
 PlStatus pl_fusion_new(PlFusion **out, const PlPlan *plan);
 void pl_fusion_free(PlFusion *f); /* NULL is fine */
 /* One behind the last node of the group that begins at node i; i itself: no group begins there. */
 int32_t pl_fusion_end(const PlFusion *f, int32_t i);
-PlStatus pl_fusion_run(const PlFusion *f, int32_t i, PlTensor *const *vals);
+/* The group that begins at node i, NULL: none does. */
+const struct PlkTileGroup *pl_fusion_group(const PlFusion *f, int32_t i);
 
 #endif

@@ -14,7 +14,7 @@ static PlStatus no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory to plan a g
 
 /* Arrays as large as the tile that a member reads or makes: slots, and windows of what is in memory. There may be none,
  * where values of one a row or one row are spread and added up again at once. */
-static int64_t full_arrays(const PlTileGroup *g) {
+static int64_t full_arrays(const PlkTileGroup *g) {
   int64_t n = g->nfull;
   for (int32_t k = 0; k < g->nop; k++) {
     bool again = g->op[k].slot >= 0 || g->op[k].kind != PL_ROLE_FULL;
@@ -32,7 +32,7 @@ static int64_t rows_in_tile(int64_t most, int64_t unit, int64_t grain) {
   return n;
 }
 
-static void tile_sizes(PlTileGroup *g, int64_t widest, const PlFuseSpace *s) {
+static void tile_sizes(PlkTileGroup *g, int64_t widest, const PlFuseSpace *s) {
   bool rows = s->rows;
   int64_t arrays = full_arrays(g), fit = PL_TILE_BYTES / (arrays ? arrays : 1);
   fit = (fit < PL_TILE_LEAST ? PL_TILE_LEAST : fit > PL_TILE_MOST ? PL_TILE_MOST : fit) / widest;
@@ -53,7 +53,7 @@ static void tile_sizes(PlTileGroup *g, int64_t widest, const PlFuseSpace *s) {
 }
 
 /* The array of operand o in a tile of rows x cols; dims has room for 2 * PL_MAX_DIM numbers. */
-static void shape_of(const PlGraph *f, const PlTileOperand *o, bool by_rows, int64_t nrow, int64_t rows, int64_t cols, PlArray *a,
+static void shape_of(const PlGraph *f, const PlkTileOperand *o, bool by_rows, int64_t nrow, int64_t rows, int64_t cols, PlArray *a,
                      int64_t *dims) {
   const PlGValue *v = &f->vals[o->v];
   int n = 0;
@@ -85,22 +85,27 @@ static void shape_of(const PlGraph *f, const PlTileOperand *o, bool by_rows, int
   dims[n + 1] = o->kind == PL_ROLE_ROW;
 }
 
-static PlStatus make_forms(const PlGraph *f, PlTileGroup *g) {
+static PlStatus make_forms(const PlGraph *f, PlkTileGroup *g, PlTileMemory *u) {
   int64_t nrow = g->numel / g->inner, last_rows = nrow % g->rows, last_cols = g->inner % g->cols, *dims;
-  g->form[0] = calloc(2 * (size_t)g->nop + 1, sizeof(PlArray));
-  g->dims = dims = calloc(2 * (size_t)g->nop + 1, 2 * PL_MAX_DIM * sizeof(int64_t));
-  if (!g->form[0] || !g->dims) return no_memory();
-  g->form[1] = g->form[0] + g->nop;
-  for (int32_t i = 0; i < g->n; i++)
-    for (int k = 0; k < PL_MAX_IN + PL_MAX_OUT; k++) {
-      int32_t at = g->m[i].at[k];
+  u->form = calloc(2 * (size_t)g->nop + 1, sizeof(PlArray));
+  u->dims = dims = calloc(2 * (size_t)g->nop + 1, 2 * PL_MAX_DIM * sizeof(int64_t));
+  if (!u->form || !u->dims) return no_memory();
+  g->form[0] = u->form;
+  g->form[1] = u->form + g->nop;
+  int32_t i = 0;
+  for (int32_t k = g->begin; k < g->end; k++) {
+    if (f->nodes[k].flags & PL_FN_VIEW) continue;
+    const PlkTileMember *m = &g->m[i++];
+    const bool by_rows = f->nodes[k].op->rows.roles && !m->cut.grain; /* pieces look at sizes alone */
+    for (int32_t j = 0; j < m->nin + m->nout; j++) {
+      const int32_t at = m->at[j];
       if (at < 0) continue;
-      bool by_rows = g->m[i].node->op->rows.roles && !g->m[i].pieces.grain; /* pieces look at sizes alone */
-      shape_of(f, &g->op[at], by_rows, nrow, g->rows, g->cols, &g->form[0][at], dims);
+      shape_of(f, &g->op[at], by_rows, nrow, g->rows, g->cols, &u->form[at], dims);
       dims += 2 * PL_MAX_DIM;
-      shape_of(f, &g->op[at], by_rows, nrow, last_rows ? last_rows : g->rows, last_cols ? last_cols : g->cols, &g->form[1][at], dims);
+      shape_of(f, &g->op[at], by_rows, nrow, last_rows ? last_rows : g->rows, last_cols ? last_cols : g->cols, &u->form[g->nop + at], dims);
       dims += 2 * PL_MAX_DIM;
     }
+  }
   return PL_OK;
 }
 
@@ -110,19 +115,20 @@ typedef struct Prepare {
   PlTileSlots slots;
 } Prepare;
 
-static void add_operand(PlTileGroup *g, PlTileMember *m, int k, PlGVal v, uint8_t kind, int8_t slot, const PlGraph *f) {
+static void add_operand(PlkTileGroup *g, PlTileMemory *u, int32_t *at, bool exact, PlGVal v, uint8_t kind, int8_t slot, const PlGraph *f) {
   int64_t item = (int64_t)pl_dtype_size((PlDtype)f->vals[v].dtype);
-  m->at[k] = g->nop;
-  PlTileOperand *o = &g->op[g->nop++];
+  *at = g->nop;
+  PlkTileOperand *o = &u->op[g->nop++];
   const PlGValue *val = &f->vals[v];
-  bool plain = val->contiguous || m->node->op->rows.roles || k >= PL_MAX_IN;
-  *o = (PlTileOperand){.v = v, .kind = kind, .slot = slot, .wide = !plain && kind != PL_ROLE_FULL && val->numel > 1};
+  bool plain = val->contiguous || exact;
+  *o = (PlkTileOperand){
+      .v = v, .kind = kind, .column = kind == PL_ROLE_COL, .slot = slot, .wide = !plain && kind != PL_ROLE_FULL && val->numel > 1};
   if (kind == PL_ROLE_FULL || kind == PL_ROLE_ROW) o->by_col = item;
   if (kind == PL_ROLE_COL) o->by_row = item;
   if (kind == PL_ROLE_FULL) o->by_row = item * g->inner;
 }
 
-static PlStatus add_member(const Prepare *a, PlTileGroup *g, int32_t i, int64_t *widest) {
+static PlStatus add_member(const Prepare *a, PlkTileGroup *g, PlTileMemory *u, int32_t i, int32_t **ints, int64_t *widest) {
   const PlGraph *f = a->p->graph;
   const PlGNode *n = &f->nodes[i];
   PlFuseSpace space = a->p->space[g->begin];
@@ -130,25 +136,41 @@ static PlStatus add_member(const Prepare *a, PlTileGroup *g, int32_t i, int64_t 
   PlTileSlots *t = (PlTileSlots *)(uintptr_t)&a->slots;
   if (!pl_fuse_roles(f, n, &pl_tile_device, &space, &role) || !pl_tile_slots(t, f, a->last, g->begin, g->end, i, &role))
     PL_FAIL(PL_ERR_STATE, "graph: %s does not fit into its group", n->name);
-  PlTileMember *m = &g->m[g->n++];
-  m->node = n;
+  PlkTileMember *m = &u->m[g->n++];
+  int32_t *at = *ints, *arg = at + n->nin + n->nout;
+  *ints = arg + n->nin + n->nout;
+  *m = (PlkTileMember){.name = n->op->name,
+                       .kernel = n->op->kernel[PL_CPU],
+                       .pieces = n->op->rows.pieces,
+                       .attrs = n->attrs,
+                       .at = at,
+                       .arg = arg,
+                       .code = n->op->kcode,
+                       .nin = n->nin,
+                       .nout = n->nout};
   if (role.summed) {
-    m->pieces = role.pieces;
+    m->cut = role.pieces;
     m->shared = g->shared;
     m->local = g->local;
-    g->shared += pl_round64(role.pieces.shared);
-    g->local += pl_round64(role.pieces.local);
+    g->shared += plk_round64(role.pieces.shared);
+    g->local += plk_round64(role.pieces.local);
     g->summed = true;
   }
-  for (int k = 0; k < PL_MAX_IN + PL_MAX_OUT; k++) m->at[k] = -1;
-  for (int32_t k = 0; k < n->nin; k++)
-    if (n->in[k] >= 0) add_operand(g, m, k, n->in[k], role.in[k], a->p->inner[n->in[k]] ? t->of[f->vals[n->in[k]].store] : -1, f);
+  for (int32_t k = 0; k < n->nin; k++) {
+    arg[k] = n->in[k];
+    at[k] = -1;
+    if (n->in[k] >= 0)
+      add_operand(g, u, &at[k], n->op->rows.roles != NULL, n->in[k], role.in[k],
+                  a->p->inner[n->in[k]] ? t->of[f->vals[n->in[k]].store] : -1, f);
+  }
   for (int32_t o = 0; o < n->nout; o++) {
     PlGVal v = n->first + o;
     bool inner = a->p->inner[v];
+    arg[n->nin + o] = f->vals[v].dtype == PL_NDTYPE ? -1 : v;
+    at[n->nin + o] = -1;
     if (f->vals[v].dtype == PL_NDTYPE || role.out[o] == PL_ROLE_SUM || (inner && a->last[f->vals[v].store] < 0 && (role.spare >> o) & 1))
       continue;
-    add_operand(g, m, PL_MAX_IN + o, v, role.out[o], inner ? t->of[f->vals[v].store] : -1, f);
+    add_operand(g, u, &at[n->nin + o], true, v, role.out[o], inner ? t->of[f->vals[v].store] : -1, f);
     int64_t item = (int64_t)pl_dtype_size((PlDtype)f->vals[v].dtype);
     if (role.out[o] == PL_ROLE_FULL && item > *widest) *widest = item;
   }
@@ -156,29 +178,30 @@ static PlStatus add_member(const Prepare *a, PlTileGroup *g, int32_t i, int64_t 
   return PL_OK;
 }
 
-static PlStatus prepare(const PlPlan *p, PlTileGroup *g, int8_t *slot, const int32_t *last) {
+static PlStatus prepare(const PlPlan *p, PlkTileGroup *g, PlTileMemory *u, int8_t *slot, const int32_t *last) {
   const PlGraph *f = p->graph;
   PlFuseSpace s = p->space[g->begin];
   int64_t widest = 4;
   size_t nop = 0;
   Prepare a = {p, last, {.of = slot}};
   for (int32_t i = g->begin; i < g->end; i++) nop += (size_t)f->nodes[i].nin + (size_t)f->nodes[i].nout;
-  g->m = calloc((size_t)(g->end - g->begin), sizeof *g->m);
-  g->op = calloc(nop + 1, sizeof *g->op);
-  if (!g->m || !g->op) return no_memory();
+  g->m = u->m = calloc((size_t)(g->end - g->begin), sizeof *u->m);
+  g->op = u->op = calloc(nop + 1, sizeof *u->op);
+  int32_t *ints = u->ints = malloc((2 * nop + 1) * sizeof *ints);
+  if (!u->m || !u->op || !ints) return no_memory();
   g->numel = s.numel;
   g->inner = s.cols ? s.cols : s.numel;
   for (int32_t i = g->begin; i < g->end; i++)
-    if (!(f->nodes[i].flags & PL_FN_VIEW)) PL_TRY(add_member(&a, g, i, &widest));
+    if (!(f->nodes[i].flags & PL_FN_VIEW)) PL_TRY(add_member(&a, g, u, i, &ints, &widest));
   g->nfull = a.slots.nfull;
   g->ncolumn = a.slots.ncol;
   tile_sizes(g, widest, &s);
-  g->full_bytes = pl_round64((size_t)(g->rows * g->cols * widest));
-  g->column_bytes = pl_round64((size_t)g->rows * 8);
-  g->bytes = (size_t)g->nfull * g->full_bytes + (size_t)g->ncolumn * g->column_bytes + pl_round64((size_t)g->nop * sizeof(PlArray)) +
-             pl_round64((size_t)g->n * sizeof(PlkCall)) + pl_round64((size_t)g->nptr * sizeof(void *)) +
-             pl_round64((size_t)g->nop * sizeof(char *)) + g->local;
-  return make_forms(f, g);
+  g->full_bytes = plk_round64((size_t)(g->rows * g->cols * widest));
+  g->column_bytes = plk_round64((size_t)g->rows * 8);
+  g->bytes = (size_t)g->nfull * g->full_bytes + (size_t)g->ncolumn * g->column_bytes + plk_round64((size_t)g->nop * sizeof(PlArray)) +
+             plk_round64((size_t)g->n * sizeof(PlkCall)) + plk_round64((size_t)g->nptr * sizeof(void *)) +
+             plk_round64((size_t)g->nop * sizeof(char *)) + g->local;
+  return make_forms(f, g, u);
 }
 
 PlStatus pl_fusion_new(PlFusion **out, const PlPlan *p) {
@@ -192,7 +215,8 @@ PlStatus pl_fusion_new(PlFusion **out, const PlPlan *p) {
   if (s == PL_OK) {
     u->at = malloc(((size_t)f->nnodes + 1) * sizeof *u->at);
     u->groups = calloc((size_t)f->nnodes / 2 + 1, sizeof *u->groups);
-    if (!u->at || !u->groups) s = no_memory();
+    u->memory = calloc((size_t)f->nnodes / 2 + 1, sizeof *u->memory);
+    if (!u->at || !u->groups || !u->memory) s = no_memory();
   }
   for (int32_t i = 0; s == PL_OK && i < f->nnodes; i++) u->at[i] = -1;
   for (int32_t i = 0; s == PL_OK && i < f->nnodes;) {
@@ -200,11 +224,11 @@ PlStatus pl_fusion_new(PlFusion **out, const PlPlan *p) {
       i++;
       continue;
     }
-    PlTileGroup *g = &u->groups[u->n];
+    PlkTileGroup *g = &u->groups[u->n];
     g->begin = i;
     g->end = pl_tile_end(p, i);
-    u->at[i] = u->n++;
-    s = prepare(p, g, slot, last);
+    u->at[i] = u->n;
+    s = prepare(p, g, &u->memory[u->n++], slot, last);
     i = g->end;
   }
   free(slot);
@@ -216,15 +240,19 @@ PlStatus pl_fusion_new(PlFusion **out, const PlPlan *p) {
 
 void pl_fusion_free(PlFusion *u) {
   if (!u) return;
-  for (int32_t k = 0; u->groups && k < u->n; k++) {
-    free(u->groups[k].m);
-    free(u->groups[k].op);
-    free(u->groups[k].form[0]);
-    free(u->groups[k].dims);
+  for (int32_t k = 0; u->memory && k < u->n; k++) {
+    free(u->memory[k].m);
+    free(u->memory[k].op);
+    free(u->memory[k].form);
+    free(u->memory[k].dims);
+    free(u->memory[k].ints);
   }
+  free(u->memory);
   free(u->groups);
   free(u->at);
   free(u);
 }
 
 int32_t pl_fusion_end(const PlFusion *u, int32_t i) { return u && u->at[i] >= 0 ? u->groups[u->at[i]].end : i; }
+
+const PlkTileGroup *pl_fusion_group(const PlFusion *u, int32_t i) { return u && u->at[i] >= 0 ? &u->groups[u->at[i]] : NULL; }

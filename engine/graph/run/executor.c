@@ -16,7 +16,7 @@
 #include "engine/tensor/alloc.h"
 #include "engine/tensor/layout.h"
 #include "engine/tensor/presence.h"
-#include "kernels/kernel.h"
+#include "kernels/program.h"
 
 /* What one node needs at a run. */
 typedef struct Step {
@@ -29,6 +29,7 @@ typedef struct Step {
 struct PlExec {
   PlPlan *plan;
   PlTensor **vals;  /* per value; leaves: of this run, borrowed or (inputs that are not contiguous) owned copies */
+  PlArray **arrays; /* … their arrays */
   PlStorage memory; /* what handles on planned memory call their storage; never released */
   Step *steps;
   PlTensor **args; /* the arrays of all steps */
@@ -59,6 +60,7 @@ static PlStatus make_handles(PlExec *e) {
     a.data = NULL;
     e->memory.refs++;
     PL_TRY(pl_tensor_handle(&e->vals[v], &a, &e->memory));
+    e->arrays[v] = &e->vals[v]->a;
   }
   return PL_OK;
 }
@@ -105,8 +107,9 @@ PlStatus pl_exec_new(PlExec **out, PlPlan *plan) {
   plan->refs++;
   e->memory = (PlStorage){.refs = 1};
   e->vals = calloc((size_t)f->nvals + 1, sizeof *e->vals);
+  e->arrays = calloc((size_t)f->nvals + 1, sizeof *e->arrays);
   e->drawn = calloc((size_t)f->ndraws + 1, sizeof *e->drawn);
-  PlStatus s = e->vals && e->drawn ? PL_OK : no_memory();
+  PlStatus s = e->vals && e->arrays && e->drawn ? PL_OK : no_memory();
   if (s == PL_OK) s = make_handles(e);
   if (s == PL_OK) s = make_steps(e);
   if (s == PL_OK) wire(e);
@@ -126,6 +129,7 @@ void pl_exec_release(PlExec *e) {
   pl_fusion_free(e->fusion);
   pl_device_run_free(e->device_run);
   free(e->vals);
+  free(e->arrays);
   free(e->steps);
   free(e->args);
   free(e->arrs);
@@ -153,6 +157,7 @@ static PlStatus take_leaves(PlExec *e, PlTensor *const *in, bool *moved) {
     } else pl_retain(t);
     *moved |= t != e->vals[v];
     e->vals[v] = t;
+    e->arrays[v] = &t->a;
     if (val->kind != PL_FV_CONST && v == f->stores[val->store].first && !copy)
       e->leaf_bytes += t->a.numel * (int64_t)pl_dtype_size((PlDtype)t->a.dtype);
   }
@@ -227,7 +232,7 @@ static PlStatus run_seeded(PlExec *e, const Step *s) {
 static PlStatus run_step(PlExec *e, int32_t i, int32_t end) {
   const Step *s = &e->steps[i];
   const PlGNode *n = s->node;
-  if (end > i) return pl_fusion_run(e->fusion, i, e->vals);
+  if (end > i) return plk_tiles_run(pl_fusion_group(e->fusion, i), e->arrays);
   if (n->draw >= 0) return run_seeded(e, s);
   if (n->flags & PL_FN_MUTATES) return run_mutating(s);
   return pl_call_kernel(n->op, n->attrs, s->in, s->arr, n->nin, s->out);

@@ -11,7 +11,7 @@ local show = require "perilune.repl.show"
 local M = {}
 
 --- Endings of B.
-M.endings = { ".safetensors", ".gguf", ".npz" }
+M.endings = { ".safetensors", ".gguf", ".npz", ".graph" }
 
 local function cast(t, dtype)
   t = t:detach()
@@ -100,6 +100,81 @@ writers[".gguf"] = function(from, kind, to, options)
   return T.save_gguf(to, tensors, { metadata = meta, type = options.type })
 end
 
+-- Sizes by name, of --size NAME=N; nil, message.
+local function sizes_of(list)
+  local out = {}
+  for _, text in ipairs(list or {}) do
+    local name, n = text:match "^(.+)=(%d+)$"
+    if not name then return nil, ("--size is NAME=N, got '%s'"):format(text) end
+    out[name] = math.tointeger(tonumber(n))
+    if not out[name] then return nil, ("--size %s is too large"):format(text) end
+  end
+  return out
+end
+
+-- The sizes of an input of an ONNX file: those that are free there come from --size.
+local function shape_of(input, about, sizes, missing)
+  if not about.shape then return nil, ("input '%s' has no number of dimensions in the file"):format(input.name) end
+  local shape = {}
+  for d, n in ipairs(about.shape) do
+    local param = not n and about.param[d].param or nil
+    local name = param ~= nil and param ~= "" and param or ("%s:%d"):format(input.name, d)
+    shape[d] = n or sizes[name]
+    if not shape[d] and not missing[name] then
+      missing[name] = true
+      missing[#missing + 1] = name
+    end
+  end
+  return shape
+end
+
+-- A model as a graph that runs without Lua: with the file's names of inputs and outputs.
+writers[".graph"] = function(from, kind, to, options)
+  if kind ~= "onnx" then
+    return nil, from .. ": only ONNX files become graphs here; T.save_graph(path, f:graph()) writes that of a jitted "
+      .. "function"
+  end
+  local sizes, message = sizes_of(options.size)
+  if not sizes then return nil, message end
+  local net
+  net, message = T.onnx.load(from)
+  if not net then return nil, message end
+  net:eval()
+  local g, inputs, missing, program = T.graph(), {}, {}, net._program()
+  for i, input in ipairs(net.inputs) do
+    if not input.optional then
+      local shape
+      shape, message = shape_of(input, program.input_types[i], sizes, missing)
+      if not shape then return nil, from .. ": " .. message end
+      if #missing == 0 then
+        if not input.dtype then
+          return nil, ("%s: input '%s' is no tensor of a dtype here"):format(from, input.name)
+        end
+        inputs[input.name] = g:input(input.name, shape, { dtype = input.dtype })
+      end
+    end
+  end
+  if #missing > 0 then
+    return nil, ("%s: sizes that the file leaves free: give --size %s=N"):format(from,
+      table.concat(missing, "=N --size "))
+  end
+  local outputs = {}
+  local results = T.no_grad(function() return table.pack(g:trace(function() return net(inputs) end)) end)
+  for i, output in ipairs(net.outputs) do
+    if not core.is_tensor(results[i]) then
+      return nil, ("%s: output '%s' is no tensor"):format(from, output.name)
+    end
+    outputs[output.name] = results[i]
+  end
+  g:outputs(outputs)
+  local ok, why, code = T.save_graph(to, g)
+  if not ok then return nil, why, code end
+  local _, nodes = tostring(g):gsub("\n", "")
+  return ("%s: a graph of %d lines, %d input%s, %d output%s; tensors in %s.safetensors"):format(show.printable(to),
+    nodes, #net.inputs, #net.inputs == 1 and "" or "s", #net.outputs, #net.outputs == 1 and "" or "s",
+    show.printable(to))
+end
+
 --- What is wrong with the name of B and the options; nil if nothing is.
 function M.problem(to, options)
   local ending = to:match "%.%w+$"
@@ -107,6 +182,8 @@ function M.problem(to, options)
     return ("B must end in %s"):format(table.concat(M.endings, ", "))
   end
   if options.type and ending ~= ".gguf" then return "--type is for .gguf" end
+  if ending == ".graph" and options.dtype then return "--dtype is for files of tensors" end
+  if options.size and ending ~= ".graph" then return "--size is for .graph" end
   if options.type then
     local known = require("perilune.io.gguf").types()
     if not known[options.type] then return "unknown type " .. options.type end
@@ -128,6 +205,10 @@ function M.run(from, to, options)
   local ok, result, why = pcall(write, from, kind, to, options)
   if not ok then return failed((tostring(result):gsub("^[^:]*:%d+: ", ""))) end
   if not result then return failed(why) end
+  if type(result) == "string" then
+    print(result)
+    return 0
+  end
   local file
   file, message = files.open(to)
   if not file then return failed(message) end

@@ -136,7 +136,7 @@ function commands.diff(...)
 end
 
 function commands.convert(...)
-  local flags, rest = parse({ type = "text", dtype = "text" }, ...)
+  local flags, rest = parse({ type = "text", dtype = "text", size = "list" }, ...)
   if not flags then return usage("convert", rest) end
   if #rest ~= 2 then return usage("convert", "two files are wanted, got " .. #rest) end
   local convert = require "perilune.command.convert"

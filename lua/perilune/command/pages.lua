@@ -36,8 +36,11 @@ raises that error, <!-- not run: WHY --> leaves it out. Exit status 1 if a block
     [[Two elements are equal where |a - b| <= atol + rtol |b|, and NaN equals NaN; both are 0 by default. --any-dtype
 compares values across dtypes. Exit status 0: equal; 1: different, and the lines say where; 2: a file cannot be
 read.]] },
-  { "convert", "convert [--type TYPE] [--dtype DTYPE] A B", "writes the tensors of a file in another format",
+  { "convert", "convert [--type TYPE] [--dtype DTYPE] [--size NAME=N] A B",
+    "writes the tensors of a file in another format",
     [[B's ending says which: .safetensors, .gguf or .npz; A is any file that peek knows, an index of shards or a folder.
+.graph makes of an ONNX file a graph that libperilune runs without Lua, in B and B.safetensors; sizes that the file
+leaves free are given by --size NAME=N, once for each, where a size without a name is called INPUT:DIMENSION.
 --type Q8_0 (Q5_1, Q5_0, Q4_1, Q4_0, F16, BF16, F32) is what tensors become in a GGUF file: those of floats with two
 dimensions or more and rows of whole blocks. From GGUF to GGUF all others keep their bytes. --dtype f16 is what
 tensors of floats become. Metadata goes along where B has room for it; nested values of PyTorch stay nested in

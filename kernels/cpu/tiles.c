@@ -2,9 +2,9 @@
  * Groups at work. A tile is some rows of the group's space, or a piece of one long row; on it all members run, each with
  * the very kernel that would run it alone on everything, so the bits are the same. What passes between members is in
  * slots, which stay in the first-level cache. */
-#include <string.h>
+#include "kernels/program.h"
 
-#include "engine/graph/fuse/tile_group.h"
+#include <string.h>
 
 enum {
   STACK_BYTES = 160 << 10, /* of a block of tiles: slots, arrays, calls */
@@ -13,8 +13,8 @@ enum {
 };
 
 typedef struct Run {
-  const PlTileGroup *g;
-  PlTensor *const *vals;
+  const PlkTileGroup *g;
+  PlArray *const *vals;
   char *shared;
 } Run;
 
@@ -28,13 +28,13 @@ typedef struct Block {
 
 static void *carve(char **at, size_t bytes) {
   void *p = *at;
-  *at += pl_round64(bytes);
+  *at += plk_round64(bytes);
   return p;
 }
 
 static void set_up(const Run *r, char *memory, Block *b) {
   static const PlAttrs none;
-  const PlTileGroup *g = r->g;
+  const PlkTileGroup *g = r->g;
   char *full = memory, *column = full + (size_t)g->nfull * g->full_bytes;
   memory = column + (size_t)g->ncolumn * g->column_bytes;
   b->local = carve(&memory, g->local);
@@ -44,28 +44,27 @@ static void set_up(const Run *r, char *memory, Block *b) {
   PlArray **ptr = carve(&memory, (size_t)g->nptr * sizeof(void *));
   memcpy(b->arr, g->form[0], (size_t)g->nop * sizeof(PlArray));
   for (int32_t k = 0; k < g->nop; k++) {
-    const PlTileOperand *o = &g->op[k];
-    b->base[k] = o->slot < 0              ? r->vals[o->v]->a.data
-                 : o->kind == PL_ROLE_COL ? column + (size_t)o->slot * g->column_bytes
-                                          : full + (size_t)o->slot * g->full_bytes;
+    const PlkTileOperand *o = &g->op[k];
+    b->base[k] = o->slot < 0 ? r->vals[o->v]->data
+                 : o->column ? column + (size_t)o->slot * g->column_bytes
+                             : full + (size_t)o->slot * g->full_bytes;
     b->arr[k].data = b->base[k];
   }
   for (int32_t i = 0; i < g->n; i++) {
-    const PlGNode *n = g->m[i].node;
-    b->call[i] = (PlkCall){.name = n->op->name,
-                           .code = n->op->kcode,
-                           .nin = n->nin,
-                           .nout = n->nout,
+    const PlkTileMember *m = &g->m[i];
+    b->call[i] = (PlkCall){.name = m->name,
+                           .code = m->code,
+                           .nin = m->nin,
+                           .nout = m->nout,
                            .in = (const PlArray *const *)ptr,
-                           .out = ptr + n->nin,
-                           .attrs = n->attrs ? n->attrs : &none};
-    for (int32_t k = 0; k < n->nin; k++) *ptr++ = g->m[i].at[k] < 0 ? NULL : &b->arr[g->m[i].at[k]];
-    for (int32_t o = 0; o < n->nout; o++) *ptr++ = g->m[i].at[PL_MAX_IN + o] < 0 ? NULL : &b->arr[g->m[i].at[PL_MAX_IN + o]];
+                           .out = ptr + m->nin,
+                           .attrs = m->attrs ? m->attrs : &none};
+    for (int32_t k = 0; k < m->nin + m->nout; k++) *ptr++ = m->at[k] < 0 ? NULL : &b->arr[m->at[k]];
   }
 }
 
 /* The arrays of a block in the form of the last tile, or back. */
-static void reshape(const PlTileGroup *g, Block *b, int form) {
+static void reshape(const PlkTileGroup *g, Block *b, int form) {
   for (int32_t k = 0; k < g->nop; k++) {
     const PlArray *a = &g->form[form][k];
     b->arr[k].shape = a->shape;
@@ -75,7 +74,7 @@ static void reshape(const PlTileGroup *g, Block *b, int form) {
 }
 
 static PlStatus run_block(const Run *r, int64_t begin, int64_t end, char *memory) {
-  const PlTileGroup *g = r->g;
+  const PlkTileGroup *g = r->g;
   int64_t nrow = g->numel / g->inner;
   int now = 0;
   Block b;
@@ -87,10 +86,9 @@ static PlStatus run_block(const Run *r, int64_t begin, int64_t end, char *memory
     for (int32_t o = 0; o < g->nop; o++)
       if (g->op[o].slot < 0) b.arr[o].data = b.base[o] + row * g->op[o].by_row + col * g->op[o].by_col;
     for (int32_t i = 0; i < g->n; i++) {
-      const PlTileMember *m = &g->m[i];
-      if (m->pieces.grain)
-        PL_TRY(m->node->op->rows.pieces->piece(&b.call[i], &m->pieces, row * g->inner + col, r->shared + m->shared, b.local + m->local));
-      else PL_TRY(m->node->op->kernel[PL_CPU](&b.call[i]));
+      const PlkTileMember *m = &g->m[i];
+      if (m->cut.grain) PL_TRY(m->pieces->piece(&b.call[i], &m->cut, row * g->inner + col, r->shared + m->shared, b.local + m->local));
+      else PL_TRY(m->kernel(&b.call[i]));
     }
     if ((col += g->cols) >= g->inner) {
       col = 0;
@@ -111,43 +109,40 @@ static PlStatus run_tiles(void *ctx, int64_t begin, int64_t end) {
   return s;
 }
 
+/* Members have at most as many arrays as ops have that may be one. */
+enum { MEMBER_ARRAYS = 32 };
+
 /* The sums, when all rows were seen. */
 static PlStatus finish_sums(const Run *r) {
   static const PlAttrs none;
-  const PlTileGroup *g = r->g;
+  const PlkTileGroup *g = r->g;
   for (int32_t i = 0; i < g->n; i++) {
-    const PlTileMember *m = &g->m[i];
-    const PlGNode *n = m->node;
-    if (!m->pieces.grain) continue;
-    const PlArray *in[PL_MAX_IN];
-    PlArray *out[PL_MAX_OUT];
-    for (int32_t k = 0; k < n->nin; k++) in[k] = n->in[k] < 0 ? NULL : &r->vals[n->in[k]]->a;
-    for (int32_t o = 0; o < n->nout; o++) {
-      PlTensor *t = r->vals[n->first + o];
-      out[o] = t && t->a.data ? &t->a : NULL;
-    }
+    const PlkTileMember *m = &g->m[i];
+    if (!m->cut.grain) continue;
+    const PlArray *in[MEMBER_ARRAYS];
+    PlArray *out[MEMBER_ARRAYS];
+    if (m->nin > MEMBER_ARRAYS || m->nout > MEMBER_ARRAYS) PL_FAIL(PL_ERR_STATE, "%s: too many arrays for a group", m->name);
+    for (int32_t k = 0; k < m->nin; k++) in[k] = m->arg[k] < 0 ? NULL : r->vals[m->arg[k]];
     bool read = false; /* a sum whose readers were all given a copy has no memory */
-    for (int32_t o = 0; o < n->nout; o++) read |= out[o] != NULL;
+    for (int32_t o = 0; o < m->nout; o++) {
+      PlArray *a = m->arg[m->nin + o] < 0 ? NULL : r->vals[m->arg[m->nin + o]];
+      out[o] = a && a->data ? a : NULL;
+      read |= out[o] != NULL;
+    }
     if (!read) continue;
-    PlkCall call = {.name = n->op->name,
-                    .code = n->op->kcode,
-                    .nin = n->nin,
-                    .nout = n->nout,
-                    .in = in,
-                    .out = out,
-                    .attrs = n->attrs ? n->attrs : &none};
-    PL_TRY(n->op->rows.pieces->end(&call, &m->pieces, r->shared + m->shared));
+    PlkCall call = {
+        .name = m->name, .code = m->code, .nin = m->nin, .nout = m->nout, .in = in, .out = out, .attrs = m->attrs ? m->attrs : &none};
+    PL_TRY(m->pieces->end(&call, &m->cut, r->shared + m->shared));
   }
   return PL_OK;
 }
 
 static PlStatus run_chunks(void *ctx, int64_t begin, int64_t end) {
-  const PlTileGroup *g = ((const Run *)ctx)->g;
+  const PlkTileGroup *g = ((const Run *)ctx)->g;
   return run_tiles(ctx, begin * g->chunk, end * g->chunk < g->ntile ? end * g->chunk : g->ntile);
 }
 
-PlStatus pl_fusion_run(const PlFusion *u, int32_t i, PlTensor *const *vals) {
-  const PlTileGroup *g = &u->groups[u->at[i]];
+PlStatus plk_tiles_run(const PlkTileGroup *g, PlArray *const *vals) {
   Run r = {.g = g, .vals = vals};
   int64_t n = (g->ntile + g->chunk - 1) / g->chunk;
   void *shared = NULL;

@@ -1,0 +1,281 @@
+-- SPDX-License-Identifier: MIT
+-- libperilune.so and its header, engine/deploy/perilune_model.h: what is exported, from C (spec/link/model.c), from
+-- Python's ctypes and from LuaJIT's FFI, with the bits of T.jit.
+
+local T = require "perilune"
+local term = require "spec.support.terminal"
+local nn = T.nn
+local root = os.getenv "PERILUNE_ROOT" or "."
+local build = os.getenv "PERILUNE_BUILD" or root .. "/build"
+local sanitized = (os.getenv "PERILUNE_SANITIZE" or "") ~= ""
+local library = build .. "/lib/libperilune.so.1"
+local program = build .. "/spec/link_model"
+local SERVE = os.getenv "PERILUNE_LANES" == "long" and 10000 or 500
+
+local function read(path)
+  local f = assert(io.open(path, "rb"))
+  local text = f:read "a"
+  f:close()
+  return text
+end
+
+local function output(command, ...)
+  local pipe = assert(io.popen(command:format(...) .. " 2>&1"))
+  local text = pipe:read "a"
+  return text, pipe:close()
+end
+
+local function write(path, text)
+  local f = assert(io.open(path, "wb"))
+  f:write(text)
+  f:close()
+end
+
+-- Inputs by spec/link/model.c's formula.
+local function filled(shape, variant)
+  local n, list = 1, {}
+  for _, k in ipairs(shape) do n = n * k end
+  for k = 0, n - 1 do list[k + 1] = ((7 * k + 3 * (variant or 0)) % 33 - 16) / 16 end
+  return T.tensor(list):view(shape)
+end
+
+local function hash(tensors)
+  local h = -3750763034362895579
+  for _, t in ipairs(tensors) do
+    local s = t:to_string()
+    for i = 1, #s do h = (h ~ s:byte(i)) * 1099511628211 end
+  end
+  return ("%016x"):format(h)
+end
+
+describe("the C ABI", function()
+  local dir = os.tmpname()
+  os.remove(dir)
+  assert(os.execute("mkdir " .. dir))
+  local missing = not io.open(program) and "a build without tests"
+
+  -- A net with convolutions, a fused tail, a view and two outputs.
+  local function save_net(path)
+    T.manual_seed(3)
+    local net = nn.Sequential(nn.Conv2d(3, 8, 3, { padding = 1 }), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2),
+      nn.Flatten(), nn.Linear(8 * 4 * 4, 10)):eval()
+    local f = T.jit(function(x)
+      local y = net(x)
+      return y, (y - y:mean(2, { keepdim = true })):softmax(2)
+    end)
+    local x = filled { 2, 3, 8, 8 }
+    local a, b = T.no_grad(function() return f(x) end)
+    assert(T.save_graph(path, f:graph()))
+    return a, b
+  end
+
+  local function save_step(path)
+    T.manual_seed(4)
+    local net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+    local opt = T.optim.Adam(net:parameters(), { lr = 0.05 })
+    local step = T.jit(function(x, y)
+      local loss = nn.F.mse_loss(net(x), y)
+      opt:zero_grad()
+      loss:backward()
+      opt:step()
+      return loss
+    end)
+    local x, y = filled { 5, 4 }, filled { 5, 3 }
+    step(x, y)
+    assert(T.save_graph(path, step:graph()))
+    return function() return step(x, y):item() end, opt
+  end
+
+  teardown(function() os.execute(("rm -r '%s'"):format(dir)) end)
+
+  it("exports what the header declares, under its version, and nothing else", function()
+    local header = read(root .. "/engine/deploy/perilune_model.h")
+    local declared, listed = {}, {}
+    for name in header:gmatch "PERILUNE_API [^\n;(]-(perilune_[%w_]+)%(" do declared[#declared + 1] = name end
+    for name in read(root .. "/cmake/abi.map"):gmatch "\n    (perilune_[%w_]+);" do listed[#listed + 1] = name end
+    table.sort(declared)
+    table.sort(listed)
+    assert.is_true(#declared >= 28)
+    assert.same(declared, listed)
+    if not io.open(library) then return pending "libperilune.so is not built" end
+    local exported, other = {}, {}
+    for line in output("nm -D --defined-only '%s'", library):gmatch "[^\n]+" do
+      local name = line:match "^%x+ T (perilune_[%w_]+)@@PERILUNE_1$"
+      if name then exported[#exported + 1] = name
+      elseif not line:find " A PERILUNE_1$" and not sanitized then other[#other + 1] = line end
+    end
+    table.sort(exported)
+    assert.same(listed, exported)
+    assert.same({}, other)
+  end)
+
+  it("has a header that C and C++ take alone", function()
+    for _, cc in ipairs { "cc -std=c99 -x c", "c++ -std=c++11 -x c++" } do
+      if output("command -v %s", cc:match "^%S+") ~= "" then
+        local text, ok = output("printf '#include <perilune_model.h>\\nint main(void) { return 0; }' | %s -Wall -Wextra"
+          .. " -Wpedantic -Werror -fsyntax-only -I'%s/engine/deploy' -", cc, root)
+        assert.is_true(ok, text)
+      end
+    end
+  end)
+
+  it("runs a model with the bits of T.jit", function()
+    if missing then return pending(missing) end
+    local a, b = save_net(dir .. "/net")
+    local text, ok = output("'%s' run '%s/net'", program, dir)
+    assert.is_true(ok, text)
+    assert.equal(([[
+input 0 x1 f32[2,3,8,8]
+output 0 1 f32[2,10]
+output 1 2 f32[2,10]
+arena yes, trains 0
+bits %s
+inside the same
+first %s
+]]):format(hash { a, b }, ("%.9g"):format(a[1][1]:item())), text)
+  end)
+
+  it("makes steps of a training as T.jit does", function()
+    if missing then return pending(missing) end
+    local step, opt = save_step(dir .. "/step")
+    local want = {}
+    for k = 1, 4 do
+      if k == 3 then opt.param_groups[1].lr = 0.5 end
+      want[k] = ("loss %.9g\n"):format(step())
+    end
+    local text, ok = output("'%s' step '%s/step' 4", program, dir)
+    assert.is_true(ok, text)
+    assert.equal(table.concat(want) .. "lr 0.5, step 5\n", text)
+  end)
+
+  it("says what is wrong", function()
+    if missing then return pending(missing) end
+    save_net(dir .. "/net")
+    local text, ok = output("'%s' wrong '%s/net'", program, dir)
+    assert.is_true(ok, text)
+    assert.truthy(text:find("perilune convert net.onnx net.graph", 1, true))
+    assert.truthy(text:find("the model has 1 inputs, got 2", 1, true))
+    T.manual_seed(1)
+    local net = nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5))
+    local f = T.jit(function(x) return net(x) end)
+    T.no_grad(function() return f(T.ones(2, 3)) end)
+    assert(T.save_graph(dir .. "/drop", f:graph()))
+    text, ok = output("'%s' run '%s/drop'", program, dir)
+    assert.falsy(ok)
+    assert.truthy(text:find("draws random numbers; put the net into evaluation mode", 1, true))
+    local p = T.zeros(3):requires_grad_()
+    local opt = T.optim.Adagrad({ p }, { lr = 0.1 })
+    local step = T.jit(function(x)
+      opt:zero_grad()
+      local loss = (p - x):square():sum()
+      loss:backward()
+      opt:step()
+      return loss
+    end)
+    step(T.ones(3))
+    assert(T.save_graph(dir .. "/adagrad", step:graph()))
+    text, ok = output("'%s' step '%s/adagrad' 1", program, dir)
+    assert.falsy(ok)
+    assert.truthy(text:find("this optimizer's numbers of a step are computed by Lua", 1, true))
+  end)
+
+  it("serves many threads with the bits of one", function()
+    if missing then return pending(missing) end
+    save_net(dir .. "/net")
+    local text, ok = output("'%s' serve '%s/net' 8 %d", program, dir, sanitized and SERVE // 10 or SERVE)
+    assert.is_true(ok, text)
+    assert.equal(("8 threads, %d runs each, 0 with other bits\n"):format(sanitized and SERVE // 10 or SERVE), text)
+  end)
+
+  it("runs an ONNX file that was converted", function()
+    if missing then return pending(missing) end
+    local net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 4 * 4, 3)):eval()
+    assert(T.onnx.save(dir .. "/net.onnx", net, T.rand(2, 1, 6, 6), { dynamic = { x = { "batch" } } }))
+    local convert = require "perilune.command.convert"
+    local x = filled { 3, 1, 6, 6 }
+    local loaded = T.onnx.load(dir .. "/net.onnx")
+    local f = T.jit(function(v) return loaded(v) end)
+    local y = T.no_grad(function() return f(x) end)
+    local printed, old = {}, print
+    _G.print = function(...) printed[#printed + 1] = table.concat({ ... }, "\t") end -- luacheck: ignore
+    local status = convert.run(dir .. "/net.onnx", dir .. "/net.graph", { size = { "batch=3" } })
+    _G.print = old -- luacheck: ignore
+    assert.equal(0, status)
+    assert.truthy(printed[1]:find "a graph of %d+ lines, 1 input, 1 output")
+    local text, ok = output("'%s' run '%s/net.graph'", program, dir)
+    assert.is_true(ok, text)
+    assert.truthy(text:find("input 0 x f32[3,1,6,6]", 1, true))
+    assert.equal(hash { y }, text:match "bits (%x+)")
+    assert.equal("--size is for .graph", convert.problem("a.npz", { size = { "n=1" } }))
+  end)
+
+  -- The same model through a foreign function interface: prints the output's elements as Lua's %.9g.
+  local function same_elements(text, ok, y)
+    assert.is_true(ok, text)
+    local want = {}
+    for _, v in ipairs(y:flatten():totable()) do want[#want + 1] = ("%.9g"):format(v) end
+    assert.equal(table.concat(want, " ") .. "\n", text)
+  end
+
+  it("is called from Python by ctypes", function()
+    if sanitized then return pending "a sanitizer's library is not for Python" end
+    local none = term.missing("plain", "python3")
+    if none or not io.open(library) then return pending(none or "libperilune.so is not built") end
+    local a = save_net(dir .. "/net")
+    write(dir .. "/t.py", ([[
+import ctypes as c
+L = c.CDLL(%q)
+L.perilune_message.restype = c.c_char_p
+def check(status):
+    if status: raise RuntimeError(L.perilune_message().decode())
+m, s = c.c_void_p(), c.c_void_p()
+check(L.perilune_model_load(%q, None, c.byref(m)))
+check(L.perilune_session_new(m, c.byref(s)))
+n = 2 * 3 * 8 * 8
+x = (c.c_float * n)(*[((7 * k) %% 33 - 16) / 16 for k in range(n)])
+y, z = (c.c_float * 20)(), (c.c_float * 20)()
+one, two = (c.c_void_p * 1)(c.addressof(x)), (c.c_void_p * 2)(c.addressof(y), c.addressof(z))
+check(L.perilune_session_run(s, one, 1, two, 2))
+print(" ".join("%%.9g" %% v for v in y))
+assert L.perilune_session_run(s, None, 7, None, 2) == 2
+assert L.perilune_message() == b"the model has 1 inputs, got 7"
+L.perilune_session_release(s)
+L.perilune_model_release(m)
+]]):format(library, dir .. "/net"):gsub('"/', 'b"/', 2):gsub('CDLL%(b', "CDLL(", 1))
+    local text, ok = output("python3 '%s/t.py'", dir)
+    same_elements(text, ok, a)
+  end)
+
+  it("is called from LuaJIT by its FFI", function()
+    if sanitized then return pending "a sanitizer's library is not for LuaJIT" end
+    local none = term.missing("plain", "luajit")
+    if none or not io.open(library) then return pending(none or "libperilune.so is not built") end
+    local a = save_net(dir .. "/net")
+    write(dir .. "/t.lua", ([[
+local ffi = require "ffi"
+local header = io.open(%q):read "*a"
+-- the declarations: without comments, the preprocessor's lines, and what is for C++
+header = header:gsub("/%%*.-%%*/", ""):gsub("#ifdef __cplusplus.-#endif", "")
+header = header:gsub("\n#[^\n]*", "\n"):gsub("PERILUNE_API", "")
+ffi.cdef(header)
+local L = ffi.load(%q)
+local function check(status)
+  if status ~= 0 then error(ffi.string(L.perilune_message())) end
+end
+local m, s = ffi.new "perilune_model *[1]", ffi.new "perilune_session *[1]"
+check(L.perilune_model_load(%q, nil, m))
+check(L.perilune_session_new(m[0], s))
+local n = 2 * 3 * 8 * 8
+local x, y, z = ffi.new("float[?]", n), ffi.new "float[20]", ffi.new "float[20]"
+for k = 0, n - 1 do x[k] = ((7 * k) %% 33 - 16) / 16 end
+check(L.perilune_session_run(s[0], ffi.new("const void *[1]", { x }), 1, ffi.new("void *[2]", { y, z }), 2))
+local out = {}
+for k = 0, 19 do out[k + 1] = ("%%.9g"):format(y[k]) end
+print(table.concat(out, " "))
+L.perilune_session_release(s[0])
+L.perilune_model_release(m[0])
+]]):format(root .. "/engine/deploy/perilune_model.h", library, dir .. "/net"))
+    local text, ok = output("luajit '%s/t.lua'", dir)
+    same_elements(text, ok, a)
+  end)
+end)

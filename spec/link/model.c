@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: MIT
+ * Saved models through the C ABI, in all its functions. spec/deploy/abi_spec.lua writes the models and reads what this prints.
+ *   link_model run PATH       what the model says of itself, and the bits of its outputs for inputs by a formula
+ *   link_model step PATH N    N steps, with the loss of each
+ *   link_model wrong PATH     the messages of wrong calls
+ *   link_model serve PATH THREADS RUNS   all threads at once, each with a session: the bits of one thread? */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/deploy/perilune_model.h"
+
+enum { MOST = 64, VARIANTS = 8 };
+
+static int fail(const char *what) {
+  fprintf(stderr, "%s: %s\n", what, perilune_message());
+  return 1;
+}
+
+/* Element k of an input: sixteenths, or small integers. */
+static void fill(const perilune_tensor_info *t, void *to, size_t variant) {
+  const size_t n = t->bytes / perilune_dtype_size(t->dtype);
+  for (size_t k = 0; k < n; k++) {
+    const int v = (int)((7 * k + 3 * variant) % 33) - 16;
+    if (t->dtype == PERILUNE_F32) ((float *)to)[k] = (float)v / 16;
+    else if (t->dtype == PERILUNE_F64) ((double *)to)[k] = v / 16.0;
+    else if (t->dtype == PERILUNE_I64) ((int64_t *)to)[k] = (v + 16) % 2;
+    else memset((char *)to + k * perilune_dtype_size(t->dtype), 0, perilune_dtype_size(t->dtype));
+  }
+}
+
+/* FNV-1a */
+static uint64_t hash(const void *p, size_t n, uint64_t h) {
+  for (size_t i = 0; i < n; i++) h = (h ^ ((const unsigned char *)p)[i]) * UINT64_C(1099511628211);
+  return h;
+}
+
+typedef struct Memory {
+  void *in[MOST], *out[MOST];
+  size_t bytes[MOST];
+  int32_t nin, nout;
+} Memory;
+
+static void release(Memory *m) {
+  for (int i = 0; i < m->nin; i++) free(m->in[i]);
+  for (int i = 0; i < m->nout; i++) free(m->out[i]);
+}
+
+static int prepare(perilune_model *model, size_t variant, Memory *m) {
+  perilune_tensor_info t;
+  memset(m, 0, sizeof *m);
+  if (perilune_model_input_count(model) > MOST || perilune_model_output_count(model) > MOST) return 1;
+  m->nin = perilune_model_input_count(model);
+  m->nout = perilune_model_output_count(model);
+  for (int32_t i = 0; i < m->nin; i++) {
+    if (perilune_model_input(model, i, &t) || !(m->in[i] = malloc(t.bytes + 1))) return 1;
+    fill(&t, m->in[i], variant);
+  }
+  for (int32_t i = 0; i < m->nout; i++) {
+    if (perilune_model_output(model, i, &t) || !(m->out[i] = malloc(t.bytes + 1))) return 1;
+    m->bytes[i] = t.bytes;
+  }
+  return 0;
+}
+
+static uint64_t outputs(const Memory *m) {
+  uint64_t h = UINT64_C(14695981039346656037);
+  for (int32_t i = 0; i < m->nout; i++) h = hash(m->out[i], m->bytes[i], h);
+  return h;
+}
+
+static void tell(const char *what, int32_t i, const perilune_tensor_info *t) {
+  printf("%s %d %s %s[", what, (int)i, t->name, perilune_dtype_name(t->dtype));
+  for (int32_t d = 0; d < t->ndim; d++) printf("%s%lld", d ? "," : "", (long long)t->shape[d]);
+  printf("]\n");
+}
+
+static int run(perilune_model *model) {
+  perilune_tensor_info t;
+  perilune_session *s;
+  Memory m;
+  const void *data;
+  uint64_t h = UINT64_C(14695981039346656037);
+  if (prepare(model, 0, &m)) return fail("prepare");
+  for (int32_t i = 0; i < m.nin; i++) {
+    if (perilune_model_input(model, i, &t) || perilune_model_input_find(model, t.name) != i) return fail("input");
+    tell("input", i, &t);
+  }
+  for (int32_t i = 0; i < m.nout; i++) {
+    if (perilune_model_output(model, i, &t) || perilune_model_output_find(model, t.name) != i) return fail("output");
+    tell("output", i, &t);
+  }
+  int64_t bytes = 0;
+  for (int32_t i = 0; i < perilune_model_weight_count(model); i++) {
+    if (perilune_model_weight(model, i, &t, &data)) return fail("weight");
+    bytes += (int64_t)t.bytes;
+  }
+  if (bytes != perilune_model_weight_bytes(model)) return fail("weights");
+  printf("arena %s, trains %d\n", perilune_model_arena_bytes(model) > 0 ? "yes" : "none", (int)perilune_model_trains(model));
+  if (perilune_session_new(model, &s)) return fail("session");
+  if (perilune_session_run(s, (const void *const *)m.in, m.nin, m.out, m.nout)) return fail("run");
+  printf("bits %016llx\n", (unsigned long long)outputs(&m));
+  if (perilune_session_set_threads(s, 2) || perilune_session_run_inside(s, (const void *const *)m.in, m.nin)) return fail("inside");
+  for (int32_t i = 0; i < m.nout; i++) h = hash(perilune_session_result(s, i), m.bytes[i], h);
+  printf("inside %s\n", h == outputs(&m) ? "the same" : "OTHERS");
+  const float *first = m.out[0];
+  printf("first %.9g\n", (double)first[0]);
+  perilune_session_release(s);
+  release(&m);
+  return 0;
+}
+
+static int step(perilune_model *model, int n) {
+  Memory m;
+  double lr = 0, count = 0;
+  if (prepare(model, 0, &m)) return fail("prepare");
+  for (int k = 0; k < n; k++) {
+    if (perilune_model_step(model, 1, (const void *const *)m.in, m.nin, m.out, m.nout)) return fail("step");
+    printf("loss %.9g\n", (double)*(const float *)m.out[0]);
+    if (k == 1 && perilune_model_set(model, "lr", 0.5)) return fail("set");
+  }
+  if (perilune_model_get(model, "lr", &lr)) return fail("get");
+  printf("lr %g", lr);
+  if (perilune_model_get(model, "step", &count) == PERILUNE_OK) printf(", step %g", count);
+  printf("\n");
+  release(&m);
+  return 0;
+}
+
+static int expect(perilune_status got, perilune_status want) {
+  if (got == want) printf("%d: %s\n", (int)got, perilune_message());
+  else printf("STATUS %d, not %d: %s\n", (int)got, (int)want, perilune_message());
+  return got != want;
+}
+
+static int wrong(const char *path, perilune_model *model) {
+  perilune_model *none;
+  perilune_session *s;
+  perilune_tensor_info t;
+  Memory m;
+  double d;
+  const perilune_options device = {.size = sizeof device, .device = "abacus"};
+  int bad = prepare(model, 0, &m);
+  if (perilune_session_new(model, &s)) return fail("session");
+  bad += expect(perilune_model_load(NULL, NULL, &none), PERILUNE_ERR_ARG);
+  bad += expect(perilune_model_load("/no/such/model", NULL, &none), PERILUNE_ERR_IO);
+  bad += expect(perilune_model_load("net.onnx", NULL, &none), PERILUNE_ERR_UNSUPPORTED);
+  bad += expect(perilune_model_load(path, &device, &none), PERILUNE_ERR_ARG);
+  bad += expect(perilune_model_input(model, 99, &t), PERILUNE_ERR_ARG);
+  bad += expect(perilune_model_output(model, -1, &t), PERILUNE_ERR_ARG);
+  bad += expect(perilune_model_weight(model, 99, &t, NULL), PERILUNE_ERR_ARG);
+  bad += expect(perilune_session_run(s, (const void *const *)m.in, m.nin + 1, m.out, m.nout), PERILUNE_ERR_SHAPE);
+  void *kept = m.out[0];
+  m.out[0] = m.in[0];
+  bad += expect(perilune_session_run(s, (const void *const *)m.in, m.nin, m.out, m.nout), PERILUNE_ERR_ARG);
+  m.out[0] = (char *)kept + 1;
+  bad += expect(perilune_session_run(s, (const void *const *)m.in, m.nin, m.out, m.nout), PERILUNE_ERR_ARG);
+  m.out[0] = NULL;
+  bad += expect(perilune_session_run(s, (const void *const *)m.in, m.nin, m.out, m.nout), PERILUNE_ERR_ARG);
+  m.out[0] = kept;
+  bad += expect(perilune_session_set_threads(s, 0), PERILUNE_ERR_ARG);
+  bad += expect(perilune_model_step(model, 1, (const void *const *)m.in, m.nin, m.out, m.nout), PERILUNE_ERR_STATE);
+  bad += expect(perilune_model_get(model, "lr", &d), PERILUNE_ERR_STATE);
+  perilune_stop(1);
+  bad += expect(perilune_session_run(s, (const void *const *)m.in, m.nin, m.out, m.nout), PERILUNE_ERR_INTERRUPT);
+  perilune_stop(0);
+  bad += perilune_session_run(s, (const void *const *)m.in, m.nin, m.out, m.nout) != PERILUNE_OK;
+  bad += perilune_session_result(s, 0) != NULL;
+  perilune_session_release(s);
+  perilune_session_release(NULL);
+  perilune_model_release(NULL);
+  release(&m);
+  return bad;
+}
+
+/* ---- serving ------------------------------------------------------------------------------------------------------------- */
+
+static uint64_t wanted[VARIANTS];
+static atomic_int waiting;
+static atomic_bool go;
+
+typedef struct Server {
+  pthread_t thread;
+  perilune_model *model;
+  int number;
+  long runs, others;
+} Server;
+
+static void *serve(void *ctx) {
+  Server *v = ctx;
+  Memory m[VARIANTS];
+  perilune_session *s;
+  v->others = v->runs; /* until it is known better */
+  bool bad = perilune_session_new(v->model, &s) != PERILUNE_OK;
+  for (size_t k = 0; k < VARIANTS && !bad; k++) bad = prepare(v->model, k, &m[k]) != 0;
+  atomic_fetch_add(&waiting, 1);
+  if (bad) return NULL;
+  while (!atomic_load(&go)) {
+  }
+  long others = 0;
+  for (long i = 0; i < v->runs; i++) {
+    const long k = (i + v->number) % VARIANTS;
+    if (perilune_session_run(s, (const void *const *)m[k].in, m[k].nin, m[k].out, m[k].nout)) others++;
+    else others += outputs(&m[k]) != wanted[k];
+  }
+  v->others = others;
+  for (size_t k = 0; k < VARIANTS; k++) release(&m[k]);
+  perilune_session_release(s);
+  return NULL;
+}
+
+static int serve_all(perilune_model *model, int nthread, long runs) {
+  perilune_session *s;
+  Server v[MOST];
+  if (nthread < 1 || nthread > MOST || perilune_session_new(model, &s)) return fail("session");
+  for (size_t k = 0; k < VARIANTS; k++) {
+    Memory m;
+    if (prepare(model, k, &m) || perilune_session_run(s, (const void *const *)m.in, m.nin, m.out, m.nout)) return fail("run");
+    wanted[k] = outputs(&m);
+    release(&m);
+  }
+  perilune_session_release(s);
+  for (int i = 0; i < nthread; i++) {
+    v[i] = (Server){.model = model, .number = i, .runs = runs};
+    if (pthread_create(&v[i].thread, NULL, serve, &v[i])) return 1;
+  }
+  while (atomic_load(&waiting) < nthread) {
+  }
+  perilune_model_release(model); /* sessions keep it */
+  atomic_store(&go, true);
+  long others = 0;
+  for (int i = 0; i < nthread; i++) {
+    pthread_join(v[i].thread, NULL);
+    others += v[i].others;
+  }
+  printf("%d threads, %ld runs each, %ld with other bits\n", nthread, runs, others);
+  return others != 0;
+}
+
+int main(int argc, char **argv) {
+  perilune_model *model;
+  if (argc < 3) {
+    puts("skipped: spec/deploy/abi_spec.lua gives it models");
+    return 77;
+  }
+  if (perilune_abi_version() / 1000 != PERILUNE_ABI_VERSION / 1000 || perilune_abi_version() < PERILUNE_ABI_VERSION) return 1;
+  if (!*perilune_release()) return 1;
+  if (perilune_model_load(argv[2], NULL, &model)) return fail("load");
+  if (strcmp(argv[1], "serve") == 0 && argc == 5) return serve_all(model, atoi(argv[3]), atol(argv[4]));
+  int status = 2;
+  if (strcmp(argv[1], "run") == 0) status = run(model);
+  if (strcmp(argv[1], "step") == 0 && argc == 4) status = step(model, atoi(argv[3]));
+  if (strcmp(argv[1], "wrong") == 0) status = wrong(argv[2], model);
+  perilune_model_release(model);
+  return status;
+}
