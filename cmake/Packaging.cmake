@@ -23,7 +23,10 @@ if(PL_DEVEL)
   install(FILES "${out}/perilune.pc" DESTINATION "lib/pkgconfig")
   install(FILES "${out}/include/perilune.h" DESTINATION "include/perilune")
   install(FILES "${PROJECT_SOURCE_DIR}/engine/perilune.h" DESTINATION "include/perilune/engine")
-  install(FILES "${PROJECT_SOURCE_DIR}/kernels/base.h" DESTINATION "include/perilune/kernels")
+  # program.h and what it includes: for what perilune build writes
+  foreach(header base kernel pieces program)
+    install(FILES "${PROJECT_SOURCE_DIR}/kernels/${header}.h" DESTINATION "include/perilune/kernels")
+  endforeach()
   install(TARGETS perilune_engine perilune_kernels ARCHIVE DESTINATION "lib")
   # the C ABI of programs that run models
   install(FILES "${PROJECT_SOURCE_DIR}/engine/deploy/perilune_model.h" DESTINATION "include/perilune")

@@ -98,8 +98,8 @@ static bool is_help(const char *arg) { return strcmp(arg, "--help") == 0 || strc
 
 /* Is it a word of the command's own, and no file of that name? */
 static bool is_command(const char *word) {
-  static const char *const known[] = {"info",    "peek",     "help", "doctest", "new",   "bench",  "diff",
-                                      "convert", "generate", "chat", "serve",   "watch", "launch", "kernel"};
+  static const char *const known[] = {"info",  "peek",     "help", "doctest", "new",   "bench",  "diff",  "convert",
+                                      "build", "generate", "chat", "serve",   "watch", "launch", "kernel"};
   for (size_t i = 0; i < sizeof known / sizeof *known; i++)
     if (strcmp(word, known[i]) == 0) return true;
   return false;

@@ -316,6 +316,7 @@ void l_graph_register(lua_State *L) {
   luaL_setfuncs(L, regs, 0);
   l_graph_look_register(L);
   l_graph_file_register(L);
+  l_graph_deploy_register(L);
   luaL_newmetatable(L, l_graph_meta);
   lua_pushcfunction(L, graph_gc);
   lua_setfield(L, -2, "__gc");

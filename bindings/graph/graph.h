@@ -18,6 +18,7 @@ typedef struct PlanBox {
 extern const char l_graph_meta[], l_plan_meta[];
 void l_graph_look_register(lua_State *L);
 void l_graph_file_register(lua_State *L);
+void l_graph_deploy_register(lua_State *L);
 
 PlPlan *l_check_plan(lua_State *L, int i);   /* raises */
 PlGraph *l_check_graph(lua_State *L, int i); /* raises */

@@ -4,7 +4,7 @@ _perilune() {
   local word=${COMP_WORDS[COMP_CWORD]} options= kind=files
   COMPREPLY=()
   if [ "$COMP_CWORD" -eq 1 ]; then
-    COMPREPLY=($(compgen -W 'repl run bench info peek help doctest new diff convert generate chat serve watch launch kernel --version --help -e' -- "$word") $(compgen -f -X '!*.lua' -- "$word")
+    COMPREPLY=($(compgen -W 'repl run bench info peek help doctest new diff convert build generate chat serve watch launch kernel --version --help -e' -- "$word") $(compgen -f -X '!*.lua' -- "$word")
       $(compgen -d -- "$word"))
     return
   fi
@@ -19,6 +19,7 @@ _perilune() {
     new) options='--help' kind=none ;;
     diff) options='--atol --rtol --any-dtype --help' kind=files ;;
     convert) options='--type --dtype --size --help' kind=files ;;
+    build) options='-o --static --name --size --info --time --help' kind=none ;;
     generate) options='--temperature --top-k --top-p --min-p --max-new-tokens --repetition-penalty --seed --stop --tokenizer --dtype --device --help' kind=none ;;
     chat) options='--system --template --max-new-tokens --temperature --help' kind=none ;;
     serve) options='--host --port --name --max-new-tokens --max-streams --max-queue --timeout --tokenizer --template --dtype --device --help' kind=none ;;

@@ -12,6 +12,7 @@ complete -c perilune -n __fish_use_subcommand -a doctest -d 'runs the Lua blocks
 complete -c perilune -n __fish_use_subcommand -a new -d 'makes a folder with a small project that trains'
 complete -c perilune -n __fish_use_subcommand -a diff -d 'compares the tensors of two files'
 complete -c perilune -n __fish_use_subcommand -a convert -d 'writes the tensors of a file in another format'
+complete -c perilune -n __fish_use_subcommand -a build -d 'a program or library that runs one model, without Lua'
 complete -c perilune -n __fish_use_subcommand -a generate -d 'a model goes on with a text'
 complete -c perilune -n __fish_use_subcommand -a chat -d 'a conversation with a model'
 complete -c perilune -n __fish_use_subcommand -a serve -d 'a model behind OpenAI\'s API, for other programs'
@@ -46,6 +47,14 @@ complete -c perilune -n '__fish_seen_subcommand_from convert' -l type
 complete -c perilune -n '__fish_seen_subcommand_from convert' -l dtype
 complete -c perilune -n '__fish_seen_subcommand_from convert' -l size
 complete -c perilune -n '__fish_seen_subcommand_from convert' -l help
+complete -c perilune -n '__fish_seen_subcommand_from build' -s o
+complete -c perilune -n '__fish_seen_subcommand_from build' -l static
+complete -c perilune -n '__fish_seen_subcommand_from build' -l name
+complete -c perilune -n '__fish_seen_subcommand_from build' -l size
+complete -c perilune -n '__fish_seen_subcommand_from build' -l info
+complete -c perilune -n '__fish_seen_subcommand_from build' -l time
+complete -c perilune -n '__fish_seen_subcommand_from build' -l help
+complete -c perilune -n '__fish_seen_subcommand_from build' -f
 complete -c perilune -n '__fish_seen_subcommand_from generate' -l temperature
 complete -c perilune -n '__fish_seen_subcommand_from generate' -l top-k
 complete -c perilune -n '__fish_seen_subcommand_from generate' -l top-p

@@ -37,6 +37,9 @@ void pl_program_free(PlProgram *p) {
 }
 
 const PlkProgram *pl_program_of(const PlProgram *p) { return &p->p; }
+const PlPlan *pl_program_plan(const PlProgram *p) { return p->plan; }
+int64_t pl_program_weight_bytes(const PlProgram *p, int32_t k) { return p->weight_bytes[k]; }
+int32_t pl_program_node(const PlProgram *p, int32_t i) { return p->node[i]; }
 
 /* Bytes from element (0, …, 0) to the end of the last one. */
 static int64_t span(const PlArray *a) {

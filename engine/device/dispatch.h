@@ -11,7 +11,7 @@
   static PlStatus either_##NAME(const PlkCall *call) {                                                                             \
     return PL_LIKELY(call->out[0]->device == PL_CPU) ? plk_cpu_##NAME(call) : pl_device_family(call->out[0]->device, #NAME, call); \
   }
-#define PL_KERNEL_EITHER(FUNCTION) .kernel = {[PL_CPU] = FUNCTION}, .family = ""
+#define PL_KERNEL_EITHER(FUNCTION) PL_KERNEL_OWN(FUNCTION), .family = ""
 
 /* Temporary memory on that device. */
 static inline PlStatus pl_scratch_at(int device, size_t bytes, void **out) {

@@ -344,12 +344,18 @@ struct PlOp {
   uint64_t (*draws)(const PlkCall *call); /* PL_F_SEEDED: counters consumed */
   double (*flops)(const PlInfer *c);      /* floating-point operations; NULL: elements of the outputs */
   PlKernel kernel[1];                     /* [PL_CPU] */
+  const char *symbol;                     /* that function's name, by which programs link it (engine/deploy/emit.c); NULL: they cannot */
   const char *family;                     /* what a device plug-in calls its kernel; NULL: the op's name. See PL_KERNEL */
 };
 
 /* The CPU kernel of an op with its family. An op whose kernel is another function, such as one around plk_cpu_NAME, is a
  * family of its own, called like the op. */
-#define PL_KERNEL(NAME) .kernel = {[PL_CPU] = plk_cpu_##NAME}, .family = #NAME
+#define PL_KERNEL(NAME)         .kernel = {[PL_CPU] = plk_cpu_##NAME}, .symbol = "plk_cpu_" #NAME, .family = #NAME
+#define PL_KERNEL_OWN(FUNCTION) .kernel = {[PL_CPU] = FUNCTION}, .symbol = #FUNCTION
+/* The head of such a function in engine/ops, named pl_host_OP. */
+#define PL_HOST_KERNEL(FUNCTION)          \
+  PlStatus FUNCTION(const PlkCall *call); \
+  PlStatus FUNCTION(const PlkCall *call)
 
 /* One of the elementwise family: CODE says which, alone and in fused kernels. PL_COPY: a copy, which may convert. */
 #define PL_ELEMENTWISE(CODE) .kcode = CODE, .fused = {1 + (CODE)}, PL_KERNEL(elementwise)

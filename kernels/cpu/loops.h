@@ -147,6 +147,11 @@ typedef struct PlkNormColumns {
   PLK_NORM_COLUMNS(double, f64)
 } PlkNormColumns;
 
+/* Of PlkReduceLoops the sums of rows alone: a table of its own, so that a program which needs no more links no more. */
+typedef struct PlkRowSums {
+  __typeof__(((PlkReduceLoops *)0)->plain[0][0][0]) f32, f64;
+} PlkRowSums;
+
 const PlkSoftmaxLoops *plk_softmax_loops(void);
 const PlkSoftmaxColumns *plk_softmax_columns_loops(void);
 const PlkReduceLoops *plk_reduce_loops(void);

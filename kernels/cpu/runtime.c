@@ -232,50 +232,11 @@ PlStatus plk_parallel(int64_t n, int64_t block, PlkBody body, void *ctx) {
 
 /* ---- ISA level ---- */
 
-/* The build says which levels it compiled; without word, all of this architecture. */
-#if !defined(PLK_HAVE_V2) && !defined(PLK_HAVE_V3) && !defined(PLK_HAVE_V4) && !defined(PLK_HAVE_GENERIC)
-#if defined(__x86_64__)
-#define PLK_HAVE_V2
-#define PLK_HAVE_V3
-#define PLK_HAVE_V4
-#else
-#define PLK_HAVE_GENERIC
-#endif
-#endif
-
-#define LEVEL(v)                                   \
-  static const PlkIsa isa_##v = {#v,               \
-                                 plk_ew_f32_##v,   \
-                                 plk_ew_f64_##v,   \
-                                 plk_ew_f16_##v,   \
-                                 plk_ew_bf16_##v,  \
-                                 plk_ew_dual_##v,  \
-                                 plk_ew_where_##v, \
-                                 plk_ew_copy_##v,  \
-                                 plk_ew_cast_##v,  \
-                                 plk_ew_int_##v,   \
-                                 &plk_convert_##v, \
-                                 &plk_random_##v};
-#if defined(PLK_HAVE_V2)
-LEVEL(v2)
-#endif
-#if defined(PLK_HAVE_V3)
-LEVEL(v3)
-#endif
-#if defined(PLK_HAVE_V4)
-LEVEL(v4)
-#endif
-#if defined(PLK_HAVE_GENERIC)
-LEVEL(generic)
-#endif
-
 /* The highest level that was compiled, that this processor runs and that PERILUNE_ISA allows; if there is
  * none, the lowest compiled. */
 static const PlkIsa *best_level(void) {
-  const PlkIsa *best = NULL;
-#if defined(PLK_HAVE_GENERIC)
-  best = &isa_generic;
-#endif
+  const PlkIsaLevels *l = plk_isa_chosen;
+  const PlkIsa *best = l->generic;
 #if defined(__x86_64__)
   const char *want = getenv("PERILUNE_ISA");
   const int cap = want == NULL ? 4 : strcmp(want, "v2") == 0 ? 2 : strcmp(want, "v3") == 0 ? 3 : 4;
@@ -284,16 +245,9 @@ static const PlkIsa *best_level(void) {
       __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
   const bool v4 = v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512cd") &&
                   __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-#if defined(PLK_HAVE_V2)
-  best = &isa_v2;
-#endif
-#if defined(PLK_HAVE_V3)
-  if (best == NULL || (v3 && cap >= 3)) best = &isa_v3;
-#endif
-#if defined(PLK_HAVE_V4)
-  if (best == NULL || (v4 && cap >= 4)) best = &isa_v4;
-#endif
-  (void)v3, (void)v4, (void)cap;
+  if (l->v2) best = l->v2;
+  if (l->v3 && (best == NULL || (v3 && cap >= 3))) best = l->v3;
+  if (l->v4 && (best == NULL || (v4 && cap >= 4))) best = l->v4;
 #endif
   return best;
 }

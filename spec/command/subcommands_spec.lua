@@ -24,6 +24,7 @@ describe("perilune", function()
     local text, status = perilune "--help"
     assert.equal(0, status)
     for _, word in ipairs { "repl", "run", "bench", "info", "peek", "help", "doctest", "new", "diff", "convert",
+      "build",
       "generate", "chat", "serve", "watch", "launch", "kernel" } do
       assert.truthy(text:find("perilune [^\n]*" .. word), word)
       local page, code = perilune(word .. " --help")

@@ -179,6 +179,22 @@ first %s
     assert.truthy(text:find("this optimizer's numbers of a step are computed by Lua", 1, true))
   end)
 
+  it("has an example that compiles and runs", function()
+    if sanitized then return pending "a sanitizer's library needs its runtime" end
+    local none = term.missing("plain", "cc")
+    if none or not io.open(library) then return pending(none or "libperilune.so is not built") end
+    T.manual_seed(1)
+    local f = T.jit(nn.Linear(4, 2))
+    local y = f(T.ones(3, 4)):detach()
+    assert(T.save_graph(dir .. "/example", f:graph()))
+    local text, ok = output("cc -std=c11 -Wall -Wextra -Werror -I'%s/engine/deploy' '%s/examples/embed/run_model.c' -o"
+      .. " '%s/example.bin' '%s' -lpthread && LD_LIBRARY_PATH='%s/lib' '%s/example.bin' '%s/example'", root, root, dir,
+      library, build, dir, dir)
+    assert.is_true(ok, text)
+    assert.equal(("input x1 f32[3,4]\noutput 1 f32[3,2]\n1: %.4f %.4f %.4f\nok\n"):format(y[1][1]:item(),
+      y[1][2]:item(), y[2][1]:item()), text)
+  end)
+
   it("serves many threads with the bits of one", function()
     if missing then return pending(missing) end
     save_net(dir .. "/net")

@@ -116,7 +116,7 @@ static PlStatus gelu_grad(PlMaker *g) {
   g->dx[0] = pl_g2(g, op, g->dy[0], g->x[0]);
   return g->status;
 }
-static PlStatus gelu_cpu(const PlkCall *call) {
+PL_HOST_KERNEL(pl_host_gelu) {
   PlkCall k = *call;
   k.code = pl_attr_i(call->attrs, 0) ? PLK_EW_GELU_TANH : PLK_EW_GELU;
   return plk_cpu_elementwise(&k);
@@ -126,7 +126,7 @@ PL_OP(gelu, .doc = "x times the normal distribution function of x; approximate=\
                  "print(T.tensor { 1 }:gelu { approximate = \"tanh\" })  --> {0.8412}  -- f32[1] cpu",
       .formula = "x (1 + erf(x / sqrt 2)) / 2 (Hendrycks & Gimpel 2016)", .nin = 1, .nout = 1, .args = {"x"},
       PARAM1(A_ENUM("approximate", "none|tanh", 0)), .cls = PL_POINTWISE, .flags = PL_F_INPLACE | PL_F_SCALAR | PL_F_POLY,
-      .promote = PL_PROMOTE_ALL, .kcode = PLK_EW_GELU, .infer = pl_infer_broadcast, .grad = gelu_grad, .kernel = {[PL_CPU] = gelu_cpu},
+      .promote = PL_PROMOTE_ALL, .kcode = PLK_EW_GELU, .infer = pl_infer_broadcast, .grad = gelu_grad, PL_KERNEL_OWN(pl_host_gelu),
       .fused = {1 + PLK_EW_GELU, 1 + PLK_EW_GELU_TANH});
 
 /* β s(1-s) with s = sigmoid(βx); 0 where βx > threshold */

@@ -102,7 +102,7 @@ static PlStatus clamp_infer(PlInfer *c) {
   pl_desc_set(&c->out[0], d, c->in[0]->ndim, c->in[0]->shape);
   return PL_OK;
 }
-static PlStatus clamp_cpu(const PlkCall *call) {
+PL_HOST_KERNEL(pl_host_clamp) {
   if (call->in[0]->dtype == call->out[0]->dtype) return plk_cpu_elementwise(call);
   PlkCall k = *call;
   k.code = PLK_EW_CAST;
@@ -124,7 +124,7 @@ PL_OP(clamp,
                  "print(T.tensor { -2, 9 }:clamp { min = 0 })  --> {0., 9.}  -- f32[2] cpu",
       .formula = "dx = dz where min < x < max, else 0", .nin = 1, .nout = 1, .nattr = 2, .args = {"x"},
       .attrs = {A_SCALAR_OPT("min"), A_SCALAR_OPT("max")}, .cls = PL_POINTWISE, .flags = FLAGS, .promote = PL_PROMOTE_ALL,
-      .kcode = PLK_EW_CLAMP, .infer = clamp_infer, .grad = clamp_grad, .kernel = {[PL_CPU] = clamp_cpu}, .fused = {1 + PLK_EW_CLAMP});
+      .kcode = PLK_EW_CLAMP, .infer = clamp_infer, .grad = clamp_grad, PL_KERNEL_OWN(pl_host_clamp), .fused = {1 + PLK_EW_CLAMP});
 
 static PlStatus clamp_bwd_grad(PlMaker *g) {
   if (g->want[0]) g->dx[0] = g_again2(g, g->dy[0], g->x[1]);
@@ -154,7 +154,7 @@ static PlStatus clamp_tensor_infer(PlInfer *c) {
   if (!c->in[1] && !c->in[2]) PL_FAIL(PL_ERR_ARG, "clamp_tensor: give min, max or both");
   return pl_infer_broadcast(c);
 }
-static PlStatus clamp_tensor_cpu(const PlkCall *call) {
+PL_HOST_KERNEL(pl_host_clamp_tensor) {
   const PlArray *const *in = call->in, *two[2] = {in[0], in[1] ? in[1] : in[2]};
   if (in[1] && in[2]) return plk_cpu_elementwise(call);
   PlkCall k = *call;
@@ -170,4 +170,4 @@ PL_OP(clamp_tensor,
                  "--> {0.0000, 0.5000, 3.0000}  -- f32[3] cpu",
       .formula = "each of two equal values takes half of the gradient", .nin = 3, .nopt = 2, .nout = 1, .args = {"x", "min", "max"},
       .cls = PL_POINTWISE, .flags = FLAGS, .promote = PL_PROMOTE_ALL, .kcode = PLK_EW_CLAMP_T, .infer = clamp_tensor_infer,
-      .grad = clamp_tensor_grad, .kernel = {[PL_CPU] = clamp_tensor_cpu});
+      .grad = clamp_tensor_grad, PL_KERNEL_OWN(pl_host_clamp_tensor));

@@ -100,7 +100,7 @@ static PlStatus square_infer(PlInfer *c) {
   pl_desc_set(&c->out[0], c->compute == PL_BOOL ? PL_I64 : c->compute, c->in[0]->ndim, c->in[0]->shape);
   return PL_OK;
 }
-static PlStatus square_cpu(const PlkCall *call) {
+PL_HOST_KERNEL(pl_host_square) {
   if (call->in[0]->dtype == call->out[0]->dtype) return plk_cpu_elementwise(call);
   PlkCall k = *call; /* bool: 0 and 1 are their own squares */
   k.code = PLK_EW_CAST;
@@ -110,7 +110,7 @@ GRAD(square, g_mul(g, dy, g_muln(g, x, 2)))
 PL_OP(square, .doc = "x * x. Any shape and dtype; bool gives i64.",
       .example = "print(T.tensor { 1, 2, 3 }:square())  --> {1., 4., 9.}  -- f32[3] cpu", .formula = "y = x^2; dx = 2 x dy", .nin = 1,
       .nout = 1, .args = {"x"}, .cls = PL_POINTWISE, .flags = PL_F_INPLACE | PL_F_SCALAR | PL_F_POLY, .promote = PL_PROMOTE_ALL,
-      .kcode = PLK_EW_SQUARE, .infer = square_infer, .grad = square_grad, .kernel = {[PL_CPU] = square_cpu}, .fused = {1 + PLK_EW_SQUARE});
+      .kcode = PLK_EW_SQUARE, .infer = square_infer, .grad = square_grad, PL_KERNEL_OWN(pl_host_square), .fused = {1 + PLK_EW_SQUARE});
 GRAD(sqrt, g_div(g, dy, g_muln(g, y, 2)))
 FLOATING(sqrt, SQRT, "dx = dy / (2 y)", "The square root; NaN below 0. Integers give the default float.",
          "print(T.tensor { 4, 9 }:sqrt())  --> {2., 3.}  -- f32[2] cpu")

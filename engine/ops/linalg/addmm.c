@@ -38,7 +38,7 @@ static PlStatus linear_infer(PlInfer *c) {
   return PL_OK;
 }
 
-static PlStatus linear_cpu(const PlkCall *call) {
+PL_HOST_KERNEL(pl_host_linear) {
   PlWindow x, w, b, y;
   void *sx = NULL, *sb = NULL;
   pl_window_of(&w, call->in[1]);
@@ -100,7 +100,7 @@ PL_OP(linear, .autocast = PL_CAST_LOW, .doc = "x[...,K] times the transpose of w
                  "--> {11., 23.}  -- f32[2] cpu",
       .formula = "y = x w^T + b; dx = dy w; dw = dy^T x; db = sum of dy over all but the last dim", .nin = 3, .nopt = 1, .nout = 1,
       .args = {"x", "weight", "bias"}, .cls = PL_HEAVY, .batch = pl_batch_linear, .flags = PL_F_POLY | PL_F_NOMETHOD, .infer = linear_infer,
-      .grad = linear_grad, .flops = linear_flops, PL_KERNEL_EITHER(linear_cpu));
+      .grad = linear_grad, .flops = linear_flops, PL_KERNEL_EITHER(pl_host_linear));
 
 /* ---- addmm, addmv, addr ------------------------------------------------------------------------------------- */
 
@@ -165,8 +165,8 @@ static PlStatus run_addmm(const PlkCall *call, bool v1_column, bool v2_column, b
   k.out = out;
   return either_addmm(&k);
 }
-static PlStatus addmm_cpu(const PlkCall *call) { return run_addmm(call, false, false, false); }
-static PlStatus addmv_cpu(const PlkCall *call) { return run_addmm(call, false, true, true); }
+PL_HOST_KERNEL(pl_host_addmm) { return run_addmm(call, false, false, false); }
+PL_HOST_KERNEL(pl_host_addmv) { return run_addmm(call, false, true, true); }
 /* bool: input or (x and y), of which beta and alpha may switch off a part. */
 static PlStatus addr_bool(const PlkCall *call) {
   PlWindow x;
@@ -189,9 +189,7 @@ static PlStatus addr_bool(const PlkCall *call) {
   k.code = PLK_EW_ADD;
   return factor(call->attrs, 0, PL_BOOL) == 0 ? PL_OK : either_elementwise(&k);
 }
-static PlStatus addr_cpu(const PlkCall *call) {
-  return call->out[0]->dtype == PL_BOOL ? addr_bool(call) : run_addmm(call, true, false, false);
-}
+PL_HOST_KERNEL(pl_host_addr) { return call->out[0]->dtype == PL_BOOL ? addr_bool(call) : run_addmm(call, true, false, false); }
 
 static PlVal scaled(PlMaker *g, int k) {
   double v = factor(g->attrs, k, (PlDtype)g->outd[0].dtype);
@@ -225,7 +223,7 @@ static double add_flops(const PlInfer *c) {
 #define ADDED(NAME, CAST, BATCH, A, B, DOC, EXAMPLE)                                                                           \
   PL_OP(NAME, .doc = DOC, .example = EXAMPLE, .formula = "beta input + alpha (product)", .nin = 3, .nout = 1, BETA_ALPHA,      \
         .args = {"input", A, B}, .cls = PL_HEAVY, .batch = BATCH, .autocast = CAST, .flags = PL_F_POLY, .infer = NAME##_infer, \
-        .grad = NAME##_grad, .flops = add_flops, PL_KERNEL_EITHER(NAME##_cpu));
+        .grad = NAME##_grad, .flops = add_flops, PL_KERNEL_EITHER(pl_host_##NAME));
 ADDED(addmm, PL_CAST_LOW, pl_batch_addmm, "x", "y",
       "beta input + alpha x[M,K] y[K,N]; input broadcasts to [M,N]. beta = 0 ignores "
       "input.",

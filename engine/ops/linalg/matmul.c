@@ -26,7 +26,7 @@ PlVal pl_g_matmul(PlMaker *g, PlVal a, PlVal b, bool ta, bool tb) {
 }
 
 static PlStatus matmul_t_infer(PlInfer *c) { return pl_infer_matmul(c, 0, 1, pl_attr_i(c->attrs, 0) != 0, pl_attr_i(c->attrs, 1) != 0); }
-static PlStatus matmul_t_cpu(const PlkCall *call) {
+PL_HOST_KERNEL(pl_host_matmul_t) {
   return pl_run_matmul(call, either_matmul, pl_attr_i(call->attrs, 0) != 0, pl_attr_i(call->attrs, 1) != 0);
 }
 static double matmul_t_flops(const PlInfer *c) {
@@ -71,7 +71,7 @@ static PlStatus matmul_t_grad(PlMaker *g) { return product_grad(g, pl_attr_i(g->
 PL_OP(matmul_t, .doc = "The product of two (batches of) matrices, each transposed where ta, tb say so.", .nin = 2, .nout = 1, .nattr = 2,
       .args = {"x", "y"}, .attrs = {A_BOOL("ta", 0), A_BOOL("tb", 0)}, .cls = PL_HEAVY, .batch = pl_batch_matmul_t,
       .flags = PL_F_POLY | PL_F_INTERNAL, .infer = matmul_t_infer, .grad = matmul_t_grad, .flops = matmul_t_flops,
-      PL_KERNEL_EITHER(matmul_t_cpu));
+      PL_KERNEL_EITHER(pl_host_matmul_t));
 
 /* z[K,N] = Σ x[…,m,K]ᵀ y[…,m,N] over all leading dims: the gradient of a weight. dx = y dzᵀ, dy = x dz. */
 static PlStatus flat_t_infer(PlInfer *c) {
@@ -88,7 +88,7 @@ static PlStatus flat_t_grad(PlMaker *g) {
   if (g->want[1]) g->dx[1] = pl_g_matmul(g, g->x[0], g->dy[0], false, false);
   return g->status;
 }
-static PlStatus flat_t_cpu(const PlkCall *call) {
+PL_HOST_KERNEL(pl_host_flat_t) {
   PlWindow x, y;
   void *sx, *sy = NULL;
   PL_TRY(pl_window_dense(&x, call->in[0], 1, &sx));
@@ -106,12 +106,12 @@ static PlStatus flat_t_cpu(const PlkCall *call) {
 static double flat_t_flops(const PlInfer *c) { return 2.0 * (double)c->in[0]->numel * (double)c->out[0].shape[1]; }
 PL_OP(matmul_flat_t, .doc = "The sum over all leading dims of x[...,M,K]^T y[...,M,N]: the gradient of a weight.", .nin = 2, .nout = 1,
       .args = {"x", "y"}, .cls = PL_HEAVY, .batch = pl_batch_flat_t, .flags = PL_F_POLY | PL_F_INTERNAL, .infer = flat_t_infer,
-      .grad = flat_t_grad, .flops = flat_t_flops, PL_KERNEL_EITHER(flat_t_cpu));
+      .grad = flat_t_grad, .flops = flat_t_flops, PL_KERNEL_EITHER(pl_host_flat_t));
 
 /* ---- matmul -------------------------------------------------------------------------------------------------- */
 
 static PlStatus matmul_infer(PlInfer *c) { return pl_infer_matmul(c, 0, 1, false, false); }
-static PlStatus matmul_cpu(const PlkCall *call) { return pl_run_matmul(call, either_matmul, false, false); }
+PL_HOST_KERNEL(pl_host_matmul) { return pl_run_matmul(call, either_matmul, false, false); }
 
 /* At least one vector: rank decides, sizes are not looked at.
  *   a·b: da = dz b, db = dz a          A b: dA = dz ⊗ b, db = Σ Aᵀ dz     a B: da = Σ B dz, dB = a ⊗ dz */
@@ -147,7 +147,7 @@ PL_OP(matmul, .autocast = PL_CAST_LOW,
                  "print(a:matmul(T.tensor { 1, 1 }))  --> {3., 7.}  -- f32[2] cpu",
       .formula = "z = x y; dx = dz y^T; dy = x^T dz, summed over broadcast dims", .nin = 2, .nout = 1, .args = {"x", "y"}, .cls = PL_HEAVY,
       .batch = pl_batch_matmul, .flags = PL_F_POLY, .infer = matmul_infer, .grad = matmul_grad, .flops = pl_flops_matmul,
-      PL_KERNEL_EITHER(matmul_cpu));
+      PL_KERNEL_EITHER(pl_host_matmul));
 
 /* ---- strict ranks ------------------------------------------------------------------------------------------- */
 
@@ -162,7 +162,7 @@ PL_OP(matmul, .autocast = PL_CAST_LOW,
   }                                                                                                                                     \
   PL_OP(NAME, .doc = DOC, .example = EXAMPLE, .formula = "see matmul", .nin = 2, .nout = 1, .batch = pl_batch_matmul, .autocast = CAST, \
         .args = {"x", "y"}, .cls = PL_HEAVY, .flags = PL_F_POLY, .infer = NAME##_infer, .grad = NAME##_grad, .flops = pl_flops_matmul,  \
-        PL_KERNEL_EITHER(matmul_cpu));
+        PL_KERNEL_EITHER(pl_host_matmul));
 
 #define mm_grad  matmul_grad
 #define mv_grad  matmul_grad
@@ -192,7 +192,7 @@ static PlStatus outer_infer(PlInfer *c) {
   pl_desc_set(&c->out[0], c->compute, 2, shape);
   return PL_OK;
 }
-static PlStatus outer_cpu(const PlkCall *call) {
+PL_HOST_KERNEL(pl_host_outer) {
   PlWindow x;
   pl_window_of(&x, call->in[0]);
   pl_window_insert(&x, 1);
@@ -212,4 +212,4 @@ PL_OP(outer, .doc = "All products of two vectors: z[i,j] = x[i] y[j]. Promotes."
                  "-->  {6., 8.}}  -- f32[2,2] cpu",
       .formula = "dx = dz y; dy = x dz", .nin = 2, .nout = 1, .args = {"x", "y"}, .cls = PL_HEAVY, .batch = pl_batch_outer,
       .flags = PL_F_POLY, .promote = PL_PROMOTE_ALL, .kcode = PLK_EW_MUL, .infer = outer_infer, .grad = outer_grad,
-      PL_KERNEL_EITHER(outer_cpu));
+      PL_KERNEL_EITHER(pl_host_outer));

@@ -174,17 +174,17 @@ static PlStatus run(const PlkCall *call, PlKernel kernel, const Conv *v, unsigne
   return kernel(&k);
 }
 
-static PlStatus conv_cpu(const PlkCall *call) {
+PL_HOST_KERNEL(pl_host_conv) {
   Conv v;
   PL_TRY(read_conv(call->name, call->attrs, call->in[1]->ndim - 2, &v));
   return run(call, either_conv, &v, 1 | 1 << 4);
 }
-static PlStatus bwd_input_cpu(const PlkCall *call) {
+PL_HOST_KERNEL(pl_host_conv_bwd_input) {
   Conv v;
   PL_TRY(read_conv(call->name, call->attrs, call->in[1]->ndim - 2, &v));
   return run(call, either_conv_bwd_input, &v, 1 | 1 << 4);
 }
-static PlStatus bwd_weight_cpu(const PlkCall *call) {
+PL_HOST_KERNEL(pl_host_conv_bwd_weight) {
   Conv v;
   PL_TRY(read_conv(call->name, call->attrs, call->out[0]->ndim - 2, &v));
   return run(call, either_conv_bwd_weight, &v, 3);
@@ -201,7 +201,7 @@ static PlStatus add_bias(const PlArray *bias, PlArray *y, int nd) {
   PlkCall k = {.name = "add", .code = PLK_EW_ADD, .nin = 2, .nout = 1, .in = in, .out = out, .attrs = &none};
   return either_elementwise(&k);
 }
-static PlStatus transposed_cpu(const PlkCall *call) {
+PL_HOST_KERNEL(pl_host_conv_transpose) {
   Conv v;
   int nd = call->in[1]->ndim - 2;
   PL_TRY(read_transposed(call->name, call->attrs, nd, &v));
@@ -353,7 +353,7 @@ static double bwd_weight_flops(const PlInfer *c) { return bwd_flops(c, true); }
 #define CORE(NAME, SHORT, B, DOC)                                                                                                 \
   PL_OP(conv_##NAME, .doc = DOC, .nin = 2, .nout = 1, .nattr = 5, .args = {"dy", B}, .attrs = {CONV_ATTRS, A_SHAPE_REQ("sizes")}, \
         .cls = PL_HEAVY, .flags = PL_F_INTERNAL | PL_F_CONTIGUOUS, .batch = pl_batch_conv_##SHORT, .infer = NAME##_infer,         \
-        .grad = NAME##_grad, .flops = NAME##_flops, PL_KERNEL_EITHER(NAME##_cpu));
+        .grad = NAME##_grad, .flops = NAME##_flops, PL_KERNEL_EITHER(pl_host_conv_##NAME));
 CORE(bwd_input, input, "w", "The gradient of a convolution with respect to its input.")
 CORE(bwd_weight, weight, "x", "The gradient of a convolution with respect to its weight.")
 
@@ -366,7 +366,7 @@ CORE(bwd_weight, weight, "x", "The gradient of a convolution with respect to its
         .example = EXAMPLE, .formula = "y[n,o,t] = b[o] + sum_{c,k} x[n, c, t stride - padding + k dilation] w[o,c,k]", .nin = 3,          \
         .batch = pl_batch_conv, .nopt = 1, .nout = 1, .nattr = 4, .args = {"x", "weight", "bias"}, .attrs = {CONV_ATTRS}, .cls = PL_HEAVY, \
         .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD, .infer = conv##ND##d_infer, .grad = conv_grad, .flops = conv_flops,                      \
-        PL_KERNEL_EITHER(conv_cpu));
+        PL_KERNEL_EITHER(pl_host_conv));
 CONV(1, "L", "k", "L'",
      "print(T.conv1d(T.tensor { { { 1, 2, 3, 4 } } }, T.tensor { { { 1, 1 } } }))  --> {{{3., 5., 7.}}}  -- f32[1,1,3] cpu")
 CONV(2, "H,W", "kh,kw", "H',W'",
@@ -387,7 +387,7 @@ CONV(3, "D,H,W", "kd,kh,kw", "D',H',W'",
         .batch = pl_batch_conv, .nopt = 1, .nout = 1, .nattr = 5, .args = {"x", "weight", "bias"},                                    \
         .attrs = {A_INTS("stride", 1), A_INTS("padding", 0), A_INTS("output_padding", 0), A_INT("groups", 1), A_INTS("dilation", 1)}, \
         .cls = PL_HEAVY, .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD, .infer = conv_transpose##ND##d_infer, .grad = transposed_grad,     \
-        .flops = transposed_flops, PL_KERNEL_EITHER(transposed_cpu));
+        .flops = transposed_flops, PL_KERNEL_EITHER(pl_host_conv_transpose));
 TRANSPOSED(1, "L", "k", "L'",
            "print(T.conv_transpose1d(T.tensor { { { 1, 2 } } }, T.tensor { { { 1, 10 } } }, { stride = 2 }))\n"
            "--> {{{ 1., 10.,  2., 20.}}}  -- f32[1,1,4] cpu")

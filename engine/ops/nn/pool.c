@@ -412,7 +412,7 @@ BWD(adaptive_avg_pool_bwd, 1, 2, adaptive_bwd_infer, adaptive_avg_bwd_grad, adap
 #define ASKED A_BOOL("return_indices", 0), A_BASE
 #define POOLS(ND, IN, OUT, MAX, AVG, ADAPTIVE_MAX, ADAPTIVE_AVG)                                                                           \
   static PlStatus max##ND##_infer(PlInfer *c) { return max_infer(c, ND); }                                                                 \
-  static PlStatus max##ND##_cpu(const PlkCall *call) { return max_run(call, ND); }                                                         \
+  PL_HOST_KERNEL(pl_host_max_pool##ND##d) { return max_run(call, ND); }                                                                    \
   static PlStatus max##ND##_grad(PlMaker *g) { return max_grad(g, ND); }                                                                   \
   PL_OP(max_pool##ND##d, .autocast = ND == 3 ? PL_CAST_F32 : PL_CAST_NONE,                                                                 \
         .doc = "Largest values of windows over x[N,C," IN "] (or without N); with return_indices also their places "                       \
@@ -420,9 +420,9 @@ BWD(adaptive_avg_pool_bwd, 1, 2, adaptive_bwd_infer, adaptive_avg_bwd_grad, adap
                "all behind: {top, left, bottom, right}.",                                                                                  \
         .example = MAX, .nin = 1, .nout = 3, .nvisible = 2, .nattr = 7, .args = {"x"}, .attrs = {MAX_ATTRS, ASKED},                        \
         .batch = pl_batch_samples, .cls = PL_OPAQUE, .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD, .infer = max##ND##_infer,                   \
-        .grad = max##ND##_grad, .flops = pool_flops, .kernel = {[PL_CPU] = max##ND##_cpu});                                                \
+        .grad = max##ND##_grad, .flops = pool_flops, PL_KERNEL_OWN(pl_host_max_pool##ND##d));                                              \
   static PlStatus avg##ND##_infer(PlInfer *c) { return avg_infer(c, ND); }                                                                 \
-  static PlStatus avg##ND##_cpu(const PlkCall *call) { return avg_call(call, ND, plk_cpu_avg_pool); }                                      \
+  PL_HOST_KERNEL(pl_host_avg_pool##ND##d) { return avg_call(call, ND, plk_cpu_avg_pool); }                                                 \
   static PlStatus avg##ND##_grad(PlMaker *g) { return avg_grad(g, ND); }                                                                   \
   PL_OP(avg_pool##ND##d, .autocast = ND == 3 ? PL_CAST_F32 : PL_CAST_NONE,                                                                 \
         .doc = "Means of windows over x[N,C," IN "] (or without N). stride is kernel_size unless given; padding "                          \
@@ -430,10 +430,10 @@ BWD(adaptive_avg_pool_bwd, 1, 2, adaptive_bwd_infer, adaptive_avg_bwd_grad, adap
                "{top, left, bottom, right}.",                                                                                              \
         .example = AVG, .nin = 1, .nout = 1, .nattr = 7, .args = {"x"}, .attrs = {AVG_ATTRS}, .cls = PL_OPAQUE, .batch = pl_batch_samples, \
         .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD, .infer = avg##ND##_infer, .grad = avg##ND##_grad, .flops = pool_flops,                   \
-        .kernel = {[PL_CPU] = avg##ND##_cpu});                                                                                             \
+        PL_KERNEL_OWN(pl_host_avg_pool##ND##d));                                                                                           \
   static PlStatus adaptive##ND##_infer(PlInfer *c) { return adaptive_infer(c, ND); }                                                       \
   static PlStatus adaptive_planes##ND(const PlkCall *call) { return planes(call, ND, plk_cpu_adaptive_max_pool); }                         \
-  static PlStatus adaptive_max##ND##_cpu(const PlkCall *call) { return run_max(call, adaptive_planes##ND, pl_attr_i(call->attrs, 2)); }    \
+  PL_HOST_KERNEL(pl_host_adaptive_max_pool##ND##d) { return run_max(call, adaptive_planes##ND, pl_attr_i(call->attrs, 2)); }               \
   static PlStatus adaptive_max##ND##_grad(PlMaker *g) {                                                                                    \
     const PlVal in[2] = {g->dy[0], g->y[PLACES]};                                                                                          \
     if (g->dy[0] != PL_NONE) g->dx[0] = adaptive_emit(g, &pl_op_adaptive_max_pool_bwd, 2, in, ND);                                         \
@@ -445,8 +445,8 @@ BWD(adaptive_avg_pool_bwd, 1, 2, adaptive_bwd_infer, adaptive_avg_bwd_grad, adap
         .example = ADAPTIVE_MAX, .nin = 1, .nout = 3, .nvisible = 2, .nattr = 3, .args = {"x"},                                            \
         .attrs = {A_INTS_REQ("output_size"), ASKED}, .batch = pl_batch_samples, .cls = PL_OPAQUE,                                          \
         .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD, .infer = adaptive##ND##_infer, .grad = adaptive_max##ND##_grad,                          \
-        .kernel = {[PL_CPU] = adaptive_max##ND##_cpu});                                                                                    \
-  static PlStatus adaptive_avg##ND##_cpu(const PlkCall *call) { return planes(call, ND, plk_cpu_adaptive_avg_pool); }                      \
+        PL_KERNEL_OWN(pl_host_adaptive_max_pool##ND##d));                                                                                  \
+  PL_HOST_KERNEL(pl_host_adaptive_avg_pool##ND##d) { return planes(call, ND, plk_cpu_adaptive_avg_pool); }                                 \
   static PlStatus adaptive_avg##ND##_grad(PlMaker *g) {                                                                                    \
     g->dx[0] = adaptive_emit(g, &pl_op_adaptive_avg_pool_bwd, 1, &g->dy[0], ND);                                                           \
     return g->status;                                                                                                                      \
@@ -455,7 +455,7 @@ BWD(adaptive_avg_pool_bwd, 1, 2, adaptive_bwd_infer, adaptive_avg_bwd_grad, adap
         .doc = "x[N,C," IN "] (or without N) cut into output_size windows of nearly equal size: their means.", .example = ADAPTIVE_AVG,    \
         .formula = "the mean of x[floor(t in / out) ... ceil((t + 1) in / out) - 1]", .nin = 1, .nout = 1, .nattr = 1, .args = {"x"},      \
         .attrs = {A_INTS_REQ("output_size")}, .cls = PL_OPAQUE, .batch = pl_batch_samples, .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD,       \
-        .infer = adaptive##ND##_infer, .grad = adaptive_avg##ND##_grad, .kernel = {[PL_CPU] = adaptive_avg##ND##_cpu});
+        .infer = adaptive##ND##_infer, .grad = adaptive_avg##ND##_grad, PL_KERNEL_OWN(pl_host_adaptive_avg_pool##ND##d));
 POOLS(1, "L", "L'", "print((T.max_pool1d(T.tensor { { 1, 3, 2, 4 } }, 2)))  --> {{3., 4.}}  -- f32[1,2] cpu",
       "print(T.avg_pool1d(T.tensor { { 1, 3, 2, 4 } }, 2))  --> {{2., 3.}}  -- f32[1,2] cpu",
       "print((T.adaptive_max_pool1d(T.tensor { { 1, 3, 2, 4, 0 } }, 2)))  --> {{3., 4.}}  -- f32[1,2] cpu",

@@ -176,7 +176,7 @@ PL_OP(lstm_layer, .autocast = PL_CAST_F32,
       .formula = "i, f, g, o = s, s, tanh, s of x wx^T + h w^T + b; c = f c + i g; h = o tanh(c)", .nin = L_NIN, .nout = 3, .nvisible = 2,
       .nattr = 1, .args = {"x", "h0", "c0", "wx", "w", "b"}, .attrs = {ATTRS}, .cls = PL_HEAVY, .batch = layer_batch,
       .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD | PL_F_POLY, .infer = layer_infer, .grad = layer_grad, .flops = layer_flops,
-      .kernel = {[PL_CPU] = plk_cpu_lstm_layer});
+      PL_KERNEL_OWN(plk_cpu_lstm_layer));
 
 /* ---- the gradient -------------------------------------------------------------------------------------------------- */
 

@@ -117,7 +117,7 @@ static PlStatus pair0_grad(PlMaker *g) { return give(g, 0, 2); }
 #define PAIR(NAME, KERNEL, CODE, DIM, DOC, EXAMPLE)                                                                                        \
   PL_OP(NAME, .doc = DOC, .example = EXAMPLE, .formula = "dx = dy at the indices, else 0", .nin = 1, .nout = 2, .nattr = 3, .args = {"x"}, \
         .attrs = {DIM, A_BOOL("keepdim", 0), A_BASE}, .cls = PL_REDUCTION, .batch = pl_batch_dims, .flags = PL_F_CONTIGUOUS,               \
-        .kcode = CODE, .infer = pair0_infer, .grad = pair0_grad, .rows = {PL_ROWS_DIM, 0, "f:cc", NULL}, .kernel = {[PL_CPU] = KERNEL});
+        .kcode = CODE, .infer = pair0_infer, .grad = pair0_grad, .rows = {PL_ROWS_DIM, 0, "f:cc", NULL}, PL_KERNEL_OWN(KERNEL));
 PAIR(max_dim, plk_cpu_max_dim, 0, A_DIM_REQ("dim"),
      "The largest value along dim and its index (the first among equals; NaN before all): values, indices. x:max(dim).",
      "print(T.max_dim(T.tensor { { 1, 5 }, { 7, 2 } }, 2))  --> {5., 7.}  -- f32[2] cpu\t{2, 1}  -- i64[2] cpu")

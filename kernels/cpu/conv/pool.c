@@ -156,14 +156,15 @@ static PlStatus max_body(void *ctx, int64_t begin, int64_t end) {
   return PL_OK;
 }
 
+PLK_ISA_DECLARE(const PlkRowSums, plk_row_sums);
 static void means(const PlkPool *p, int64_t begin, int64_t end) {
-  const PlkReduceLoops *l = plk_reduce_loops();
+  const PlkRowSums *l = &PLK_ISA_PICK(plk_row_sums);
   const double size = (double)p->insize;
   double sum[64];
   for (int64_t at = begin; at < end; at += 64) {
     const int64_t n = plk_min64(end - at, 64);
     const void *src = plane_at(p, p->x, at * p->insize);
-    l->plain[p->dtype][PLK_CORE_SUM][PLK_ROWS](src, p->insize, p->insize, n, sum);
+    (p->dtype == PL_F32 ? l->f32 : l->f64)(src, p->insize, p->insize, n, sum);
     for (int64_t i = 0; i < n; i++)
       if (p->dtype == PL_F32) ((float *)p->y)[at + i] = (float)(sum[i] / size);
       else ((double *)p->y)[at + i] = sum[i] / size;

@@ -2,6 +2,7 @@
  * OpenBLAS behind dlsym, opened on first use like oneDNN. It always runs on the calling
  * thread: its own teams would make the bits depend on their size. */
 #include "kernels/cpu/gemm/gemm.h"
+#include "kernels/cpu/library.h"
 
 #ifndef PLK_HAVE_OPENBLAS
 
@@ -34,7 +35,7 @@ static void open_library(void) {
 #endif
       "libopenblas.so.0", NULL};
   void *h = NULL;
-  for (int i = 0; names[i] && !h; i++) h = dlopen(names[i], RTLD_LAZY | RTLD_LOCAL);
+  for (int i = 0; names[i] && !h; i++) h = plk_library_open(names[i]);
   if (!h) return;
   *(void **)&blas.sgemm = dlsym(h, "cblas_sgemm");
   *(void **)&blas.dgemm = dlsym(h, "cblas_dgemm");

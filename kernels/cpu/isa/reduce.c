@@ -104,3 +104,5 @@ const PlkReduceLoops PLK_ISA_NAME(plk_reduce_table) = {
     .colpart_f64 = colpart_f64,
     .plain = {[PL_F32] = TYPE(f32), [PL_F64] = TYPE(f64), [PL_F16] = TYPE(f16), [PL_BF16] = TYPE(bf16)},
 };
+extern const PlkRowSums PLK_ISA_NAME(plk_row_sums);
+const PlkRowSums PLK_ISA_NAME(plk_row_sums) = {sum_rows_f32, sum_rows_f64};

@@ -66,6 +66,17 @@ PLK_DECLARE_ISA(generic)
 extern const PlkLoop plk_ew_rare[][2];
 _Static_assert(PL_F32 == 0 && PL_F64 == 1 && PL_BF16 == 3 && PL_I8 == 4 && PL_BOOL == 9, "table order");
 
+/* The levels that were compiled; NULL: not that one. */
+typedef struct PlkIsaLevels PlkIsaLevels;
+struct PlkIsaLevels {
+  const PlkIsa *generic, *v2, *v3, *v4;
+};
+/* Those that runtime.c picks from: all loops (levels.c). A program of one model defines it as one of these, so that the linker
+ * need not take loops for dtypes that the model does not have (levels_floats.c, levels_plain.c; engine/deploy/emit.c). */
+extern const PlkIsaLevels *const plk_isa_chosen;
+extern const PlkIsaLevels plk_isa_floats; /* f32 and f64 */
+extern const PlkIsaLevels plk_isa_plain;  /* integers and bool too */
+
 /* The level in use. */
 const PlkIsa *plk_isa_tables(void);
 

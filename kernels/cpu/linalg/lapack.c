@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Finds LAPACK: OpenBLAS carries it under its Fortran names, any other liblapack does too. Nothing is linked. */
 #include "kernels/cpu/linalg/lapack.h"
+#include "kernels/cpu/library.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -38,7 +39,7 @@ static void open_library(void) {
 #endif
       "libopenblas.so.0", "liblapack.so.3", NULL};
   for (int i = 0; names[i] && !lapack.ready; i++) {
-    void *lib = dlopen(names[i], RTLD_LAZY | RTLD_LOCAL);
+    void *lib = plk_library_open(names[i]);
     if (!lib) continue;
     lapack.ready = find_all(lib, 's', &lapack.f32) && find_all(lib, 'd', &lapack.f64);
     if (!lapack.ready) {

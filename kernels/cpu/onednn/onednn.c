@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Opens oneDNN on first use, runs its primitives, and its plain matrix product. Convolutions: onednn_conv.c. */
 #include "kernels/cpu/gemm/gemm.h"
+#include "kernels/cpu/library.h"
 #include "kernels/cpu/onednn/onednn_lib.h"
 
 const char *plk_library(int i, bool *found) {
@@ -39,7 +40,7 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 const PlkDnnl *plk_dnnl(void) { return &lib; }
 
 static void open_library(void) {
-  void *h = dlopen("libdnnl.so." STR(DNNL_VERSION_MAJOR), RTLD_LAZY | RTLD_LOCAL);
+  void *h = plk_library_open("libdnnl.so." STR(DNNL_VERSION_MAJOR));
   if (!h) return;
   bool all = true;
 #define X(f)    all = (*(void **)&lib.f = dlsym(h, "dnnl_" #f)) != NULL && all;

@@ -175,6 +175,15 @@ writers[".graph"] = function(from, kind, to, options)
     show.printable(to))
 end
 
+--- An ONNX file as a saved graph. → a text; or nil, message
+function M.graph(from, to, options)
+  local kind, message = recognize.kind(from)
+  if not kind then return nil, message end
+  local ok, result, why = pcall(writers[".graph"], from, kind, to, options)
+  if not ok then return nil, (tostring(result):gsub("^[^:]*:%d+: ", "")) end
+  return result, why
+end
+
 --- What is wrong with the name of B and the options; nil if nothing is.
 function M.problem(to, options)
   local ending = to:match "%.%w+$"

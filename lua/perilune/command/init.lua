@@ -145,6 +145,21 @@ function commands.convert(...)
   return convert.run(rest[1], rest[2], flags)
 end
 
+function commands.build(...)
+  local args = { ... }
+  for i, arg in ipairs(args) do
+    if arg == "-o" then args[i] = "--output" end
+  end
+  local flags, rest = parse({ output = "text", name = "text", static = true, size = "list" }, table.unpack(args))
+  if not flags then return usage("build", rest) end
+  if #rest ~= 1 then return usage("build", "one model is wanted, got " .. #rest) end
+  if not flags.output then return usage("build", "-o says what is made") end
+  local build = require "perilune.command.build"
+  local problem = build.problem(flags.output, flags)
+  if problem then return usage("build", problem) end
+  return build.run(rest[1], flags.output, flags)
+end
+
 function commands.doctest(...)
   local flags, rest = parse({ verbose = true }, ...)
   if not flags then return usage("doctest", rest) end

@@ -46,6 +46,17 @@ dimensions or more and rows of whole blocks. From GGUF to GGUF all others keep t
 tensors of floats become. Metadata goes along where B has room for it; nested values of PyTorch stay nested in
 safetensors, elsewhere names are joined by dots. B is replaced only when all is written. Exit status 1 if a file
 cannot be read or written.]] },
+  { "build", "build MODEL -o OUT [--static] [--name NAME] [--size NAME=N]",
+    "a program or library that runs one model, without Lua",
+    [[MODEL is a saved graph (T.save_graph) or an ONNX file. OUT ends in .so, a shared library, or .a, a static one, with
+a header beside it; else it is a program, which reads the bytes of inputs from files and writes those of outputs
+(OUT --info lists them, OUT --time N measures). The plan is compiled in, weights are in the file, and of the kernels it
+has those that the plan names. Results have the bits of T.jit. A C compiler is needed: cc, or what CC names.
+  --static    no other library: a program is linked statically, and kernels never open oneDNN or OpenBLAS; then
+              the bits are those of T.jit where PERILUNE_LIBRARIES=none is set
+  --name NAME of the functions, NAME_open, NAME_run ...: by default OUT's
+  --size NAME=N    as perilune convert has it
+Exit status 1 if the model cannot be read or what is made cannot be linked.]] },
   { "generate", "generate [OPTIONS] MODEL PROMPT", "a model goes on with a text",
     [[MODEL is a folder of transformers (config.json, weights, tokenizer) or a GGUF file. PROMPT - is standard input.
 Writes what comes behind the prompt, as it comes: the best token each time, or drawn ones with one of --temperature,

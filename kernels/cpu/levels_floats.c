@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: MIT
+ * Loops of f32 and f64 alone: see kernels/cpu/isa/table.h. A loop that is not there is an error of the op that asks for it; halves
+ * are widened. */
+#define PLK_NO_TANGENTS
+#define PLK_NO_INTEGERS
+#define PLK_F16(v)      no_loops
+#define PLK_BF16(v)     no_loops
+#define PLK_INTEGERS(v) no_integers
+#define PLK_TANGENTS(v) no_tangents
+#define PLK_LEVELS      const PlkIsaLevels plk_isa_floats
+#include "kernels/cpu/isa_levels.h"

@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: MIT
+ * The one place where kernels open a library of others. */
+#ifndef PL_KERNELS_CPU_LIBRARY_H
+#define PL_KERNELS_CPU_LIBRARY_H
+
+/* dlopen, for this process only; NULL where there is none of that name, or the environment says PERILUNE_LIBRARIES=none: then
+ * all is computed by our own code, with the bits that a program has which is built without libraries. */
+void *plk_library_open(const char *name);
+
+#endif
