@@ -77,7 +77,7 @@ static int tell(lua_State *L) {
   return 1;
 }
 
-/* deploy_program(path[, prefix, source path, weights path]) → {inputs= outputs= arena=}; or nil, message. The saved graph at path
+/* deploy_program(path[, prefix, source path, weights path]) → {inputs= outputs= arena=}; or nil, message, "io", "format" or "unsupported". The saved graph at path
  * as a program; written as C source and weights if their paths are given. */
 static int deploy_program(lua_State *L) {
   const char *path = luaL_checkstring(L, 1), *prefix = luaL_optstring(L, 2, NULL);
@@ -90,7 +90,8 @@ static int deploy_program(lua_State *L) {
     if (s == PL_ERR_INTERRUPT) return l_fail(L, s);
     lua_pushnil(L);
     lua_pushstring(L, pl_message());
-    return 2;
+    lua_pushstring(L, s == PL_ERR_IO ? "io" : s == PL_ERR_FORMAT ? "format" : "unsupported");
+    return 3;
   }
   lua_pushcfunction(L, tell);
   lua_pushlightuserdata(L, &m);

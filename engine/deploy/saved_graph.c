@@ -26,7 +26,7 @@ typedef struct Reader {
   int64_t nnodes, cap_nodes;
   PlGVal *outputs;
   const char **names;
-  int64_t noutputs, cap_outputs;
+  int64_t noutputs, cap_outputs, nlist; /* nlist: of the outputs those without a name */
   char pair[16], replaces[16];
   uint8_t device;
   bool paired;
@@ -136,7 +136,7 @@ static PlStatus read_input(Reader *r, PlText line) {
   if (!pl_field_shape(pl_field_is(f[3], "-") ? (PlText){"", 0} : f[3], ',', &ndim, shape)) BAD(AT_LINE("its sizes"));
   const char *name = pl_field_name(r->f, f[1], &bad);
   if (!name) return no_memory();
-  if (bad) BAD(AT_LINE("its name has a zero byte"));
+  if (bad) BAD(AT_LINE("its name has a zero byte or a blank"));
   for (PlGVal k = 0; k < r->f->nvals; k++)
     if (r->f->vals[k].kind == PL_FV_INPUT && strcmp(r->f->vals[k].name, name) == 0)
       BAD(AT_LINE("there is an input named '%s' already"), name);
@@ -255,6 +255,7 @@ static PlStatus keep_results(Reader *r, const PlOp *op, PlText text, PlTensor **
     const PlText number = {one.s, colon ? (size_t)(colon - one.s) : one.n};
     const PlText type = colon ? (PlText){colon + 1, one.n - number.n - 1} : (PlText){NULL, 0};
     if (n == nout) s = pl_file_bad(r->path, AT_LINE("%s has %d outputs, the line names more"), op->name, nout);
+    if (s == PL_OK && colon && type.n == 0) s = pl_file_bad(r->path, AT_LINE("the type of an output"));
     if (s == PL_OK) s = check_type(r, op, out[n], type);
     if (s != PL_OK) break;
     PlTensor *t = out[n];
@@ -307,7 +308,7 @@ static PlStatus read_node(Reader *r, PlText line) {
   PL_TRY(read_attrs(r, op, attrs, &a));
   const char *name = pl_field_name(r->f, f[0], &bad);
   if (!name) return no_memory();
-  if (bad) BAD(AT_LINE("its name has a zero byte"));
+  if (bad) BAD(AT_LINE("its name has a zero byte or a blank"));
   size_t most = 1;
   for (size_t i = 0; i < f[4].n; i++) most += f[4].s[i] == ',';
   PlTensor **in = malloc((most + 1) * sizeof *in);
@@ -340,11 +341,11 @@ static PlStatus read_output(Reader *r, PlText line) {
   if (!fields(line, 2, false, f)) BAD(AT_LINE("an output line"));
   PL_TRY(find_value(r, f[0], &t));
   const PlText key = {f[1].s + 1, f[1].n - 1};
-  if (f[1].s[0] == '#' && (!pl_field_integer(key, 1, INT32_MAX, &k) || k != r->noutputs + 1)) BAD(AT_LINE("an output out of order"));
+  if (f[1].s[0] == '#' && (!pl_field_integer(key, 1, INT32_MAX, &k) || k != ++r->nlist)) BAD(AT_LINE("an output out of order"));
   if (f[1].s[0] != '#' && f[1].s[0] != '=') BAD(AT_LINE("an output line"));
   const char *name = pl_field_name(r->f, key, &bad);
   if (!name) return no_memory();
-  if (bad) BAD(AT_LINE("its name has a zero byte"));
+  if (bad) BAD(AT_LINE("its name has a zero byte or a blank"));
   for (int64_t o = 0; o < r->noutputs; o++)
     if (strcmp(r->names[o], name) == 0) BAD(AT_LINE("output %s is named twice"), name);
   PL_TRY(pl_sym_value_of(r->f, t, &v));
@@ -473,7 +474,7 @@ static PlStatus read_metadata(Reader *r, char **text, size_t *n) {
       PL_TRY(pl_graph_new(&pool));
       const char *plain = pl_field_name(pool, (PlText){value, nvalue}, &bad);
       *n = plain ? strlen(plain) : 0;
-      *text = plain && !bad ? strdup(plain) : NULL;
+      *text = plain ? strdup(plain) : NULL; /* of lines with blanks; what is behind a zero byte is cut off */
       pl_graph_release(pool);
       if (!*text) return no_memory();
     }

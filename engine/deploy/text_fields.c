@@ -44,7 +44,8 @@ bool pl_field_number(PlText t, bool *is_int, int64_t *i, double *f) {
   else {
     for (size_t k = 0; k < t.n; k++)
       if (!strchr("0123456789.eE+-", t.s[k]) || !t.s[k]) return false;
-    if (t.n == 0 || !pl_number_parse(t.s, t.n, &d)) return false;
+    const size_t digit = t.n > 0 && t.s[0] == '-';
+    if (t.n == digit || t.s[digit] < '0' || t.s[digit] > '9' || !pl_number_parse(t.s, t.n, &d)) return false;
     *f = d.f;
   }
   return true;
@@ -83,7 +84,7 @@ const char *pl_field_name(PlGraph *f, PlText t, bool *bad) {
     if (c == '%' && i + 2 < t.n && hex(t.s[i + 1]) >= 0 && hex(t.s[i + 2]) >= 0) {
       c = (char)(16 * hex(t.s[i + 1]) + hex(t.s[i + 2]));
       i += 2;
-    }
+    } else *bad |= c == ' ' || (c >= '\t' && c <= '\r'); /* blanks are written as %XX */
     *bad |= c == '\0';
     *at++ = c;
   }
@@ -94,6 +95,14 @@ const char *pl_field_name(PlGraph *f, PlText t, bool *bad) {
 /* ---- attributes: as file.lua writes them, dimensions and indices from 1 ------------------------------------------ */
 
 static bool is_list(PlAttrType t) { return t == PL_A_DIMS || t == PL_A_INTS || t == PL_A_SHAPE || t == PL_A_FLOATS; }
+
+/* A whole number, which may be written as 2.0. */
+static bool whole(bool is_int, double f, int64_t *i) {
+  if (is_int) return true;
+  if (!(f >= -0x1p63 && f < 0x1p63) || f != floor(f)) return false;
+  *i = (int64_t)f;
+  return true;
+}
 
 static bool from_one(int64_t *v) {
   if (*v == 0) return false;
@@ -116,7 +125,7 @@ static bool read_list(const PlAttrDef *d, PlAttrs *a, int k, PlText value, const
     double f;
     if (n == PL_ATTR_POOL / 2 || !pl_field_number(one, &is_int, &i, &f)) return false;
     if (d->type == PL_A_FLOATS) memcpy(&i, &f, sizeof i);
-    else if (!is_int || (d->type == PL_A_DIMS && !from_one(&i))) return false;
+    else if (!whole(is_int, f, &i) || (d->type == PL_A_DIMS && !from_one(&i))) return false;
     list[n++] = i;
   }
   a->isint = (uint16_t)(a->isint & ~(1u << k));
@@ -153,11 +162,11 @@ bool pl_field_attr(const PlOp *op, PlAttrs *a, int k, PlText value, const char *
   case PL_A_NEWDIM:
   case PL_A_INDEX:
     *why = "an integer, from 1 or from -1";
-    if (!number || !is_int || !from_one(&i)) return false;
+    if (!number || !whole(is_int, f, &i) || !from_one(&i)) return false;
     break;
   case PL_A_BASE:
     *why = "0 or 1";
-    if (!number || !is_int || (i != 0 && i != 1)) return false;
+    if (!number || !whole(is_int, f, &i) || (i != 0 && i != 1)) return false;
     break;
   case PL_A_FLOAT:
     *why = "a number";
@@ -185,7 +194,7 @@ bool pl_field_attr(const PlOp *op, PlAttrs *a, int k, PlText value, const char *
   case PL_A_ENUM: *why = d->choices; return quoted && read_word(d, a, k, word);
   default:
     *why = "an integer";
-    if (!number || !is_int) return false;
+    if (!number || !whole(is_int, f, &i)) return false;
   }
   pl_attrs_int(a, k, i);
   return true;

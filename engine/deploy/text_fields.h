@@ -20,7 +20,8 @@ bool pl_field_number(PlText t, bool *is_int, int64_t *i, double *f);
 bool pl_field_dtype(PlText t, PlDtype *out);
 /* "3,4", or as `sep` says; at most PL_MAX_DIM sizes; "" is none. */
 bool pl_field_shape(PlText t, char sep, int *ndim, int64_t *shape);
-/* A copy in the graph's pool, %XX decoded, ended by a zero byte; NULL: out of memory. *bad: it holds a zero byte. */
+/* A copy in the graph's pool, %XX decoded, ended by a zero byte; NULL: out of memory. *bad: it holds a zero
+ * byte, or a blank as it is. */
 const char *pl_field_name(PlGraph *f, PlText t, bool *bad);
 /* Sets one attribute from what stands behind its "name=". false: it is none that the attribute takes, and *why says so. */
 bool pl_field_attr(const PlOp *op, PlAttrs *a, int k, PlText value, const char **why);

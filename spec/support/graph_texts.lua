@@ -66,10 +66,11 @@ local function writes()
 end
 
 local function saved(path, g)
+  os.remove(path) -- a save that replaces a text keeps that one's checksum
   assert(T.save_graph(path, g))
   local text = mutate.read(path)
   local tensors, meta = T.load(path .. ".safetensors")
-  return text, tensors, meta["perilune.graph"]
+  return text, tensors, meta["perilune.graph"], mutate.read(path .. ".safetensors")
 end
 
 --- → a list of texts, and by text {tensors=, pair=}. Each comes twice: as it is saved, and without the types of
@@ -81,12 +82,12 @@ function M.make()
   for k = 1, #makers + 1 do
     local g = makers[k] and T.graph() or writes()
     if makers[k] then makers[k](g) end
-    local text, tensors, pair = saved(path, g)
+    local text, tensors, pair, file = saved(path, g)
     local good = "perilune graph 1\npair " .. pair .. "\n"
     assert(text:sub(1, #good) == good)
     texts[2 * k - 1] = text
     texts[2 * k] = text:gsub(":%w+%[[%dx]*%]", ""):gsub(":none", "")
-    by_text[2 * k - 1] = { tensors = tensors, pair = pair }
+    by_text[2 * k - 1] = { tensors = tensors, pair = pair, file = file }
     by_text[2 * k] = by_text[2 * k - 1]
   end
   os.remove(path)
@@ -116,6 +117,12 @@ function M.try(text, with)
     g:plan():run(feed)
   end)
   return true
+end
+
+--- Does the reader of Lua take it?
+function M.taken(text, with)
+  local g, problem = io_.build(text, with.tensors, with.pair)
+  return g ~= nil, problem
 end
 
 return M

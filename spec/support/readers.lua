@@ -535,6 +535,34 @@ do
       return is_graph, problem, "format"
     end }
 
+  -- The reader of libperilune, in C: what it takes Lua's takes, and the other way round. Then it is planned.
+  local folder
+  reader { name = "graphs, in C", good = good, room = 1 << 24, slow = true,
+    damage = function(seed, k)
+      local lines = { texts[k], texts[k], texts[seed // 7 % #texts + 1] }
+      return named(mutate.damage_text(lines, seed), k)
+    end,
+    load = function(path)
+      local text, k = mutate.read(path):match "^(.*)\n#(%d+)$"
+      if not folder then
+        folder = path .. "-c"
+        for i, with in ipairs(by_text) do write(("%s%d.safetensors"):format(folder, i), with.file) end
+      end
+      local own = folder .. k
+      write(own, text)
+      local program, message, code = T.core.deploy_program(own)
+      os.remove(own)
+      local read = program ~= nil or code == "unsupported"
+      local taken, problem = graphs.taken(text, by_text[tonumber(k)])
+      if read ~= taken then
+        error(("one takes it, one does not: C's %s, Lua's %s"):format(read and "reader" or message,
+          problem or "reader"), 0)
+      end
+      return read or nil, message, code
+    end,
+    after = function()
+      for i in ipairs(by_text) do os.remove(("%s%d.safetensors"):format(folder, i)) end
+    end }
   local path = os.tmpname()
   local g = T.graph()
   g:outputs { g:input("x", { 2, 3 }) * T.rand(2, 3) + T.rand(3) }

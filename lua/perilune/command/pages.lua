@@ -48,8 +48,8 @@ safetensors, elsewhere names are joined by dots. B is replaced only when all is 
 cannot be read or written.]] },
   { "build", "build MODEL -o OUT [--static] [--name NAME] [--size NAME=N]",
     "a program or library that runs one model, without Lua",
-    [[MODEL is a saved graph (T.save_graph) or an ONNX file. OUT ends in .so, a shared library, or .a, a static one, with
-a header beside it; else it is a program, which reads the bytes of inputs from files and writes those of outputs
+    [[MODEL is a saved graph (T.save_graph) or an ONNX file. OUT ends in .so, a shared library, or .a, a static one,
+with a header beside it; else it is a program, which reads the bytes of inputs from files and writes those of outputs
 (OUT --info lists them, OUT --time N measures). The plan is compiled in, weights are in the file, and of the kernels it
 has those that the plan names. Results have the bits of T.jit. A C compiler is needed: cc, or what CC names.
   --static    no other library: a program is linked statically, and kernels never open oneDNN or OpenBLAS; then

@@ -64,9 +64,10 @@ local function read_attr(s)
   local list = s:match("^{(.*)}$")
   if list then
     local out = {}
-    for x in list:gmatch("[^,]+") do
-      out[#out + 1] = read_number(x)
-      if out[#out] == nil then return nil end
+    for x in (list == "" and "" or list .. ","):gmatch("([^,]*),") do
+      local v = read_number(x)
+      if v == nil then return nil end
+      out[#out + 1] = v
     end
     return out
   end
@@ -78,6 +79,12 @@ end
 -- Names may hold anything; blanks and control characters are written as %XX.
 local function escape(s) return (s:gsub("[%%%s%c]", function(c) return ("%%%02X"):format(c:byte()) end)) end
 local function unescape(s) return (s:gsub("%%(%x%x)", function(h) return string.char(tonumber(h, 16)) end)) end
+-- A name without zero bytes, which the engine's names cannot have; else an error.
+local function read_name(s)
+  local name = unescape(s)
+  if name:find "\0" then error("its name has a zero byte", 0) end
+  return name
+end
 
 local function sizes(list)
   local out = {}
@@ -200,7 +207,7 @@ function readers.input(state, line)
   if not v then return problem end
   local list = read_shape(shape == "-" and "" or shape, ",")
   if not list then return "the sizes " .. shape end
-  state.values[v] = state.graph:input(unescape(name), list, { dtype = dtype, leaf = kind == "leaf" })
+  state.values[v] = state.graph:input(read_name(name), list, { dtype = dtype, leaf = kind == "leaf" })
 end
 
 function readers.number(state, line)
@@ -268,13 +275,14 @@ function readers.node(state, line)
   if not level then return "stage " .. stage end
   if not from then return "origin " .. origin .. " is no node before it" end
   for i, s in ipairs(list_of(outs)) do
-    local number, type_ = s:match("^(%d+):?(.*)$")
+    local number, type_ = s:match("^(%d+):(.+)$")
+    if not number then number, type_ = s:match("^%d+$"), "" end
     if not number or #numbers >= 65536 then return "its outputs" end
     local v, problem = new_value(state, number)
     if not v then return problem end
     numbers[i], said[i] = v, type_
   end
-  local made, node = core.graph_apply(state.graph.ir, op, inputs, attrs, level, unescape(name),
+  local made, node = core.graph_apply(state.graph.ir, op, inputs, attrs, level, read_name(name),
     state.nodes[from] or 0)
   if #made ~= #numbers then return ("%s has %d outputs, the line names %d"):format(op, #made, #numbers) end
   state.nodes[#state.nodes + 1] = node
@@ -327,7 +335,7 @@ function readers.region(state, line)
 end
 
 function readers.output(state, line)
-  local s, kind, key = line:match("^output (%d+) ([#=])(.*)$")
+  local s, kind, key = line:match("^output (%d+) ([#=])(%S*)$")
   local t = s and state.values[read_integer(s, 0, MOST) or -1]
   if not t then return "an output line" end
   local name
@@ -335,10 +343,10 @@ function readers.output(state, line)
     name = read_integer(key, 1)
     if name ~= #state.outputs + 1 then return ("output #%s does not follow #%d"):format(key, #state.outputs) end
   else
-    name = unescape(key)
+    name = read_name(key)
   end
-  if state.outputs[name] ~= nil then return "output " .. key .. " is named twice" end
-  state.outputs[name] = t
+  if state.output_names[tostring(name)] then return "output " .. key .. " is named twice" end
+  state.outputs[name], state.output_names[tostring(name)] = t, true
 end
 
 -- The checksum is that of the text when it was saved: a text edited since still goes with its tensors.
@@ -353,7 +361,8 @@ end
 --- The graph of a text, or nil and what is wrong with it. tensors: by the number of their value; pair: the checksum
 -- that came with them.
 function M.build(text, tensors, pair)
-  local state = { pair = pair, graph = T.graph(), tensors = tensors, values = {}, made = {}, outputs = {}, nodes = {} }
+  local state = { pair = pair, graph = T.graph(), tensors = tensors, values = {}, made = {}, outputs = {},
+    output_names = {}, nodes = {} }
   local number, done = 0, false
   for line, at in text:gmatch("([^\n]*)\n()") do
     number = number + 1
