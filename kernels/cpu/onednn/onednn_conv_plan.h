@@ -9,8 +9,7 @@
 
 struct PlkConvPlan {
   PlkConvKey key;
-  int users;                         /* borrowers, under plans_lock */
-  uint64_t tick;                     /* last borrow */
+  int slot;                          /* its place in the table */
   bool none;                         /* the library has no fast form: remembered, so it is asked once */
   dnnl_primitive_t conv, reorder[3]; /* reorder NULL: that tensor is used in place */
   dnnl_primitive_desc_t pd;          /* owns what `blocked` and `pad` point to */
