@@ -24,7 +24,7 @@ if(PL_DEVEL)
   install(FILES "${out}/include/perilune.h" DESTINATION "include/perilune")
   install(FILES "${PROJECT_SOURCE_DIR}/engine/perilune.h" DESTINATION "include/perilune/engine")
   # program.h and what it includes: for what perilune build writes
-  foreach(header base kernel pieces program)
+  foreach(header base kernel program)
     install(FILES "${PROJECT_SOURCE_DIR}/kernels/${header}.h" DESTINATION "include/perilune/kernels")
   endforeach()
   install(TARGETS perilune_engine perilune_kernels ARCHIVE DESTINATION "lib")

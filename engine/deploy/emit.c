@@ -185,13 +185,13 @@ static void put_values(const Emit *e) {
 
 static PlStatus put_steps(const Emit *e) {
   for (int32_t i = 0; i < e->k->nsteps; i++) {
-    const PlkStep *s = &e->k->steps[i];
+    const PlkCallStep *s = &e->k->steps[i];
     if (s->group) PL_TRY(put_group(e, i, s->group));
     else put_ints(e, "s", i, "", s->nin + s->nout, s->arg);
   }
-  fputs("static const PlkStep steps[] = {\n", e->out);
+  fputs("static const PlkCallStep steps[] = {\n", e->out);
   for (int32_t i = 0; i < e->k->nsteps; i++) {
-    const PlkStep *s = &e->k->steps[i];
+    const PlkCallStep *s = &e->k->steps[i];
     const int32_t node = pl_program_node(e->p, i);
     fputs("  {.name = ", e->out);
     put_string(e->out, s->name);

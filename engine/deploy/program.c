@@ -13,7 +13,7 @@ struct PlProgram {
   PlPlan *plan;
   PlFusion *fusion;
   PlkValue *vals;
-  PlkStep *steps;
+  PlkCallStep *steps;
   PlkPort *ports; /* inputs, then outputs */
   const void **weights;
   int64_t *weight_bytes;
@@ -124,21 +124,21 @@ static PlStatus make_steps(PlProgram *p) {
     if (d->flags & PL_FN_VIEW) continue;
     const int32_t end = pl_fusion_end(p->fusion, i);
     p->node[p->p.nsteps] = i;
-    PlkStep *s = &p->steps[p->p.nsteps++];
+    PlkCallStep *s = &p->steps[p->p.nsteps++];
     for (int32_t k = i; k < end || k == i; k++)
       if (!(f->nodes[k].flags & PL_FN_VIEW)) PL_TRY(check_node(f, &f->nodes[k]));
     if (end > i) {
-      *s = (PlkStep){.name = d->name, .group = pl_fusion_group(p->fusion, i)};
+      *s = (PlkCallStep){.name = d->name, .group = pl_fusion_group(p->fusion, i)};
       i = end - 1;
       continue;
     }
-    *s = (PlkStep){.name = d->op->name,
-                   .kernel = d->op->kernel[PL_CPU],
-                   .attrs = d->attrs,
-                   .arg = at,
-                   .code = d->op->kcode,
-                   .nin = d->nin,
-                   .nout = d->nout};
+    *s = (PlkCallStep){.name = d->op->name,
+                       .kernel = d->op->kernel[PL_CPU],
+                       .attrs = d->attrs,
+                       .arg = at,
+                       .code = d->op->kcode,
+                       .nin = d->nin,
+                       .nout = d->nout};
     for (int32_t k = 0; k < d->nin; k++) *at++ = d->in[k];
     for (int32_t o = 0; o < d->nout; o++) *at++ = f->vals[d->first + o].dtype == PL_NDTYPE ? -1 : d->first + o;
   }

@@ -5,7 +5,7 @@
 #define PL_ENGINE_OPS_OP_H
 
 #include "engine/perilune.h"
-#include "kernels/pieces.h"
+#include "kernels/program.h"
 
 enum { PL_MAX_IN = 8, PL_MAX_OUT = 4, PL_VARIADIC = -1, PL_MAX_VARIADIC = 65536 };
 

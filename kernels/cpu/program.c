@@ -79,7 +79,7 @@ static PlStatus run_steps(PlkSession *s) {
   const PlkProgram *p = s->p;
   PlArray **arg = s->args;
   for (int32_t i = 0; i < p->nsteps; i++) {
-    const PlkStep *t = &p->steps[i];
+    const PlkCallStep *t = &p->steps[i];
     PL_TRY(plk_poll());
     if (t->group) PL_TRY(plk_tiles_run(t->group, s->vals));
     else {

@@ -9,7 +9,7 @@
 #include "kernels/cpu/isa/level.h"
 #include "kernels/cpu/loops.h"
 #include "kernels/cpu/rows.h"
-#include "kernels/pieces.h"
+#include "kernels/program.h"
 
 PLK_ISA_DECLARE(const PlkNormLoops, plk_norm_table);
 const PlkNormLoops *plk_norm_loops(void) { return &PLK_ISA_PICK(plk_norm_table); }

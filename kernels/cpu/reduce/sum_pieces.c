@@ -5,7 +5,7 @@
 
 #include "kernels/cpu/loops.h"
 #include "kernels/cpu/reduce/reduce_run.h"
-#include "kernels/pieces.h"
+#include "kernels/program.h"
 #include "kernels/reduce.h"
 
 enum { CHUNK = PLK_SUM_CHUNK }; /* elements that sum_f32 takes at a time */
