@@ -205,7 +205,7 @@ static bool spread(const Call *c, int i) {
   return true;
 }
 
-bool pl_call_lies_right(const Call *c, int i) {
+bool pl_call_layout_fits(const Call *c, int i) {
   const PlArray *a = c->arr[i];
   if (PL_UNLIKELY(c->layout != 0) && (a->ndim == 4 || a->ndim == 5)) return pl_is_channels_last(a);
   if (a->contiguous || repeats(c, i) || spread(c, i)) return true;
@@ -225,7 +225,7 @@ static PlStatus run(Call *c, PlTensor *const *out) {
   const PlArray **arr = c->arr;
   if (op->flags & PL_F_CONTIGUOUS)
     for (int i = 0; i < c->nin && s == PL_OK; i++) {
-      if (!c->in[i] || pl_call_lies_right(c, i)) continue;
+      if (!c->in[i] || pl_call_layout_fits(c, i)) continue;
       if (!copies) {
         copies = calloc((size_t)c->nin, sizeof *copies + sizeof *arr);
         if (!copies) return pl_call_no_memory(op);

@@ -67,7 +67,7 @@ PlStatus pl_call_mutate(PlCall *c, PlTensor **out);
  * the inputs' arrays. Copies inputs where the op wants them contiguous; takes random numbers. */
 PlStatus pl_call_kernel(const PlOp *op, const PlAttrs *attrs, PlTensor *const *in, const PlArray **arr, int nin, PlTensor *const *out);
 /* Of an op with PL_F_CONTIGUOUS: is input i laid out as the kernel wants it? */
-bool pl_call_lies_right(const PlCall *c, int i);
+bool pl_call_layout_fits(const PlCall *c, int i);
 /* out must have the shape of d, and a dtype that d's values fit into. */
 PlStatus pl_call_check_target(const PlOp *op, const PlTensor *out, const PlDesc *d);
 PlStatus pl_call_no_memory(const PlOp *op);

@@ -102,7 +102,7 @@ static PlStatus check_node(const PlGraph *f, const PlGNode *n) {
     if (n->in[k] < 0) continue;
     arr[k] = pl_gvalue_array(&f->vals[n->in[k]]);
     c.arr[k] = &arr[k];
-    if (!pl_call_lies_right(&c, k))
+    if (!pl_call_layout_fits(&c, k))
       PL_FAIL(PL_ERR_UNSUPPORTED, "%s (%s) would have to copy its input %d", n->name, n->op->name, (int)k + 1);
   }
   for (int32_t k = PL_MAX_IN; k < n->nin; k++)

@@ -116,7 +116,7 @@ static PlStatus backward(const PlkCall *call, const PlcChannels *k, const void *
 }
 
 /* x, which is dense, in another dtype and the same order. */
-static PlStatus as_it_lies(const PlArray *x, int dtype, void **scratch, const void **data) {
+static PlStatus as_stored(const PlArray *x, int dtype, void **scratch, const void **data) {
   static const PlAttrs none = {};
   PlArray y = *x;
   const PlArray *in[1] = {x};
@@ -138,7 +138,7 @@ static PlStatus batch_norm_bwd(const PlkCall *call) {
   void *mem, *copy;
   const void *dy;
   if (k.C == 0) return PL_OK;
-  PL_TRY(as_it_lies(call->in[0], call->in[1]->dtype, &copy, &dy));
+  PL_TRY(as_stored(call->in[0], call->in[1]->dtype, &copy, &dy));
   PlStatus s = plc_scratch((size_t)(k.C * (5 + k.parts * 2)) * sizeof(double), &mem);
   if (s == PL_OK) {
     s = backward(call, &k, dy, (double *)mem);
