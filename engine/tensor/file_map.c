@@ -34,6 +34,7 @@ typedef struct Map {
 struct PlFileLease {
   struct PlFileLease *next;
   int fd, refs;
+  pid_t pid; /* whose it is: a forked child has the same open file, and would take its parent's promise away */
   bool over; /* the file may be changed: its maps are copies */
 };
 
@@ -92,7 +93,7 @@ static void *watch(void *unused) {
     sigwaitinfo(&signals, &info);
     pthread_mutex_lock(&lock); /* signals of one kind merge: all leases are looked at */
     for (PlFileLease *l = maps.lease; l; l = l->next)
-      if (!l->over && fcntl(l->fd, F_GETLEASE) != F_RDLCK) let_go(l);
+      if (!l->over && l->pid == maps.pid && fcntl(l->fd, F_GETLEASE) != F_RDLCK) let_go(l);
     pthread_mutex_unlock(&lock);
   }
   return NULL;
@@ -162,6 +163,7 @@ static PlFileLease *lease_of(int fd) {
   if (have) {
     l->fd = own;
     l->refs = 1;
+    l->pid = maps.pid;
     l->next = maps.lease;
     maps.lease = l;
   }
@@ -178,7 +180,7 @@ static void drop(PlFileLease *l) {
   PlFileLease **at = &maps.lease;
   while (*at != l) at = &(*at)->next;
   *at = l->next;
-  if (!l->over) fcntl(l->fd, F_SETLEASE, F_UNLCK); /* others may have the descriptor, too */
+  if (!l->over && l->pid == getpid()) fcntl(l->fd, F_SETLEASE, F_UNLCK); /* forked children may have the descriptor, too */
   close(l->fd);
   free(l);
 }
@@ -201,7 +203,8 @@ static void *map(PlFileLease *l, int64_t at, size_t n) {
   pthread_mutex_lock(&lock); /* the lease stands until the map is in the list */
   char *begin = MAP_FAILED;
   m->size = n + (size_t)(at - from);
-  if (!l->over && fcntl(l->fd, F_GETLEASE) == F_RDLCK && fstat(l->fd, &st) == 0 && (int64_t)st.st_size - at >= (int64_t)n)
+  if (!l->over && l->pid == getpid() && fcntl(l->fd, F_GETLEASE) == F_RDLCK && fstat(l->fd, &st) == 0 &&
+      (int64_t)st.st_size - at >= (int64_t)n)
     begin = mmap(NULL, m->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, l->fd, (off_t)from);
   if (begin != MAP_FAILED) {
     m->begin = begin;
