@@ -297,6 +297,42 @@ describe("linear_cross_entropy", function()
     assert.is_true(T.allclose(da, db, { rtol = 1e-10, atol = 1e-12 }))
   end)
 
+  it("is the composition's number in every dtype, whatever is asked for and however many rows", function()
+    T.manual_seed(6)
+    local n, c = 9000, 50 -- losses of some 20 each: their sum is more than f16 has
+    local x, w, y, k = T.randn(n, 8), T.randn(c, 8) * 3, T.randint(1, c, { n }), T.rand(c)
+    for _, dtype in ipairs { "f16", "bf16", "f32", "f64" } do
+      local a, b, classes = x:to(dtype), w:to(dtype):requires_grad_(), k:to(dtype)
+      for _, chunk in ipairs { 64, 1000, n } do
+        for _, o in ipairs { {}, { weight = classes }, { label_smoothing = 0.1 }, { ignore_index = 3 },
+          { weight = classes, ignore_index = 3, label_smoothing = 0.1 }, { reduction = "sum" },
+          { reduction = "none" } } do
+          local want = F.cross_entropy(F.linear(a, b), y, o)
+          o.chunk = chunk
+          local got = F.linear_cross_entropy(a, b, y, o)
+          assert.equal(want:dtype(), got:dtype())
+          local near_enough = { rtol = dtype == "bf16" and 8e-3 or dtype == "f16" and 1e-3 or 1e-5, atol = 1e-5 }
+          assert.is_true(T.allclose(got, want, near_enough), ("%s %d: %s, %s"):format(dtype, chunk, got, want))
+        end
+      end
+    end
+  end)
+
+  it("takes the classes' weights as constants, as the composition does", function()
+    local x, w, y, b = made()
+    local k = T.rand(6):to("f64"):requires_grad_()
+    for _, reduction in ipairs { "mean", "sum", "none" } do
+      for _, chunk in ipairs { 2, 9 } do
+        local o = { weight = k, reduction = reduction, chunk = chunk }
+        local got = F.linear_cross_entropy(x:detach(), w:detach(), y, o)
+        o.chunk = nil
+        assert.equal(F.cross_entropy(F.linear(x:detach(), w:detach()), y, o).requires_grad, got.requires_grad)
+        assert.is_false(got.requires_grad)
+        assert.is_true(F.linear_cross_entropy(x, w, y, { weight = k, linear_bias = b, chunk = chunk }).requires_grad)
+      end
+    end
+  end)
+
   it("never has all outputs", function()
     local n, k, c = 2048, 16, 20000 -- outputs: 164 MB
     local x, w, y = T.randn(n, k):requires_grad_(), T.randn(c, k), T.randint(1, c, { n })

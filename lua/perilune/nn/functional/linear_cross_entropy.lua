@@ -20,36 +20,49 @@ end
 local M = {}
 
 -- The sum, over the rows of x [N, K] that count, of the losses of head(rows) → [n, C].
--- o: of cross_entropy, and chunk. → losses: one number, or with reduction "none" [N]
+-- o: of cross_entropy, and chunk. → losses: one number, or with reduction "none" [N]; and the dtype that these should
+-- have in the end, if they are f32 though head's results are halves: a sum of halves would be rounded at each chunk,
+-- and of f16 be infinite from 65520 on.
 function M.chunked(head, x, target, o, chunk)
   local none = o.reduction == "none"
   local each = { reduction = none and "none" or "sum", ignore_index = o.ignore_index, index_base = o.index_base,
     label_smoothing = o.label_smoothing }
-  local function loss(rows, classes) return T.cross_entropy(head(rows), classes, o.weight, each) end
-  if x:size(1) <= chunk then return loss(x, target) end
+  local narrow
+  local function loss(rows, classes)
+    local y, weight = head(rows), o.weight
+    local dtype = y:dtype()
+    if (dtype == "f16" or dtype == "bf16") and not T.core.autocast_dtype() then
+      narrow, y, weight = dtype, y:to "f32", weight and weight:to "f32"
+    end
+    return T.cross_entropy(y, classes, weight, each)
+  end
+  if x:size(1) <= chunk then
+    local all = loss(x, target)
+    return all, narrow
+  end
   local xs, ts, out = x:split(chunk, 1), target:split(chunk, 1), {}
   for i, rows in ipairs(xs) do
     out[i] = T.checkpoint(loss, rows, ts[i])
     if i > 1 and not none then out[1] = out[1] + out[i] end
   end
-  return none and T.cat(out, 1) or out[1]
+  return none and T.cat(out, 1) or out[1], narrow
 end
 
--- What the mean divides by: rows that count, each by its class's weight.
+-- What the mean divides by: rows that count, each by its class's weight, which is a constant, as in cross_entropy.
 local function amount(target, o, dtype)
   local counts = target:ne(o.ignore_index or -100)
   if not o.weight then return counts:to(dtype):sum() end
   local base = o.index_base or 1
   local class = target:masked_fill(counts:logical_not(), base)
-  return T.index_select(o.weight:to(dtype), class, { dim = 1, index_base = base }):mul(counts:to(dtype)):sum()
+  return T.index_select(o.weight:detach():to(dtype), class, { dim = 1, index_base = base }):mul(counts:to(dtype)):sum()
 end
 
 --- The same as a mean, a sum, or of each row, as o.reduction says. rows: how many are a chunk (nil: as many as fit);
 -- trained: whether head has weights that are.
 function M.loss(head, x, target, o, rows, classes, trained)
-  local sum = M.chunked(head, x, target, o, rows or rows_of(classes, trained))
-  if o.reduction == "none" or o.reduction == "sum" then return sum end
-  return sum / amount(target, o, sum:dtype())
+  local sum, narrow = M.chunked(head, x, target, o, rows or rows_of(classes, trained))
+  if o.reduction ~= "none" and o.reduction ~= "sum" then sum = sum / amount(target, o, sum:dtype()) end
+  return narrow and sum:to(narrow) or sum
 end
 
 function M.install(F)
