@@ -102,6 +102,63 @@ describe("schedule-free", function()
   end
 end)
 
+describe("the owner of a mode", function()
+  -- Every class takes over from a schedule-free one that left its averages.
+  it("is the optimizer that was the last to be made for a parameter", function()
+    local tried = 0
+    for _, name in ipairs { "AdamWScheduleFree", "SGDScheduleFree" } do
+      for other, class in pairs(optim) do
+        if type(class) == "table" and class.settings and other ~= "Muon" then
+          local net, x, y = problem()
+          local opt = optim[name](net:parameters())
+          nn.F.cross_entropy(net(x), y):backward()
+          opt:step()
+          opt:eval()
+          net:eval()
+          class(net:parameters())
+          net:train()
+          tried = tried + 1
+        end
+      end
+    end
+    assert.is_true(tried >= 40, tried)
+  end)
+
+  it("can always go back: what would lose the averages is refused", function()
+    local p = T.ones(3):requires_grad_()
+    for _, first in ipairs { 0, 0.0 } do
+      fails("betas must be two numbers below 1, the first above 0", optim.AdamWScheduleFree, { p },
+        { betas = { first, 0.99 } })
+    end
+    fails("momentum must be a number between 0 and 1", optim.SGDScheduleFree, { p }, { momentum = 0.0 })
+  end)
+end)
+
+describe("parameters of every shape, also without elements", function()
+  local shapes = { { 5, 4 }, { 3 }, {}, { 0, 3 }, { 3, 0 }, { 0 }, { 2, 3, 4 }, { 2, 0, 4 }, { 1, 1 } }
+  for name, class in pairs(optim) do
+    if type(class) == "table" and class.settings and name ~= "LBFGS" and name ~= "Muon" then
+      it("are stepped by " .. name, function()
+        local params = {}
+        for i, shape in ipairs(shapes) do params[i] = T.ones(shape):requires_grad_() end
+        local opt = class(params)
+        for t = 1, 12 do
+          for i, shape in ipairs(shapes) do
+            T.manual_seed(100 * t + i)
+            params[i].grad = T.randn(shape)
+          end
+          opt:step()
+        end
+        for i, p in ipairs(params) do
+          assert.same(shapes[i], p:shape())
+          assert.is_true(p:detach():isfinite():all():item())
+          if p:numel() > 0 then assert.is_false(p:detach():equal(T.ones(shapes[i]))) end
+        end
+      end)
+    end
+  end
+end)
+
 describe("T.fit by name", function()
   it("makes an optimizer of all parameters", function()
     local net, x, y = problem()
@@ -164,13 +221,13 @@ describe("maximize", function()
   it("is the step of the gradient turned round, with the same bits, for all that have it", function()
     local tried = 0
     for name, class in pairs(optim) do
-      local has = false
-      for _, s in ipairs(type(class) == "table" and class.settings or {}) do has = has or s[1] == "maximize" end
-      if has and name ~= "LBFGS" then -- which steps by a closure, and is asked in a spec of its own
+      local has = {}
+      for _, s in ipairs(type(class) == "table" and class.settings or {}) do has[s[1]] = true end
+      if has.maximize and name ~= "LBFGS" then -- which steps by a closure, and is asked in a spec of its own
         tried = tried + 1
         local function stepped(up)
           local p = T.linspace(-1, 1, 5000):view(50, 100):requires_grad_()
-          local opt = class({ p }, { maximize = up, weight_decay = name ~= "Rprop" and 0.0 or nil })
+          local opt = class({ p }, { maximize = up, weight_decay = has.weight_decay and 0.0 or nil })
           for t = 1, 3 do
             local g = (T.arange(0, 4999) * (0.37 * t)):sin():view(50, 100)
             p.grad = up and -g or g

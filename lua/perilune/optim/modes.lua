@@ -4,7 +4,8 @@
 -- @module perilune.optim.modes
 local options = require "perilune.options"
 
--- parameter → the optimizer that it belongs to, while it lives.
+-- parameter → the optimizer with modes that was the last to be made for it. Made for the same parameters, any other
+-- takes over: a net is trained further by SGD, say, from the averages.
 local M = { owners = setmetatable({}, { __mode = "k" }) }
 
 --- Called by net:train(on) before it switches: are the parameters what the mode needs?

@@ -8,6 +8,7 @@
 local T = require "perilune"
 local options = require "perilune.options"
 local surface = require "perilune.surface"
+local modes = require "perilune.optim.modes"
 
 local fail, describe = options.fail, options.describe
 local core = T.core
@@ -121,7 +122,10 @@ function Optimizer:add_param_group(group)
   g.initial_lr = group.initial_lr -- what schedules start from (lr_scheduler.lua)
   local seen = setmetatable({}, { __index = self._seen })
   g.params = check_params(who, group.params, seen)
-  for p in next, seen do self._seen[p] = true end
+  for p in next, seen do
+    self._seen[p] = true
+    modes.owners[p] = nil -- what another optimizer left is now this one's; one with modes says so itself
+  end
   g._steps, g._state = {}, {}
   self.param_groups[#self.param_groups + 1] = g
 end

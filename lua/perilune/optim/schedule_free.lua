@@ -20,6 +20,12 @@ local owners = modes.owners
 local function steps(v) return math.type(v) == "integer" and v >= 0 or "an integer >= 0" end
 local function between(v) return type(v) == "number" and v > 0 and v < 1 or "a number between 0 and 1" end
 
+-- What is between z and x is gone where no part of it is x: x could not be found again.
+local function betas(v)
+  local ok = check.betas(v)
+  return ok == true and v[1] == 0 and "two numbers below 1, the first above 0 and the second not below" or ok
+end
+
 -- momentum(group): the part of x in y. numbers(group, c, lr): the rule's, c the newest z's weight in the mean.
 local function define(name, list, columns, rule, momentum, numbers)
   local settings = {}
@@ -126,7 +132,8 @@ end
 --   end
 --   opt:eval()
 --   print((p * p):sum():item() < 0.5)  --> true
-out.AdamWScheduleFree = define("AdamWScheduleFree", { { "lr", 2.5e-3, check.nonnegative }, fused.betas, fused.eps(1e-8),
+out.AdamWScheduleFree = define("AdamWScheduleFree", { { "lr", 2.5e-3, check.nonnegative },
+  { "betas", { 0.9, 0.999 }, betas }, fused.eps(1e-8),
   base.settings.state_dtype(fused.all_states) }, { "exp_avg_sq", "z" }, "schedule_free_adamw",
   function(group) return group.betas[1] end,
   function(group, c, lr, k)

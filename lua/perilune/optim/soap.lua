@@ -12,9 +12,10 @@ local out = {}
 local function count(v) return math.type(v) == "integer" and v > 0 or "an integer > 0" end
 local function beta(v) return v == false or type(v) == "number" and v >= 0 and v < 1 or "false or from 0 to below 1" end
 
--- Is dim d of p turned? Vectors are on request, and no dim that is too long.
+-- Is dim d of p turned? Vectors are on request, and no dim that is too long; without elements there is nothing to turn.
 local function turned(p, d, group)
-  return (p:dim() > 1 or group.precondition_1d) and p:dim() > 0 and p:size(d) <= group.max_precondition_dim
+  if p:numel() == 0 or p:dim() == 0 or p:dim() == 1 and not group.precondition_1d then return false end
+  return p:size(d) <= group.max_precondition_dim
 end
 
 -- x in the bases (back: out of them), one dim after the other; each goes to the end, so in the end all are in their
