@@ -198,19 +198,40 @@ static int jit_unchanged(lua_State *L) {
   return 1;
 }
 
-/* How t's dims lie in memory, from the outermost, where a trace has to know: it is not row-major. */
+/* Does a repeat its elements along dim d? Such a dim has no say in how results lie. */
+static bool repeated(const PlArray *a, int d) { return a->strides[d] == 0 && a->shape[d] > 1; }
+
+/* How t's dims lie in memory, from the outermost, where a trace has to know: it is not row-major, or elements repeat. */
 bool l_layout_permuted(const PlArray *a, uint8_t *order) {
   int64_t strides[PL_MAX_DIM];
   int dims[PL_MAX_DIM];
-  if (PL_LIKELY(!pl_layout_permuted(a, strides))) return false;
-  pl_layout_order(a->ndim, a->shape, strides, dims);
-  for (int d = 0; d < a->ndim; d++) order[d] = (uint8_t)dims[d];
+  bool any = false;
+  if (PL_LIKELY(a->contiguous) || a->device != PL_CPU || a->ndim == 0) return false;
+  for (int d = 0; d < a->ndim; d++) any = any || repeated(a, d), dims[d] = d;
+  if (pl_layout_permuted(a, strides)) pl_layout_order(a->ndim, a->shape, strides, dims);
+  else if (!any) return false;
+  for (int d = 0; d < a->ndim; d++) order[d] = (uint8_t)(dims[d] | (repeated(a, dims[d]) ? L_REPEATED : 0));
   return true;
+}
+
+/* jit_repeated(t) → list of the dims along which its elements repeat, nil: none */
+static int jit_repeated(lua_State *L) {
+  const PlTensor *t = l_check_tensor(L, 1);
+  uint8_t order[PL_MAX_DIM];
+  int n = 0;
+  if (!l_layout_permuted(&t->a, order)) return 0;
+  lua_newtable(L);
+  for (int d = 0; d < t->a.ndim; d++) {
+    if (!repeated(&t->a, d)) continue;
+    lua_pushinteger(L, d + 1);
+    lua_rawseti(L, -2, ++n);
+  }
+  return n > 0;
 }
 
 /* ---- the key of a call --------------------------------------------------------------------------------------- */
 
-/* f32[2,3], ~ and the order of its dims in memory where that is not row-major, on a GPU with its name, then g for a leaf that requires a gradient, G for one that has a .grad, h for a tensor with a history → that .grad */
+/* f32[2,3], ~ and the order of its dims in memory where that is not row-major (capital: elements repeat), on a GPU with its name, then g for a leaf that requires a gradient, G for one that has a .grad, h for a tensor with a history → that .grad */
 static PlTensor *add_tensor(luaL_Buffer *b, const PlTensor *t, bool sizes) {
   char text[40 + 25 * PL_MAX_DIM];
   int n = snprintf(text, sizeof text, sizes ? "%s[" : "%s[%dd", pl_dtype_name((PlDtype)t->a.dtype), t->a.ndim);
@@ -220,7 +241,7 @@ static PlTensor *add_tensor(luaL_Buffer *b, const PlTensor *t, bool sizes) {
   uint8_t order[PL_MAX_DIM];
   if (PL_UNLIKELY(l_layout_permuted(&t->a, order))) {
     text[n++] = '~';
-    for (int d = 0; d < t->a.ndim; d++) text[n++] = (char)('a' + order[d]);
+    for (int d = 0; d < t->a.ndim; d++) text[n++] = (char)((order[d] & L_REPEATED ? 'A' : 'a') + (order[d] & ~L_REPEATED));
   }
   PlNode *node = NULL;
   PlTensor *grad = NULL;
@@ -295,6 +316,8 @@ static int jit_key(lua_State *L) {
 void l_jit_guards_register(lua_State *L) {
   lua_pushcfunction(L, jit_key);
   lua_setfield(L, -2, "jit_key");
+  lua_pushcfunction(L, jit_repeated);
+  lua_setfield(L, -2, "jit_repeated");
   lua_pushcfunction(L, jit_unchanged);
   lua_setfield(L, -2, "jit_unchanged");
   lua_pushcfunction(L, jit_watch);

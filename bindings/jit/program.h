@@ -67,7 +67,9 @@ PlStatus l_program_settle(Program *p, PlGraph *f);
 /* As jit_joint does: gradients for the inputs listed at `at`. */
 PlStatus l_program_joint(lua_State *L, Program *p, int at, const char *name, int32_t ny);
 
-/* Does a lie in memory otherwise than row-major? Then order[d] says so: traces know it, and results do as it does. */
+/* Does a lie in memory otherwise than row-major, or repeat its elements? Then order[d] says so: traces know it, and results do as it
+ * does. */
+enum { L_REPEATED = 0x80 }; /* beside a dim: along it elements repeat */
 bool l_layout_permuted(const PlArray *a, uint8_t *order);
 
 #endif

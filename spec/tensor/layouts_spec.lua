@@ -143,6 +143,53 @@ describe("the layout of results", function()
     end
   end)
 
+  -- Whether a result is a view or a copy of what was reshaped hangs on the layout, and so does what a write reaches.
+  it("decides what writes through reshape reach, compiled as eagerly, also where arguments repeat elements", function()
+    if on_device() then return end
+    local orders = { { 1, 2, 3 }, { 2, 1, 3 }, { 3, 2, 1 }, { 2, 3, 1 }, { 1, 3, 2 } }
+    local sizes, g = { 4, 2, 3 }, random.new(11)
+    local function lies(order, repeats)
+      local whole, back = {}, {}
+      for k, d in ipairs(order) do whole[k], back[d] = repeats[d] and 1 or sizes[d], k end
+      return random.tensor(T, g:list(whole[1] * whole[2] * whole[3], 0.2, 0.9), whole, "f32")
+        :permute(table.unpack(back)):expand(sizes)
+    end
+    local bodies = {
+      function(a, b) return a * b end, function(a, b) return T.lerp(b, a, a) + a end,
+      function(a) return a:exp() * 2 end,
+      function(a, b) return (a + 1):addcmul(b, a) end,
+    }
+    local reached, tried = 0, 0
+    for _, first in ipairs(orders) do
+      for bits = 0, 6 do
+        local a = lies(first, { bits & 1 ~= 0, bits & 2 ~= 0, bits & 4 ~= 0 })
+        for _, second in ipairs(orders) do
+          local b = lies(second, {})
+          for k, body in ipairs(bodies) do
+            local function f(...)
+              local y = body(...)
+              y:reshape(-1):fill_(7)
+              return y
+            end
+            local y, z = f(a, b), T.jit(f, { max_traces = 1000 })(a, b)
+            local what = ("body %d of %s and %s"):format(k, strides(a), strides(b))
+            assert(strides(y) == strides(z), what)
+            same(z, y, what)
+            reached, tried = reached + (y:eq(7):all():item() and 1 or 0), tried + 1
+          end
+        end
+      end
+    end
+    assert.is_true(reached > 50 and reached < tried - 50, reached .. " of " .. tried)
+    local x = T.ones(1, 3):expand(4, 3)
+    assert.is_true(rawequal(x, T.jit(function(t) return t end)(x)))
+    local j = T.jit(function(t) return t * 2 + 1 end)
+    for _, n in ipairs { 4, 5, 6, 7, 4 } do -- also in traces that are made again for other sizes
+      local t = T.arange(3):to("f32"):view(1, 3):expand(n, 3)
+      same(j(t), t * 2 + 1, "of " .. n)
+    end
+  end)
+
   it("survives a limit of memory", function()
     if on_device() then return end
     local x = T.randn(64, 1000)

@@ -22,9 +22,10 @@ end
 -- or of an output, so that they share its memory as the script's do. What is returned twice is one; an argument is
 -- itself.
 -- → the results with marks in place of tensors, the graph's outputs (those with gradients first), how many have.
-local function results_of(t, results, inputs)
+local function results_of(t, results, inputs, shown)
   local marks, roots, order, argument = {}, {}, {}, {}
   for i, x in ipairs(inputs) do argument[x] = i end
+  for x, i in pairs(shown) do argument[x] = i end
   local tree = map(results, function(x)
     if not core.is_symbolic(x) then return x end
     if argument[x] and (x.is_leaf or not x.requires_grad) then return { [MARK] = "argument", at = argument[x] } end
@@ -70,7 +71,7 @@ end
 -- Symbolic tensors in place of the arguments' tensors, and what is to be known of them. The .grad of one is an input
 -- behind it: grads[k] is its number.
 local function symbolic_arguments(ir, args)
-  local a = { inputs = {}, wanting = {}, wants = {}, real = {}, grads = {} }
+  local a = { inputs = {}, wanting = {}, wants = {}, real = {}, grads = {}, shown = {} }
   local function input(x, name)
     local s = core.graph_input(ir, name, x:shape(), x:dtype(), false, x:device(), x)
     a.inputs[#a.inputs + 1], a.real[s] = s, x
@@ -80,6 +81,13 @@ local function symbolic_arguments(ir, args)
   a.symbolic = map(args, function(x)
     n = n + 1
     local s = input(x, "x" .. n)
+    local repeated = not x.requires_grad and core.jit_repeated(x)
+    if repeated then -- inputs are dense: so that such a dim has no say in how results lie, here as outside
+      local one = s
+      for _, d in ipairs(repeated) do one = one:narrow(d, 1, 1) end
+      s = one:expand(s:shape())
+      a.real[s], a.shown[s] = x, #a.inputs
+    end
     if x.requires_grad then
       local k = #a.inputs
       s:requires_grad_()
@@ -99,6 +107,12 @@ end
 -- What the function did to the .grad of arguments: a new one, or none. → list of {input=, output=, nil: none}
 local function inner_gradients(t, a, out)
   local list = {}
+  for x, k in pairs(a.shown) do
+    if x.requires_grad or x.grad then
+      untraceable("the traced function changes whether argument tensor %d requires a gradient, or gives it one; do it "
+        .. "outside, or pass a clone of what is expanded", k)
+    end
+  end
   for k, x in ipairs(a.inputs) do
     local g, had = x.grad, a.grads[k]
     if (x.requires_grad and x.is_leaf) ~= (a.wants[k] or false) then
@@ -138,7 +152,7 @@ local function finish(self, t, a, args, seen, results)
   if not name then name, old, new = values.written_arguments(a.symbolic, args, a.real) end
   if name then wrong_write(self, name, old, new) end
   local out, tracked
-  t.results, out, tracked = results_of(t, results, a.inputs)
+  t.results, out, tracked = results_of(t, results, a.inputs, a.shown)
   t.nresults = results.n
   optimizers.place(self, t, out)
   t.inner = inner_gradients(t, a, out)
