@@ -156,7 +156,12 @@ static PlStatus make_ports(PlProgram *p, const char *const *input_names, const c
   if (!p->ports) return no_memory();
   for (PlGVal v = 0; v < f->nvals; v++)
     if (f->vals[v].kind == PL_FV_INPUT) p->ports[f->vals[v].slot] = port_of(&f->vals[v], input_names[f->vals[v].slot]);
-  for (int32_t o = 0; o < f->noutputs; o++) p->ports[f->ninputs + o] = port_of(&f->vals[f->outputs[o]], output_names[o]);
+  for (int32_t o = 0; o < f->noutputs; o++) {
+    const PlGValue *v = &f->vals[f->outputs[o]];
+    if (!v->contiguous || v->offset != 0)
+      PL_FAIL(PL_ERR_UNSUPPORTED, "output %d (%s) is not row-major; save the graph with its contiguous()", (int)o, output_names[o]);
+    p->ports[f->ninputs + o] = port_of(v, output_names[o]);
+  }
   p->p.in = p->ports;
   p->p.out = p->ports + f->ninputs;
   p->p.nin = f->ninputs;

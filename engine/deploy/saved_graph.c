@@ -9,6 +9,7 @@
 #include "engine/deploy/text_fields.h"
 #include "engine/device/device.h"
 #include "engine/io/file.h"
+#include "engine/ops/names.h"
 
 typedef struct Value {
   int64_t number; /* + 1; 0: an empty place of the table */
@@ -423,6 +424,27 @@ static PlStatus read_line(Reader *r, PlText line) {
   BAD(AT_LINE("an unknown line"));
 }
 
+/* Outputs of the C ABI are row-major. Results lie as their operands do, and views as they look: of these a copy is the output. */
+static PlStatus row_major_outputs(Reader *r) {
+  PlGraph *f = r->f;
+  for (int64_t o = 0; o < r->noutputs; o++) {
+    const PlGValue *v = &f->vals[r->outputs[o]];
+    if (v->contiguous) continue;
+    PlDesc d = {.dtype = v->dtype};
+    int32_t node;
+    pl_desc_set(&d, (PlDtype)v->dtype, v->ndim, v->dims);
+    f->stage = v->node >= 0 ? f->nodes[v->node].stage : 0;
+    f->emit_name = "output";
+    f->emit_count = (int)o;
+    const PlStatus s = pl_graph_node(f, &pl_op_clone, 1, &r->outputs[o], NULL, &d, 0, &node);
+    f->emit_name = NULL;
+    f->stage = 0;
+    PL_TRY(s);
+    r->outputs[o] = f->nodes[node].first;
+  }
+  return PL_OK;
+}
+
 static PlStatus read_text(Reader *r, PlText text) {
   PlText line;
   bool done = false;
@@ -438,6 +460,7 @@ static PlStatus read_text(Reader *r, PlText text) {
   if (!done) BAD("the file is cut off");
   if (!r->paired) BAD("it does not say which tensors go with it");
   if (r->noutputs == 0) BAD("it names no outputs");
+  PL_TRY(row_major_outputs(r));
   PL_TRY(pl_graph_set_outputs(r->f, (int)r->noutputs, r->outputs));
   PlStatus s = pl_graph_verify(r->f);
   return s == PL_ERR_STATE ? pl_file_bad(r->path, "%s", pl_message()) : s;

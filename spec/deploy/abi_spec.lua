@@ -119,6 +119,68 @@ describe("the C ABI", function()
     end
   end)
 
+  -- What a function may return: arguments, views of them and of what it computed, the same twice, weights, what lies as
+  -- a transposed operand does; alone, before and behind an ordinary result, and behind what has a gradient.
+  it("gives what the function returns, row-major, whatever that shares memory with", function()
+    if missing then return pending(missing) end
+    local weight = filled { 3, 5 }
+    local tracked = filled({ 5 }):requires_grad_()
+    local results = {
+      argument = function(x) return x end,
+      ["an argument's row"] = function(x) return x[2] end,
+      ["a transposed argument"] = function(x) return x:t() end,
+      ["a result's row"] = function(_, y) return y[2] end,
+      ["a result's column"] = function(_, y) return y:select(2, 3) end,
+      ["a transposed result"] = function(_, y) return y:t() end,
+      ["a reshaped result"] = function(_, y) return y:view(-1) end,
+      ["a piece of a result"] = function(_, y) return y:narrow(1, 2, 2) end,
+      ["an expanded result"] = function(_, y) return y:sum(1):expand(4, 5) end,
+      ["the same result"] = function(_, y) return y end,
+      ["what lies as a transposed argument"] = function(x) return x:t():exp() end,
+      ["what lies as a transposed result"] = function(_, y) return (y:t() + 1):sin() end,
+      ["a mask that lies so"] = function(x) return x:t():gt(0):to "f32" end,
+      ["halves that lie so"] = function(x) return x:t():to "f16":to "f32" end,
+      ["a copy of a weight"] = function() return weight:clone() end,
+      ["a transposed weight"] = function() return weight:t() end,
+      ["what has a gradient"] = function(x) return x * tracked end,
+      ["a view of what has a gradient"] = function(x) return (x * tracked):t() end,
+    }
+    local x, path = filled { 3, 5 }, dir .. "/results"
+    for name, result in pairs(results) do
+      for way, f in pairs {
+        alone = function(v) return result(v, v:sum(1, { keepdim = true }) * v) end,
+        before = function(v)
+          local y = v:sum(1, { keepdim = true }) * v
+          return result(v, y), y
+        end,
+        behind = function(v)
+          local y = v:sum(1, { keepdim = true }) * v
+          return y, result(v, y)
+        end,
+        twice = function(v)
+          local r = result(v, v * 2)
+          return v * 3, r, v * tracked, r
+        end } do
+        local what = name .. ", " .. way
+        local jitted = T.jit(f)
+        local want = table.pack(jitted(x))
+        for i, t in ipairs(want) do want[i] = t:detach():contiguous() end
+        assert.is_true(T.save_graph(path, jitted:graph()), what)
+        local got = T.load_graph(path):run { x1 = x }
+        assert.equal(want.n, #got, what)
+        for i, t in ipairs(want) do assert.is_true(t:equal(got[i]:detach()), what) end
+        local text, ok = output("'%s' run '%s'", program, path)
+        assert.is_true(ok, text)
+        assert.truthy(text:find(hash(want), 1, true), what)
+      end
+    end
+    local f = T.jit(function(v) return v * 2, weight end)
+    f(x)
+    local ok, text = pcall(T.save_graph, path, f:graph())
+    assert.is_false(ok)
+    assert.truthy(text:find("return a copy, such as t:clone()", 1, true), text)
+  end)
+
   it("runs a model with the bits of T.jit", function()
     if missing then return pending(missing) end
     local a, b = save_net(dir .. "/net")

@@ -215,7 +215,15 @@ io.write(ffi.string(y, 2400), ffi.string(h, 256))
     text, status = build "drop.graph -o no"
     assert.equal(1, status)
     assert.truthy(text:find("draws random numbers; put the net into evaluation mode", 1, true))
-    for _, usage in ipairs { "net.graph", "-o a", "net.graph -o 7 --loud", "net.graph -o 7" } do
+    for _, out in ipairs { "net.graph", "./net.graph", "net.graph.safetensors" } do -- neither is lost
+      local before = read(dir .. "/" .. out)
+      text, status = build("net.graph -o %s --name n", out)
+      assert.equal(1, status)
+      assert.truthy(text:find("is the model itself", 1, true), text)
+      assert.equal(before, read(dir .. "/" .. out))
+    end
+    for _, usage in ipairs { "net.graph", "-o a", "net.graph -o 7 --loud", "net.graph -o 7",
+      "net.graph -o libno.so.1", "net.graph -o no.dylib" } do
       text, status = build(usage)
       assert.equal(2, status, text)
     end

@@ -403,6 +403,9 @@ end
 
 --- What is wrong with the arguments; nil if nothing is. Fills in options.name.
 function M.problem(out, options)
+  if out:find "%.so%.[%d.]+$" or out:find "%.dylib$" or out:find "%.dll$" then
+    return ("'%s': the names of libraries end in .so or .a"):format(out)
+  end
   if not options.name then
     options.name = identifier((out:match "[^/]*$"):gsub("%.%w+$", ""):gsub("^lib", ""))
   end
@@ -416,6 +419,11 @@ function M.run(model, out, options)
   local function failed(message)
     io.stderr:write("perilune build: ", show.printable(message):gsub("\\n", "\n"), "\n")
     return 1
+  end
+  for _, path in ipairs { model, model .. ".safetensors" } do
+    if exists(out) and os.execute(("test %s -ef %s"):format(quoted(out), quoted(path))) then
+      return failed(out .. " is the model itself")
+    end
   end
   local dir = os.tmpname()
   os.remove(dir)

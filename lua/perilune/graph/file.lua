@@ -119,6 +119,10 @@ local function pair_of(text) return text:match("^[^\n]*\npair (%x+)\n") end
 function M.save(path, g)
   if type(path) ~= "string" then fail("save_graph: the path must be a string, got %s", describe(path)) end
   if type(g) ~= "table" or not g.ir then fail("save_graph: a graph expected, got %s", describe(g)) end
+  if g.given and g.given.strange then
+    fail("save_graph: the function returns a tensor that it did not compute, which is no value of the graph; "
+      .. "return a copy, such as t:clone()")
+  end
   local lines, tensors, named = { HEADER }, {}, {}
   for _, leaf in ipairs(core.graph_leaves(g.ir)) do
     if leaf.kind == "input" then
@@ -139,8 +143,8 @@ function M.save(path, g)
     lines[#lines + 1] = node_line(node)
     if node.after then lines[#lines + 1] = "after " .. sizes(node.after) end
   end
-  for i, v in ipairs(core.graph_output_values(g.ir)) do
-    local key = g.keys[i]
+  for i, v in ipairs(g.given or core.graph_output_values(g.ir)) do
+    local key = g.given and i or g.keys[i]
     lines[#lines + 1] = ("output %d %s"):format(v, type(key) == "number" and "#" .. key or "=" .. escape(key))
   end
   for _, region in ipairs(core.graph_regions(g.ir)) do

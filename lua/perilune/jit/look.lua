@@ -13,8 +13,14 @@ return function(Jit)
     return self.last
   end
 
-  --- The newest trace as a graph (T.graph's object: print it, ask for its nodes).
-  function Jit:graph() return graphs.wrap(last(self, "graph").ir) end
+  --- The newest trace as a graph (T.graph's object: print it, ask for its nodes). Its outputs are what the plan makes:
+  -- of results that share memory, the whole, once. T.save_graph saves it with the results as the function gives them.
+  function Jit:graph()
+    local t = last(self, "graph")
+    local g = graphs.wrap(t.ir)
+    g.given = t.given
+    return g
+  end
 
   --- The text of the newest trace.
   function Jit:source() return core.graph_text(last(self, "source").ir) end

@@ -21,13 +21,18 @@ end
 -- Results by the memory that they look at: views are taken again after each run, of an argument, of a captured tensor
 -- or of an output, so that they share its memory as the script's do. What is returned twice is one; an argument is
 -- itself.
--- → the results with marks in place of tensors, the graph's outputs (those with gradients first), how many have.
+-- → the results with marks in place of tensors, the graph's outputs (those with gradients first), how many have, and
+-- the graph's values that the results are, one by one: what a saved graph gives.
 local function results_of(t, results, inputs, shown)
-  local marks, roots, order, argument = {}, {}, {}, {}
+  local marks, roots, order, argument, given = {}, {}, {}, {}, {}
   for i, x in ipairs(inputs) do argument[x] = i end
   for x, i in pairs(shown) do argument[x] = i end
   local tree = map(results, function(x)
-    if not core.is_symbolic(x) then return x end
+    if not core.is_symbolic(x) then
+      given.strange = given.strange or T.is_tensor(x)
+      return x
+    end
+    given[#given + 1] = core.graph_value(x)
     if argument[x] and (x.is_leaf or not x.requires_grad) then return { [MARK] = "argument", at = argument[x] } end
     if marks[x] then return marks[x] end
     local kind, what, views, all = core.jit_root(t.ir, x)
@@ -65,7 +70,7 @@ local function results_of(t, results, inputs, shown)
     end
     if want then tracked = #out end
   end
-  return tree, out, tracked
+  return tree, out, tracked, given
 end
 
 -- Symbolic tensors in place of the arguments' tensors, and what is to be known of them. The .grad of one is an input
@@ -151,11 +156,14 @@ local function finish(self, t, a, args, seen, results)
   local name, old, new = guards.changed(seen)
   if not name then name, old, new = values.written_arguments(a.symbolic, args, a.real) end
   if name then wrong_write(self, name, old, new) end
-  local out, tracked
-  t.results, out, tracked = results_of(t, results, a.inputs, a.shown)
+  local out, tracked, given
+  t.results, out, tracked, given = results_of(t, results, a.inputs, a.shown)
   t.nresults = results.n
+  local nroots = #out
   optimizers.place(self, t, out)
   t.inner = inner_gradients(t, a, out)
+  for i = nroots + 1, #out do given[#given + 1] = core.graph_value(out[i]) end
+  t.given = given
   t.program, t.wanting, t.tracked = core.jit_finish(t.ir, out), a.wanting, tracked
 end
 
