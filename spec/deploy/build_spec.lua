@@ -109,6 +109,7 @@ output 2 f32[2,32] 256 bytes
 
   local main = [[
 #include <stdio.h>
+#include <string.h>
 #include "NAME.h"
 int main(void) {
   static float x[NET_IN_X1_COUNT], y[NET_OUT_1_COUNT], h[NET_OUT_2_COUNT];
@@ -125,6 +126,8 @@ int main(void) {
   fprintf(stderr, "%s\n", NAME_message());
   NAME_close(s);
   NAME_close(NULL);
+  NAME_threads(NULL, 2);
+  if (NAME_run(NULL, x, i, y, h) == 0 || !strstr(NAME_message(), "the session is NULL")) return 4;
   return 0;
 }
 ]]

@@ -161,9 +161,12 @@ EXPORT void @_close(@_session *s) {
   if (s) plk_session_free(s->run);
   free(s);
 }
-EXPORT void @_threads(@_session *s, int n) { s->threads = n < 1 ? 1 : n; }
+EXPORT void @_threads(@_session *s, int n) {
+  if (s) s->threads = n < 1 ? 1 : n;
+}
 EXPORT const char *@_message(void) { return pl_message(); }
 EXPORT %s {
+  if (!s) return (int)pl_fail(PL_ERR_ARG, "the session is NULL, as @_open gives it where memory is out");
   const void *const in_all[] = {%s};
   void *const out_all[] = {%s};
   return (int)plk_session_run(s->run, s->threads, in_all, out_all);
