@@ -8,7 +8,8 @@
 #include <string.h>
 
 /* A box ends with its tensor and the magic number; both are wiped, so that the next object in this block cannot be
- * taken for one. */
+ * taken for one. Other objects of a box's size are looked at, too: valgrind sees that their last bytes may never have been
+ * written. */
 static void release_box(const LuaRelease *r, void *p, size_t size) {
   struct {
     void *tensor;

@@ -6,6 +6,7 @@
 
 #include "bindings/graph/graph.h"
 #include "engine/call/thread_state.h"
+#include "engine/graph/trace/symbolic.h"
 
 static void set_string(lua_State *L, const char *key, const char *v) {
   lua_pushstring(L, v);
@@ -106,22 +107,6 @@ static void file_attrs(lua_State *L, const PlOp *op, int at, PlAttrs *a) {
   lua_pop(L, 1);
 }
 
-/* Emits one node of a file into f, as a trace of it had: of this stage, under this name. */
-static PlStatus emit(PlGraph *f, int stage, int origin, const char *name, const PlOp *op, PlTensor **in, int nin, const PlAttrs *a,
-                     PlTensor **out) {
-  PlGraph *was = pl_set_trace(f);
-  f->stage = (uint8_t)stage;
-  f->origin = origin;
-  f->emit_name = name;
-  f->emit_count = 0;
-  PlStatus s = pl_apply(op, in, nin, op->nattr ? a : NULL, out);
-  f->emit_name = NULL;
-  f->stage = 0;
-  f->origin = -1;
-  pl_set_trace(was);
-  return s;
-}
-
 /* Results go into the boxes of the list at `res`; false stands where there is none. */
 static void file_results(lua_State *L, int res, PlTensor **out, int nout) {
   for (int o = 0; o < nout; o++) {
@@ -167,7 +152,7 @@ static int graph_apply(lua_State *L) {
   PlTensor *out[PL_MAX_OUT] = {NULL};
   const char *kept = pl_graph_string(f, name);
   if (!kept) return l_error(L, "load_graph: out of memory");
-  CALL(L, emit(f, (int)stage, (int)origin - 1, kept, op, in, nin, &a, out));
+  CALL(L, pl_sym_emit(f, (int)stage, (int)origin - 1, kept, op, in, nin, &a, out));
   if (!lists) file_results(L, res, out, op->nout);
   else pl_release_all(out, op->nout);
   for (int i = 0; lists && i < nin; i++) { /* what was written keeps its handle */

@@ -8,6 +8,7 @@
 #include "engine/call/thread_state.h"
 #include "engine/deploy/text_fields.h"
 #include "engine/device/device.h"
+#include "engine/graph/trace/symbolic.h"
 #include "engine/io/file.h"
 #include "engine/ops/names.h"
 
@@ -209,22 +210,6 @@ static PlStatus read_attrs(Reader *r, const PlOp *op, PlText text, PlAttrs *a) {
   return PL_OK;
 }
 
-/* One node more, as a trace of it had: of this stage, under this name. */
-static PlStatus emit(PlGraph *f, int stage, int origin, const char *name, const PlOp *op, PlTensor **in, int nin, const PlAttrs *a,
-                     PlTensor **out) {
-  PlGraph *was = pl_set_trace(f);
-  f->stage = (uint8_t)stage;
-  f->origin = origin;
-  f->emit_name = name;
-  f->emit_count = 0;
-  PlStatus s = pl_apply(op, in, nin, op->nattr ? a : NULL, out);
-  f->emit_name = NULL;
-  f->stage = 0;
-  f->origin = -1;
-  pl_set_trace(was);
-  return s;
-}
-
 /* Is what the op made what the line says? Files that say nothing of types were saved before types were noted. */
 static PlStatus check_type(const Reader *r, const PlOp *op, const PlTensor *t, PlText said) {
   PlDtype dtype;
@@ -280,7 +265,7 @@ static PlStatus apply_node(Reader *r, const PlOp *op, PlText ins, PlText outs, c
     }
   const bool lists = (op->flags & PL_F_MUTATES) && op->nin == PL_VARIADIC;
   PlTensor *res[PL_MAX_OUT] = {NULL}, **out = res;
-  PL_TRY(emit(r->f, stage, origin, name, op, in, nin, a, res));
+  PL_TRY(pl_sym_emit(r->f, stage, origin, name, op, in, nin, a, res));
   if (!lists) return keep_results(r, op, outs, out, op->nout);
   pl_release_all(res, op->nout); /* what was written keeps its handle */
   for (int i = 0; i < nin; i++) in[i] = in[i] ? pl_retain(in[i]) : NULL;

@@ -434,3 +434,18 @@ PlStatus pl_sym_apply(const PlOp *op, PlTensor *const *in, int nin, const PlAttr
   if (sym != few) free(sym);
   return s;
 }
+
+PlStatus pl_sym_emit(PlGraph *f, int stage, int origin, const char *name, const PlOp *op, PlTensor **in, int nin, const PlAttrs *a,
+                     PlTensor **out) {
+  PlGraph *was = pl_set_trace(f);
+  f->stage = (uint8_t)stage;
+  f->origin = origin;
+  f->emit_name = name;
+  f->emit_count = 0;
+  PlStatus s = pl_apply(op, in, nin, op->nattr ? a : NULL, out);
+  f->emit_name = NULL;
+  f->stage = 0;
+  f->origin = -1;
+  pl_set_trace(was);
+  return s;
+}

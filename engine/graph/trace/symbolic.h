@@ -19,6 +19,10 @@ PlStatus pl_sym_enter(PlGraph *f, PlTensor *t, PlTensor **out);
 /* The graph of a symbolic one among the inputs, else the one that is traced. */
 PlGraph *pl_sym_graph_of(PlTensor *const *in, int nin);
 PlStatus pl_sym_node(PlGraph *f, PlCall *c, uint8_t flags, int32_t *node);
+/* A node of a saved graph, in f again as its trace had it: of that stage (origin: the node that it repeats, or -1), under that name.
+ * Errors: those of op. */
+PlStatus pl_sym_emit(PlGraph *f, int stage, int origin, const char *name, const PlOp *op, PlTensor **in, int nin, const PlAttrs *a,
+                     PlTensor **out);
 /* t is about to be written: an error where nobody knows what shares its memory without the graph. */
 PlStatus pl_sym_writes(PlGraph *f, const PlTensor *t);
 /* Ops that always write into inputs. */
