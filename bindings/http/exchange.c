@@ -323,6 +323,7 @@ void http_on_connection(void *server, struct MHD_Connection *mhd, void **connect
     free(c);
     *connection = NULL;
   }
+  if (what != MHD_CONNECTION_NOTIFY_STARTED) s->room = true;
   pthread_mutex_lock(&s->lock);
   s->nconnections += what == MHD_CONNECTION_NOTIFY_STARTED ? 1 : -1;
   pthread_mutex_unlock(&s->lock);

@@ -120,6 +120,7 @@ struct HttpServer {
   bool runs;                                /* main thread: the loop is to be joined */
   int listener, mhd_poll, poll, wake, news; /* descriptors: wake is for the loop, news for Lua */
   HttpConnection *connections;              /* the loop's */
+  bool room; /* the loop's: a connection ended while libmicrohttpd ran, which listens again when it runs next */
   /* Under the lock. */
   int refs;
   HttpRequest *first, *last, *resumed;

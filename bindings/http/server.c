@@ -135,6 +135,8 @@ static void *loop(void *arg) {
     int ms = s->connections ? SWEEP_MS : -1;
     if (MHD_get_timeout(s->daemon, &wait) == MHD_YES && (ms < 0 || wait < (MHD_UNSIGNED_LONG_LONG)ms))
       ms = wait > SWEEP_MS ? SWEEP_MS : (int)wait;
+    if (s->room) ms = 0; /* at its limit of connections it does not watch the listening socket: nothing would wake us for it */
+    s->room = false;
     int n = epoll_wait(s->poll, events, EVENTS, ms);
     for (int i = 0; i < n; i++) {
       if (events[i].data.ptr == &s->wake) quiet(s->wake);

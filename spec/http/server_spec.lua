@@ -557,6 +557,23 @@ describe("the HTTP server", function()
     assert.equal(200, (answer(beyond)))
   end)
 
+  it("takes the next connection when the last of those that were all it may have ends", function()
+    listen { connections = 1, queue = 10 }
+    for round = 1, 30 do
+      local first, second = connect(), connect()
+      send(first, get "/first")
+      send(second, get "/second")
+      http.text(assert(server:next(5), round), 200, "")
+      assert.equal(200, (answer(first)))
+      shut(first)
+      local r = assert(server:next(5), round)
+      assert.equal("/second", r:path())
+      http.text(r, 200, "")
+      assert.equal(200, (answer(second)))
+      shut(second)
+    end
+  end)
+
   it("outlives whatever is sent to it", function()
     listen { read = 2, header = 4096, body = 500 }
     math.randomseed(19)
