@@ -42,7 +42,10 @@ describe("a long training", function()
       end
       local before
       for i = 1, %d do
-        for _ in T.data.DataLoader(ds, { batch_size = 8, workers = 1 }) do end
+        -- closed, for its threads live until it is collected: how many do at once would be the collector's pace
+        local loader = T.data.DataLoader(ds, { batch_size = 8, workers = 1 })
+        for _ in loader do end
+        loader:close()
         if i == 60 then before = rss() end
       end
       print("grown by", rss() - before)]]):format(long and 2000 or 160))
