@@ -204,6 +204,51 @@ io.write(ffi.string(y, 2400), ffi.string(h, 256))
     assert.equal("input x f32[3,4] 48 bytes\noutput y f32[3,2] 24 bytes\n", (shell "./mlp --info"))
   end)
 
+  it("overwrites no header that it did not make", function()
+    write(dir .. "/mine.h", "#define MINE 1\n")
+    local text, status = build "net.graph -o mine.so"
+    assert.equal(1, status)
+    assert.truthy(text:find("mine.h is there, and was not made by perilune build: move it", 1, true), text)
+    assert.equal("#define MINE 1\n", read(dir .. "/mine.h"))
+    assert.is_nil(io.open(dir .. "/mine.so"))
+    assert.equal(0, select(2, build "net.graph -o mine.so --name other"))
+    assert.equal(0, select(2, build "net.graph -o mine.so --name other")) -- its own header it writes anew
+    assert.equal("#define MINE 1\n", read(dir .. "/mine.h"))
+  end)
+
+  it("takes any name that leads to a program, and says what is wrong with the others", function()
+    for _, name in ipairs { "pl", "plk", "PL", "perilune", "_x", "__x", "7" } do
+      local text, status = build("net.graph -o libno.so --name %s", name)
+      assert.equal(2, status, text)
+      assert.truthy(text:find("^perilune build: '[%w_]+': ") or text:find "^perilune build: '7' is no name in C", text)
+    end
+    for name, why in pairs { sem = "there is a function sem_open in", mq = "there is a function mq_",
+      string = "the system has a header string.h" } do
+      local text, status = build("net.graph -o libno.so --name %s", name)
+      assert.equal(1, status, text)
+      assert.truthy(text:find(("the name '%s' is taken: %s"):format(name, why), 1, true), text)
+    end
+    for _, name in ipairs { "int", "own", "program", "string" } do
+      local file = name == "string" and "string" or ("lib%s.so"):format(name)
+      local text, status = build("net.graph -o %s", file)
+      assert.equal(0, status, text)
+    end
+    assert.is_nil(io.open(dir .. "/libno.so"))
+    -- Inputs whose names differ in what C drops, or in case alone, which macros drop.
+    local g, outputs = T.graph(), {}
+    for i, input in ipairs { "a.b", "A b", "a_b_3", "a b" } do
+      outputs["y" .. i] = g:input(input, { i }, { dtype = "f32" }) + 1
+    end
+    g:outputs(outputs)
+    assert(T.save_graph(dir .. "/ports.graph", g))
+    assert.equal(0, select(2, build "ports.graph -o libports.so"))
+    write(dir .. "/ports.c", '#include "ports.h"\nint main(void) { return 0; }\n')
+    assert.same({ "", 0 }, { shell "cc -Wall -Wextra -Werror ports.c -o ports" })
+    local counts = {}
+    for n in read(dir .. "/ports.h"):gmatch "#define PORTS_IN_[%w_]+_COUNT (%d)" do counts[#counts + 1] = n end
+    assert.equal("1 2 3 4", table.concat(counts, " "))
+  end)
+
   it("says what is missing", function()
     local text, status = shell("CC=/no/such/cc %s build net.graph -o no", q(term.command))
     assert.equal(1, status)

@@ -63,13 +63,13 @@ end
 
 local function identifier(s) return (s:gsub("[^%w_]", "_")) end
 
--- in_NAME and out_NAME, each once.
+-- in_NAME and out_NAME, each once, also in capitals, as macros have them.
 local function parameters(ports, kind)
   local used, list = {}, {}
   for i, p in ipairs(ports) do
     local name = kind .. "_" .. identifier(p.name)
-    if used[name] then name = name .. "_" .. i end
-    used[name] = true
+    while used[name:upper()] do name = name .. "_" .. i end
+    used[name:upper()] = true
     list[i] = { name = name, port = p, const = kind == "in" and "const " or "", type = C_TYPES[p.dtype] }
   end
   return list
@@ -83,6 +83,9 @@ local function signature(name, all)
   return ("int %s_run(%s)"):format(name, table.concat(list, ", "))
 end
 
+-- The first words of a header tell who made it.
+local function first_words(name) return ("/* %s: "):format(name), ", made by perilune build.\n" end
+
 local function header_text(name, all, about)
   local guard, lines = name:upper() .. "_H", {}
   for _, x in ipairs(all) do
@@ -94,8 +97,8 @@ local function header_text(name, all, about)
     for _, k in ipairs(x.port.shape) do n = n * k end
     sizes[#sizes + 1] = ("#define %s_%s_COUNT %d"):format(name:upper(), x.name:upper(), n)
   end
-  return (([[
-/* @: %s, made by perilune build.
+  local before, behind = first_words(name)
+  return before .. about.model .. behind .. (([[
  * Tensors are contiguous and row-major; addresses are multiples of the element's size; f16 and bf16 are their bits,
  * bool is 0 or 1. Memory is the caller's.
 %s
@@ -123,7 +126,7 @@ const char *@_message(void);
 }
 #endif
 #endif
-]]):gsub("@", (name:gsub("%%", "%%%%")))):format(about.model, table.concat(lines, "\n"), about.arena, about.link, guard,
+]]):gsub("@", (name:gsub("%%", "%%%%")))):format(table.concat(lines, "\n"), about.arena, about.link, guard,
     guard, table.concat(sizes, "\n"), signature(name, all))
 end
 
@@ -305,6 +308,42 @@ end
 
 local API = { "_open", "_close", "_threads", "_run", "_message" }
 
+-- nil and a sentence if a program cannot have functions of that name, or a header: C's library has them, as sem_open,
+-- or the archives, as pl_message. The tools know: what is nobody's they report as undefined.
+local function name_is_free(dir, cc, at, name, kind)
+  local text, calls = {}, {}
+  if kind ~= "app" then text[1] = ("#if __has_include(<%s.h>)\n#error TAKEN_HEADER\n#endif"):format(name) end
+  for _, f in ipairs(API) do
+    text[#text + 1] = ("char %s%s();"):format(name, f)
+    calls[#calls + 1] = ("%s%s()"):format(name, f)
+  end
+  text[#text + 1] = ("int main(void) { return %s; }\n"):format(table.concat(calls, " + "))
+  local ok, message = write(dir .. "/names.c", table.concat(text, "\n"))
+  if not ok then return nil, message end
+  run(dir, cc .. " -std=gnu11 -w -fno-builtin", table.unpack(inputs(at, { dir .. "/names.c", "-o", dir .. "/names",
+    "-fopenmp", "-ldl", "-lm", "-lpthread" })))
+  local log = read(dir .. "/log") or ""
+  if log:find("TAKEN_HEADER", 1, true) then
+    return nil, ("the name '%s' is taken: the system has a header %s.h; give another by --name"):format(name, name)
+  end
+  for _, f in ipairs(API) do
+    if not log:find(name .. f, 1, true) then
+      return nil, ("the name '%s' is taken: there is a function %s%s in C's or perilune's libraries; give another by "
+        .. "--name"):format(name, name, f)
+    end
+  end
+  return true
+end
+
+-- nil and a sentence if a header would overwrite what this command did not write.
+local function header_is_ours(path, name)
+  local text = read(path)
+  local before, behind = first_words(name)
+  if not text or (text:sub(1, #before) == before and text:find(behind, #before, true)) then return true end
+  return nil, ("%s is there, and was not made by perilune build: move it, or name the library's header by --name")
+    :format(show.printable(path))
+end
+
 local linkers = {}
 
 function linkers.app(dir, cc, at, objects, out, options)
@@ -346,7 +385,7 @@ end
 
 -- ---- the command ----------------------------------------------------------------------------------------------------
 
-local function build(dir, model, out, options)
+local function build(dir, model, from, out, options)
   local ending = out:match "%.[%w]+$"
   local kind = linkers[ending] and ending or "app"
   local name = options.name
@@ -355,9 +394,17 @@ local function build(dir, model, out, options)
   if not cc then return nil, message end
   at, message = places()
   if not at then return nil, message end
-  local source, weights = ("%s/%s.c"):format(dir, name), ("%s/%s.weights"):format(dir, name)
+  local beside = kind ~= "app" and (out:match "^(.*/)" or "") .. name .. ".h" or nil
+  local ok
+  if beside then
+    ok, message = header_is_ours(beside, name)
+    if not ok then return nil, message end
+  end
+  ok, message = name_is_free(dir, cc, at, name, kind)
+  if not ok then return nil, message end
+  local source, weights = dir .. "/program.c", dir .. "/program.weights"
   local about
-  about, message = core.deploy_program(model, name, source, weights)
+  about, message = core.deploy_program(from, name, source, weights)
   if not about then return nil, message end
   about.model = model:match "[^/]*$"
   about.link = kind ~= ".a" and " this library alone" or options.static and " -lm -lpthread"
@@ -370,12 +417,11 @@ local function build(dir, model, out, options)
     text = text .. MAIN:gsub("PORTS", tostring(math.max(#ins, #outs, 1))):gsub("@", (name:gsub("%%", "%%%%")))
   end
   for path, bytes in pairs { [source] = text, [("%s/%s.h"):format(dir, name)] = header, [dir .. "/own.c"] = OWN } do
-    local ok, why = write(path, bytes)
-    if not ok then return nil, why end
+    ok, message = write(path, bytes)
+    if not ok then return nil, message end
   end
-  local objects = { ("%s/%s.o"):format(dir, name) }
-  local flags = ("%s %s -I%s -I%s -c"):format(cc, FLAGS, quoted(at.include), quoted(dir))
-  local ok
+  local objects = { dir .. "/program.o" }
+  local flags = ("%s %s -I%s -iquote %s -c"):format(cc, FLAGS, quoted(at.include), quoted(dir))
   ok, message = run(dir, flags, source, "-o", objects[1])
   if ok and options.static then
     objects[2] = dir .. "/own.o"
@@ -388,9 +434,7 @@ local function build(dir, model, out, options)
     end
     return nil, message
   end
-  local beside
-  if kind ~= "app" then
-    beside = (out:match "^(.*/)" or "") .. name .. ".h"
+  if beside then
     ok, message = write(beside, header)
     if not ok then return nil, message end
   end
@@ -415,6 +459,14 @@ function M.problem(out, options)
   if not options.name:find "^[%a_][%w_]*$" then
     return ("'%s' is no name in C; give one by --name"):format(options.name)
   end
+  if options.name:find "^_" then
+    return ("'%s': names that begin with _ are C's own; give another by --name"):format(options.name)
+  end
+  for _, prefix in ipairs { "pl", "plk", "perilune" } do
+    if options.name:lower():find(("^%s_?$"):format(prefix)) then
+      return ("'%s': perilune's own functions begin so; give another by --name"):format(options.name)
+    end
+  end
 end
 
 -- options: {name=, static=, size=}. → exit status
@@ -433,14 +485,14 @@ function M.run(model, out, options)
   if not os.execute("mkdir -m 700 " .. quoted(dir)) then return failed(dir .. " cannot be made") end
   local from, message = model, nil
   if model:find "%.onnx$" then
-    from = dir .. "/" .. model:match "[^/]*$":gsub("%.onnx$", "")
+    from = dir .. "/model.graph"
     local convert = require "perilune.command.convert"
     local ok
     ok, message = convert.graph(model, from, options)
     if not ok then from = nil end
   end
   local text
-  if from then text, message = build(dir, from, out, options) end
+  if from then text, message = build(dir, model, from, out, options) end
   os.execute("rm -rf " .. quoted(dir))
   if not text then return failed(message) end
   print(text)
