@@ -69,9 +69,10 @@ local function copy_tree(tree)
     :format(quote(tree), quote(root), quote(tree)))
 end
 
--- Without optimization: it is to be built quickly, not to run quickly.
+-- Without optimization and for one level of processors: it is to be built quickly, not to run quickly.
 local function compile(tree)
-  local flags = { "-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_C_FLAGS_DEBUG=-O0", "-DPL_TESTS=OFF", "-DPERILUNE_CUDA=OFF" }
+  local flags = { "-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_C_FLAGS_DEBUG=-O0", "-DPL_TESTS=OFF", "-DPERILUNE_CUDA=OFF",
+    "-DPL_ISA_LEVELS=v2" }
   for _, name in ipairs { "CMAKE_C_COMPILER", "PL_LUA_INCLUDE", "PL_LUA_LIBRARY" } do
     local value = cached(name)
     if value then flags[#flags + 1] = quote(("-D%s=%s"):format(name, value)) end
