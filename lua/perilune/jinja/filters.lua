@@ -3,9 +3,11 @@
 -- @module perilune.jinja.filters
 local json = require "perilune.jinja.json"
 local methods = require "perilune.jinja.methods"
+local numerals = require "perilune.jinja.numerals"
 local ops = require "perilune.jinja.operators"
 local signed = require "perilune.jinja.signatures"
 local values = require "perilune.jinja.values"
+local wrapped = require "perilune.jinja.wrap"
 
 local NONE, fail, str, truth = values.NONE, values.fail, values.str, values.truth
 local argument, whole = methods.argument, methods.whole
@@ -16,6 +18,7 @@ local filters, tests = {}, {}
 -- "a.b.0" or a number: a function that takes this out of an item.
 local function getter(name, default)
   local parts = {}
+  if name == nil or name == NONE then return function(v) return v end end
   if type(name) == "string" then
     for part in (name .. "."):gmatch "([^.]*)%." do parts[#parts + 1] = math.tointeger(tonumber(part)) or part end
   else
@@ -84,15 +87,16 @@ end
 filters.list = list_filter(function(_, items, n) return values.list(table.move(items, 1, n, 1, {}), n) end)
 
 filters.sort = list_filter(function(run, items, n, args, named)
-  local reverse = truth(argument(args, named, 1, "reverse") or false)
-  local case = truth(argument(args, named, 2, "case_sensitive") or false)
+  local reverse = truth(argument(args, named, 1, "reverse", false))
+  local case = truth(argument(args, named, 2, "case_sensitive", false))
   local attribute = argument(args, named, 3, "attribute")
   local keys = {}
-  if attribute and attribute ~= NONE then
-    for part in str(attribute):gmatch "[^,]+" do keys[#keys + 1] = getter(part) end
+  if type(attribute) == "string" then
+    for part in (attribute .. ","):gmatch "([^,]*)," do keys[#keys + 1] = getter(part) end
+  else
+    keys[1] = getter(attribute)
   end
   return values.list(sorted(run, items, n, function(v)
-    if #keys == 0 then return folded(v, case) end
     if #keys == 1 then return folded(keys[1](v), case) end
     local t = {}
     for i, k in ipairs(keys) do t[i] = folded(k(v), case) end
@@ -112,9 +116,8 @@ end)
 local function extreme(better)
   return list_filter(function(_, items, n, args, named)
     if n == 0 then return values.undefined "No aggregated item, sequence was empty." end
-    local case = truth(argument(args, named, 1, "case_sensitive") or false)
-    local attribute = argument(args, named, 2, "attribute")
-    local key = attribute and getter(attribute) or function(v) return v end
+    local case = truth(argument(args, named, 1, "case_sensitive", false))
+    local key = getter(argument(args, named, 2, "attribute"))
     local best = items[1]
     for i = 2, n do
       if better(folded(key(items[i]), case), folded(key(best), case)) then best = items[i] end
@@ -126,26 +129,19 @@ filters.min = extreme(values.less)
 filters.max = extreme(function(a, b) return values.less(b, a) end)
 
 filters.sum = list_filter(function(run, items, n, args, named)
-  local attribute, total = argument(args, named, 1, "attribute"), argument(args, named, 2, "start") or 0
-  local key = attribute and attribute ~= NONE and getter(attribute)
-  for i = 1, n do
-    local v = items[i]
-    if key then v = key(v) end
-    total = ops.binary["+"](run, total, v)
-  end
+  local key, total = getter(argument(args, named, 1, "attribute")), argument(args, named, 2, "start", 0)
+  if type(total) == "string" then fail "TypeError: sum() can't sum strings [use ''.join(seq) instead]" end
+  for i = 1, n do total = ops.binary["+"](run, total, key(items[i])) end
   return total
 end)
 
 filters.join = list_filter(function(run, items, n, args, named)
-  local sep, attribute = argument(args, named, 1, "d") or "", argument(args, named, 2, "attribute")
-  local key, out = attribute and getter(attribute), {}
+  local sep, key, out = str(argument(args, named, 1, "d", "")), getter(argument(args, named, 2, "attribute")), {}
   for i = 1, n do
-    local v = items[i]
-    if key then v = key(v) end
-    out[i] = str(v)
-    run.spend(1 + (#out[i] + #str(sep)) // 16)
+    out[i] = str(key(items[i]))
+    run.spend(1 + (#out[i] + #sep) // 16)
   end
-  return table.concat(out, str(sep))
+  return table.concat(out, sep)
 end)
 
 function filters.reverse(run, v)
@@ -156,14 +152,12 @@ function filters.reverse(run, v)
 end
 
 filters.unique = list_filter(function(run, items, n, args, named)
-  local case = truth(argument(args, named, 1, "case_sensitive") or false)
-  local attribute = argument(args, named, 2, "attribute")
-  local key, seen, out = attribute and getter(attribute), values.dict(), {}
+  local case = truth(argument(args, named, 1, "case_sensitive", false))
+  local key, seen, out = getter(argument(args, named, 2, "attribute")), values.dict(), {}
   for i = 1, n do
     local v = items[i]
-    local k = folded(key and key(v) or v, case)
-    if type(k) == "table" and (k.kind == "dict" or k.kind == "list") then fail "TypeError: unhashable type" end
-    if values.dict_get(seen, k) == nil then
+    local k = folded(key(v), case)
+    if values.dict_get(seen, values.hashable(k)) == nil then
       values.dict_set(seen, k, true)
       out[#out + 1] = v
     end
@@ -173,8 +167,10 @@ filters.unique = list_filter(function(run, items, n, args, named)
 end)
 
 filters.groupby = list_filter(function(run, items, n, args, named)
-  local case = truth(argument(args, named, 3, "case_sensitive") or false)
-  local key = getter(argument(args, named, 1, "attribute"), argument(args, named, 2, "default"))
+  local case = truth(argument(args, named, 3, "case_sensitive", false))
+  local default = argument(args, named, 2, "default")
+  if default == NONE then default = nil end
+  local key = getter(argument(args, named, 1, "attribute"), default)
   local rows = sorted(run, items, n, function(v) return folded(key(v), case) end)
   local out, last = {}, nil
   for i = 1, n do
@@ -193,26 +189,26 @@ filters.groupby = list_filter(function(run, items, n, args, named)
 end)
 
 filters.batch = list_filter(function(_, items, n, args, named)
-  local size, fill = whole("batch", args[1]), argument(args, named, 2, "fill_with")
+  local size, fill = values.number_of(args[1]), argument(args, named, 2, "fill_with", NONE)
   if size < 1 then fail "ValueError: batch: a size from 1 is wanted" end
   local out = {}
   for i = 1, n, size do
     local row = table.move(items, i, math.min(i + size - 1, n), 1, {})
-    while fill ~= nil and #row < math.min(size, 10000) do row[#row + 1] = fill end
+    while fill ~= NONE and #row < math.min(size, 10000) do row[#row + 1] = fill end
     out[#out + 1] = values.list(row)
   end
   return generator(out)
 end)
 
 filters.slice = list_filter(function(run, items, n, args, named)
-  local count, fill = whole("slice", args[1]), argument(args, named, 2, "fill_with")
+  local count, fill = values.number_of(args[1]), argument(args, named, 2, "fill_with", NONE)
   if count < 1 then fail "ValueError: slice: a number from 1 is wanted" end
   run.spend(count)
   local each, more, at, out = n // count, n % count, 1, {}
   for i = 1, count do
     local size = each + (i <= more and 1 or 0)
     local row = table.move(items, at, at + size - 1, 1, {})
-    if fill ~= nil and i > more and more > 0 then row[#row + 1] = fill end
+    if fill ~= NONE and i > more then row[#row + 1] = fill end
     out[i], at = values.list(row), at + size
   end
   return generator(out)
@@ -221,8 +217,15 @@ end)
 -- A filter or an attribute for each item.
 filters.map = list_filter(function(run, items, n, args, named)
   local out = {}
-  if named.attribute ~= nil then
-    local key = getter(named.attribute, named.default)
+  if args.n == 0 and named.attribute ~= nil then
+    for k in pairs(named) do
+      if k ~= "attribute" and k ~= "default" then
+        fail("FilterArgumentError: Unexpected keyword argument %s", values.repr(k))
+      end
+    end
+    local default = named.default
+    if default == NONE then default = nil end
+    local key = getter(named.attribute, default)
     for i = 1, n do out[i] = key(items[i]) end
     return generator(out)
   end
@@ -264,9 +267,9 @@ filters.selectattr, filters.rejectattr = selecting(true, true), selecting(false,
 -- ---- values ---------------------------------------------------------------------------------------------------------
 
 function filters.default(_, v, args, named)
-  local fallback = argument(args, named, 1, "default_value")
-  local also_false = truth(argument(args, named, 2, "boolean") or false)
-  if values.is_undefined(v) or also_false and not truth(v) then return fallback == nil and "" or fallback end
+  local fallback = argument(args, named, 1, "default_value", "")
+  local also_false = truth(argument(args, named, 2, "boolean", false))
+  if values.is_undefined(v) or also_false and not truth(v) then return fallback end
   return v
 end
 filters.d = filters.default
@@ -282,30 +285,23 @@ end
 filters.e, filters.forceescape = filters.escape, filters.escape
 
 filters["int"] = function(_, v, args, named)
-  local default, base = argument(args, named, 1, "default") or 0, argument(args, named, 2, "base") or 10
+  local default = argument(args, named, 1, "default", 0)
   local x = values.number_of(v)
-  if x then
-    if x ~= x or x == math.huge or x == -math.huge then return default end
-    return math.tointeger(x >= 0 and math.floor(x) or math.ceil(x)) or default
+  if math.type(x) == "integer" or x and type(v) == "table" then return type(v) == "table" and v or x end
+  if not x and type(v) == "string" then
+    local n = numerals.int(v, values.number_of(argument(args, named, 2, "base", 10)))
+    if n then return n end
+    x = numerals.float(v)
   end
-  if type(v) ~= "string" then return default end
-  local s = v:match "^%s*(.-)%s*$":gsub("_", "")
-  if base == 16 then s = s:gsub("^0[xX]", "") elseif base == 2 then s = s:gsub("^0[bB]", "") end
-  local n = s:find "^[-+]?%w+$" and tonumber((s:gsub("^%+", "")), base ~= 10 and base or nil)
-  if base == 10 and not s:find "^[-+]?%d+$" then n = nil end
-  if n then return math.tointeger(n) or default end
-  n = s:find "^[-+]?[%d.]+[eE]?[-+]?%d*$" and tonumber(s)
-  return n and math.tointeger(n >= 0 and math.floor(n) or math.ceil(n)) or default
+  if not x or x ~= x or x == math.huge or x == -math.huge then return default end
+  return math.tointeger(x >= 0 and math.floor(x) or math.ceil(x))
+    or fail "OverflowError: an integer of more than 64 bits"
 end
 
 function filters.float(_, v, args, named)
-  local x = values.number_of(v)
-  if not x and type(v) == "string" then
-    local s = v:match "^%s*(.-)%s*$"
-    x = s:find "^[-+]?[%d.]+[eE]?[-+]?%d*$" and tonumber(s)
-  end
+  local x = values.number_of(v) or type(v) == "string" and numerals.float(v)
   if x then return x + 0.0 end
-  return argument(args, named, 1, "default") or 0.0
+  return argument(args, named, 1, "default", 0.0)
 end
 
 function filters.abs(_, v)
@@ -316,8 +312,12 @@ end
 
 function filters.round(_, v, args, named)
   local x = values.number_of(v)
-  local digits, method = argument(args, named, 1, "precision") or 0, argument(args, named, 2, "method") or "common"
+  local digits, method = argument(args, named, 1, "precision", 0), argument(args, named, 2, "method", "common")
   if not x then fail("TypeError: type %s doesn't define __round__ method", values.type_of(v)) end
+  if digits == NONE and method == "common" then
+    return math.type(x) == "integer" and x or math.tointeger(tonumber(("%.0f"):format(x)))
+      or fail "OverflowError: an integer of more than 64 bits"
+  end
   digits = whole("round", digits)
   if method ~= "common" and method ~= "ceil" and method ~= "floor" then
     fail "FilterArgumentError: method must be common, ceil or floor"
@@ -326,26 +326,28 @@ function filters.round(_, v, args, named)
     if math.type(x) == "integer" and digits >= 0 then return x end
     if math.abs(digits) > 300 then return x + 0.0 end
     if digits >= 0 then return tonumber(("%." .. math.min(digits, 99) .. "f"):format(x)) + 0.0 end
-    return tonumber(("%.0f"):format(x / 10.0 ^ -digits)) * 10.0 ^ -digits
+    local rounded = tonumber(("%.0f"):format(x / 10.0 ^ -digits)) * 10.0 ^ -digits
+    return math.type(x) == "integer" and math.tointeger(rounded) or rounded
   end
   local scale = 10.0 ^ digits
   return (method == "ceil" and math.ceil(x * scale) or math.floor(x * scale)) / scale
 end
 
 function filters.tojson(run, v, args, named)
-  local indent = argument(args, named, 2, "indent")
-  if args.n == 1 then
-    if type(args[1]) == "boolean" then named = { ensure_ascii = args[1] } else indent = args[1] end
-  end
-  local sep = named.separators
-  if indent ~= nil and indent ~= NONE then
-    indent = type(indent) == "string" and indent or (" "):rep(math.min(math.max(0, whole("tojson", indent)), 100))
-  else
+  local indent, sep = argument(args, named, 2, "indent", NONE), argument(args, named, 3, "separators", NONE)
+  local comma, colon
+  if indent == NONE then
     indent = nil
+  elseif type(indent) ~= "string" then
+    indent = (" "):rep(math.min(math.max(0, whole("tojson", indent)), 100))
   end
-  return json.encode(v, { indent = indent, ascii = truth(named.ensure_ascii or false),
-    sorted = truth(named.sort_keys or false), spend = run.spend, comma = sep and sep ~= NONE and str(sep[1]) or nil,
-    colon = sep and sep ~= NONE and str(sep[2]) or nil })
+  if sep ~= NONE then
+    local two, n = values.items(sep)
+    if n ~= 2 then fail("ValueError: tojson: separators must be two texts, got %d", n) end
+    comma, colon = methods.text("tojson", two[1]), methods.text("tojson", two[2])
+  end
+  return json.encode(v, { indent = indent, ascii = truth(argument(args, named, 1, "ensure_ascii", false)),
+    sorted = truth(argument(args, named, 4, "sort_keys", false)), spend = run.spend, comma = comma, colon = colon })
 end
 
 function filters.items(run, v)
@@ -357,8 +359,11 @@ end
 
 function filters.dictsort(run, v, args, named)
   if not values.is_dict(v) then fail "TypeError: dictsort wants a mapping" end
-  local case, by = truth(argument(args, named, 1, "case_sensitive") or false), argument(args, named, 2, "by") or "key"
-  local reverse = truth(argument(args, named, 3, "reverse") or false)
+  local case, by = truth(argument(args, named, 1, "case_sensitive", false)), argument(args, named, 2, "by", "key")
+  local reverse = truth(argument(args, named, 3, "reverse", false))
+  if by ~= "key" and by ~= "value" then
+    fail 'FilterArgumentError: You can only sort by either "key" or "value"'
+  end
   local list = methods.pairs_of(v)
   local at = by == "value" and 2 or 1
   return values.list(sorted(run, list, list.n, function(p) return folded(p[at], case) end, reverse), list.n)
@@ -392,21 +397,24 @@ function filters.title(_, v)
 end
 function filters.trim(_, v, args, named) return methods.strip(str(v), argument(args, named, 1, "chars"), true, true) end
 function filters.replace(run, v, args, named)
-  local most = argument(args, named, 3, "count")
-  return methods.replace(run, str(v), str(args[1]), str(args[2]), most and most ~= NONE and whole("replace", most))
+  local most = values.number_of(argument(args, named, 3, "count", NONE)) -- nil: all
+  return methods.replace(run, str(v), str(args[1]), str(args[2]), most)
 end
 function filters.wordcount(_, v)
   local _, n = str(v):gsub("[%w_\x80-\xFF]+", "")
   return n
 end
 function filters.format(run, v, args, named)
-  if args.n > 0 or next(named) == nil then return methods.percent(run, str(v), values.tuple(args)) end
+  if args.n > 0 and next(named) then
+    fail "FilterArgumentError: can't handle positional and keyword arguments at the same time"
+  end
+  if next(named) == nil then return methods.percent(run, str(v), values.tuple(args)) end
   local d = values.dict()
   for k, x in pairs(named) do values.dict_set(d, k, x) end
   return methods.percent(run, str(v), d)
 end
 function filters.center(run, v, args, named)
-  return methods.pad(run, str(v), whole("center", argument(args, named, 1, "width") or 80), " ", "both")
+  return methods.pad(run, str(v), values.number_of(argument(args, named, 1, "width", 80)), " ", "both")
 end
 function filters.striptags(_, v)
   return (str(v):gsub("<!%-%-.-%-%->", ""):gsub("<[^>]*>", ""):gsub("%s+", " "):match "^ ?(.-) ?$")
@@ -415,59 +423,60 @@ function filters.urlencode(run, v)
   local function quote(s, keep)
     return (s:gsub("[^%w_.~" .. keep .. "-]", function(c) return ("%%%02X"):format(c:byte()) end))
   end
-  if type(v) == "string" or type(v) == "number" then return quote(str(v), "/") end
+  local one = type(v) ~= "table" or v == NONE or v.kind == "big"
+  if one then return quote(str(v), "/") end
   local rows, n = values.items(values.is_dict(v) and methods.pairs_of(v) or v)
   local out = {}
   run.spend(n)
-  for i = 1, n do out[i] = quote(str(rows[i][1]), "") .. "=" .. quote(str(rows[i][2]), "") end
+  for i = 1, n do
+    local pair, two = values.items(rows[i])
+    if two ~= 2 then fail "ValueError: urlencode: pairs are wanted" end
+    out[i] = (quote(str(pair[1]), "") .. "=" .. quote(str(pair[2]), "")):gsub("%%20", "+")
+  end
   return table.concat(out, "&")
 end
 
 function filters.indent(run, v, args, named)
-  local width = argument(args, named, 1, "width") or 4
-  local first = truth(argument(args, named, 2, "first") or false)
-  local blank = truth(argument(args, named, 3, "blank") or false)
+  local width = argument(args, named, 1, "width", 4)
+  local first = truth(argument(args, named, 2, "first", false))
+  local blank = truth(argument(args, named, 3, "blank", false))
   local pad = type(width) == "string" and width or (" "):rep(math.min(math.max(0, whole("indent", width)), 1000))
-  local out, k = {}, 0
-  local s = str(v)
-  run.spend(#s // 8)
-  for line in (s .. "\n"):gmatch "(.-)\n" do
-    k = k + 1
-    if (k > 1 or first) and (line ~= "" or blank or k == 1) then line = pad .. line end
-    out[k] = line
+  run.spend(#v // 8)
+  local out = methods.lines(v .. "\n") -- so that what ends the text ends a line
+  for i, line in ipairs(out) do
+    if i == 1 and first or i > 1 and (line ~= "" or blank) then out[i] = pad .. line end
     run.spend(1 + #pad // 16)
   end
   return table.concat(out, "\n")
 end
 
 function filters.truncate(_, v, args, named)
-  local s = str(v)
-  local length = whole("truncate", argument(args, named, 1, "length") or 255)
-  local hard, ending = truth(argument(args, named, 2, "killwords") or false), argument(args, named, 3, "end") or "..."
-  local leeway = argument(args, named, 4, "leeway")
-  leeway = leeway == nil and 5 or whole("truncate", leeway)
-  local all, n = values.characters(s)
-  if n <= length + leeway then return s end
-  local keep = math.max(0, length - values.length(ending))
-  local head = table.concat(all, "", 1, math.min(keep, n))
+  local length = values.number_of(argument(args, named, 1, "length", 255))
+  local ending = argument(args, named, 3, "end", "...")
+  local hard, leeway = truth(argument(args, named, 2, "killwords", false)), argument(args, named, 4, "leeway", NONE)
+  leeway = leeway == NONE and 5 or values.number_of(leeway)
+  if length < values.length(ending) then fail("AssertionError: expected length >= %d", values.length(ending)) end
+  if leeway < 0 then fail("AssertionError: expected leeway >= 0, got %d", leeway) end
+  if values.length(v) <= length + leeway then return v end
+  local all = values.characters(methods.text("truncate", v))
+  local head = table.concat(all, "", 1, length - values.length(ending))
   if not hard then head = head:match "^(.*) [^ ]*$" or head end
   return head .. ending
 end
 
-function filters.wordwrap(_, v, args, named)
-  local width, out = whole("wordwrap", argument(args, named, 1, "width") or 79), {}
-  for line in (str(v) .. "\n"):gmatch "(.-)\n" do
-    local now = ""
-    for word in line:gmatch "%S+" do
-      if now ~= "" and values.length(now) + 1 + values.length(word) > width then
-        out[#out + 1], now = now, word
-      else
-        now = now == "" and word or now .. " " .. word
-      end
-    end
-    out[#out + 1] = now
+function filters.wordwrap(run, v, args, named)
+  local width = values.number_of(argument(args, named, 1, "width", 79))
+  local sep = argument(args, named, 3, "wrapstring", NONE)
+  local long = truth(argument(args, named, 2, "break_long_words", true))
+  local hyphens = truth(argument(args, named, 4, "break_on_hyphens", true))
+  if width < 1 then fail("ValueError: invalid width %d (must be > 0)", width) end
+  sep = sep == NONE and "\n" or sep
+  local out = {}
+  for i, line in ipairs(methods.lines(v)) do
+    out[i] = table.concat(wrapped(run, line, width, long, hyphens), sep)
+    run.spend(1 + #out[i] // 8)
   end
-  return table.concat(out, "\n")
+  return table.concat(out, sep)
 end
 
 function filters.filesizeformat() fail "the filter 'filesizeformat' is not supported" end
@@ -496,9 +505,9 @@ function tests.iterable(_, v)
 end
 function tests.sequence(_, v)
   if type(v) == "string" or values.is_undefined(v) then return true end
-  return values.is_sequence(v) and v.kind ~= "generator" or type(v) == "table" and v.kind == "dict"
+  return values.is_subscripted(v) or type(v) == "table" and v.kind == "dict"
 end
-function tests.callable(_, v) return type(v) == "table" and v.call ~= nil end
+function tests.callable(_, v) return type(v) == "table" and (v.call ~= nil or values.is_undefined(v)) end
 function tests.odd(_, v) return integer(v) % 2 == 1 end
 function tests.even(_, v) return integer(v) % 2 == 0 end
 function tests.divisibleby(_, v, args)
@@ -520,22 +529,24 @@ for name, op in pairs { eq = "==", equalto = "==", ["=="] = "==", ne = "!=", ["!
 end
 
 -- select("test", …), map("filter", …) and format pass on what they get.
-signed(filters, { list = "", sort = "reverse case_sensitive attribute", first = "", last = "",
+signed(filters, { list = "", sort = "reverse:int case_sensitive attribute", first = "", last = "",
   min = "case_sensitive attribute", max = "case_sensitive attribute", sum = "attribute start", join = "d attribute",
   reverse = "", unique = "case_sensitive attribute", groupby = "!attribute default case_sensitive",
-  batch = "!linecount fill_with", slice = "!slices fill_with", map = "*", select = "*", reject = "*", selectattr = "*",
-  rejectattr = "*", default = "default_value boolean", d = "default_value boolean", length = "", count = "",
-  string = "", safe = "", escape = "", e = "", forceescape = "", int = "default base", float = "default", abs = "",
-  round = "precision method", tojson = "ensure_ascii indent separators sort_keys", items = "",
-  dictsort = "case_sensitive by reverse", attr = "!name", random = "", upper = "", lower = "", capitalize = "",
-  title = "", trim = "chars", replace = "!old !new count", wordcount = "", format = "*", center = "width",
-  striptags = "", urlencode = "", indent = "width first blank", truncate = "length killwords end leeway",
-  wordwrap = "width", filesizeformat = "binary" })
+  batch = "!linecount:int fill_with", slice = "!slices:int fill_with", map = "*", select = "*", reject = "*",
+  selectattr = "*", rejectattr = "*", default = "default_value boolean", d = "default_value boolean", length = "",
+  count = "", string = "", safe = "", escape = "", e = "", forceescape = "", int = "=defined default base",
+  float = "=defined default", abs = "", round = "precision method", items = "",
+  tojson = "ensure_ascii indent separators sort_keys", dictsort = "case_sensitive by reverse:int",
+  attr = "=defined !name:str", random = "", upper = "", lower = "", capitalize = "", title = "", trim = "chars:str?",
+  replace = "!old !new count:int?", wordcount = "", format = "*", center = "width:int", striptags = "", urlencode = "",
+  indent = "=str width first blank", truncate = "length:int killwords end:str leeway:int?",
+  wordwrap = "=str width:int break_long_words wrapstring:str? break_on_hyphens", filesizeformat = "binary" })
 
 local others = {} -- tests with one argument; the others have none
 for name in ("divisibleby sameas in eq equalto == ne != lt lessthan < gt greaterthan > le <= ge >="):gmatch "%S+" do
   others[name] = "!other /"
 end
+others.filter, others.test = "=hashable", "=hashable"
 signed(tests, setmetatable(others, { __index = function() return "" end }))
 
 return { filters = filters, tests = tests }

@@ -21,10 +21,12 @@ local function whole(name, v)
 end
 M.text, M.whole = text, whole
 
--- Argument i, or the one with the name; nil where it is absent.
-local function argument(args, named, i, name)
-  if i <= args.n then return args[i] end
-  return named[name]
+-- Argument i, or the one with the name; `default` where it is absent.
+local function argument(args, named, i, name, default)
+  local v
+  if i <= args.n then v = args[i] else v = named[name] end
+  if v == nil then return default end
+  return v
 end
 M.argument = argument
 
@@ -105,15 +107,15 @@ local function split(s, sep, most, from_right)
   if sep == nil or sep == NONE then
     local words = {}
     for from, word, to in s:gmatch "()([^%s\x1C-\x1F]+)()" do words[#words + 1] = { from, word, to } end
-    if #words <= most + 1 and most ~= 0 then
+    if #words <= most then
       for i, w in ipairs(words) do list[i] = w[2] end
-    elseif #words > 0 and from_right then
+    elseif from_right then -- the blanks before what is left stay, as those behind it do below
       local k = #words - most
-      list[1] = s:sub(1, words[k][3] - 1):gsub("^%s+", "")
+      list[1] = s:sub(1, words[k][3] - 1)
       for i = k + 1, #words do list[#list + 1] = words[i][2] end
-    elseif #words > 0 then
+    else
       for i = 1, most do list[i] = words[i][2] end
-      list[#list + 1] = s:sub(words[most + 1][1]):gsub("%s+$", "")
+      list[#list + 1] = s:sub(words[most + 1][1])
     end
     return values.list(list)
   end
@@ -351,17 +353,18 @@ local function all_are(s, test)
 end
 
 local function affix(s, v, at_end)
-  local list = type(v) == "table" and v.kind == "tuple" and v or { text("startswith", v), n = 1 }
+  local list = type(v) == "table" and v.kind == "tuple" and v or { v, n = 1 }
   for i = 1, list.n do
-    local a = list[i]
-    if at_end and (a == "" or s:sub(-#a) == a) or not at_end and s:sub(1, #a) == a then return true end
+    local a = text("startswith", list[i])
+    if s and (at_end and (a == "" or s:sub(-#a) == a) or not at_end and s:sub(1, #a) == a) then return true end
   end
   return false
 end
 
 local function parts_of(s, sep, right)
   local i
-  local at = s:find(text("partition", sep), 1, true)
+  if sep == "" then fail "ValueError: empty separator" end
+  local at = s:find(sep, 1, true)
   while at do
     i = at
     at = right and s:find(sep, at + 1, true) or nil
@@ -373,7 +376,7 @@ end
 -- Where args[1] is in s, between args[2] and args[3]; -1 for nowhere.
 local function found(name, s, args, from_right)
   local part, from = window(name, s, args)
-  local i = part and find(part, text(name, args[1]), from_right) or -1
+  local i = part and find(part, args[1], from_right) or -1
   return i >= 0 and i + from or -1
 end
 
@@ -386,6 +389,38 @@ local function expanded(s, size)
     column = column + n
     return (" "):rep(n)
   end))
+end
+
+-- The lines of a text, as Python's splitlines cuts it, with or without what ends them.
+local endings = { ["\n"] = true, ["\r"] = true, ["\r\n"] = true, ["\v"] = true, ["\f"] = true, ["\x1C"] = true,
+  ["\x1D"] = true, ["\x1E"] = true, ["\u{85}"] = true, ["\u{2028}"] = true, ["\u{2029}"] = true }
+local function lines(s, keep)
+  local list, from, at = {}, 1, 1
+  while true do
+    local i = s:find("[\n\v\f\r\x1C-\x1E\xC2\xE2]", at)
+    if not i then break end
+    local ending = s:match("^\r\n", i) or s:match("^\xC2\x85", i) or s:match("^\xE2\x80[\xA8\xA9]", i)
+      or s:sub(i, i)
+    at = i + #ending
+    if endings[ending] then
+      list[#list + 1] = s:sub(from, (keep and at or i) - 1)
+      from = at
+    end
+  end
+  if from <= #s then list[#list + 1] = s:sub(from) end
+  return list
+end
+M.lines = lines
+
+-- s in the middle, or at an end, of `width` characters.
+local function padded(name, left)
+  return function(run, s, args)
+    local fill = args[2] or " "
+    if values.length(fill) ~= 1 then
+      fail("TypeError: %s: The fill character must be exactly one character long", name)
+    end
+    return pad(run, s, values.number_of(args[1]), fill, left)
+  end
 end
 
 local strings = {
@@ -402,34 +437,23 @@ local strings = {
   rstrip = function(_, s, args) return strip(s, args[1], false, true) end,
   split = function(run, s, args, named)
     run.spend(#s // 8)
-    local most = argument(args, named, 2, "maxsplit")
-    return split(s, argument(args, named, 1, "sep"), most and whole("split", most))
+    return split(s, argument(args, named, 1, "sep"), values.number_of(argument(args, named, 2, "maxsplit", -1)))
   end,
   rsplit = function(run, s, args, named)
     run.spend(#s // 8)
-    local most = argument(args, named, 2, "maxsplit")
-    return split(s, argument(args, named, 1, "sep"), most and whole("rsplit", most), true)
+    return split(s, argument(args, named, 1, "sep"), values.number_of(argument(args, named, 2, "maxsplit", -1)), true)
   end,
   splitlines = function(_, s, args, named)
-    local list = {}
-    local keep = values.truth(argument(args, named, 1, "keepends") or false)
-    s = s:gsub("\r\n", "\n"):gsub("\r", "\n")
-    for line, ending in s:gmatch "([^\n]*)(\n?)" do
-      if line ~= "" or ending ~= "" then list[#list + 1] = keep and line .. ending or line end
-    end
-    return values.list(list)
+    return values.list((lines(s, values.truth(argument(args, named, 1, "keepends", false)))))
   end,
   replace = function(run, s, args, named)
-    local most = argument(args, named, 3, "count")
-    return replace(run, s, text("replace", args[1]), text("replace", args[2]), most and whole("replace", most))
+    return replace(run, s, args[1], args[2], values.number_of(argument(args, named, 3, "count", -1)))
   end,
   startswith = function(_, s, args)
-    local part = window("startswith", s, args)
-    return part ~= nil and affix(part, args[1], false)
+    return affix(window("startswith", s, args), args[1], false)
   end,
   endswith = function(_, s, args)
-    local part = window("endswith", s, args)
-    return part ~= nil and affix(part, args[1], true)
+    return affix(window("endswith", s, args), args[1], true)
   end,
   find = function(_, s, args) return found("find", s, args) end,
   rfind = function(_, s, args) return found("rfind", s, args, true) end,
@@ -438,7 +462,7 @@ local strings = {
     return i >= 0 and i or fail "ValueError: substring not found"
   end,
   count = function(_, s, args)
-    local what = text("count", args[1])
+    local what = args[1]
     s = window("count", s, args)
     if not s then return 0 end
     if what == "" then return values.length(s) + 1 end
@@ -471,11 +495,11 @@ local strings = {
   rpartition = function(_, s, args) return parts_of(s, args[1], true) end,
   zfill = function(run, s, args)
     local sign, rest = s:match "^([-+]?)(.*)$"
-    return sign .. pad(run, rest, whole("zfill", args[1]) - #sign, "0", true)
+    return sign .. pad(run, rest, values.number_of(args[1]) - #sign, "0", true)
   end,
-  ljust = function(run, s, args) return pad(run, s, whole("ljust", args[1]), args[2] or " ", false) end,
-  rjust = function(run, s, args) return pad(run, s, whole("rjust", args[1]), args[2] or " ", true) end,
-  center = function(run, s, args) return pad(run, s, whole("center", args[1]), args[2] or " ", "both") end,
+  ljust = padded("ljust", false),
+  rjust = padded("rjust", true),
+  center = padded("center", "both"),
   isdigit = function(_, s) return all_are(s, function(c) return c:find "^%d$" end) end,
   isnumeric = function(_, s) return all_are(s, function(c) return c:find "^%d$" end) end,
   isdecimal = function(_, s) return all_are(s, function(c) return c:find "^%d$" end) end,
@@ -487,20 +511,21 @@ local strings = {
   istitle = function(_, s) return s == title(s) and s ~= "" and upper(s) ~= lower(s) end,
   encode = function(_, s) return s end,
   expandtabs = function(run, s, args, named)
-    local size = whole("expandtabs", argument(args, named, 1, "tabsize") or 8)
+    local size = values.number_of(argument(args, named, 1, "tabsize", 8))
     if size > 1000 then fail "ValueError: expandtabs: a tabsize of more than 1000" end
     run.spend(#s + select(2, s:gsub("\t", "")) * math.max(size, 0))
     return expanded(s, size)
   end,
 }
-local within = "!sub start end /"
+local within, part = "!sub start end /", "!sub:str start end /"
 local nothing = { __index = function() return "" end }
-signed(strings, setmetatable({ strip = "chars /", lstrip = "chars /", rstrip = "chars /", split = "sep maxsplit",
-  rsplit = "sep maxsplit", splitlines = "keepends", replace = "!old !new count", startswith = within, endswith = within,
-  find = within, rfind = within, index = within, count = within, join = "!iterable /", format = "*",
-  removeprefix = "!prefix /", removesuffix = "!suffix /", partition = "!sep /", rpartition = "!sep /",
-  zfill = "!width /", ljust = "!width fillchar /", rjust = "!width fillchar /", center = "!width fillchar /",
-  encode = "encoding errors", expandtabs = "tabsize" }, nothing))
+signed(strings, setmetatable({ strip = "chars:str? /", lstrip = "chars:str? /", rstrip = "chars:str? /",
+  split = "sep:str? maxsplit:int", rsplit = "sep:str? maxsplit:int", splitlines = "keepends:int",
+  replace = "!old:str !new:str count:int", startswith = within, endswith = within, find = part, rfind = part,
+  index = part, count = part, join = "!iterable /", format = "*", removeprefix = "!prefix:str /",
+  removesuffix = "!suffix:str /", partition = "!sep:str /", rpartition = "!sep:str /", zfill = "!width:int /",
+  ljust = "!width:int fillchar:str /", rjust = "!width:int fillchar:str /", center = "!width:int fillchar:str /",
+  encode = "encoding:str errors:str", expandtabs = "tabsize:int" }, nothing))
 
 local lists = {
   index = function(_, v, args)
@@ -528,20 +553,20 @@ M.pairs_of = pairs_of
 local dicts = {
   items = function(run, d)
     run.spend(d.n)
-    return pairs_of(d)
+    return values.view("dict_items", pairs_of(d), d.n)
   end,
   keys = function(run, d)
     run.spend(d.n)
-    return values.list(table.move(d.keys, 1, d.n, 1, {}), d.n)
+    return values.view("dict_keys", table.move(d.keys, 1, d.n, 1, {}), d.n)
   end,
   values = function(run, d)
     local list = {}
     run.spend(d.n)
     for i, k in ipairs(d.keys) do list[i] = values.dict_get(d, k) end
-    return values.list(list, d.n)
+    return values.view("dict_values", list, d.n)
   end,
   get = function(_, d, args)
-    local v = values.dict_get(d, args[1])
+    local v = values.dict_get(d, values.hashable(args[1]))
     if v ~= nil then return v end
     if args.n >= 2 then return args[2] end
     return NONE
@@ -555,6 +580,7 @@ local dicts = {
 }
 
 signed(lists, setmetatable({ index = "!value /", count = "!value /" }, nothing))
+local fixed = { index = lists.index, count = lists.count } -- tuples and ranges have no copy
 signed(dicts, setmetatable({ get = "!key default /" }, nothing))
 
 local refused = { list = {}, dict = {} }
@@ -584,7 +610,7 @@ function M.find(v, name)
         fail("SecurityError: access to attribute '%s' of '%s' object is unsafe.", name, kind)
       end)
     end
-    set = kind == "dict" and dicts or (kind == "list" or kind == "tuple" or kind == "range") and lists or nil
+    set = kind == "dict" and dicts or kind == "list" and lists or (kind == "tuple" or kind == "range") and fixed or nil
   end
   local method = set and set[name]
   if not method then return nil end

@@ -143,7 +143,8 @@ local function contains(v, item)
     end
     return v:find(item, 1, true) ~= nil
   end
-  if values.is_dict(v) then return values.dict_get(v, item) ~= nil end
+  if values.is_dict(v) then return values.dict_get(v, values.hashable(item)) ~= nil end
+  if type(v) == "table" and v.kind == "dict_keys" then values.hashable(item) end
   local all, n = values.items(v)
   for i = 1, n do if values.equal(all[i], item) then return true end end
   return false
@@ -191,13 +192,17 @@ end
 --- v[key]: an item first, then, for names, a method.
 function M.item(v, key)
   if values.is_undefined(v) then fail("UndefinedError: %s", v.why) end
+  if type(key) == "boolean" and not values.is_dict(v) then
+    local item = M.item(v, key and 1 or 0)
+    return values.is_undefined(item) and missing(v, key) or item
+  end
   if values.is_dict(v) then
     local item = values.dict_get(v, key)
     if item ~= nil then return item end
   elseif math.type(key) == "integer" then
     local all, n = v, nil
     if type(v) == "string" then all, n = values.characters(v) -- counted
-    elseif values.is_sequence(v) then n = v.n end
+    elseif values.is_subscripted(v) then n = v.n end
     if n then
       local item = all[key < 0 and n + key + 1 or key + 1]
       if item ~= nil and key < n and key >= -n then return item end
@@ -215,7 +220,7 @@ end
 function M.slice(run, v, parts)
   local all, n
   if type(v) == "string" then all, n = values.characters(v)
-  elseif values.is_sequence(v) then all, n = v, v.n
+  elseif values.is_subscripted(v) then all, n = v, v.n
   elseif values.is_undefined(v) then fail("UndefinedError: %s", v.why)
   else return missing(v, "slice") end
   run.spend(n)

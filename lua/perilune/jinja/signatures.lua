@@ -5,22 +5,42 @@
 local values = require "perilune.jinja.values"
 local fail = values.fail
 
--- "!old !new count": names in their order, "!" those that must be there. "a b /": only by position. "*": anything.
+-- What a value must be: its test and its name. Python takes booleans for whole numbers, and None for what is absent
+-- only where it says so: "?".
+local kinds = {
+  int = function(v) return math.tointeger(values.number_of(v)) ~= nil and math.type(v) ~= "float" end,
+  str = function(v) return type(v) == "string" end,
+  hashable = values.is_hashable,
+  defined = function(v) return not values.is_undefined(v) end,
+}
+
+local function wanted(name, what, kind, v)
+  if not kind or kind.test(v) or kind.none and v == values.NONE then return end
+  if values.is_undefined(v) then fail("UndefinedError: %s", v.why) end
+  fail("TypeError: %s: %s must be %s, not '%s'", name, what, kind.name, values.type_of(v))
+end
+
+-- "!old !new:str count:int?": names in their order, "!" those that must be there, what they must be. "a b /": only by
+-- position. "*": anything. "=str" what it is a filter, test or method of.
 local function parsed(text)
-  local s = { n = 0, least = 0, at = {} }
-  for mark, name in text:gmatch "(!?)([%w_/*]+)" do
+  local s = { n = 0, least = 0, at = {}, kind = {} }
+  for mark, name, kind, none in text:gmatch "([!=]?)([%w_/*]+):?([%a]*)(%??)" do
+    local test = mark == "=" and name or kind
+    test = test ~= "" and { name = test, none = none ~= "", test = kinds[test] } or nil
     if name == "/" then s.by_place = true
     elseif name == "*" then s.any = true
+    elseif mark == "=" then s.receiver = test
     else
       s.n = s.n + 1
-      s[s.n], s.at[name] = name, s.n
+      s[s.n], s.at[name], s.kind[s.n] = name, s.n, test
       if mark == "!" then s.least = s.n end
     end
   end
   return s
 end
 
-local function check(name, s, args, named)
+local function check(name, s, v, args, named)
+  wanted(name, "the value", s.receiver, v)
   if s.any then return end
   if args.n > s.n then
     fail("TypeError: %s takes at most %d argument%s here, %d given", name, s.n, s.n == 1 and "" or "s", args.n)
@@ -37,6 +57,11 @@ local function check(name, s, args, named)
       named[s[i]] = nil
     end
   end
+  for i, kind in pairs(s.kind) do
+    local given
+    if i <= args.n then given = args[i] else given = named[s[i]] end
+    if given ~= nil then wanted(name, s[i], kind, given) end
+  end
 end
 
 --- Functions f(run, v, args, named) by name, each of which checks what it is given by its text in `texts`.
@@ -44,7 +69,7 @@ return function(functions, texts)
   for name, f in pairs(functions) do
     local s = parsed(texts[name] or error("jinja: no signature of " .. name))
     functions[name] = function(run, v, args, named)
-      check(name, s, args, named)
+      check(name, s, v, args, named)
       return f(run, v, args, named)
     end
   end

@@ -50,10 +50,30 @@ local function type_of(v)
 end
 M.type_of = type_of
 
-local sequences = { list = true, tuple = true, range = true, generator = true }
+--- What a dict's keys(), values() and items() are: no lists, though they are gone through like these.
+function M.view(kind, items, n)
+  items.kind, items.n = kind, n
+  return items
+end
+
+local views = { dict_keys = true, dict_values = true, dict_items = true }
+local subscripted = { list = true, tuple = true, range = true }
+local sequences = { list = true, tuple = true, range = true, generator = true, dict_keys = true, dict_values = true,
+  dict_items = true }
+--- Can it be gone through in its order?
 function M.is_sequence(v) return type(v) == "table" and sequences[v.kind] or false end
+--- Has it an item for a number? Generators and views of dicts have none.
+function M.is_subscripted(v) return type(v) == "table" and subscripted[v.kind] or false end
 function M.is_dict(v) return type(v) == "table" and (v.kind == "dict" or v.kind == "namespace") end
 function M.is_undefined(v) return type(v) == "table" and v.kind == "undefined" end
+
+local mutable = { list = true, dict = true, dict_keys = true, dict_items = true }
+function M.is_hashable(v) return type(v) ~= "table" or not mutable[v.kind] end
+--- v, which can be a key.
+function M.hashable(v)
+  if not M.is_hashable(v) then fail("TypeError: unhashable type: '%s'", type_of(v)) end
+  return v
+end
 
 -- Keys of dicts: strings, numbers and booleans as they are, tuples by what they print as.
 local function key_of(k)
@@ -62,6 +82,7 @@ local function key_of(k)
     return k
   end
   if k.kind == "none" then return k end
+  if k.kind == "undefined" then return "\0undefined" end
   if k.kind == "tuple" then return "\0tuple" .. M.repr(k) end
   fail("TypeError: unhashable type: '%s'", type_of(k))
 end
@@ -75,7 +96,7 @@ function M.dict_set(d, k, v)
   d.map[key] = v
 end
 function M.dict_get(d, k)
-  if type(k) == "table" and (k.kind == "list" or k.kind == "dict") then return nil end
+  if not M.is_hashable(k) then return nil end
   return d.map[key_of(k)]
 end
 
@@ -116,6 +137,14 @@ local function equal(a, b, depth)
     for i = 1, a.n do if not equal(a[i], b[i], depth) then return false end end
     return true
   end
+  if (a.kind == "dict_keys" or a.kind == "dict_items") and a.n == b.n then -- as sets
+    for i = 1, a.n do
+      local there = false
+      for k = 1, b.n do there = there or equal(a[i], b[k], depth) end
+      if not there then return false end
+    end
+    return true
+  end
   if a.kind ~= "dict" or a.n ~= b.n then return false end
   for _, k in ipairs(a.keys) do
     local other = M.dict_get(b, k)
@@ -131,7 +160,7 @@ function M.less(a, b, op)
   if x and y then return x < y end
   meter(1)
   if type(a) == "string" and type(b) == "string" then return a < b end -- bytes of UTF-8 are in the order of characters
-  if M.is_sequence(a) and M.is_sequence(b) and a.kind == b.kind then
+  if type(a) == "table" and type(b) == "table" and a.kind == b.kind and (a.kind == "list" or a.kind == "tuple") then
     for i = 1, math.min(a.n, b.n) do
       if not equal(a[i], b[i]) then return M.less(a[i], b[i], op) end
     end
@@ -197,6 +226,7 @@ function M.repr(v, depth)
     return "{" .. table.concat(parts, ", ") .. "}"
   end
   if v.kind == "undefined" then return "Undefined" end
+  if views[v.kind] then return items_of(v, depth, v.kind .. "([", "])") end
   return M.str(v)
 end
 
@@ -212,7 +242,7 @@ function M.str(v)
   if k == "range" then
     return v.step == 1 and ("range(%d, %d)"):format(v.from, v.to) or ("range(%d, %d, %d)"):format(v.from, v.to, v.step)
   end
-  if k == "list" or k == "tuple" or k == "dict" then return M.repr(v) end
+  if k == "list" or k == "tuple" or k == "dict" or views[k] then return M.repr(v) end
   return ("<%s %s>"):format(k, v.name or "object")
 end
 
