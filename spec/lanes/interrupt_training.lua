@@ -58,14 +58,15 @@ return function(name, steps, seed)
 
   local net, opt, step = build()
   local done, interrupted, after, torn = 0, 0, 0, 0
+  local deaf = false -- a signal did not come: nobody waits for those behind it
 
-  -- The sender waits for a file, removes it, waits a little and sends one signal.
+  -- The sender waits for a file, removes it, waits a little and sends one signal. It lives as long as this process.
   local pid = assert(tonumber(io.open("/proc/self/stat"):read "a":match "^%d+"))
   local token = os.tmpname()
   os.remove(token)
-  os.execute(([[( i=0; n=0; while [ $n -lt 3000 ] && kill -0 %d; do
-    if [ -e '%s' ]; then rm -f '%s'; i=$((i+1)); n=0; sleep 0.0$(( (i * %d + 7919) %% 97 ));
-      kill -INT %d; else n=$((n+1)); sleep 0.01; fi; done ) >/dev/null 2>&1 &]]):format(pid, token, token, seed, pid))
+  os.execute(([[( i=0; while kill -0 %d; do
+    if [ -e '%s' ]; then rm -f '%s'; i=$((i+1)); sleep 0.0$(( (i * %d + 7919) %% 97 )); kill -INT %d;
+    else sleep 0.01; fi; done ) >/dev/null 2>&1 &]]):format(pid, token, token, seed, pid))
 
   -- What an interruption left: the state of which step?
   local function look()
@@ -93,6 +94,7 @@ return function(name, steps, seed)
   end
 
   local function try()
+    if deaf then return end
     if interrupted > 0 then look() end
     interrupted = interrupted + 1
     assert(io.open(token, "w")):close()
@@ -105,6 +107,8 @@ return function(name, steps, seed)
       step()
       done = done + 1
     end
+    deaf = true
+    print(("signal %d did not come within a minute"):format(interrupted))
   end
 
   local function finish()
