@@ -100,6 +100,66 @@ describe("device kernels of all sizes", function()
     check("softmax, unaligned", 1e-5, function(a) return a[{ { 2, -1 } }]:view(3, 8200):softmax(-1) end, base)
   end)
 
+  it("gradients of norms over many rows: x and weights in one pass", function()
+    for _, case in ipairs { { 4096, 130, "f32" }, { 4113, 132, "bf16" }, { 4096, 1028, "f32" } } do
+      local rows, n, dtype = table.unpack(case)
+      local x, dy = T.randn(rows, n):add(1):to(dtype), T.randn(rows, n):to(dtype)
+      local w, b = T.rand(n):to(dtype), T.rand(n):to(dtype)
+      local function gradients(kind, here, with_x)
+        local a, c, d = x:to(here):clone(), w:to(here):clone():requires_grad_(), b:to(here):clone():requires_grad_()
+        if with_x then a:requires_grad_() end
+        local y = kind == "layer" and T.nn.F.layer_norm(a, { n }, c, d) or T.nn.F.rms_norm(a, { n }, c)
+        y:backward(dy:to(here))
+        return { a.grad or false, c.grad, d.grad }
+      end
+      for _, kind in ipairs { "layer", n < 1000 and "rms" or nil } do
+        local what = ("%s norm of %d x %d %s, gradient"):format(kind, rows, n, dtype)
+        local want, got, apart = gradients(kind, "cpu", true), gradients(kind, "cuda", true), gradients(kind, "cuda", false)
+        for i = 1, #want do
+          same(what .. i, got[i], want[i], dtype == "f32" and 1e-3 or 0.1)
+          assert.is_true(i == 1 or got[i]:equal(apart[i]), what .. i .. ": other numbers where x has no gradient")
+        end
+      end
+    end
+  end)
+
+  it("lists: whole chunks, parts of them, views between packs, strided ones, what shares memory", function()
+    local op = T.core.op
+    for _, dtype in ipairs { "f32", "f64", "f16", "bf16" } do
+      local base = T.randn(4096 * 3 + 40):to(dtype)
+      local function list(a)
+        return { a[{ { 1, 4096 * 2 } }], a[{ { 2, 4097 } }], a[{ { 3, 40 } }], a[{ { 1, 12000 } }]:view(100, 120):t(),
+          a[{ { 5, 5 } }], a[{ { 1, 0 } }] }
+      end
+      for _, p in ipairs { 2, 1, 3, 0, math.huge, -math.huge } do
+        check(("norm %g %s"):format(p, dtype), tolerance[dtype], function(a)
+          return op.foreach_norm(list(a), { p = p })
+        end, base)
+      end
+      local bad = base:clone()
+      bad[7] = 0 / 0
+      check("norm of NaN " .. dtype, 0, function(a)
+        return op.foreach_norm(list(a), { p = 2 }), op.foreach_norm(list(a), { p = math.huge })
+      end, bad)
+      check("factor " .. dtype, 0, function(a) -- parts that overlap are scaled one after the other
+        local mine = a:clone()
+        local all = list(mine)
+        all[#all + 1] = T.tensor(0.5, { dtype = dtype }):to(a:device())
+        op.foreach_scale_(all)
+        return mine
+      end, base)
+      check("zeros " .. dtype, 0, function(a)
+        local mine = a:clone()
+        op.foreach_zero_(list(mine[{ { 1, 12288 } }]))
+        return mine
+      end, base)
+    end
+    local one = T.randn(5000)
+    local whole = op.foreach_norm({ one[{ { 1, 4096 } }]:cuda() }, { p = 2 })
+    local apart = op.foreach_norm({ one:roll(1, 1):cuda()[{ { 2, 4097 } }] }, { p = 2 }) -- the same bits at any address
+    assert.is_true(whole:equal(apart))
+  end)
+
   it("sums: rows, columns, all, of every stride, whatever is added", function()
     for _, dtype in ipairs { "f32", "bf16", "f64", "i64" } do
       local x = dtype == "i64" and T.randint(-9, 9, { 70, 515 }) or T.randn(70, 515):to(dtype)

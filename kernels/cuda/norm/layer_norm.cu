@@ -2,7 +2,8 @@
  * Layer norm and RMS norm, a block a row: statistics in f32 (f64 of f64), two passes so that large means lose no digits.
  * Rows of up to KEEP elements a thread are read once, all loads under way together, and stay in registers; longer ones are
  * read again for each pass. The order of sums is the same either way, and that of generated kernels.
- * backward: dx with two sums a row; dw and db are added up over stretches of rows, then over stretches, in one order.
+ * backward: dx with two sums a row; dw and db are added up over stretches of rows, then over stretches, in one order. Where there
+ * are many rows, a block makes both for its stretch from what it read once.
  * T is x's type, W that of weight and bias: T, or under autocast the type of the statistics. */
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/norm/channels.h"
@@ -109,6 +110,7 @@ template <typename T, typename W> struct Bwd {
   const void *mean, *rstd;
   int stat_dtype;
   T *dx;
+  int64_t stretch, stretches; /* of rows, for dw and db */
 };
 template <typename T, typename W> __global__ void backward_rows(Bwd<T, W> p) {
   typedef typename plc_type<T>::math M;
@@ -132,36 +134,54 @@ template <typename T, typename W> __global__ void backward_rows(Bwd<T, W> p) {
   }
 }
 
-template <typename T, typename W, int THREADS, int KEEP> __global__ void __launch_bounds__(THREADS) kept_backward(Bwd<T, W> p) {
+/* part NULL: a block takes rows one by one. Else it takes stretches and leaves part[stretch][2][n], as weight_parts would. */
+template <typename T, typename W, int THREADS, int KEEP, bool SUMS>
+__global__ void __launch_bounds__(THREADS) kept_backward(Bwd<T, W> p, typename plc_type<T>::math *part) {
   typedef typename plc_type<T>::math M;
   typedef plc_type<T> E;
   typedef plc_type<W> V;
   __shared__ M room[32];
   const int n = (int)p.n;
-  for (int64_t r = blockIdx.x; r < p.rows; r += gridDim.x) {
-    const T *x = p.x + r * p.n, *dy = p.dy + r * p.n;
-    T *dx = p.dx + r * p.n;
-    T rx[KEEP], rdy[KEEP];
-    M mean = p.center ? (M)stat(p.mean, p.stat_dtype, r) : (M)0, rstd = (M)stat(p.rstd, p.stat_dtype, r), a = 0, b = 0;
-    ROW_EACH(k, i, n) rx[k] = x[i], rdy[k] = dy[i];
-    ROW_EACH(k, i, n) {
-      M g = E::load(rdy[k]) * (p.w ? V::load(p.w[i]) : (M)1);
-      a += g;
-      b += g * (E::load(rx[k]) - mean) * rstd;
+  const int64_t step = SUMS ? p.stretch : 1;
+  for (int64_t s = blockIdx.x; s * step < p.rows; s += gridDim.x) {
+    const int64_t end = (s + 1) * step < p.rows ? (s + 1) * step : p.rows;
+    M dw[SUMS ? KEEP : 1], db[SUMS ? KEEP : 1];
+    if (SUMS) PLC_UNROLL for (int k = 0; k < KEEP; k++) dw[k] = db[k] = 0;
+    for (int64_t r = s * step; r < end; r++) {
+      const T *x = p.x + r * p.n, *dy = p.dy + r * p.n;
+      T *dx = p.dx + r * p.n;
+      T rx[KEEP], rdy[KEEP];
+      M mean = p.center ? (M)stat(p.mean, p.stat_dtype, r) : (M)0, rstd = (M)stat(p.rstd, p.stat_dtype, r), a = 0, b = 0;
+      ROW_EACH(k, i, n) rx[k] = x[i], rdy[k] = dy[i];
+      ROW_EACH(k, i, n) {
+        M g = E::load(rdy[k]) * (p.w ? V::load(p.w[i]) : (M)1);
+        a += g;
+        b += g * (E::load(rx[k]) - mean) * rstd;
+        if (SUMS) dw[k] += E::load(rdy[k]) * (E::load(rx[k]) - mean) * rstd, db[k] += E::load(rdy[k]);
+      }
+      a = p.center ? plc_block_all(a, plc_sum(), (M)0, room) / (M)p.n : (M)0;
+      b = plc_block_all(b, plc_sum(), (M)0, room) / (M)p.n;
+      ROW_EACH(k, i, n) {
+        M g = E::load(rdy[k]) * (p.w ? V::load(p.w[i]) : (M)1), h = (E::load(rx[k]) - mean) * rstd;
+        dx[i] = E::store(rstd * (g - a - h * b));
+      }
     }
-    a = p.center ? plc_block_all(a, plc_sum(), (M)0, room) / (M)p.n : (M)0;
-    b = plc_block_all(b, plc_sum(), (M)0, room) / (M)p.n;
-    ROW_EACH(k, i, n) {
-      M g = E::load(rdy[k]) * (p.w ? V::load(p.w[i]) : (M)1), h = (E::load(rx[k]) - mean) * rstd;
-      dx[i] = E::store(rstd * (g - a - h * b));
-    }
+    if (SUMS) ROW_EACH(k, i, n) part[s * 2 * p.n + i] = dw[k], part[(s * 2 + 1) * p.n + i] = db[k];
   }
 }
-template <typename T, typename W> static PlStatus run_backward(const Bwd<T, W> &p, unsigned blocks) {
+/* Rows that a thread block keeps, and enough of them that whole stretches keep the device busy. */
+enum { KEPT_LEAST = 128, KEPT_MOST = 4096, SUMMED_ROWS = 4096 };
+template <typename T> static bool kept(int64_t n) { return sizeof(T) <= 4 && n > KEPT_LEAST && n <= KEPT_MOST; }
+
+/* part NULL: dx alone. */
+template <typename T, typename W, typename M> static PlStatus run_backward(const Bwd<T, W> &p, M *part) {
+  const unsigned blocks = (unsigned)(p.rows < 1 << 20 ? p.rows : 1 << 20);
   if constexpr (sizeof(T) <= 4) {
-    if (p.n > 128 && p.n <= 4096) { /* plc_row_threads */
-      if (p.n <= 1024) PLC_LAUNCH((kept_backward<T, W, 128, 8>), blocks, 128, 0, p);
-      else PLC_LAUNCH((kept_backward<T, W, 256, 16>), blocks, 256, 0, p);
+    if (kept<T>(p.n)) { /* threads: plc_row_threads */
+      if (part && p.n <= 1024) PLC_LAUNCH((kept_backward<T, W, 128, 8, true>), (unsigned)p.stretches, 128, 0, p, part);
+      else if (part) PLC_LAUNCH((kept_backward<T, W, 256, 16, true>), (unsigned)p.stretches, 256, 0, p, part);
+      else if (p.n <= 1024) PLC_LAUNCH((kept_backward<T, W, 128, 8, false>), blocks, 128, 0, p, part);
+      else PLC_LAUNCH((kept_backward<T, W, 256, 16, false>), blocks, 256, 0, p, part);
       return PL_OK;
     }
   }
@@ -170,7 +190,7 @@ template <typename T, typename W> static PlStatus run_backward(const Bwd<T, W> &
 }
 template <typename T, typename W> static PlStatus run_forward(const Norm<T, W> &p, unsigned blocks) {
   if constexpr (sizeof(T) <= 4) {
-    if (p.n > 128 && p.n <= 4096) { /* plc_row_threads */
+    if (kept<T>(p.n)) { /* threads: plc_row_threads */
       if (p.n <= 1024) PLC_LAUNCH((kept_forward<T, W, 128, 8>), blocks, 128, 0, p);
       else PLC_LAUNCH((kept_forward<T, W, 256, 16>), blocks, 256, 0, p);
       return PL_OK;
@@ -181,8 +201,9 @@ template <typename T, typename W> static PlStatus run_forward(const Norm<T, W> &
 }
 
 /* part[stretch][2][n]: Σ dy h and Σ dy over the stretch's rows; neighbours take neighbouring columns. */
-template <typename T, typename W, typename M> __global__ void weight_parts(Bwd<T, W> p, int64_t stretch, int64_t stretches, M *part) {
+template <typename T, typename W, typename M> __global__ void weight_parts(Bwd<T, W> p, M *part) {
   typedef plc_type<T> E;
+  const int64_t stretch = p.stretch, stretches = p.stretches;
   for (PLC_EACH(t, stretches * p.n)) {
     int64_t s = t / p.n, i = t % p.n, end = (s + 1) * stretch < p.rows ? (s + 1) * stretch : p.rows;
     M dw = 0, db = 0;
@@ -205,13 +226,24 @@ template <typename T, typename W, typename M> __global__ void weight_parts(Bwd<T
     part[(s * 2 + 1) * p.n + i] = db;
   }
 }
+/* COLUMNS columns a block; thread (c, k) adds stretches k, k + SIDES, …, then the sides are joined in their order. */
+enum { COLUMNS = 32, SIDES = 16 };
 template <typename M> __global__ void weight_sums(int64_t n, int64_t stretches, const M *part, M *dw, M *db) {
-  for (PLC_EACH(i, n)) {
-    double a = 0, b = 0;
-    for (int64_t s = 0; s < stretches; s++) a += (double)part[s * 2 * n + i], b += (double)part[(s * 2 + 1) * n + i];
-    if (dw) dw[i] = (M)a;
-    if (db) db[i] = (M)b;
+  __shared__ double room[2][SIDES][COLUMNS];
+  const int c = (int)threadIdx.x % COLUMNS, k = (int)threadIdx.x / COLUMNS;
+  const int64_t i = (int64_t)blockIdx.x * COLUMNS + c;
+  double a = 0, b = 0;
+  if (i < n) {
+    PLC_UNROLL
+    for (int64_t s = k; s < stretches; s += SIDES) a += (double)part[s * 2 * n + i], b += (double)part[(s * 2 + 1) * n + i];
   }
+  room[0][k][c] = a, room[1][k][c] = b;
+  __syncthreads();
+  if (k > 1 || i >= n) return;
+  a = 0;
+  for (int s = 0; s < SIDES; s++) a += room[k][s][c];
+  if (k == 0 && dw) dw[i] = (M)a;
+  if (k == 1 && db) db[i] = (M)a;
 }
 
 __global__ void nan_stats(void *p, int dtype, int64_t n) {
@@ -289,21 +321,24 @@ template <typename T, typename W> static PlStatus backward(const PlkCall *c, int
                  mean ? mean->data : NULL,
                  rstd->data,
                  rstd->dtype,
-                 (T *)(c->out[0] ? c->out[0]->data : NULL)};
+                 (T *)(c->out[0] ? c->out[0]->data : NULL),
+                 0,
+                 0};
   p.rows = p.n ? x->numel / p.n : 0;
   PL_TRY(plc_as(c->in[0], x->dtype, &room[2], &dy));
   PL_TRY(params<W>(w, NULL, dtype, room, &p.w, &none));
   p.dy = (const T *)dy;
-  if (p.dx && p.rows) PL_TRY(run_backward(p, row_blocks(p.rows)));
-  if ((dw || db) && p.n) {
-    int64_t stretch = (p.rows + 63) / 64 < 16 ? 16 : (p.rows + 63) / 64, count = (p.rows + stretch - 1) / stretch;
-    void *part;
-    PL_TRY(plc_scratch((size_t)(count ? count : 1) * 2 * (size_t)p.n * sizeof(M), &part));
-    if (count) PLC_LAUNCH((weight_parts<T, W, M>), plc_grid(count * p.n, 1), PLC_BLOCK, 0, p, stretch, count, (M *)part);
-    PLC_LAUNCH(weight_sums<M>, plc_grid(p.n, 1), PLC_BLOCK, 0, p.n, count, (const M *)part, (M *)(dw ? dw->data : NULL),
-               (M *)(db ? db->data : NULL));
-    plc_scratch_free(part);
+  p.stretch = (p.rows + 511) / 512 < 16 ? 16 : (p.rows + 511) / 512, p.stretches = (p.rows + p.stretch - 1) / p.stretch;
+  void *part = NULL;
+  if ((dw || db) && p.n) PL_TRY(plc_scratch((size_t)(p.stretches ? p.stretches : 1) * 2 * (size_t)p.n * sizeof(M), &part));
+  const bool together = part && p.dx && p.rows >= SUMMED_ROWS && kept<T>(p.n);
+  if (p.dx && p.rows) PL_TRY(run_backward(p, together ? (M *)part : (M *)NULL));
+  if (part) {
+    if (p.stretches && !together) PLC_LAUNCH((weight_parts<T, W, M>), plc_grid(p.stretches * p.n, 1), PLC_BLOCK, 0, p, (M *)part);
+    PLC_LAUNCH(weight_sums<M>, (unsigned)((p.n + COLUMNS - 1) / COLUMNS), COLUMNS * SIDES, 0, p.n, p.stretches, (const M *)part,
+               (M *)(dw ? dw->data : NULL), (M *)(db ? db->data : NULL));
   }
+  plc_scratch_free(part);
   for (int i = 0; i < 3; i++) plc_scratch_free(room[i]);
   return PL_OK;
 }

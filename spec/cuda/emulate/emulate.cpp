@@ -264,6 +264,30 @@ extern "C" cudaError_t cudaFuncSetAttribute(const void *, cudaFuncAttribute, int
   if ((size_t)value > asked) asked = (size_t)value;
   return cudaSuccess;
 }
+// Kernels by name and how often each ran since that was last told; under plce_lock.
+static struct {
+  const char *name;
+  long long times;
+} launched[1024];
+static void note_launch(const char *name) {
+  for (auto &k : launched) {
+    if (!k.name) k.name = name;
+    if (strcmp(k.name, name) != 0) continue;
+    k.times++;
+    return;
+  }
+}
+void plce_tell_launches(void) {
+  long long all = 0;
+  pthread_mutex_lock(&plce_lock);
+  for (auto &k : launched) {
+    if (k.times) printf("launches %lld %s\n", k.times, k.name);
+    all += k.times;
+    k.times = 0;
+  }
+  pthread_mutex_unlock(&plce_lock);
+  printf("launches in all: %lld\n", all);
+}
 cudaError_t plce_run(dim3 grid, dim3 block, size_t shared, void (*body)(void *), void *context, const char *name) {
   static long long launches;
   unsigned n = block.x * block.y * block.z;
@@ -278,6 +302,7 @@ cudaError_t plce_run(dim3 grid, dim3 block, size_t shared, void (*body)(void *),
   long long fault = -1;
   const bool twice = plce_twice();
   pthread_mutex_lock(&plce_lock);
+  note_launch(name);
   if (plce_word("fault", &fault) && ++launches == fault) plce_dead[device] = true; // noticed at the next wait
   plce_shared = shared_memory(shared);
   kernel_body = body;

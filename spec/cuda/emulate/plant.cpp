@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Kernels with the mistakes that guard.cpp finds, for spec/cuda/guard_spec.lua, which calls them by package.loadlib: each
-// function takes a Lua state and gives no results. plce_plant_counts prints what the emulation has counted.
+// function takes a Lua state and gives no results. plce_plant_counts prints what the emulation has counted, plce_plant_launches
+// how often each kernel ran since it was last asked.
 #include "kernels/cuda/device.h"
 
 #include <stdio.h>
@@ -94,3 +95,10 @@ static int counts(void) {
   return fflush(stdout);
 }
 PLANT(counts, counts())
+
+extern "C" void plce_tell_launches(void);
+static int launches(void) {
+  plce_tell_launches();
+  return fflush(stdout);
+}
+PLANT(launches, launches())

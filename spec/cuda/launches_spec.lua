@@ -1,0 +1,82 @@
+-- SPDX-License-Identifier: MIT
+-- Launches, counted by the emulated device: lists of tensors take few of them however many tensors there are, and one
+-- compiled training step takes what docs/design/cuda.md says.
+
+local child = require "spec.support.child"
+local plugin = os.getenv "PERILUNE_CUDA_PLUGIN"
+
+-- Behind T: tell(name) prints how often each kernel ran since the last time.
+local counting = ("local count = package.loadlib(%q, 'plce_plant_launches')\n"):format(plugin or "") .. [[
+local function tell(name)
+  T.cuda.synchronize()
+  print("since " .. name)
+  io.stdout:flush()
+  count()
+end
+]]
+
+-- name → { kernel → times }, all of them in [""].
+local function launches(text)
+  local all, now = {}, {}
+  for line in text:gmatch "[^\n]+" do
+    local name = line:match "^since (.+)"
+    if name then
+      now = {}
+      all[name] = now
+    end
+    local times, kernel = line:match "^launches (%d+) (.+)"
+    if times then now[kernel] = tonumber(times) end
+    now[""] = tonumber(line:match "^launches in all: (%d+)") or now[""]
+  end
+  return all
+end
+
+describe("launches", function()
+  if not plugin or not plugin:find("emulated", 1, true) then
+    pending("PERILUNE_CUDA_PLUGIN names no emulated device")
+    return
+  end
+
+  it("of lists are few: norms, factors, zeros, steps of 148 tensors", function()
+    local text, fine = child("", counting .. [[
+local function list()
+  local out = {}
+  for i = 1, 148 do out[i] = T.full({ 3 + i % 7, 50 }, 0.5, { device = "cuda" }) end
+  return out
+end
+local params = list()
+local f = T.tensor(0.25):cuda()
+tell "making"
+local op = T.core.op
+local norm = op.foreach_norm(params, { p = 2 })
+tell "norm"
+op.foreach_norm(params, { p = math.huge })
+tell "largest"
+params[#params + 1] = f
+op.foreach_scale_(params)
+params[#params] = nil
+tell "scale"
+op.foreach_zero_(params)
+tell "zero"
+for _, p in ipairs(params) do
+  p:requires_grad_()
+  p.grad = T.full({ p:size(1), 50 }, 1.0, { dtype = "f32", device = "cuda" })
+end
+local opt = T.optim.AdamW(params)
+opt:step()
+tell "first"
+opt:step()
+tell "step"
+local n = 0
+for i = 1, 148 do n = n + (3 + i % 7) * 50 end
+assert(math.abs(norm:item() - 0.5 * n ^ 0.5) < 1e-3)
+]])
+    assert.is_true(fine, text)
+    local n = launches(text)
+    assert.equal(3, n.norm[""], text) -- two lists and their join
+    assert.equal(3, n.largest[""], text)
+    assert.equal(2, n.scale[""], text)
+    assert.equal(2, n.zero[""], text)
+    assert.equal(4, n.step[""], text)
+  end)
+end)
