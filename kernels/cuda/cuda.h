@@ -200,6 +200,7 @@ static inline PlStatus plc_settings(const PlcSettings *set, const PlkCall *call,
  * declared in a kernel as PLC_SHARED(type, name). The emulation brings its own (spec/cuda/emulate/cuda_runtime_api.h). */
 #if defined(__CUDACC__)
 #define PLC_UNROLL _Pragma("unroll")
+#define PLC_ROLLED _Pragma("unroll 1")
 #define PLC_LAUNCH(kernel, grid, block, shared, ...)                  \
   do {                                                                \
     kernel<<<(grid), (block), (shared), plc_stream()>>>(__VA_ARGS__); \
@@ -210,6 +211,7 @@ static inline PlStatus plc_settings(const PlcSettings *set, const PlkCall *call,
   type *name = (type *)plc_shared_
 #else
 #define PLC_UNROLL
+#define PLC_ROLLED
 #endif
 
 enum { PLC_BLOCK = 256 }; /* threads */

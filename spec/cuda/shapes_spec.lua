@@ -114,7 +114,8 @@ describe("device kernels of all sizes", function()
       end
       for _, kind in ipairs { "layer", n < 1000 and "rms" or nil } do
         local what = ("%s norm of %d x %d %s, gradient"):format(kind, rows, n, dtype)
-        local want, got, apart = gradients(kind, "cpu", true), gradients(kind, "cuda", true), gradients(kind, "cuda", false)
+        local want, got = gradients(kind, "cpu", true), gradients(kind, "cuda", true)
+        local apart = gradients(kind, "cuda", false)
         for i = 1, #want do
           same(what .. i, got[i], want[i], dtype == "f32" and 1e-3 or 0.1)
           assert.is_true(i == 1 or got[i]:equal(apart[i]), what .. i .. ": other numbers where x has no gradient")
@@ -176,6 +177,13 @@ describe("device kernels of all sizes", function()
           check("logsumexp", tol, function(a) return how(a):logsumexp(-1) end, x)
         end
       end
+    end
+    for _, dtype in ipairs { "f32", "bf16", "f16", "f64" } do -- neighbours in packs: whole ones, planes, views between
+      local x, tol = T.randn(333, 528):to(dtype), dtype:find "16" and 3e-2 or 1e-4
+      check("columns in packs, " .. dtype, tol, function(a)
+        local part, between = a[{ {}, { 9, 520 } }], a[{ {}, { 2, 513 } }]
+        return a:sum(1), a:view(9, 37, 528):sum(2), a:mean(1), part:sum(1), between:sum(1)
+      end, x)
     end
     local long = T.randn(50002)
     check("a long sum", 1e-3, function(a) return a:sum(), a:view(2, -1):sum(-1), a:view(-1, 2):sum(1) end, long)
@@ -360,6 +368,39 @@ describe("device kernels of all sizes", function()
     check("searchsorted", 0, function(s, v)
       return T.searchsorted(s, v), T.searchsorted(s, v, nil, true)
     end, sorted, T.randn(4, 77))
+  end)
+
+  it("functions of one operand over more than a round of the grid, whole packs and tails", function()
+    for _, dtype in ipairs { "f32", "bf16", "f64" } do
+      for _, n in ipairs { 65536, 65544, 140003 } do
+        local x = T.linspace(-3, 3, n):to(dtype)
+        check(("gelu of %d %s"):format(n, dtype), tolerance[dtype], function(a)
+          return T.nn.F.gelu(a), a:relu(), -a, a[{ { 2, -1 } }]:tanh()
+        end, x)
+      end
+    end
+  end)
+
+  it("rows that meet: none, some, more than are read at a time, in the order of the index", function()
+    local ids = { 3, 5, 3, 9 }
+    for _, n in ipairs { 7, 8, 9, 16, 40 } do
+      for _ = 1, n do ids[#ids + 1] = 10 + n end
+      ids[#ids + 1] = n
+    end
+    local index = T.tensor(ids, { dtype = "i64" })
+    for _, dtype in ipairs { "f32", "f64", "bf16", "i64" } do
+      local dy = dtype == "i64" and T.randint(-9, 9, { #ids, 5 }) or T.randn(#ids, 5):to(dtype)
+      check("index_add " .. dtype, dtype == "bf16" and 3e-2 or 0, function(a)
+        local there = index:to(a:device())
+        return T.zeros(60, 5, { dtype = dtype, device = a:device() }):index_add(1, there, a),
+          T.zeros(60, 5, { dtype = dtype, device = a:device() }):index_copy(1, there, a)
+      end, dy)
+    end
+    check("embedding", 1e-5, function(w)
+      local leaf = w:clone():requires_grad_()
+      T.nn.F.embedding(index:to(w:device()), leaf):sum():backward()
+      return leaf.grad
+    end, T.randn(60, 5))
   end)
 
   it("losses", function()

@@ -6,7 +6,6 @@ for name in ([=[
     linalg.inv linalg.solve linalg.solve_triangular linalg.det
     linalg.slogdet linalg.cofactor linalg.cholesky linalg.qr linalg.svd linalg.svdvals linalg.eigh linalg.eigvalsh
     linalg.pinv linalg.lu_factor linalg.eig matrix_exp
-    linalg.pivoted_cholesky linalg.geqrf multinomial_alias_setup int_mm
-    cross_entropy_dual quantized_linear quantized_matmul dequantize_blocks quantize_blocks cache_write
+    linalg.pivoted_cholesky linalg.geqrf multinomial_alias_setup quantize_blocks
 ]=]):gmatch("%S+") do M.list[name] = true end
 return M

@@ -76,17 +76,27 @@ template <typename Op> __global__ void __launch_bounds__(PLC_BLOCK, Op::BUSY) ew
   typedef typename plc_type<typename Op::T>::math M;
   typedef typename plc_type<typename Op::R>::math MR;
   const int N = Op::N;
-  for (PLC_EACH(i, (n + N - 1) / N)) {
-    int64_t e = i * N;
-    int valid = n - e < N ? (int)(n - e) : N;
+  const int64_t packs = (n + N - 1) / N, stride = (int64_t)gridDim.x * blockDim.x;
+  const bool two = Op::IN == 2 && a.nin == 1; /* the registers of a second operand take the next pack of the only one */
+  for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < packs; i += two ? 2 * stride : stride) {
     ew_words raw[Op::IN];
-    M x[3][N]; /* those that no op has are never read */
-    MR r[N];
+    int valid = n - i * N < N ? (int)(n - i * N) : N;
     PLC_UNROLL for (int k = 1; k <= Op::IN; k++)
-        ew_fetch<typename Op::T, N>(a, k, (a.one >> k) & 1 ? 0 : e, (a.one >> k) & 1 ? 0 : 1, valid, &raw[k - 1]);
-    PLC_UNROLL for (int k = 1; k <= Op::IN; k++) ew_widen<typename Op::T, N>(a, k, raw[k - 1], x[k - 1]);
-    Op::run(a, x[0], x[1], x[2], r);
-    ew_store<typename Op::R, N>(a, e, 1, valid, r);
+        ew_fetch<typename Op::T, N>(a, k, (a.one >> k) & 1 ? 0 : i * N, (a.one >> k) & 1 ? 0 : 1, valid, &raw[k - 1]);
+    if constexpr (Op::IN == 2) {
+      const int64_t e = (i + stride) * N;
+      if (two && e < n)
+        ew_fetch<typename Op::T, N>(a, 1, (a.one >> 1) & 1 ? 0 : e, (a.one >> 1) & 1 ? 0 : 1, n - e < N ? (int)(n - e) : N, &raw[1]);
+    }
+    PLC_ROLLED for (int64_t e = i * N; e < n && e <= (i + (two ? stride : 0)) * N; e += stride * N) {
+      M x[3][N]; /* those that no op has are never read */
+      MR r[N];
+      valid = n - e < N ? (int)(n - e) : N;
+      PLC_UNROLL for (int k = 1; k <= Op::IN; k++) ew_widen<typename Op::T, N>(a, k, raw[k - 1], x[k - 1]);
+      Op::run(a, x[0], x[1], x[2], r);
+      ew_store<typename Op::R, N>(a, e, 1, valid, r);
+      raw[0] = raw[Op::IN == 2];
+    }
   }
 }
 

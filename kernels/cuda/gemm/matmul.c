@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * matmul, linear, addmm (kernels/gemm.h) through plc_gemm: an operand with unit stride in either of its last two dims
+ * matmul, linear, addmm, int_mm (kernels/gemm.h) through plc_gemm: an operand with unit stride in either of its last two dims
  * is used in place, any other is copied dense first. */
 #include "kernels/cuda/gemm/operand.h"
 #include "kernels/elementwise.h"
@@ -8,7 +8,8 @@
 static PlStatus product(PlcGemm *g, const PlArray *a, const PlArray *b, PlArray *y) {
   PlcOperand oa, ob;
   if (y->dtype == PL_BOOL) PL_FAIL(PL_ERR_DTYPE, "matmul: bool tensors have no product");
-  g->dtype = g->result = (PlDtype)y->dtype;
+  g->dtype = (PlDtype)a->dtype;
+  g->result = (PlDtype)y->dtype;
   g->c = y->data;
   PL_TRY(plc_operand(a, &oa));
   PlStatus s = plc_operand(b, &ob);
@@ -25,6 +26,12 @@ static PlStatus matmul(const PlkCall *call) {
   const PlArray *a = call->in[0], *b = call->in[1];
   PlcGemm g = {.m = a->shape[a->ndim - 2], .k = a->shape[a->ndim - 1], .n = b->shape[b->ndim - 1], .alpha = 1};
   return product(&g, a, b, call->out[0]);
+}
+
+/* in a[M,K], b[K,N] of i8; out c[M,N] of i32 */
+static PlStatus int_mm(const PlkCall *call) {
+  PlcGemm g = {.m = call->in[0]->shape[0], .k = call->in[0]->shape[1], .n = call->in[1]->shape[1], .alpha = 1};
+  return product(&g, call->in[0], call->in[1], call->out[0]);
 }
 
 /* y = call's elementwise op over x and w, any shapes that broadcast. */
@@ -83,5 +90,6 @@ static PlStatus addmm(const PlkCall *call) {
 }
 
 PLC_KERNEL(matmul, matmul)
+PLC_KERNEL(int_mm, int_mm)
 PLC_KERNEL(linear, linear)
 PLC_KERNEL(addmm, addmm)

@@ -12,7 +12,9 @@ __global__ void offset_keys(int64_t n, const int64_t *offs, uint64_t *keys, uint
   for (PLC_EACH(i, n)) keys[i] = (uint64_t)offs[i], ids[i] = (uint32_t)i;
 }
 
-/* src: dense rows, or one element for all (`single`). alpha scales what is added. */
+/* src: dense rows, or one element for all (`single`). alpha scales what is added. Of values that meet eight are read at a time: a frequent
+ * token's are many, and one thread adds them in their order. */
+enum { EIGHT = 8 };
 template <typename T>
 __global__ void put_rows(PlcRows r, const uint64_t *keys, const uint32_t *ids, Mode mode, bool single, bool scaled, double alpha,
                          int64_t ialpha, const T *src, T *table) {
@@ -23,12 +25,20 @@ __global__ void put_rows(PlcRows r, const uint64_t *keys, const uint32_t *ids, M
     if (mode == SET ? s + 1 < r.np && keys[s + 1] == keys[s] : s > 0 && keys[s - 1] == keys[s]) continue; /* another thread's */
     T *to = table + plc_row_offset(r, a, ids[s], b);
     T v = *to;
-    do {
-      T w = src[single ? 0 : (a * r.np + ids[s]) * r.nb + b];
-      if (scaled) w = plc_type<T>::store((M)(plc_type<T>::load(w) * (whole ? (M)ialpha : (M)alpha)));
-      v = met<T>(mode, v, w);
-      s++;
-    } while (mode != SET && s < r.np && keys[s] == keys[s - 1]);
+    const uint64_t key = keys[s];
+    const int64_t end = mode == SET ? s + 1 : r.np;
+    for (unsigned more = 1; more; s += EIGHT) {
+      T w[EIGHT];
+      unsigned here = 0;
+      PLC_UNROLL for (int u = 0; u < EIGHT; u++) here |= (unsigned)(s + u < end && keys[s + u] == key) << u;
+      PLC_UNROLL for (int u = 0; u < EIGHT; u++) if (here >> u & 1) w[u] = src[single ? 0 : (a * r.np + ids[s + u]) * r.nb + b];
+      PLC_UNROLL for (int u = 0; u < EIGHT; u++) {
+        if (!(here >> u & 1)) continue;
+        if (scaled) w[u] = plc_type<T>::store((M)(plc_type<T>::load(w[u]) * (whole ? (M)ialpha : (M)alpha)));
+        v = met<T>(mode, v, w[u]);
+      }
+      more = here >> (EIGHT - 1);
+    }
     *to = v;
   }
 }

@@ -325,6 +325,25 @@ PlStatus ce_bwd2_run(const PlkCall *call, Job *j) {
   if (!ddy || j->reduction == 0) return PL_OK;
   return plc_loss_end(PLC_LOSS_SUM, j->k.rows, j->loss, NULL, 1, none, j->part, plc_numbers_of(ddy));
 }
+/* Loss and tangent: the second is Σ_c v_c dx_c, which the gradient's gradient adds up. */
+PlStatus ce_dual_run(const PlkCall *call, Job *j) {
+  PlArray lse = *call->in[1], *kept = call->out[1] ? call->out[1] : &lse;
+  void *room = NULL;
+  if (!call->out[1]) {
+    PL_TRY(plc_scratch((size_t)(j->k.rows + 1) * sizeof(double), &room));
+    lse.data = room, lse.dtype = PL_F64;
+  }
+  const PlArray *first[3] = {call->in[0], call->in[1], call->nin > 3 ? call->in[3] : NULL};
+  const PlArray *second[6] = {NULL, call->in[0], call->in[1], kept, call->in[2], first[2]};
+  PlArray *y[2] = {call->out[0], kept}, *tangent[2] = {call->out[2], NULL};
+  PlkCall k = *call;
+  k.in = first, k.nin = 3, k.out = y, k.nout = 2;
+  PlStatus s = ce_run(&k, j);
+  k.in = second, k.nin = 6, k.out = tangent;
+  if (s == PL_OK) s = ce_bwd2_run(&k, j);
+  plc_scratch_free(room);
+  return s;
+}
 PlStatus prob_run(const PlkCall *call, Job *j) {
   j->k.smooth = pl_attr_f(call->attrs, 1);
   if (j->k.rows > 0)
@@ -347,6 +366,7 @@ template <PlStatus (*body)(const PlkCall *, Job *), int x, int target, int weigh
 PLC_KERNEL(nll_loss, (with<nll_run, 0, 1, 2, true>))
 PLC_KERNEL(nll_loss_bwd, (with<nll_bwd_run, -1, 1, 2, true>))
 PLC_KERNEL(cross_entropy, (with<ce_run, 0, 1, 2, true>))
+PLC_KERNEL(cross_entropy_dual, (with<ce_dual_run, 0, 1, 3, true>))
 PLC_KERNEL(cross_entropy_bwd, (with<ce_bwd_run, 1, 2, 4, true>))
 PLC_KERNEL(cross_entropy_bwd2, (with<ce_bwd2_run, 1, 2, 5, true>))
 PLC_KERNEL(cross_entropy_prob, (with<prob_run, 0, 1, 2, false>))

@@ -179,6 +179,40 @@ template <typename T, typename A, bool STEPS> __global__ void by_thread(Job j, A
   }
 }
 
+/* The same for sums of neighbours that are 16 bytes: a thread has them all, each added in the order of by_thread. */
+template <typename T, typename A> __global__ void by_pack(Job j, A *part) {
+  const int N = 16 / (int)sizeof(T);
+  const int64_t packs = j.outs / N;
+  for (PLC_EACH(t, packs * j.chunks)) {
+    int64_t o = t % packs * N, c = t / packs, base[1];
+    plc_offsets<1>(j.kept, o, base);
+    int64_t i = c * j.chunk, end = (c + 1) * j.chunk < j.n ? (c + 1) * j.chunk : j.n;
+    const T *x = (const T *)j.x + base[0] + i * j.step;
+    A acc[N];
+    PLC_UNROLL for (int e = 0; e < N; e++) acc[e] = 0;
+    for (; i + EIGHT <= end; i += EIGHT, x += EIGHT * j.step) {
+      plc_pack<T, N> v[EIGHT];
+      PLC_UNROLL for (int u = 0; u < EIGHT; u++) v[u] = *(const plc_pack<T, N> *)(x + u * j.step);
+      PLC_UNROLL for (int u = 0; u < EIGHT; u++) PLC_UNROLL for (int e = 0; e < N; e++) acc[e] += (A)plc_type<T>::load(v[u].v[e]);
+    }
+    for (; i < end; i++, x += j.step) {
+      const plc_pack<T, N> v = *(const plc_pack<T, N> *)x;
+      PLC_UNROLL for (int e = 0; e < N; e++) acc[e] += (A)plc_type<T>::load(v.v[e]);
+    }
+    PLC_UNROLL for (int e = 0; e < N; e++) {
+      if (part) part[(o + e) * j.chunks + c] = acc[e];
+      else finish<A>(j, o + e, acc[e]);
+    }
+  }
+}
+template <typename T> static bool in_packs(const Job &j) {
+  const int64_t N = 16 / (int64_t)sizeof(T);
+  bool even = j.core == SUM && j.pre == PLAIN && j.step && j.step % N == 0 && (uintptr_t)j.x % 16 == 0 && j.kept.ndim > 0 &&
+              j.kept.stride[0][0] == 1 && j.kept.size[0] % N == 0;
+  for (int d = 1; d < j.kept.ndim; d++) even = even && j.kept.stride[0][d] % N == 0;
+  return even;
+}
+
 /* A warp an output: lane k adds parts k, k + 32, …, then the lanes are joined. */
 template <typename A> __global__ void join_chunks(Job j, const A *part) {
   const int lane = (int)threadIdx.x & 31;
@@ -191,8 +225,10 @@ template <typename A> __global__ void join_chunks(Job j, const A *part) {
 }
 
 template <typename T, typename A> static PlStatus launch(Job *j, bool side_by_side) {
-  /* about a thousand blocks or 100,000 threads keep a device busy; chunks are not made shorter than 4096 elements */
-  int64_t busy = side_by_side ? (int64_t)1 << 17 : 1024, least = side_by_side ? 256 : 4096;
+  /* about a thousand blocks, or eight loads each for 4 MiB of elements, keep a device busy; chunks are not made shorter than
+   * 4096 elements, or 64 rows */
+  const int64_t small = (int64_t)(sizeof(T) > 1 && sizeof(T) < 4 ? sizeof(T) : 4);
+  int64_t busy = side_by_side ? ((int64_t)1 << 19) / small : 1024, least = side_by_side ? 64 : 4096;
   j->chunks = j->outs ? (busy + j->outs - 1) / j->outs : 1;
   int64_t most = (j->n + least - 1) / least;
   if (j->chunks > most) j->chunks = most;
@@ -202,6 +238,15 @@ template <typename T, typename A> static PlStatus launch(Job *j, bool side_by_si
   if (j->chunks > 1) PL_TRY(plc_scratch((size_t)(j->outs * j->chunks) * sizeof(A), &part));
   int64_t tasks = j->outs * j->chunks;
   const unsigned blocks = (unsigned)(tasks < 1 << 20 ? tasks : 1 << 20);
+  if constexpr (sizeof(T) > 1) {
+    if (side_by_side && in_packs<T>(*j)) {
+      const int64_t packs = j->outs / (16 / (int64_t)sizeof(T)) * j->chunks;
+      PLC_LAUNCH((by_pack<T, A>), plc_grid(packs, 1), PLC_BLOCK, 0, *j, (A *)part);
+      if (part) PLC_LAUNCH(join_chunks<A>, plc_grid(j->outs * 32, 1), PLC_BLOCK, 0, *j, (const A *)part);
+      plc_scratch_free(part);
+      return PL_OK;
+    }
+  }
   if (side_by_side && j->step) PLC_LAUNCH((by_thread<T, A, true>), plc_grid(tasks, 1), PLC_BLOCK, 0, *j, (A *)part);
   else if (side_by_side) PLC_LAUNCH((by_thread<T, A, false>), plc_grid(tasks, 1), PLC_BLOCK, 0, *j, (A *)part);
   else if (j->step) PLC_LAUNCH((by_block<T, A, true>), blocks, plc_row_threads(j->chunk), 0, *j, (A *)part);
