@@ -44,7 +44,10 @@ PlStatus pl_inplace_check(const char *op, const PlTensor *t) {
             "clone",
             op, pl_desc_text(&t->a), is_leaf(t) ? "" : "a view of ");
   if (PL_UNLIKELY(t->flags & PL_T_FOREIGN))
-    PL_FAIL(PL_ERR_STATE, "%s: %s is the result of a rule and shares the memory of its argument; work on a clone", op, pl_desc_text(&t->a));
+    PL_FAIL(PL_ERR_STATE,
+            "%s: %s is the result of a rule (or a view of one) in memory that is not its own, such as an argument's; let the rule return a "
+            "copy, x:clone(), or work on a clone",
+            op, pl_desc_text(&t->a));
   if (PL_UNLIKELY(base && !base->a.contiguous && !memory_order(&base->a, order)))
     PL_FAIL(PL_ERR_STATE,
             "%s: %s is a view of %s, which was detached with gaps in memory, so its history cannot be "
@@ -192,7 +195,7 @@ static PlStatus take_from_base(PlTensor *t, PlTensor *base) {
 PlStatus pl_history_refresh(PlTensor *t) {
   if (PL_UNLIKELY(t->flags & PL_T_FOREIGN) && t->history != t->storage->version && (t->node || t->more))
     PL_FAIL(PL_ERR_STATE,
-            "%s is the result of a rule and shares the memory of its argument, which was changed in place "
+            "%s is the result of a rule (or a view of one) in memory that is not its own, such as an argument's, and was changed in place "
             "since; let the rule return a copy, x:clone(), or change a copy",
             pl_desc_text(&t->a));
   if (!pl_history_old(t)) return PL_OK;

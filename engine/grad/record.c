@@ -319,16 +319,18 @@ PlStatus pl_record_rule_on(PlKey *key, PlTensor *const *in, int nin, PlTensor *c
   return s;
 }
 
-/* A result in the memory of an argument: what is written there later is no part of its history, so later use is refused. */
-static void mark_foreign(PlTensor *const *in, int nin, PlTensor *out) {
-  for (int i = 0; i < nin && !out->a.symbolic; i++)
-    if (in[i] && in[i]->storage == out->storage) {
-      pl_tensor_leave(out);
-      out->flags |= PL_T_FOREIGN;
-      pl_state.history_moved = true; /* from now on the inputs of calls are looked at */
-      out->history = out->storage->version;
-      return;
-    }
+/* A result in memory that others may write: an argument's, another result's, or that of what the rule took a view of, whose
+ * history the result has not. What is written there later is no part of its history, so that is refused, and later use as well. */
+static void mark_foreign(PlTensor *const *in, int nin, PlTensor *const *out, int nout, int which) {
+  PlTensor *t = out[which];
+  bool shares = t->base != NULL;
+  for (int i = 0; i < nin; i++) shares |= in[i] && in[i]->storage == t->storage;
+  for (int o = 0; o < nout; o++) shares |= o != which && out[o]->storage == t->storage;
+  if (!shares) return;
+  pl_tensor_leave(t);
+  t->flags |= PL_T_FOREIGN;
+  pl_state.history_moved = true; /* from now on the inputs of calls are looked at */
+  t->history = t->storage->version;
 }
 
 PlStatus pl_record_rule(PlTensor *const *in, int nin, PlTensor *const *out, int nout, const bool *differentiable, const PlRuleSaved *saved,
@@ -340,7 +342,7 @@ PlStatus pl_record_rule(PlTensor *const *in, int nin, PlTensor *const *out, int 
   for (int k = 0; k < keys.n && s == PL_OK; k++)
     s = (keys.at[k]->forward ? pl_forward_rule : pl_record_rule_on)(keys.at[k], in, nin, out, nout, differentiable, saved, name, make, ctx);
   if (PL_UNLIKELY(keys.n > 1) && s == PL_OK) s = pl_forward_share(keys.at, keys.n, out, nout);
-  for (int o = 0; o < nout && keys.n > 0; o++) mark_foreign(in, nin, out[o]);
+  for (int o = 0; o < nout && keys.n > 0; o++) mark_foreign(in, nin, out, nout, o);
   keys_free(&keys);
   return s;
 }

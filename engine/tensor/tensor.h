@@ -51,7 +51,7 @@ enum {
   PL_T_EMBEDDED = 1,    /* the storage header is in this handle's piece */
   PL_T_BOXED = 2,       /* known to the bindings' table of boxes */
   PL_T_LEAF = 4,        /* the inline entry is this tensor's own leaf node */
-  PL_T_FOREIGN = 8,     /* result of a rule that is an alias of its input: refused once that was written */
+  PL_T_FOREIGN = 8,     /* result of a rule in memory that others may write, or a view of one: refused once they have */
   PL_T_CONST = 16,      /* never changes: a graph under construction may look at its values */
   PL_T_BATCHED = 32,    /* represents many tensors, see engine/vmap/vmap.h */
   PL_T_SAVED = 64,      /* some node saved this very handle */
@@ -153,6 +153,11 @@ static PL_ALWAYS_INLINE PlTensor *pl_tensor_small_like(const PlTensor *t, PlDtyp
 /* `view`, a window on t's memory, belongs to t's family: what is written through one of them is part of all histories. */
 static inline void pl_tensor_join(PlTensor *view, PlTensor *t) {
   PlTensor *base = t->base ? t->base : t;
+  if (__builtin_expect((t->flags & PL_T_FOREIGN) != 0, 0)) { /* nothing can be written there, so there is no family: one more of them */
+    view->flags |= PL_T_FOREIGN;
+    view->history = t->history;
+    return;
+  }
   base->refs++;
   view->base = base;
   view->history = base->history;

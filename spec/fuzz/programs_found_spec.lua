@@ -48,6 +48,74 @@ describe("gradients of chosen inputs", function()
   end)
 end)
 
+describe("what is written into the result of a rule", function()
+  local function rule(forward)
+    return T.custom { name = "rule", forward = function(_, a) return forward(a) end, backward = function(_, g, h)
+      return (h and g and g + h or g or h):t() * 2
+    end }
+  end
+  local writes = {
+    function(y) y[3] = 7 end,
+    function(y) y[1]:mul_(3) end,
+    function(y) y:mul_(3) end,
+    function(y) y:t():narrow(2, 1, 2):fill_(1) end,
+  }
+  local function matrix() return T.tensor { { 1, 2, 3 }, { 4, 5, 6 } } end
+
+  it("has its gradient in a trace, too, where the result of a transposed argument is a view", function()
+    local twice = T.custom {
+      name = "twice",
+      forward = function(_, a) return a * 2 end,
+      backward = function(_, g) return g * 2 end,
+    }
+    local x = matrix()
+    for _, write in ipairs(writes) do
+      local function f(a)
+        local leaf = a:clone():requires_grad_()
+        local y = twice(leaf:t())
+        write(y)
+        y:square():sum():backward()
+        return leaf.grad
+      end
+      local want = f(x)
+      for _, mirror in ipairs { "none", "mirror", "mincut" } do
+        assert.is_true(T.jit(f, { mirror = mirror })(x):equal(want))
+      end
+    end
+  end)
+
+  for name, forward in pairs {
+    ["a view of what it made"] = function(a) return (a * 2):t() end,
+    ["a view of its argument"] = function(a) return a:t() end,
+    ["a tensor returned twice"] = function(a)
+      local z = a:t() * 2
+      return z, z
+    end,
+  } do
+    local own = "in memory that is not its own"
+    it("is refused where that is " .. name, function()
+      for _, write in ipairs(writes) do
+        local function f(a)
+          local leaf = a:clone():requires_grad_()
+          local y = rule(forward)(leaf * 1)
+          write(y)
+          y:sum():backward()
+          return leaf.grad
+        end
+        assert.error_matches(function() f(matrix()) end, own)
+        assert.error_matches(function() T.jit(f)(matrix()) end, own)
+      end
+    end)
+    it("unseen spoils that, and views of it, where it is " .. name, function()
+      local y = rule(forward)(matrix():requires_grad_() * 1)
+      local row = y[1]
+      T.no_grad(function() y[2]:mul_(2) end)
+      for _, t in ipairs { y, row } do assert.error_matches(function() return t * 2 end, own) end
+      assert.same(row:detach():totable(), (row:detach() * 1):totable())
+    end)
+  end
+end)
+
 describe("gradients with a history that were asked for twice", function()
   it("do not lead to each other", function()
     local x = f64(1, 2):requires_grad_()

@@ -379,6 +379,7 @@ static PlStatus apply_turned(const PlCall *c, PlTensor **out) {
     if (s == PL_OK) pl_attrs_int(&a, 2, 0);
     if (s == PL_OK) s = pl_sym_apply(&pl_op_as_strided, &y, 1, &a, out);
   }
+  if (s == PL_OK) pl_tensor_leave(*out); /* nobody has y: what is written to views of the result is a part of this one's history */
   pl_tensor_release(y);
   pl_release_all(in, c->nin);
   return s;

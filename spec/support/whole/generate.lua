@@ -167,7 +167,7 @@ local function writable(t) return not t.frozen end
 function make.write(self)
   local risky = self:chance(0.08) -- leaves, expanded ones: refused
   local a = self:some(function(t)
-    return writable(t) and (risky or (not ref.overlaps(t) and not ((t.leaf or t.history.root.leaf)
+    return writable(t) and (risky or (not ref.overlaps(t) and not ((t.leaf or t.history.root.leaf or t.history.foreign)
       and self.r.off == 0)))
   end)
   if not a then return nil end
@@ -186,8 +186,8 @@ end
 
 function make.assign(self)
   local a = self:some(function(t)
-    return writable(t) and #t.shape > 0 and not ref.overlaps(t) and not ((t.leaf or t.history.root.leaf)
-      and self.r.off == 0)
+    return writable(t) and #t.shape > 0 and not ref.overlaps(t) and not ((t.leaf or t.history.root.leaf
+      or t.history.foreign) and self.r.off == 0)
   end)
   if not a then return nil end
   local t = tensor_of(self, a)
@@ -463,7 +463,7 @@ end
 function make.custom(self)
   local a = self:some()
   local t = tensor_of(self, a)
-  local f = self:pick { "cube", "half", "pair", "first" }
+  local f = self:pick { "cube", "half", "pair", "first", table.unpack(#t.shape > 1 and { "turn", "turn" } or {}) }
   local s = { k = "custom", f = f, a = { a }, o = { self:new_var() } }
   if f == "pair" or f == "first" then
     s.a[2] = self:some(function(x) return K.same(x.shape, t.shape) end)

@@ -38,6 +38,17 @@ return function(K)
         end, r:saved(a, b))
         set(r, s.o[1], r:tensor(z, a.shape, false))
         set(r, s.o[2], r:tensor(w, a.shape, false))
+      elseif s.f == "turn" then -- a view of what was made inside: nobody may write there
+        if #a.shape < 2 then invalid "1-d" end
+        local there, shape = K.views.transpose.pick(nil, a.shape)
+        local v, back = {}, {}
+        for i, j in ipairs(there) do
+          v[i] = 2 * x.v[j]
+          back[i] = { j, i, 2 }
+        end
+        local z = r:record("turn", { x }, { v }, function(g) return { r:linear(g[1], #v, back) } end)
+        local t = set(r, s.o[1], r:tensor(z, shape, false))
+        t.history.foreign = next(z.e) ~= nil
       else -- first: a gradient for the first argument alone
         if not same(a.shape, b.shape) then invalid "shapes do not fit" end
         local v = {}

@@ -33,6 +33,7 @@ M.patterns = {
   computed = "reads a tensor that was computed outside of it and needs a gradient",
   hook = "does not require a gradient",
   checkpoint = "checkpoint",
+  foreign = "is the result of a rule (or a view of one) in memory that is not its own",
   gaps = "was detached with gaps in memory",
   gaps_view = "it has gaps in memory, so take the view again",
   detached = "was detached and is written while gradients are recorded", -- in a traced body
@@ -344,6 +345,7 @@ M.gaps = gaps
 -- Brings t's entries up to date.
 function R:current(t)
   local h = t.history
+  if h.foreign and t.storage.version > 0 then self:allow "foreign" end
   if t.gen ~= h.gen then
     if t == h.root then
       t.e = h.e
@@ -429,6 +431,7 @@ function R:check_write(t, other)
     for key in pairs(x.e) do any = any or recording(self, key) end
   end
   if any and (t.leaf or t.history.root.leaf) then raise "leaf" end
+  if any and t.history.foreign then raise "foreign" end
   if t ~= t.history.root and not next(t.e) and t.history.e[AMBIENT] and recording(self, AMBIENT) then raise "unseen" end
 end
 

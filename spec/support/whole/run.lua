@@ -91,6 +91,8 @@ end, backward = function(ctx, g, h)
   if h then x, y = x and x + h or h, y and y + h or h end
   return x, y
 end }
+C.turn = T.custom { name = "turn", forward = function(_, a) return (a * 2):transpose(1, 2) end,
+  backward = function(_, g) return g:transpose(1, 2) * 2 end }
 C.first = T.custom { name = "first", forward = function(_, a, b) return a - b end,
   backward = function(_, g) return g * 2, nil end }
 ]]
