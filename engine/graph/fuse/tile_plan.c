@@ -8,6 +8,9 @@
 
 enum { TOTAL_TILE = 4096 }; /* elements of a tile that grains of everything can be cut into */
 
+/* PlkTileOperand.wide: read by a member as large as the tile, or by one that makes one value a row. */
+enum { WIDE_FULL = 1, WIDE_COLUMN };
+
 static PlStatus no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory to plan a graph"); }
 
 /* ---- tiles -------------------------------------------------------------------------------------------------- */
@@ -62,7 +65,7 @@ static void shape_of(const PlGraph *f, const PlkTileOperand *o, bool by_rows, in
     for (; n < v->ndim; n++) dims[n] = n < split ? 1 : n == split ? rows : v->dims[n];
   } else if (o->wide) {
     dims[n++] = rows;
-    dims[n++] = v->numel == nrow ? 1 : cols;
+    dims[n++] = o->wide == WIDE_COLUMN ? 1 : cols;
   } else if (o->kind != PL_ROLE_ONE) {
     if (o->kind != PL_ROLE_ROW) dims[n++] = rows;
     dims[n++] = o->kind == PL_ROLE_COL ? 1 : cols;
@@ -115,14 +118,15 @@ typedef struct Prepare {
   PlTileSlots slots;
 } Prepare;
 
-static void add_operand(PlkTileGroup *g, PlTileMemory *u, int32_t *at, bool exact, PlGVal v, uint8_t kind, int8_t slot, const PlGraph *f) {
+static void add_operand(PlkTileGroup *g, PlTileMemory *u, int32_t *at, bool exact, PlGVal v, uint8_t kind, int8_t slot, const PlGraph *f,
+                        bool column) {
   int64_t item = (int64_t)pl_dtype_size((PlDtype)f->vals[v].dtype);
   *at = g->nop;
   PlkTileOperand *o = &u->op[g->nop++];
   const PlGValue *val = &f->vals[v];
   bool plain = val->contiguous || exact;
-  *o = (PlkTileOperand){
-      .v = v, .kind = kind, .column = kind == PL_ROLE_COL, .slot = slot, .wide = !plain && kind != PL_ROLE_FULL && val->numel > 1};
+  *o = (PlkTileOperand){.v = v, .kind = kind, .column = kind == PL_ROLE_COL, .slot = slot};
+  if (!plain && kind != PL_ROLE_FULL && val->numel > 1) o->wide = column ? WIDE_COLUMN : WIDE_FULL;
   if (kind == PL_ROLE_FULL || kind == PL_ROLE_ROW) o->by_col = item;
   if (kind == PL_ROLE_COL) o->by_row = item;
   if (kind == PL_ROLE_FULL) o->by_row = item * g->inner;
@@ -161,7 +165,7 @@ static PlStatus add_member(const Prepare *a, PlkTileGroup *g, PlTileMemory *u, i
     at[k] = -1;
     if (n->in[k] >= 0)
       add_operand(g, u, &at[k], n->op->rows.roles != NULL, n->in[k], role.in[k],
-                  a->p->inner[n->in[k]] ? t->of[f->vals[n->in[k]].store] : -1, f);
+                  a->p->inner[n->in[k]] ? t->of[f->vals[n->in[k]].store] : -1, f, role.out[0] == PL_ROLE_COL);
   }
   for (int32_t o = 0; o < n->nout; o++) {
     PlGVal v = n->first + o;
@@ -170,7 +174,7 @@ static PlStatus add_member(const Prepare *a, PlkTileGroup *g, PlTileMemory *u, i
     at[n->nin + o] = -1;
     if (f->vals[v].dtype == PL_NDTYPE || role.out[o] == PL_ROLE_SUM || (inner && a->last[f->vals[v].store] < 0 && (role.spare >> o) & 1))
       continue;
-    add_operand(g, u, &at[n->nin + o], true, v, role.out[o], inner ? t->of[f->vals[v].store] : -1, f);
+    add_operand(g, u, &at[n->nin + o], true, v, role.out[o], inner ? t->of[f->vals[v].store] : -1, f, false);
     int64_t item = (int64_t)pl_dtype_size((PlDtype)f->vals[v].dtype);
     if (role.out[o] == PL_ROLE_FULL && item > *widest) *widest = item;
   }
