@@ -20,6 +20,23 @@ static int load_npy(lua_State *L) {
   return s == PL_OK ? 1 : l_io_failure(L, s);
 }
 
+/* tensor_of_bytes(path, from, dtype, shape) -> tensor of the elements, little-endian and row-major, that begin `from` bytes behind the
+ * beginning of a file; on the default device. Bytes of bool that are neither 0 nor 1 are 1. */
+static int tensor_of_bytes(lua_State *L) {
+  const char *path = l_check_path(L, 1, "tensor_of_bytes");
+  const int64_t from = l_check_int(L, 2, "tensor_of_bytes", "from");
+  const PlDtype d = l_check_dtype(L, 3, "tensor_of_bytes");
+  int64_t shape[PL_MAX_DIM];
+  if (from < 0) return l_error(L, "tensor_of_bytes: from must be 0 or more");
+  const int ndim = l_check_shape(L, 4, "tensor_of_bytes", shape);
+  l_collect(L);
+  Box *b = l_new_box(L);
+  PlStatus s = pl_tensor_of_bytes(&b->t, path, from, d, ndim, shape);
+  if (s != PL_OK) return l_io_failure(L, s);
+  l_put_on(L, pl_state.device);
+  return 1;
+}
+
 /* save_npy(path, tensor) -> true */
 static int save_npy(lua_State *L) {
   const char *path = l_check_path(L, 1, "save_npy");
@@ -180,7 +197,8 @@ static int list_folder(lua_State *L) {
 }
 
 void l_files_register(lua_State *L) {
-  static const luaL_Reg regs[] = {{"load_npy", load_npy},
+  static const luaL_Reg regs[] = {{"tensor_of_bytes", tensor_of_bytes},
+                                  {"load_npy", load_npy},
                                   {"write_file", write_file},
                                   {"save_npy", save_npy},
                                   {"load_npz", load_npz},

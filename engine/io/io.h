@@ -70,6 +70,12 @@ PlStatus pl_safetensors_save(const char *path, int64_t n, const PlText *names, P
  * without zlib). */
 PlStatus pl_idx_load(PlTensor **out, const char *path, int64_t max_bytes);
 
+/* ---- ONNX: elements as they lie in memory ---------------------------------------------------------------------------- */
+
+/* A tensor of a file's elements, little-endian and row-major, from byte `from` on. Errors: IO, FORMAT (it ends before), OOM,
+ * INTERRUPT. (elements.c) */
+PlStatus pl_tensor_of_bytes(PlTensor **out, const char *path, int64_t from, PlDtype dtype, int ndim, const int64_t *shape);
+
 /* ---- NumPy: npy and npz ------------------------------------------------------------------------------------------ */
 
 /* Reads an npy file, versions 1 to 3: bool, i8 … i64, u8, f16, f32, f64 of either byte order; u16 and u32 become i32

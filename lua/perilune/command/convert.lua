@@ -137,7 +137,7 @@ writers[".graph"] = function(from, kind, to, options)
   local sizes, message = sizes_of(options.size)
   if not sizes then return nil, message end
   local net
-  net, message = T.onnx.load(from)
+  net, message = T.onnx.load(from, { inference = true })
   if not net then return nil, message end
   net:eval()
   local g, inputs, missing, program = T.graph(), {}, {}, net._program()

@@ -6,6 +6,7 @@ local T = require "perilune"
 local options = require "perilune.options"
 local model = require "perilune.onnx.model"
 local tensors = require "perilune.onnx.tensors"
+local wire = require "perilune.onnx.wire"
 
 local fail, describe = options.fail, options.describe
 local nn = T.nn
@@ -160,25 +161,31 @@ function Model:forward(...)
   return model.main(program, values, self)
 end
 
---- T.onnx.load(path) → module, or nil, message, code
+--- T.onnx.load(path, {inference=false}) → module, or nil, message, code
 -- Reads an ONNX file (opsets 1 to 28 of ai.onnx; functions, subgraphs and data in files beside it included) and checks
 -- all of it. The module is called with the model's inputs in order, or with a table of tensors by name, and returns its
 -- outputs in order; `inputs` and `outputs` list names, dtypes and shapes. Floating initializers with a dimension are
 -- parameters under their names; running statistics and numbers are buffers; what operators read as settings (limits,
 -- scales of Resize, quantization) stays constant. Sequences are lists; uint16, uint32, uint64 are i32, i64, i64, int4
--- is i8. A broken or unsupported file is nil, a message that names node and operator, and "format".
+-- is i8. inference = true: for a model that is run and not trained: batch norms become part of the convolutions before
+-- them, so that weights are not those of the file. A broken or unsupported file is nil, a message that names node and
+-- operator, and "format".
 --   print((T.onnx.load("/nowhere/model.onnx")))  --> nil
-function onnx.load(path, ...)
+function onnx.load(path, opts, ...)
+  opts = options.check("onnx.load", opts, { "inference" })
   if select("#", ...) > 0 then
-    fail("onnx.load: takes the path alone, got %s as well; model:to(…) moves and converts", describe((...)))
+    fail("onnx.load: takes the path and options, got %s as well; model:to(…) moves and converts", describe((...)))
   end
   if type(path) ~= "string" then fail("onnx.load: the path must be a string, got %s", describe(path)) end
   local f, message, code = io.open(path, "rb")
   if not f then return nil, "onnx.load: " .. message, "io", code end
-  local bytes = f:read "a"
+  local bytes = wire.file(f, path) or f:read "a"
+  if not bytes then
+    f:close()
+    return nil, ("onnx.load: %s cannot be read"):format(path), "io"
+  end
+  local ok, program, weights, about = pcall(model.read, bytes, path:match "^(.*/)" or "./", opts.inference)
   f:close()
-  if not bytes then return nil, ("onnx.load: %s cannot be read"):format(path), "io" end
-  local ok, program, weights, about = pcall(model.read, bytes, path:match "^(.*/)" or "./")
   if not ok then
     if type(program) ~= "table" or not program.malformed then error(program, 0) end
     return nil, ("onnx.load: %s: %s"):format(path, program.malformed), "format"

@@ -5,6 +5,7 @@
 local T = require "perilune"
 local options = require "perilune.options"
 local arity = require "perilune.onnx.operators.arity"
+local fold = require "perilune.onnx.fold"
 local registry = require "perilune.onnx.operators.registry"
 local schema = require "perilune.onnx.schema"
 local tensors = require "perilune.onnx.tensors"
@@ -417,8 +418,9 @@ local function lifetimes(program)
   end
 end
 
---- The bytes of an ONNX file → its program and the list of its weights. Raises { malformed = message }.
-function model.read(bytes, folder)
+--- The bytes of an ONNX file (a string, or of wire.file) → its program and the list of its weights. inference: what
+-- only training needs is folded away. Raises { malformed = message }.
+function model.read(bytes, folder, inference)
   local m = wire.decode(bytes, schema.model)
   if not m.graph then stop "no graph" end
   if #m.opset_import == 0 and (m.ir_version or 0) >= 3 then stop "no opset is imported" end
@@ -433,6 +435,7 @@ function model.read(bytes, folder)
   local weights = {}
   local program = compile(m.graph, { folder = folder, versions = versions, functions = functions, weights = weights,
     depth = 0, names = {} })
+  if inference then fold.batch_norms(program, weights, version or NEWEST) end
   lifetimes(program)
   return program, weights, { opset = version, producer = m.producer_name, ir_version = m.ir_version }
 end

@@ -12,7 +12,7 @@ local opset = { [1] = { "domain", "bytes" }, [2] = { "version", "int" } }
 local tensor = {
   [1] = many("dims", "int"), [2] = { "data_type", "int" }, [4] = many("float_data", "float"),
   [5] = many("int32_data", "int"), [6] = many("string_data", "bytes"), [7] = many("int64_data", "int"),
-  [8] = { "name", "bytes" }, [9] = { "raw_data", "bytes" }, [10] = many("double_data", "double"),
+  [8] = { "name", "bytes" }, [9] = { "raw_data", "bytes", far = true }, [10] = many("double_data", "double"),
   [11] = many("uint64_data", "int"), [13] = many("external_data", entry), [14] = { "data_location", "int" },
 }
 local sparse = { [1] = { "values", tensor }, [2] = { "indices", tensor }, [3] = many("dims", "int") }

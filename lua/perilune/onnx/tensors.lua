@@ -7,13 +7,14 @@ local T = require "perilune"
 local schema = require "perilune.onnx.schema"
 local wire = require "perilune.onnx.wire"
 
-local stop, types = wire.stop, schema.types
+local core, stop, types = T.core, wire.stop, schema.types
 local tensors = {}
 
 --- Tensor → the name of its ONNX type, where its dtype does not say it.
 tensors.label = setmetatable({}, { __mode = "k" })
 
 local MAX_ELEMENTS = 1 << 40
+local NEAR = 4096 -- bytes that are read together with what is around them
 
 -- The type with that number, which must be one that tensors can have here.
 function tensors.type(number, who)
@@ -67,11 +68,20 @@ local function external(t, want, folder, who)
     f:close()
     stop("%s: bytes %d to %d of '%s', which has %s", who, offset, offset + want, about.location, tostring(size))
   end
-  f:seek("set", offset)
-  local bytes = want == 0 and "" or f:read(want)
   f:close()
-  if not bytes or #bytes ~= want then stop("%s: '%s' ended early", who, about.location) end
-  return bytes
+  return { path = path, from = offset, n = want }
+end
+
+-- The elements of a file from some byte on, read into the tensor itself.
+local function in_file(path, from, dtype, shape, who)
+  local t, message = core.tensor_of_bytes(path, from, dtype, shape)
+  if not t then stop("%s: %s", who, message) end
+  return t
+end
+
+local function read_piece(piece, who)
+  if piece.read then return piece:read() end
+  return in_file(piece.path, piece.from, "u8", { piece.n }, who):to_string()
 end
 
 -- ---- elements ------------------------------------------------------------------------------------------------------
@@ -149,12 +159,18 @@ function tensors.read(t, folder, who)
   local bytes, out = t.raw_data
   if t.data_location == 1 then bytes = external(t, want, folder, who) end
   if bytes then
-    if #bytes ~= want then
-      stop("%s: %d bytes for %s[%s], which has %d", who, #bytes, kind[1], table.concat(t.dims, ","), want)
+    local piece = type(bytes) == "table" and bytes or nil
+    local count = piece and piece.n or #bytes
+    if count ~= want then
+      stop("%s: %d bytes for %s[%s], which has %d", who, count, kind[1], table.concat(t.dims, ","), want)
     end
+    local wider = kind[1]:find "^u?int4$" or kind[1]:find "^uint%d%d$"
+    if piece and (wider or want <= NEAR) then bytes, piece = read_piece(piece, who), nil end
     if n == 0 then
       out = T.zeros(t.dims, { dtype = kind[2] })
-    elseif kind[1]:find "^u?int4$" or kind[1]:find "^uint%d%d$" then
+    elseif piece then
+      out = in_file(piece.path, piece.from, kind[2], t.dims, who)
+    elseif wider then
       out = T.tensor(widened(bytes, kind, n), { dtype = kind[2] }):view(t.dims)
     else
       out = T.from_string(kind[2] == "bool" and bytes:gsub("[^%z]", "\1") or bytes, kind[2], t.dims)

@@ -1,12 +1,13 @@
 -- SPDX-License-Identifier: MIT
 --- Reads protobuf's wire format (protobuf.dev/programming-guides/encoding) by a table of fields. Everything is checked
--- against the bytes that are there; what a field says beyond them is an error, never a read.
+-- against the bytes that are there; what a field says beyond them is an error, never a read. The bytes are a string, or
+-- a file, which is read piece by piece: fields that the table marks as far stay in it, as wire.Piece.
 -- @module perilune.onnx.wire
 local wire = {}
 
 local MAX_DEPTH = 64 -- messages within messages: graphs in the attributes of graphs
 
-local byte, sub, unpack = string.byte, string.sub, string.unpack
+local unpack = string.unpack
 
 -- Failures are tables: the caller says which file it was.
 local function stop(fmt, ...) error({ malformed = fmt:format(...) }, 0) end
@@ -17,7 +18,7 @@ local function varint(s, at, last)
   local value, shift = 0, 0
   while true do
     if at > last then stop("a number is cut short at byte %d", at) end
-    local b = byte(s, at)
+    local b = s:byte(at)
     at = at + 1
     if shift < 64 then value = value | (b & 127) << shift end
     if b < 128 then return value, at end
@@ -41,8 +42,8 @@ local function read(s, field, kind, at, last, depth)
     if at + size - 1 > last then stop("field %s is cut short at byte %d", name, at) end
     local wanted = kind == 1 and "double" or "float"
     if what ~= wanted then stop("field %s has the wire type of a %s", name, wanted) end
-    if field.list then return sub(s, at, at + size - 1), at + size end
-    return (unpack(kind == 1 and "<d" or "<f", s, at)), at + size
+    if field.list then return s:sub(at, at + size - 1), at + size end
+    return (unpack(kind == 1 and "<d" or "<f", s:sub(at, at + size - 1))), at + size
   elseif kind == 2 then
     local size
     size, at = varint(s, at, last)
@@ -50,12 +51,15 @@ local function read(s, field, kind, at, last, depth)
       stop("field %s of %d bytes at byte %d, where %d are left", name, size, at, last - at + 1)
     end
     local stop_at = at + size
-    if what == "bytes" then return sub(s, at, stop_at - 1), stop_at end
+    if what == "bytes" then
+      if field.far and s.piece then return s:piece(at, size), stop_at end
+      return s:sub(at, stop_at - 1), stop_at
+    end
     if type(what) == "table" then return decode(s, what, at, stop_at - 1, depth + 1), stop_at end
     if not field.list then stop("field %s has the wire type of bytes", name) end
     if what ~= "int" then
       if size % (what == "double" and 8 or 4) ~= 0 then stop("field %s: %d bytes of %ss", name, size, what) end
-      return sub(s, at, stop_at - 1), stop_at
+      return s:sub(at, stop_at - 1), stop_at
     end
     local list = {}
     while at < stop_at do list[#list + 1], at = varint(s, at, stop_at - 1) end
@@ -113,8 +117,51 @@ function decode(s, schema, at, last, depth)
   return out
 end
 
+-- ---- files as strings --------------------------------------------------------------------------------------------
+
+local WINDOW = 1 << 16 -- bytes that are held at once
+
+local File = {}
+File.__index = File
+
+function File:__len() return self.size end
+
+local function bytes_at(self, at, n)
+  if not self.f:seek("set", at - 1) then stop("byte %d of the file cannot be reached", at) end
+  local text = n == 0 and "" or self.f:read(n)
+  if not text or #text ~= n then stop("the file ends early, at byte %d", at) end
+  return text
+end
+
+function File:byte(at)
+  local b = self.text:byte(at - self.from)
+  if b then return b end
+  self.from, self.text = at - 1, bytes_at(self, at, math.min(WINDOW, self.size - at + 1))
+  return self.text:byte(1)
+end
+
+function File:sub(from, to)
+  local i, j = from - self.from, to - self.from
+  if i >= 1 and j <= #self.text then return self.text:sub(i, j) end
+  return bytes_at(self, from, to - from + 1)
+end
+
+--- Bytes that are in a file: #piece of them behind the first `from` of the file at `path`.
+wire.Piece = {}
+wire.Piece.__index = wire.Piece
+function wire.Piece:__len() return self.n end
+function wire.Piece:read() return bytes_at(self.file, self.from + 1, self.n) end
+function File:piece(at, n) return setmetatable({ file = self, path = self.path, from = at - 1, n = n }, wire.Piece) end
+
+--- An open file as wire.decode takes it; nil where it cannot be read out of order.
+function wire.file(f, path)
+  local size = f:seek "end"
+  if not size or size == math.maxinteger or not f:seek("set", 0) then return nil end
+  return setmetatable({ f = f, path = path, size = size, from = 0, text = "" }, File)
+end
+
 --- A message as a table of its fields by name; repeated ones are lists, in floats and doubles of strings of bytes.
--- schema: field number → { name, "int" | "float" | "double" | "bytes" | schema, list = true }
+-- schema: field number → { name, "int" | "float" | "double" | "bytes" | schema, list = true, far = true }
 function wire.decode(s, schema) return decode(s, schema, 1, #s, 1) end
 
 return wire
