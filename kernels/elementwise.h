@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * The elementwise kernel family: one entry point a device, call->code says which member.
- * Inputs share one dtype (exceptions: elementwise.def) and broadcast against the output from the right;
+ * Inputs share one dtype (exceptions: elementwise.def, and floats beside halves: f32 inputs of an op whose output is f16 or bf16
+ * are computed with as they are) and broadcast against the output from the right;
  * the output's dtype is the result's. In-place (output is the very same array as an input) is fine. */
 #ifndef PL_KERNELS_ELEMENTWISE_H
 #define PL_KERNELS_ELEMENTWISE_H
@@ -12,7 +13,7 @@
 PlStatus plk_cpu_elementwise(const PlkCall *call);
 
 /* A loop over n elements. ptr[0] is the output, then the inputs; all contiguous, except that an operand whose stride is 0
- * is one value (only loops of two inputs take that, gradients do not). Output and inputs may be the same array.
+ * is one value (only loops of two inputs take that, gradients do not), which is a float where the others are halves. Output and inputs may be the same array.
  * Returns 0, or 1 for an integer division by zero (the output is then unspecified). */
 typedef int (*PlkLoop)(char *const *ptr, const int64_t *stride, int64_t n, const PlAttrs *p);
 

@@ -105,9 +105,10 @@ static PL_ALWAYS_INLINE int call_fast(lua_State *L, const PlOp *op, PlTensor **i
   return 1;
 }
 
-/* x op number: the number takes x's dtype where promotion would give it that anyway, so nothing is cast. */
+/* x op number: the number takes the dtype that promotion would give it anyway, x's or f32, so nothing is cast. */
 static int call_number(lua_State *L, const PlOp *op, PlTensor *x, int num) {
   PlDtype d = (PlDtype)x->a.dtype;
+  if (pl_is_half(d) && (op->flags & PL_F_WIDE)) d = PL_F32;
   const double v = lua_tonumber(L, num);
   if (PL_UNLIKELY(op->flags & PL_F_NATURAL) && num == 2 && lua_isinteger(L, 2)) check_power(L, x, lua_tointeger(L, 2));
   l_collect(L);

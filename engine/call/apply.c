@@ -8,9 +8,37 @@
 #include "engine/grad/checkpoint.h"
 #include "engine/grad/node.h"
 #include "engine/graph/ir/graph.h"
+#include "engine/ops/names.h"
 #include "engine/vmap/vmap.h"
 
 typedef PlCall Call;
+
+/* Is a 0-d tensor that is f32 beside halves (PL_F_WIDE) another one for each element of a batch? */
+static bool many_numbers(const Call *c) {
+  bool any = false;
+  for (int i = 0; pl_is_half(c->compute) && (c->op->flags & PL_F_WIDE) && i < c->nin; i++)
+    any |= c->in[i]->a.dtype != c->compute && pl_is_batched(c->in[i]);
+  return any;
+}
+
+static PlStatus cast(PlTensor *t, PlDtype to, PlTensor **out) {
+  PlAttrs a;
+  pl_attrs_init(&pl_op_cast, &a);
+  pl_attrs_int(&a, 0, to);
+  return pl_apply(&pl_op_cast, &t, 1, &a, out);
+}
+
+/* Then it is an array beside halves, which would make all of it f32: it is f32, and what comes out is rounded, the same bits. */
+static PlStatus apply_numbers(Call *c, PlTensor **out) {
+  PlTensor *in[PL_MAX_IN] = {NULL}, *y = NULL;
+  PlStatus s = PL_OK;
+  for (int i = 0; i < c->nin && s == PL_OK; i++) s = cast(c->in[i], PL_F32, &in[i]);
+  if (s == PL_OK) s = pl_apply(c->op, in, c->nin, c->attrs, &y);
+  if (s == PL_OK) s = cast(y, c->compute, out);
+  pl_tensor_release(y);
+  pl_release_all(in, c->nin);
+  return s;
+}
 
 /* Inside vmap and batched backward passes: ops on handles that represent many tensors, and random ops. The keys made
  * in there record the op as it was called, the others what it is made of. */
@@ -23,6 +51,7 @@ static PlStatus apply_batched(Call *c, PlTensor **out, bool *done) {
     return pl_batch_random(op, c->in, c->nin, c->attrs, out, done);
   }
   *done = true;
+  if (PL_UNLIKELY(many_numbers(c))) return apply_numbers(c, out);
   for (int i = 0; i < c->nin; i++) blind |= c->in[i] && pl_is_batched(c->in[i]) && i < 8 && ((op->reads_values >> i) & 1);
   if (!blind) PL_TRY(pl_call_infer(c));
   if (op->flags & PL_F_MUTATES) {

@@ -61,6 +61,20 @@ static PlStatus cast_input(Call *c, int i, PlDtype to) {
   return PL_OK;
 }
 
+/* What input i becomes where the call computes in c->compute: arithmetic of halves takes numbers, and 0-d tensors that are numbers
+ * to a kernel, as f32 (PL_F_WIDE), and rounds its result alone. */
+static PlDtype becomes(const Call *c, int i) {
+  const PlArray *a = &c->in[i]->a;
+  return (a->weak || (a->ndim == 0 && a->dtype != c->compute && !pl_on_gpu(a->device))) ? PL_F32 : c->compute;
+}
+/* Is there an array of halves that says so, rather than the default dtype of floats? */
+static bool of_halves(const Call *c) {
+  if (!(c->op->flags & PL_F_WIDE) || !pl_is_half(c->compute)) return false;
+  for (int i = 0; i < c->nin; i++)
+    if (c->in[i] && !c->in[i]->a.weak && (c->in[i]->a.dtype == c->compute || c->in[i]->a.ndim > 0)) return true;
+  return false;
+}
+
 static PlStatus promote(Call *c) {
   const PlOp *op = c->op;
   PlTensor *first = c->nin > 0 ? c->in[0] : NULL;
@@ -76,9 +90,11 @@ static PlStatus promote(Call *c) {
     return PL_OK;
   }
   c->compute = promoted(op, c->in, c->nin);
+  const bool halves = PL_UNLIKELY(pl_is_half(c->compute)) && of_halves(c);
   for (int i = 0; i < c->nin; i++) {
     if (!c->in[i] || (op->promote_mask && i < 8 && !((op->promote_mask >> i) & 1))) continue;
-    if (c->in[i]->a.dtype != c->compute) PL_TRY(cast_input(c, i, c->compute));
+    const PlDtype to = PL_UNLIKELY(halves) ? becomes(c, i) : c->compute;
+    if (c->in[i]->a.dtype != to) PL_TRY(cast_input(c, i, to));
   }
   return PL_OK;
 }

@@ -75,10 +75,16 @@ PlStatus pl_apply_number(const PlOp *op, PlTensor *x, double number, bool first,
 
 /* ---- any size ------------------------------------------------------------------------------------------------------ */
 
+/* Is one of them halves, the other a number as it is to be beside them? */
+static inline bool number_beside(const PlOp *op, const PlArray *a, const PlArray *b) {
+  const PlArray *number = a->weak ? a : b, *x = a->weak ? b : a;
+  return (op->flags & PL_F_WIDE) && number->weak && number->dtype == PL_F32 && !x->weak && pl_is_half((PlDtype)x->dtype);
+}
+
 /* Equal dtypes, and equal shapes or a number on one side. Returns the operand whose shape the result has, or -1. */
 static int plain_pair(const PlOp *op, const PlTensor *x, const PlTensor *y) {
   const PlArray *a = &x->a, *b = &y->a;
-  if (a->dtype != b->dtype || (a->elsewhere | b->elsewhere)) return -1;
+  if ((a->elsewhere | b->elsewhere) || (a->dtype != b->dtype && !number_beside(op, a, b))) return -1;
   if (op->promote != PL_PROMOTE_ALL && !pl_is_float((PlDtype)a->dtype)) return -1;
   if (a->weak | b->weak) return a->weak & b->weak ? -1 : a->weak;
   return pl_shape_equal(a, b) ? 0 : -1;
@@ -102,7 +108,7 @@ static PlStatus apply_plain(const PlOp *op, PlTensor *const *in, int nin, const 
   if (PL_UNLIKELY(!(a->contiguous & in[nin - 1]->a.contiguous))) return pl_apply_any(op, in, nin, attrs, out);
   if (op->cls == PL_POINTWISE && op->kernel[PL_CPU] && nin == 2 && (keeps_type(op) || op->infer == pl_infer_predicate)) {
     int like = plain_pair(op, in[0], in[1]);
-    if (like >= 0) return run_plain(op, in, 2, like, keeps_type(op) ? (PlDtype)a->dtype : PL_BOOL, out);
+    if (like >= 0) return run_plain(op, in, 2, like, keeps_type(op) ? (PlDtype)in[like]->a.dtype : PL_BOOL, out);
   } else if (op->cls == PL_POINTWISE && op->kernel[PL_CPU] && nin == 1 && keeps_type(op) && pl_is_float((PlDtype)a->dtype) &&
              !(a->weak | a->elsewhere))
     return run_plain(op, in, 1, 0, (PlDtype)a->dtype, out);

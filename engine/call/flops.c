@@ -24,6 +24,6 @@ double pl_flops_made(const PlOp *op, const PlAttrs *attrs, const PlArray *const 
     d[o].ndim = out[o] ? (uint8_t)out[o]->ndim : 0;
     for (int k = 0; k < d[o].ndim; k++) d[o].shape[k] = out[o]->shape[k];
   }
-  PlDtype compute = nin > 0 && in[0] ? (PlDtype)in[0]->dtype : PL_F32;
+  PlDtype compute = pl_compute_dtype(op, nin, in);
   return pl_flops(&(PlInfer){.op = op, .attrs = attrs, .nin = nin, .in = in, .compute = compute, .out = d});
 }

@@ -63,6 +63,12 @@ PlDtype pl_promote2(PlDtype a, PlDtype b) {
 }
 
 /* Per thread, as one Lua state is one thread: what f32 means when a script says nothing. */
+PlDtype pl_compute_dtype(const PlOp *op, int nin, const PlArray *const *in) {
+  for (int i = 0; (op->flags & PL_F_WIDE) && i < nin; i++)
+    if (in[i] && pl_is_half((PlDtype)in[i]->dtype)) return (PlDtype)in[i]->dtype;
+  return nin > 0 && in[0] ? (PlDtype)in[0]->dtype : PL_F32;
+}
+
 static _Thread_local PlDtype default_float = PL_F32;
 
 PlDtype pl_default_float(void) { return default_float; }

@@ -18,12 +18,19 @@ static inline PlVal g_addn(PlMaker *g, PlVal a, double v) { return g_add(g, a, p
 static inline PlVal g_rsubn(PlMaker *g, double v, PlVal a) { return g_sub(g, pl_g_num(g, v), a); }
 static inline PlVal g_divn(PlMaker *g, PlVal a, double v) { return g_div(g, a, pl_g_num(g, v)); }
 
+/* Is an input a float beside halves (PL_F_WIDE)? What a formula makes of it may be one, too. */
+static inline bool g_wide(const PlMaker *g) {
+  bool wide = false;
+  for (int i = 0; (g->op->flags & PL_F_WIDE) && i < g->nin; i++) wide |= g->in[i]->dtype != g->outd[0].dtype;
+  return wide;
+}
+
 /* dx of a broadcast input: v, of the output's shape, summed to input i's shape and cast to its dtype. */
 static inline void g_give(PlMaker *g, int i, PlVal v) {
   if (!g->want[i] || v == PL_NONE) return;
   PlDtype d = (PlDtype)g->in[i]->dtype;
   if (!g->same[i]) v = pl_g_sum_to(g, v, i);
-  if (d != (PlDtype)g->outd[0].dtype && pl_is_float(d)) v = pl_g_cast(g, v, d);
+  if ((d != (PlDtype)g->outd[0].dtype || g_wide(g)) && pl_is_float(d)) v = pl_g_cast(g, v, d);
   g->dx[i] = v;
 }
 

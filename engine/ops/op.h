@@ -291,7 +291,9 @@ enum {
   PL_F_CROSSES = 1 << 27, /* copies between devices by itself: inputs and output may be on different ones */
 
   PL_F_STRIDED = 1 << 28, /* with PL_F_CONTIGUOUS: the CPU's kernel takes any strides of input 0 */
-  PL_F_KEEPS = 1 << 29    /* on any device its result is channels last where input 0 is */
+  PL_F_KEEPS = 1 << 29,   /* on any device its result is channels last where input 0 is */
+
+  PL_F_WIDE = 1 << 30 /* arithmetic: beside f16 or bf16 a number, or a 0-d tensor of the CPU, is not rounded to that, but is an f32 input */
 };
 
 struct PlOp {
@@ -388,6 +390,9 @@ PlStatus pl_check_same_dtype(const PlInfer *c, int i, int j);
 PlStatus pl_check_axis(const PlInfer *c, int k, int ndim);
 void pl_desc_set(PlDesc *d, PlDtype dtype, int ndim, const int64_t *shape);
 PlDtype pl_promote2(PlDtype a, PlDtype b);
+static inline bool pl_is_half(PlDtype d) { return d == PL_F16 || d == PL_BF16; }
+/* The common dtype of inputs that are promoted already: that of input 0, but that of halves where others are f32 beside them (PL_F_WIDE). */
+PlDtype pl_compute_dtype(const PlOp *op, int nin, const PlArray *const *in);
 PlDtype pl_default_float(void);
 void pl_set_default_float(PlDtype d);
 

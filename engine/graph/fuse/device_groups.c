@@ -49,15 +49,16 @@ static bool describe(const PlDeviceRun *a, const PlGNode *n, const PlFuseRoles *
     while (m->nin && ((n->op->sizes >> (m->nin - 1)) & 1)) m->nin--; /* the kernel does without sizes */
   } else {
     if (n->nin > 3) return false;
-    m->dtype = f->vals[n->in[n->nin - 1]].dtype;
+    m->dtype = n->op->flags & PL_F_WIDE && pl_is_half((PlDtype)m->result) ? m->result : f->vals[n->in[n->nin - 1]].dtype;
     m->set = (uint8_t)(n->attrs && !codes[1] ? n->attrs->set & 7 : 0); /* with two codes its attribute is the code */
     if (code == PLK_EW_CAST && m->dtype == m->result) m->code = PLK_EW_COPY;
   }
   return a->table->takes(m->code, (PlDtype)m->dtype, (PlDtype)m->result);
 }
 
-/* Can the kernel read a value of this dtype as input k of the member? */
-static bool reads(const PlkFusedMember *m, int k, PlDtype dtype) {
+/* Can the kernel read a value of this dtype as input k of the member? number: one of the host, which halves take as f32 (PL_F_WIDE). */
+static bool reads(const PlkFusedMember *m, int k, PlDtype dtype, bool number) {
+  if (number && dtype == PL_F32 && pl_is_half((PlDtype)m->dtype)) return m->code != PLK_EW_WHERE;
   if (is_weight(m->code, k)) return dtype == (PlDtype)m->dtype || (dtype == PL_F32 && m->dtype != PL_F64);
   if (is_statistic(m->code, k)) return dtype == (m->dtype == PL_F64 ? PL_F64 : PL_F32);
   return dtype == (m->code == PLK_EW_WHERE && k == 0 ? PL_BOOL : (PlDtype)m->dtype);
@@ -75,7 +76,8 @@ static bool takes(const PlFuse *u, const PlFuseGroup *g, int32_t i, const PlFuse
   for (int32_t k = 0; k < m.nin; k++) {
     const PlGVal v = n->in[k];
     if (v < 0 && is_weight(m.code, k)) continue;
-    if (v < 0 || r->in[k] > PL_ROLE_ONE || !reads(&m, k, (PlDtype)f->vals[v].dtype)) return false;
+    if (v < 0 || r->in[k] > PL_ROLE_ONE || !reads(&m, k, (PlDtype)f->vals[v].dtype, a->device[v] == PL_CPU && (n->op->flags & PL_F_WIDE)))
+      return false;
     const bool made = pl_fuse_maker(f, v, g->begin, i) >= 0;
     if (made && f->vals[f->stores[f->vals[v].store].first].slot != 0) return false; /* further results are written only */
     if (!made && a->device[v] == PL_CPU && f->vals[v].ndim > 0) return false;

@@ -102,8 +102,7 @@ PlStatus pl_graph_node_takes(const PlGraph *f, int32_t i, const PlAttrs *attrs) 
   PlDesc desc[PL_MAX_OUT] = {{0}};
   PlStatus s = known ? PL_OK : pl_fail(PL_ERR_UNSUPPORTED, "%s depends on values", n->op->name);
   if (s == PL_OK) s = pl_attrs_normalize(n->op, attrs, n->nin ? in[0] : NULL, &normal);
-  PlInfer c = {
-      .op = n->op, .attrs = &normal, .nin = n->nin, .in = in, .out = desc, .compute = n->nin && in[0] ? (PlDtype)in[0]->dtype : PL_F32};
+  PlInfer c = {.op = n->op, .attrs = &normal, .nin = n->nin, .in = in, .out = desc, .compute = pl_compute_dtype(n->op, n->nin, in)};
   if (s == PL_OK) s = n->op->infer(&c);
   for (int o = 0; s == PL_OK && o < n->op->nout && o < n->nout; o++)
     if (!same_desc(&desc[o], &f->vals[n->first + o]))

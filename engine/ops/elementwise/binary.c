@@ -11,7 +11,9 @@
 #include "kernels/elementwise_codes.h"
 
 #define FLAGS             (PL_F_INPLACE | PL_F_SCALAR | PL_F_POLY)
+#define ARITHMETIC        (FLAGS | PL_F_WIDE)
 #define BINARY(NAME, ...) BINARY_FLAGS(NAME, FLAGS, __VA_ARGS__)
+#define WIDE(NAME, ...)   BINARY_FLAGS(NAME, ARITHMETIC, __VA_ARGS__)
 #define BINARY_FLAGS(NAME, BITS, A, B, CODE, PROMOTE, INFER, NATIVE, FORMULA, DOC, EXAMPLE)                                                \
   PL_OP(NAME, .doc = DOC, .example = EXAMPLE, .formula = FORMULA, .nin = 2, .nout = 1, .args = {A, B}, .cls = PL_POINTWISE, .flags = BITS, \
         .promote = PROMOTE, .infer = INFER, .grad = NAME##_grad, .native = NATIVE, PL_ELEMENTWISE(PLK_EW_##CODE));
@@ -24,9 +26,9 @@ static PlStatus pow_infer(PlInfer *c) {
   return pl_infer_broadcast(c);
 }
 
-/* Input i as an array of the output's dtype: arithmetic between two plain numbers would happen in the
- * default float and lose digits of f64. */
-static PlVal strong(PlMaker *g, int i) { return g->in[i]->weak ? pl_g_cast(g, g->x[i], (PlDtype)g->outd[0].dtype) : g->x[i]; }
+/* Input i as an array of the dtype in which it is computed with, the output's, but f32 beside halves: arithmetic between two plain
+ * numbers would happen in the default float and lose digits of f64. */
+static PlVal strong(PlMaker *g, int i) { return g->in[i]->weak ? pl_g_cast(g, g->x[i], (PlDtype)g->in[i]->dtype) : g->x[i]; }
 static PlVal zero(PlMaker *g) { return pl_g_num(g, 0); }
 
 /* ---- native rules ------------------------------------------------------------------------------------ */
@@ -81,8 +83,8 @@ static PlStatus add_grad(PlMaker *g) {
   g_give(g, 1, g->dy[0]);
   return g->status;
 }
-BINARY_FLAGS(add, FLAGS | PL_F_LINEAR | PL_F_COMMUTES, "x", "y", ADD, PL_PROMOTE_ALL, pl_infer_broadcast, &add_native, "dx = dy; dy' = dy",
-             "x + y, broadcast and promoted. Of two bool tensors: or.",
+BINARY_FLAGS(add, ARITHMETIC | PL_F_LINEAR | PL_F_COMMUTES, "x", "y", ADD, PL_PROMOTE_ALL, pl_infer_broadcast, &add_native,
+             "dx = dy; dy' = dy", "x + y, broadcast and promoted. Of two bool tensors: or.",
              "print(T.tensor { 1, 2 } + T.tensor { 10, 20 })  --> {11., 22.}  -- f32[2] cpu\n"
              "print(T.tensor { 1, 2 }:add(3))  --> {4., 5.}  -- f32[2] cpu")
 
@@ -91,8 +93,8 @@ static PlStatus sub_grad(PlMaker *g) {
   if (g->want[1]) g_give(g, 1, g_neg(g, g->dy[0]));
   return g->status;
 }
-BINARY_FLAGS(sub, FLAGS | PL_F_LINEAR | PL_F_NO_BOOL, "x", "y", SUB, PL_PROMOTE_ALL, pl_infer_broadcast, &sub_native, "dx = dz; dy = -dz",
-             "x - y, broadcast and promoted. Not for bool.",
+BINARY_FLAGS(sub, ARITHMETIC | PL_F_LINEAR | PL_F_NO_BOOL, "x", "y", SUB, PL_PROMOTE_ALL, pl_infer_broadcast, &sub_native,
+             "dx = dz; dy = -dz", "x - y, broadcast and promoted. Not for bool.",
              "print(T.tensor { 1, 2 } - T.tensor { 10, 20 })  --> { -9., -18.}  -- f32[2] cpu\n"
              "print(T.tensor { 5 }:sub(3))  --> {2.}  -- f32[1] cpu")
 
@@ -112,7 +114,7 @@ static PlStatus add_scaled_grad(PlMaker *g) {
 PL_OP(add_scaled, .doc = "x + alpha y, broadcast and promoted; integers need an integer alpha.",
       .example = "print(T.add_scaled(T.tensor { 1, 2 }, T.tensor { 10, 20 }, { alpha = 0.1 }))  --> {2., 4.}  -- f32[2] cpu",
       .formula = "dx = dz; dy = alpha dz", .nin = 2, .nout = 1, .nattr = 1, .args = {"x", "y"}, .attrs = {A_SCALAR_REQ("alpha")},
-      .cls = PL_POINTWISE, .flags = FLAGS, .promote = PL_PROMOTE_ALL, .infer = add_scaled_infer, .grad = add_scaled_grad,
+      .cls = PL_POINTWISE, .flags = ARITHMETIC, .promote = PL_PROMOTE_ALL, .infer = add_scaled_infer, .grad = add_scaled_grad,
       PL_ELEMENTWISE(PLK_EW_ADD_ALPHA));
 
 static PlStatus mul_grad(PlMaker *g) {
@@ -120,7 +122,7 @@ static PlStatus mul_grad(PlMaker *g) {
   if (g->want[1]) g_give(g, 1, g_mul(g, g->dy[0], g->x[0]));
   return g->status;
 }
-BINARY_FLAGS(mul, FLAGS | PL_F_COMMUTES, "x", "y", MUL, PL_PROMOTE_ALL, pl_infer_broadcast, &mul_native, "dx = dz y; dy = dz x",
+BINARY_FLAGS(mul, ARITHMETIC | PL_F_COMMUTES, "x", "y", MUL, PL_PROMOTE_ALL, pl_infer_broadcast, &mul_native, "dx = dz y; dy = dz x",
              "x * y elementwise, broadcast and promoted. Of two bool tensors: and.",
              "print(T.tensor { 1, 2 } * T.tensor { 10, 20 })  --> {10., 40.}  -- f32[2] cpu\n"
              "print(T.tensor { 2 }:mul(3))  --> {6.}  -- f32[1] cpu")
@@ -131,10 +133,10 @@ static PlStatus div_grad(PlMaker *g) {
     g_give(g, 1, g_mul(g, g_neg(g, g->dy[0]), g_div(g, g_div(g, g->x[0], g->x[1]), g->x[1])));
   return g->status;
 }
-BINARY(div, "x", "y", DIV, PL_PROMOTE_FLOAT, pl_infer_broadcast, &div_native, "dx = dz / y; dy = -dz x / y^2",
-       "x / y, broadcast; integers give the default float. See floor_divide and trunc_divide for whole quotients.",
-       "print(T.tensor { 1, 2 } / T.tensor { 10, 20 })  --> {0.1000, 0.1000}  -- f32[2] cpu\n"
-       "print(T.tensor { 1 }:div(4))  --> {0.2500}  -- f32[1] cpu")
+WIDE(div, "x", "y", DIV, PL_PROMOTE_FLOAT, pl_infer_broadcast, &div_native, "dx = dz / y; dy = -dz x / y^2",
+     "x / y, broadcast; integers give the default float. See floor_divide and trunc_divide for whole quotients.",
+     "print(T.tensor { 1, 2 } / T.tensor { 10, 20 })  --> {0.1000, 0.1000}  -- f32[2] cpu\n"
+     "print(T.tensor { 1 }:div(4))  --> {0.2500}  -- f32[1] cpu")
 
 /* ---- whole quotients and remainders ------------------------------------------------------------------------ */
 
@@ -146,11 +148,11 @@ static PlStatus flat_grad(PlMaker *g) {
 }
 #define floor_divide_grad flat_grad
 #define trunc_divide_grad flat_grad
-BINARY_FLAGS(floor_divide, FLAGS | PL_F_DIVIDES, "x", "y", FLOOR_DIVIDE, PL_PROMOTE_ALL, pl_infer_broadcast, NULL,
+BINARY_FLAGS(floor_divide, ARITHMETIC | PL_F_DIVIDES, "x", "y", FLOOR_DIVIDE, PL_PROMOTE_ALL, pl_infer_broadcast, NULL,
              "floor(x / y); gradients are 0", "x / y rounded down, in the common dtype. Integer division by 0 is an error.",
              "print(T.tensor { 7, -7 } // 2)  --> { 3., -4.}  -- f32[2] cpu\n"
              "print(T.tensor { 7 }:floor_divide(2))  --> {3.}  -- f32[1] cpu")
-BINARY_FLAGS(trunc_divide, FLAGS | PL_F_DIVIDES, "x", "y", TRUNC_DIVIDE, PL_PROMOTE_ALL, pl_infer_broadcast, NULL,
+BINARY_FLAGS(trunc_divide, ARITHMETIC | PL_F_DIVIDES, "x", "y", TRUNC_DIVIDE, PL_PROMOTE_ALL, pl_infer_broadcast, NULL,
              "trunc(x / y); gradients are 0", "x / y rounded toward 0, in the common dtype. Integer division by 0 is an error.",
              "print(T.tensor { 7, -7 }:trunc_divide(2))  --> { 3., -3.}  -- f32[2] cpu")
 
@@ -161,9 +163,9 @@ static PlStatus modulo_grad(PlMaker *g, const PlOp *quotient) {
 }
 static PlStatus fmod_grad(PlMaker *g) { return modulo_grad(g, &pl_op_trunc_divide); }
 static PlStatus remainder_grad(PlMaker *g) { return modulo_grad(g, &pl_op_floor_divide); }
-BINARY_FLAGS(fmod, FLAGS | PL_F_DIVIDES, "x", "y", FMOD, PL_PROMOTE_ALL, pl_infer_broadcast, NULL, "dx = dz; dy = -dz trunc(x / y)",
+BINARY_FLAGS(fmod, ARITHMETIC | PL_F_DIVIDES, "x", "y", FMOD, PL_PROMOTE_ALL, pl_infer_broadcast, NULL, "dx = dz; dy = -dz trunc(x / y)",
              "x - y trunc(x / y): C's remainder, with the sign of x.", "print(T.tensor { 7, -7 }:fmod(3))  --> { 1., -1.}  -- f32[2] cpu")
-BINARY_FLAGS(remainder, FLAGS | PL_F_DIVIDES, "x", "y", REMAINDER, PL_PROMOTE_ALL, pl_infer_broadcast, NULL,
+BINARY_FLAGS(remainder, ARITHMETIC | PL_F_DIVIDES, "x", "y", REMAINDER, PL_PROMOTE_ALL, pl_infer_broadcast, NULL,
              "dx = dz; dy = -dz floor(x / y)", "x - y floor(x / y): Lua's %, with the sign of y.",
              "print(T.tensor { 7, -7 } % 3)  --> {1., 2.}  -- f32[2] cpu\n"
              "print(T.tensor { 7 }:remainder(4))  --> {3.}  -- f32[1] cpu")
@@ -187,7 +189,7 @@ static PlStatus pow_grad(PlMaker *g) {
   }
   return g->status;
 }
-BINARY_FLAGS(pow, FLAGS | PL_F_NATURAL, "x", "exponent", POW, PL_PROMOTE_ALL, pow_infer, NULL, "dx = dz e x^(e-1); de = dz z log x",
+BINARY_FLAGS(pow, ARITHMETIC | PL_F_NATURAL, "x", "exponent", POW, PL_PROMOTE_ALL, pow_infer, NULL, "dx = dz e x^(e-1); de = dz z log x",
              "x to the power of exponent, broadcast and promoted. Integer x with a negative integer exponent is an error.",
              "print(T.tensor { 1, 2, 3 } ^ 2)  --> {1., 4., 9.}  -- f32[3] cpu\n"
              "print(T.tensor { 2 }:pow(3))  --> {8.}  -- f32[1] cpu")
@@ -245,18 +247,18 @@ static PlStatus atan2_grad(PlMaker *g) {
   if (g->want[1]) g_give(g, 1, g_mul(g, r, g_neg(g, y)));
   return g->status;
 }
-BINARY(atan2, "y", "x", ATAN2, PL_PROMOTE_FLOAT, pl_infer_broadcast, NULL, "dy = dz x / (x^2+y^2); dx = -dz y / (x^2+y^2)",
-       "The angle of the point (x, y) from the positive x axis, in (-pi, pi].",
-       "print(T.atan2(T.tensor { 1, -1 }, T.tensor { 1, -1 }))  --> { 0.7854, -2.3562}  -- f32[2] cpu")
+WIDE(atan2, "y", "x", ATAN2, PL_PROMOTE_FLOAT, pl_infer_broadcast, NULL, "dy = dz x / (x^2+y^2); dx = -dz y / (x^2+y^2)",
+     "The angle of the point (x, y) from the positive x axis, in (-pi, pi].",
+     "print(T.atan2(T.tensor { 1, -1 }, T.tensor { 1, -1 }))  --> { 0.7854, -2.3562}  -- f32[2] cpu")
 
 static PlStatus hypot_grad(PlMaker *g) {
   for (int i = 0; i < 2; i++)
     if (g->want[i]) g_give(g, i, g_mul(g, g->dy[0], g_div(g, g->x[i], g->y[0])));
   return g->status;
 }
-BINARY(hypot, "x", "y", HYPOT, PL_PROMOTE_ALL, pl_infer_broadcast, NULL, "dx = dz x / z; dy = dz y / z",
-       "sqrt(x^2 + y^2) without overflow on the way. Floating inputs.",
-       "print(T.hypot(T.tensor { 3, 5 }, T.tensor { 4, 12 }))  --> { 5., 13.}  -- f32[2] cpu")
+WIDE(hypot, "x", "y", HYPOT, PL_PROMOTE_ALL, pl_infer_broadcast, NULL, "dx = dz x / z; dy = dz y / z",
+     "sqrt(x^2 + y^2) without overflow on the way. Floating inputs.",
+     "print(T.hypot(T.tensor { 3, 5 }, T.tensor { 4, 12 }))  --> { 5., 13.}  -- f32[2] cpu")
 
 /* The slope is ±1 in x, 0 at x = 0. */
 static PlStatus copysign_grad(PlMaker *g) {
@@ -276,9 +278,9 @@ static PlStatus logaddexp_grad(PlMaker *g) {
     if (g->want[i]) g_give(g, i, g_mul(g, g->dy[0], pl_g1(g, &pl_op_sigmoid, g_sub(g, g->x[i], g->x[1 - i]))));
   return g->status;
 }
-BINARY(logaddexp, "x", "y", LOGADDEXP, PL_PROMOTE_ALL, pl_infer_broadcast, NULL, "dx = dz sigmoid(x - y); dy likewise",
-       "log(e^x + e^y) without overflow. Floating inputs.",
-       "print(T.logaddexp(T.tensor { 0, 100 }, T.tensor { 0, 100 }))  --> {  0.6931, 100.6931}  -- f32[2] cpu")
+WIDE(logaddexp, "x", "y", LOGADDEXP, PL_PROMOTE_ALL, pl_infer_broadcast, NULL, "dx = dz sigmoid(x - y); dy likewise",
+     "log(e^x + e^y) without overflow. Floating inputs.",
+     "print(T.logaddexp(T.tensor { 0, 100 }, T.tensor { 0, 100 }))  --> {  0.6931, 100.6931}  -- f32[2] cpu")
 
 /* x log y, 0 where x = 0: there dx is log y, but 0 where y ≤ 0 as well. */
 static PlStatus xlogy_grad(PlMaker *g) {
@@ -290,9 +292,8 @@ static PlStatus xlogy_grad(PlMaker *g) {
   if (g->want[1]) g_give(g, 1, g_mul(g, g->dy[0], g_div(g, x, y)));
   return g->status;
 }
-BINARY(xlogy, "x", "y", XLOGY, PL_PROMOTE_FLOAT, pl_infer_broadcast, NULL, "dx = dz log y; dy = dz x / y",
-       "x log y, and 0 where x is 0 (unless y is NaN).",
-       "print(T.xlogy(T.tensor { 0, 2 }, T.tensor { 0, 1 }))  --> {0., 0.}  -- f32[2] cpu")
+WIDE(xlogy, "x", "y", XLOGY, PL_PROMOTE_FLOAT, pl_infer_broadcast, NULL, "dx = dz log y; dy = dz x / y",
+     "x log y, and 0 where x is 0 (unless y is NaN).", "print(T.xlogy(T.tensor { 0, 2 }, T.tensor { 0, 1 }))  --> {0., 0.}  -- f32[2] cpu")
 
 /* ---- incomplete gamma functions, neighbours ------------------------------------------------------------- */
 
@@ -306,11 +307,11 @@ static PlStatus gammainc_slope(PlMaker *g, double sign) {
 }
 static PlStatus gammainc_grad(PlMaker *g) { return gammainc_slope(g, 1); }
 static PlStatus gammaincc_grad(PlMaker *g) { return gammainc_slope(g, -1); }
-BINARY_FLAGS(gammainc, PL_F_SCALAR | PL_F_POLY, "a", "x", GAMMAINC, PL_PROMOTE_FLOAT, pl_infer_broadcast, NULL,
+BINARY_FLAGS(gammainc, PL_F_SCALAR | PL_F_POLY | PL_F_WIDE, "a", "x", GAMMAINC, PL_PROMOTE_FLOAT, pl_infer_broadcast, NULL,
              "dx = dz x^(a-1) e^-x / gamma(a)",
              "The regularized lower incomplete gamma function P(a, x), for a and x from 0 on; NaN below.",
              "print(T.gammainc(T.tensor { 1, 2 }, T.tensor { 1, 2 }))  --> {0.6321, 0.5940}  -- f32[2] cpu")
-BINARY_FLAGS(gammaincc, PL_F_SCALAR | PL_F_POLY, "a", "x", GAMMAINCC, PL_PROMOTE_FLOAT, pl_infer_broadcast, NULL,
+BINARY_FLAGS(gammaincc, PL_F_SCALAR | PL_F_POLY | PL_F_WIDE, "a", "x", GAMMAINCC, PL_PROMOTE_FLOAT, pl_infer_broadcast, NULL,
              "dx = -dz x^(a-1) e^-x / gamma(a)",
              "The regularized upper incomplete gamma function, 1 - gammainc(a, x) without its loss of digits.",
              "print(T.gammaincc(T.tensor { 1, 2 }, T.tensor { 1, 2 }))  --> {0.3679, 0.4060}  -- f32[2] cpu")

@@ -12,7 +12,7 @@
 
 static PlVal zero(PlMaker *g) { return pl_g_num(g, 0); }
 static PlVal strong(PlMaker *g, int i) { /* see binary.c */
-  return g->in[i]->weak ? pl_g_cast(g, g->x[i], (PlDtype)g->outd[0].dtype) : g->x[i];
+  return g->in[i]->weak ? pl_g_cast(g, g->x[i], (PlDtype)g->in[i]->dtype) : g->x[i];
 }
 static double number(const PlAttrs *a, int k, double otherwise) {
   if (!pl_attr_has(a, k)) return otherwise;
@@ -51,7 +51,7 @@ PL_OP(lerp,
              "floating inputs.",
       .example = "print(T.lerp(T.tensor { 0, 10 }, T.tensor { 1, 20 }, 0.5))  --> { 0.5000, 15.0000}  -- f32[2] cpu",
       .formula = "dx = dz (1 - w); dy = dz w; dw = dz (y - x)", .nin = 3, .nout = 1, .args = {"x", "y", "weight"}, .cls = PL_POINTWISE,
-      .flags = FLAGS, .promote = PL_PROMOTE_ALL, .infer = pl_infer_broadcast, .grad = lerp_grad, ELEMENTWISE(LERP));
+      .flags = FLAGS | PL_F_WIDE, .promote = PL_PROMOTE_ALL, .infer = pl_infer_broadcast, .grad = lerp_grad, ELEMENTWISE(LERP));
 
 /* z = x + v a b;  dx = dz;  da = v dz b;  db = v dz a */
 static PlStatus addcmul_infer(PlInfer *c) {
@@ -70,7 +70,7 @@ static PlStatus addcmul_grad(PlMaker *g) {
 PL_OP(addcmul, .doc = "x + value a b, broadcast and promoted; value is 1 unless given.",
       .example = "print(T.addcmul(T.tensor { 1 }, T.tensor { 2 }, T.tensor { 3 }, { value = 10 }))  --> {61.}  -- f32[1] cpu",
       .formula = "dx = dz; da = value dz b; db = value dz a", .nin = 3, .nout = 1, .nattr = 1, .args = {"x", "a", "b"},
-      .attrs = {A_SCALAR_OPT("value")}, .cls = PL_POINTWISE, .flags = FLAGS, .promote = PL_PROMOTE_ALL, .infer = addcmul_infer,
+      .attrs = {A_SCALAR_OPT("value")}, .cls = PL_POINTWISE, .flags = FLAGS | PL_F_WIDE, .promote = PL_PROMOTE_ALL, .infer = addcmul_infer,
       .grad = addcmul_grad, ELEMENTWISE(ADDCMUL));
 
 /* z = x + v a / b;  dx = dz;  da = v dz / b;  db = -v dz a / b² */
@@ -85,8 +85,8 @@ static PlStatus addcdiv_grad(PlMaker *g) {
 PL_OP(addcdiv, .doc = "x + value a / b, broadcast and promoted; floating inputs, value is 1 unless given.",
       .example = "print(T.addcdiv(T.tensor { 1 }, T.tensor { 6 }, T.tensor { 3 }, { value = 10 }))  --> {21.}  -- f32[1] cpu",
       .formula = "dx = dz; da = value dz / b; db = -value dz a / b^2", .nin = 3, .nout = 1, .nattr = 1, .args = {"x", "a", "b"},
-      .attrs = {A_SCALAR_OPT("value")}, .cls = PL_POINTWISE, .flags = FLAGS, .promote = PL_PROMOTE_ALL, .infer = pl_infer_broadcast,
-      .grad = addcdiv_grad, ELEMENTWISE(ADDCDIV));
+      .attrs = {A_SCALAR_OPT("value")}, .cls = PL_POINTWISE, .flags = FLAGS | PL_F_WIDE, .promote = PL_PROMOTE_ALL,
+      .infer = pl_infer_broadcast, .grad = addcdiv_grad, ELEMENTWISE(ADDCDIV));
 
 /* ---- clamp ------------------------------------------------------------------------------------------- */
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Elementwise calls: which loop, how many threads are worth it, and shortcuts for calls laid out as loops want them; the
  * others are cut into tiles (elementwise_tiles.c), in parallel from serial_below() elements on. */
+#include "kernels/convert.h"
 #include "kernels/cpu/elementwise/elementwise_tiles.h"
 #include "kernels/cpu/shape/copy.h"
 #include "kernels/cpu/shape/strided_copy.h"
@@ -72,15 +73,6 @@ static PlkLoop find_loop(const PlkIsa *isa, int code, int dtype) {
 static bool is_half(int dtype) { return dtype == PL_F16 || dtype == PL_BF16; }
 static int widened(int dtype) { return is_half(dtype) ? PL_F32 : dtype; }
 
-/* The loop that takes halves as they are stored, NULL: none. */
-static PlkLoop half_loop(const PlkIsa *isa, const PlkCall *call) {
-  const uint8_t dtype = call->in[0]->dtype, out = call->out[0]->dtype;
-  if (out != dtype && out != PL_BOOL) return NULL;
-  for (int k = 1; k < call->nin; k++)
-    if (call->in[k]->dtype != dtype) return NULL;
-  return dtype == PL_F16 ? isa->f16[call->code] : isa->bf16[call->code];
-}
-
 static PlkLoop choose_loop(const PlkIsa *isa, const PlkCall *call) {
   const PlArray *out = call->out[0], *in = call->in[0];
   switch (call->code) {
@@ -100,6 +92,26 @@ PlStatus plk_ew_failed(const char *name) { PL_FAIL(PL_ERR_ARG, "%s: integer divi
 /* Two inputs: every such loop takes one value in place of an array, but gradients. */
 static bool takes_one_value(int code) { return arity[code] == 2 && code < PLK_EW_RELU_BWD; }
 
+/* The loop that takes halves as they are stored, beside one f32 number if need be; NULL: none. */
+static PlkLoop half_loop(const PlkIsa *isa, const PlkCall *call) {
+  const PlArray *const *in = call->in;
+  const uint8_t out = call->out[0]->dtype, dtype = out == PL_BOOL || call->nin == 0 ? in[0]->dtype : out;
+  int halves = 0;
+  if (!is_half(dtype)) return NULL;
+  for (int k = 0; k < call->nin; k++)
+    if (in[k]->dtype == dtype) halves++;
+    else if (in[k]->dtype != PL_F32 || in[k]->numel != 1 || !takes_one_value(call->code)) return NULL;
+  if (halves == 0) return NULL;
+  return dtype == PL_F16 ? isa->f16[call->code] : isa->bf16[call->code];
+}
+
+const char *plk_ew_one(const PlArray *x, const char *at, float *room) {
+  if (!is_half(x->dtype)) return at;
+  const uint16_t h = *(const uint16_t *)(const void *)at;
+  *room = x->dtype == PL_F16 ? plk_f16_to_f32(h) : plk_bf16_to_f32(h);
+  return (const char *)room;
+}
+
 /* nan_to_num of halves: the default bounds are the type's own, not f32's. */
 static void half_bounds(PlAttrs *a, int dtype) {
   const double top = dtype == PL_F16 ? 65504.0 : 0x1.fep127;
@@ -116,7 +128,7 @@ static bool same_flat(const PlkCall *call, int64_t n, bool stored) {
   const PlArray *o = call->out[0], *a = call->in[0], *b = call->in[call->nin - 1];
   const unsigned halves = 1U << PL_F16 | 1U << PL_BF16;
   return call->nin <= 2 && (o->contiguous & a->contiguous & b->contiguous) && a->numel == n && b->numel == n &&
-         (stored || !((1U << o->dtype | 1U << a->dtype | 1U << b->dtype) & halves));
+         (stored ? a->dtype == b->dtype : !((1U << o->dtype | 1U << a->dtype | 1U << b->dtype) & halves));
 }
 
 static PlStatus copy(const PlkCall *call) {
@@ -150,7 +162,7 @@ static PlStatus half_cast(const PlkCall *call) {
 PlStatus plk_cpu_elementwise(const PlkCall *call) {
   const PlArray *out = call->out[0];
   const PlkIsa *isa = plk_isa_tables();
-  PlkLoop loop = call->nin > 0 && is_half(call->in[0]->dtype) ? half_loop(isa, call) : NULL;
+  PlkLoop loop = call->nin > 0 ? half_loop(isa, call) : NULL;
   const bool stored = loop != NULL; /* halves, which need no conversion */
   if (!stored) loop = choose_loop(isa, call);
   if (PL_UNLIKELY(loop == NULL)) return no_loop(call);
@@ -171,13 +183,15 @@ PlStatus plk_cpu_elementwise(const PlkCall *call) {
   bool flat = (n < PLK_GRAIN || n < serial_below(call->code)) && out->contiguous && (stored || !is_half(out->dtype));
   char *ptr[MAX_OP] = {out->data};
   int64_t stride[MAX_OP] = {1, 1, 1, 1};
+  float one[MAX_OP];
   for (int k = 0; k < call->nin && flat; k++) {
     const PlArray *in = call->in[k];
     ptr[k + 1] = in->data;
     flat = stored || !is_half(in->dtype);
-    if (in->numel == n && in->contiguous) continue;
+    if (in->numel == n && in->contiguous && !(stored && in->dtype == PL_F32)) continue;
     stride[k + 1] = 0;
     flat = flat && in->numel == 1 && takes_one_value(call->code) && stride[1] + stride[2] != 0;
+    if (flat && stored) ptr[k + 1] = (char *)(uintptr_t)plk_ew_one(in, in->data, &one[k]);
   }
   if (flat) return loop(ptr, stride, n, attrs) ? plk_ew_failed(call->name) : PL_OK;
   if (call->code == PLK_EW_COPY || (call->code == PLK_EW_CAST && call->in[0]->dtype == out->dtype)) return copy(call);

@@ -26,6 +26,8 @@ typedef struct Operand {
   int64_t stride[PL_MAX_DIM]; /* bytes */
   int32_t item, tile_item;    /* bytes of an element in memory, in a tile */
   int convert;
+  bool number;          /* a float that the loop takes beside halves as they are stored */
+  const PlArray *array; /* whose data it is */
 } Operand;
 
 typedef struct Plan {
@@ -34,6 +36,7 @@ typedef struct Plan {
   const PlkIsa *isa;
   const char *name;
   bool one_value; /* the loop takes stride 0 */
+  bool stored;    /* and halves as they are */
   bool copy;      /* a gathered tile is already the result */
   int nop, nd;
   int rdim;           /* dimension whose rows a tile joins, -1: none */
@@ -94,6 +97,7 @@ static void scatter(char *PL_RESTRICT to, const char *PL_RESTRICT from, int item
 typedef struct Workspace {
   _Alignas(64) char tile[MAX_OP][TILE_BYTES + 320]; /* not a multiple of 4096 apart: aliasing */
   _Alignas(64) uint16_t half[TILE_BYTES / 4];
+  float one[MAX_OP];
   const char *held[MAX_OP];
   int64_t held_r[MAX_OP], held_c[MAX_OP];
 } Workspace;
@@ -105,8 +109,12 @@ static bool is_contiguous_tile(const Operand *o, int64_t R, int64_t C, int64_t r
 /* An input of the tile at `at` in the form that loops take; sets *stride. */
 static char *load(const Plan *p, Workspace *w, int k, char *at, int64_t R, int64_t C, int64_t rs, int64_t cs, int64_t *stride) {
   const Operand *o = &p->op[k];
-  const bool one = (cs == 0 || C == 1) && (rs == 0 || R == 1) && R * C > 1;
+  const bool one = o->number || ((cs == 0 || C == 1) && (rs == 0 || R == 1) && R * C > 1);
   *stride = o->tile_item;
+  if (one && p->one_value && p->stored) {
+    *stride = 0;
+    return (char *)(uintptr_t)plk_ew_one(o->array, at, &w->one[k]);
+  }
   if (one && p->one_value) {
     *stride = 0;
     R = C = 1;
@@ -151,7 +159,7 @@ static int run_tile(const Plan *p, Workspace *w, char *const *at, int64_t R, int
     const int64_t rs = p->rdim < 0 ? 0 : p->op[k].stride[p->rdim];
     ptr[k] = load(p, w, k, at[k], R, C, rs, p->op[k].stride[inner], &stride[k]);
   }
-  if (stride[1] == 0 && stride[2] == 0) { /* both inputs of a pair are one value: spread one */
+  if (stride[1] == 0 && stride[2] == 0 && !p->stored) { /* both inputs of a pair are one value: spread one */
     const int64_t n = R * C;
     gather(w->tile[1], ptr[1], p->op[1].tile_item, 1, n, 0, 0);
     w->held[1] = NULL;
@@ -204,15 +212,19 @@ static PlStatus run_direct(void *ctx, int64_t begin, int64_t end) {
   const int64_t n = p->shape[inner];
   int64_t at[PL_MAX_DIM], stride[MAX_OP], ct = begin % p->ncol, rest = begin / p->ncol;
   char *row[MAX_OP], *ptr[MAX_OP];
+  float one[MAX_OP];
   for (int d = inner - 1; d >= 0; d--) at[d] = rest % p->shape[d], rest /= p->shape[d];
   for (int k = 0; k < p->nop; k++) {
     const Operand *o = &p->op[k];
     row[k] = o->base;
     for (int d = 0; d < inner; d++) row[k] += at[d] * o->stride[d];
-    stride[k] = k > 0 && n > 1 && o->stride[inner] == 0 ? 0 : o->item;
+    stride[k] = k > 0 && ((n > 1 && o->stride[inner] == 0) || o->number) ? 0 : o->item;
   }
   for (int64_t t = begin; t < end; t++) {
-    for (int k = 0; k < p->nop; k++) ptr[k] = row[k] + ct * p->cols * p->op[k].stride[inner];
+    for (int k = 0; k < p->nop; k++) {
+      ptr[k] = row[k] + ct * p->cols * p->op[k].stride[inner];
+      if (p->stored && stride[k] == 0) ptr[k] = (char *)(uintptr_t)plk_ew_one(p->op[k].array, ptr[k], &one[k]);
+    }
     if (p->loop(ptr, stride, ct == p->ncol - 1 ? n - ct * p->cols : p->cols, p->attrs)) return plk_ew_failed(p->name);
     if (++ct < p->ncol) continue;
     ct = 0;
@@ -325,7 +337,13 @@ static int half_kind(int dtype) { return dtype == PL_F16 ? HALF_F16 : dtype == P
 PlStatus plk_ew_tiles(const PlkEwCall *e) {
   const PlkCall *call = e->call;
   const PlArray *arr[MAX_OP] = {call->out[0]};
-  Plan p = {.loop = e->loop, .attrs = e->attrs, .isa = e->isa, .name = call->name, .nop = call->nin + 1, .one_value = e->one_value};
+  Plan p = {.loop = e->loop,
+            .attrs = e->attrs,
+            .isa = e->isa,
+            .name = call->name,
+            .nop = call->nin + 1,
+            .one_value = e->one_value,
+            .stored = e->stored};
   const bool raw =
       call->code == PLK_EW_COPY || call->code == PLK_EW_WHERE || (call->code == PLK_EW_CAST && call->in[0]->dtype == call->out[0]->dtype);
   p.copy = raw && call->nin == 1;
@@ -336,6 +354,8 @@ PlStatus plk_ew_tiles(const PlkEwCall *e) {
     o->item = (int32_t)pl_dtype_size((PlDtype)arr[k]->dtype);
     o->convert = raw || e->stored ? AS_IS : half_kind(arr[k]->dtype);
     o->tile_item = o->convert != AS_IS ? 4 : o->item;
+    o->array = arr[k];
+    o->number = e->stored && k > 0 && arr[k]->dtype == PL_F32;
   }
   set_dims(&p, arr);
   collapse(&p);

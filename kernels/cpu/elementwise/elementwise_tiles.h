@@ -22,6 +22,9 @@ typedef struct PlkEwCall {
 } PlkEwCall;
 PlStatus plk_ew_tiles(const PlkEwCall *e);
 
+/* One value of x, at `at`, as loops that take halves as they are stored want it: a float, which a half becomes in `room`. */
+const char *plk_ew_one(const PlArray *x, const char *at, float *room);
+
 /* What a loop that returns 1 has met. */
 PlStatus plk_ew_failed(const char *name);
 

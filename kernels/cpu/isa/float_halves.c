@@ -40,9 +40,10 @@ PLK_CVT void step_out(Store *store, const float *in, uint16_t *out, int64_t n) {
   store(in, h, STEP);
   memcpy(out, h, (size_t)n * sizeof *h);
 }
-PLK_CVT void spread(Load *load, const uint16_t *in, float *out) {
+/* One value in place of an array: a float, as numbers beside halves are. */
+PLK_CVT void spread(const char *in, float *out) {
   float v;
-  load(in, &v, 1);
+  memcpy(&v, in, sizeof v);
   for (int i = 0; i < STEP; i++) out[i] = v;
 }
 

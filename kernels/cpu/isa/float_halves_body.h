@@ -27,23 +27,23 @@
     }                                  \
     return 0;                          \
   }
-#define TWO(NAME, PARAMS, R, WRITE, X, Y, E)      \
-  static int LOOP(NAME)(ARGS) {                   \
-    _Alignas(64) T a[STEP], b[STEP];              \
-    (void)p;                                      \
-    if (stride[1] == 0) spread(READ, HALF(1), a); \
-    if (stride[2] == 0) spread(READ, HALF(2), b); \
-    PARAMS EACH_STEP {                            \
-      _Alignas(64) R o[STEP];                     \
-      if (stride[1] != 0) IN(a, 1);               \
-      if (stride[2] != 0) IN(b, 2);               \
-      EACH {                                      \
-        const T X = a[j], Y = b[j];               \
-        o[j] = (R)(E);                            \
-      }                                           \
-      WRITE(o);                                   \
-    }                                             \
-    return 0;                                     \
+#define TWO(NAME, PARAMS, R, WRITE, X, Y, E) \
+  static int LOOP(NAME)(ARGS) {              \
+    _Alignas(64) T a[STEP], b[STEP];         \
+    (void)p;                                 \
+    if (stride[1] == 0) spread(ptr[1], a);   \
+    if (stride[2] == 0) spread(ptr[2], b);   \
+    PARAMS EACH_STEP {                       \
+      _Alignas(64) R o[STEP];                \
+      if (stride[1] != 0) IN(a, 1);          \
+      if (stride[2] != 0) IN(b, 2);          \
+      EACH {                                 \
+        const T X = a[j], Y = b[j];          \
+        o[j] = (R)(E);                       \
+      }                                      \
+      WRITE(o);                              \
+    }                                        \
+    return 0;                                \
   }
 #define U(NAME, PARAMS, E) ONE(NAME, PARAMS, T, OUT, E)
 #define P1(NAME, E)        ONE(NAME, , uint8_t, OUT_BOOL, E)

@@ -185,7 +185,9 @@ PlStatus plc_ew_move(const PlkCall *call) {
 /* ---- the family ------------------------------------------------------------------------------------------------------------ */
 
 static PlStatus elementwise(const PlkCall *call) {
-  int d = call->in[0]->dtype, code = call->code;
+  const int code = call->code, y = call->out[0]->dtype;
+  /* beside halves a number is f32 (PL_F_WIDE): the result tells */
+  const int d = (y == PL_F16 || y == PL_BF16) && code != PLK_EW_CAST ? y : call->in[0]->dtype;
   if (call->out[0]->numel == 0) return PL_OK;
   if (code == PLK_EW_COPY || code == PLK_EW_WHERE || (code == PLK_EW_CAST && d == call->out[0]->dtype)) return plc_ew_move(call);
   if (code == PLK_EW_CAST) return plc_ew_cast(call);

@@ -102,7 +102,7 @@ const char *plc_fused_math(int dtype) { return dtype == PL_F64 ? "double" : dtyp
 int plc_fused_pack(const PlkFused *g) {
   size_t widest = 2;
   for (int k = 0; k < g->narg; k++) {
-    const size_t size = pl_dtype_size((PlDtype)g->arg[k].dtype);
+    const size_t size = g->arg[k].kind == PLK_FUSED_NUMBER ? 0 : pl_dtype_size((PlDtype)g->arg[k].dtype); /* numbers have no memory */
     if (size > widest) widest = size;
   }
   return (int)(16 / widest);
