@@ -73,7 +73,7 @@ endforeach()
 if(TARGET perilune_cuda)
   set(dnn "${src}/kernels/cuda/libs")
   add_executable(cuda_cudnn EXCLUDE_FROM_ALL "${src}/spec/cuda/cudnn.c" "${src}/kernels/base.c" "${dnn}/library.c" "${dnn}/cudnn_api.c"
-                 "${dnn}/cudnn_graph.c" "${dnn}/cudnn_plan.c" "${dnn}/cudnn_conv.c" "${dnn}/cudnn_attention.c"
+                 "${dnn}/cudnn_graph.c" "${dnn}/cudnn_plan.c" "${dnn}/cudnn_conv.c" "${dnn}/cudnn_attention.c" "${dnn}/attention_slices.c"
                  "${dnn}/recurrent_net.c")
   target_include_directories(cuda_cudnn SYSTEM PRIVATE "${PL_CUDA_INCLUDE}" "${PL_CUDNN_INCLUDE}")
   target_link_libraries(cuda_cudnn PRIVATE pl_flags Threads::Threads ${CMAKE_DL_LIBS})

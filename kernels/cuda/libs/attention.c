@@ -8,31 +8,90 @@
 #include "kernels/cuda/gemm/operand.h"
 #include "kernels/cuda/libs/cudnn.h"
 
-/* [B, H, rows, cols] from […, rows, cols]: the last of the leading dims is H, the others must walk in one step. */
-static bool strides_of(const PlArray *a, int64_t *B, int64_t *H, int64_t *strides) {
-  const int n = a->ndim;
-  if (a->strides[n - 1] != 1 && a->shape[n - 1] != 1) return false;
-  *H = n > 3 ? a->shape[n - 3] : 1;
-  *B = 1;
-  int64_t step = 0;
-  for (int d = (n > 3 ? n - 4 : n - 3); d >= 0; d--) {
+/* ---- operands as the library wants them ------------------------------------------------------------------------------ */
+
+/* Dims from … to-1 of a as one: its size and step. Dims of size 1 have none. */
+static bool as_one(const PlArray *a, int from, int to, int64_t *size, int64_t *step) {
+  *size = 1, *step = 0;
+  for (int d = to - 1; d >= from; d--) {
     if (a->shape[d] == 1) continue;
-    if (*B > 1 && a->strides[d] != step * *B) return false;
-    if (*B == 1) step = a->strides[d];
-    *B *= a->shape[d];
+    if (*size > 1 && a->strides[d] != *step * *size) return false;
+    if (*size == 1) *step = a->strides[d];
+    *size *= a->shape[d];
   }
-  strides[3] = 1;
-  strides[2] = a->strides[n - 2];
-  strides[1] = *H > 1 ? a->strides[n - 3] : a->shape[n - 2] * strides[2];
-  strides[0] = *B > 1 ? step : *H * strides[1];
-  for (int d = 0; d < 3; d++)
-    if (strides[d] % 8 || strides[d] == 0) return false; /* rows of 16 bytes */
   return true;
 }
 
-static bool fits(PlcSdpaKey *k, const PlArray *q, const PlArray *kk, const PlArray *v) {
-  int64_t B, H;
-  if (q->dtype != PL_F16 && q->dtype != PL_BF16) return false;
+/* [B, H, rows, cols] from […, rows, cols]: of the leading dims those before `split` are B, the others H; each part must walk in
+ * one step. Nothing is repeated, rows are of 16 bytes. */
+static bool strides_of(const PlArray *a, int split, int64_t *B, int64_t *H, int64_t *strides) {
+  const int n = a->ndim;
+  int64_t batch, head;
+  if ((a->strides[n - 1] != 1 && a->shape[n - 1] != 1) || !as_one(a, 0, split, B, &batch) || !as_one(a, split, n - 2, H, &head))
+    return false;
+  strides[3] = 1;
+  strides[2] = a->strides[n - 2];
+  strides[1] = *H > 1 ? head : a->shape[n - 2] * strides[2];
+  strides[0] = *B > 1 ? batch : *H * strides[1];
+  for (int d = 0; d < 3; d++)
+    if (strides[d] % 8 || strides[d] == 0) return false;
+  return true;
+}
+
+/* An operand, or a dense copy where it has no such strides: heads that a group shares, a gradient that is one number. Copies are small
+ * beside what attention without the library takes. */
+typedef struct Operand {
+  PlArray a;
+  int64_t strides[PL_MAX_DIM];
+  void *room;
+} Operand;
+
+enum { MOST = 4 }; /* q, k, v, dy */
+typedef struct Operands {
+  int split;
+  Operand of[MOST];
+} Operands;
+
+static void give_back_operands(Operands *o) {
+  for (int i = 0; i < MOST; i++) plc_scratch_free(o->of[i].room);
+}
+
+static PlStatus dense_copy(const PlArray *a, Operand *o) {
+  static const PlAttrs none;
+  int64_t step = 1;
+  for (int d = a->ndim - 1; d >= 0; d--) o->strides[d] = step, step *= a->shape[d];
+  PL_TRY(plc_scratch((size_t)a->numel * pl_dtype_size((PlDtype)a->dtype), &o->room));
+  o->a.data = o->room, o->a.strides = o->strides, o->a.contiguous = 1;
+  const PlArray *in[1] = {a};
+  PlArray *out[1] = {&o->a};
+  const PlkCall copy = {.name = "copy", .nin = 1, .nout = 1, .in = in, .out = out, .attrs = &none};
+  return plc_run(&plc_kernel_copy, &copy);
+}
+
+/* Strides of n operands into at[…], split where most of them fit as they are. */
+static PlStatus place(Operands *o, int n, const PlArray *const *in, PlcSdpaKey *k, int64_t *const *at) {
+  const int last = in[0]->ndim - (in[0]->ndim > 3 ? 3 : 2); /* the usual split: one dim of heads */
+  int64_t B, H, strides[4];
+  int best = -1;
+  for (int split = last; split >= 0; split--) {
+    int fitting = 0;
+    for (int i = 0; i < n; i++) fitting += strides_of(in[i], split, &B, &H, strides);
+    if (fitting > best) best = fitting, o->split = split;
+  }
+  for (int i = 0; i < n; i++) {
+    o->of[i].a = *in[i];
+    if (!strides_of(in[i], o->split, &B, &H, at[i])) {
+      PL_TRY(dense_copy(in[i], &o->of[i]));
+      (void)strides_of(&o->of[i].a, o->split, &B, &H, at[i]); /* sizes of rows are multiples of 8 */
+    }
+    if (i == 0) k->B = B, k->H = H;
+  }
+  return PL_OK;
+}
+
+/* What it takes at all, with everything in the key but strides. */
+static bool takes(PlcSdpaKey *k, const PlArray *q, const PlArray *kk, const PlArray *v) {
+  if (!plc_dnn_plans() || (q->dtype != PL_F16 && q->dtype != PL_BF16)) return false;
   memset(k, 0, sizeof *k);
   k->what = 'A';
   k->dtype = q->dtype;
@@ -42,8 +101,7 @@ static bool fits(PlcSdpaKey *k, const PlArray *q, const PlArray *kk, const PlArr
   k->workspace = PLC_DNN_WORKSPACE;
   const int64_t head = 2 * k->L * k->S; /* long rows: what one head takes on Hopper, up to four times as much */
   if (k->deterministic && head > k->workspace && head <= 4 * PLC_DNN_WORKSPACE) k->workspace = head + (head >> 4);
-  if (q->numel == 0 || kk->numel == 0 || v->numel == 0 || k->E % 8 || k->D % 8) return false;
-  return strides_of(q, &k->B, &k->H, k->q) && strides_of(kk, &B, &H, k->k) && strides_of(v, &B, &H, k->v);
+  return q->numel > 0 && kk->numel > 0 && v->numel > 0 && k->E % 8 == 0 && k->D % 8 == 0;
 }
 
 /* The numbers that graphs take, at addresses that outlive the call's start. */
@@ -55,7 +113,7 @@ typedef struct Numbers {
 static void say_unfused(const PlcSdpaKey *k) {
   static atomic_bool said;
   char text[320];
-  if (!plc_cudnn() || !plc_dnn_version() || atomic_exchange(&said, true)) return;
+  if (atomic_exchange(&said, true)) return;
   (void)snprintf(text, sizeof text,
                  "attention: cuDNN %s has no fused plan%s for the %s of q [%lld,%lld,%lld,%lld], k [%lld,%lld,%lld,%lld], %s; it is "
                  "computed unfused, which is slower%s",
@@ -65,19 +123,28 @@ static void say_unfused(const PlcSdpaKey *k) {
   plc_warn(text);
 }
 
+static PlStatus forward_placed(const PlkCall *call, PlcSdpaKey *k, const Operands *o, const PlArray *y, void *stats, bool *done) {
+  int64_t B, H;
+  if (!strides_of(y, o->split, &B, &H, k->o)) return PL_OK;
+  const Numbers num = {.scale = (float)pl_attr_f(call->attrs, 0), .masked = -0x1.fffffep127f, .one = 1};
+  const int64_t uid[] = {PLC_UID_Q, PLC_UID_K, PLC_UID_V, PLC_UID_O, PLC_UID_STATS, PLC_UID_SCALE, PLC_UID_MASKED};
+  void *const at[] = {o->of[0].a.data, o->of[1].a.data, o->of[2].a.data, y->data, stats, (void *)&num.scale, (void *)&num.masked};
+  k->align = plc_dnn_align(4, at);
+  PL_TRY(plc_dnn_run(k, sizeof *k, plc_sdpa_plan, k->causal ? 7 : 6, uid, at, done));
+  if (!*done) say_unfused(k);
+  return PL_OK;
+}
 static PlStatus forward_into(const PlkCall *call, const PlArray *y, void *stats, bool *done) {
   PlcSdpaKey k;
-  int64_t B, H;
+  Operands o = {.split = 0};
+  int64_t *const at[] = {k.q, k.k, k.v};
   *done = false;
-  if (!fits(&k, call->in[0], call->in[1], call->in[2]) || !strides_of(y, &B, &H, k.o)) return PL_OK;
-  const Numbers num = {.scale = (float)pl_attr_f(call->attrs, 0), .masked = -0x1.fffffep127f, .one = 1};
+  if (!takes(&k, call->in[0], call->in[1], call->in[2])) return PL_OK;
   k.causal = pl_attr_i(call->attrs, 1) != 0;
-  const int64_t uid[] = {PLC_UID_Q, PLC_UID_K, PLC_UID_V, PLC_UID_O, PLC_UID_STATS, PLC_UID_SCALE, PLC_UID_MASKED};
-  void *const at[] = {call->in[0]->data, call->in[1]->data, call->in[2]->data, y->data, stats, (void *)&num.scale, (void *)&num.masked};
-  k.align = plc_dnn_align(4, at);
-  PL_TRY(plc_dnn_run(&k, sizeof k, plc_sdpa_plan, k.causal ? 7 : 6, uid, at, done));
-  if (!*done) say_unfused(&k);
-  return PL_OK;
+  PlStatus s = place(&o, 3, call->in, &k, at);
+  if (s == PL_OK) s = forward_placed(call, &k, &o, y, stats, done);
+  give_back_operands(&o);
+  return s;
 }
 
 /* in q, k, v, mask; out y, sums, state */
@@ -165,23 +232,23 @@ static PlStatus slices(const PlcSdpaKey *k, const Whole *w, const Room *r, const
   return PL_OK;
 }
 
-static PlStatus backward(const PlkCall *call, PlcSdpaKey *k, Room *r, bool *done) {
-  const PlArray *dy = call->in[0], *given = call->nin > 7 ? call->in[7] : NULL;
+static PlStatus backward(const PlkCall *call, PlcSdpaKey *k, const Operands *o, Room *r, bool *done) {
+  const PlArray *dy = &o->of[3].a, *given = call->nin > 7 ? call->in[7] : NULL;
   PlArray y;
   int64_t B, H, strides[PL_MAX_DIM], *const out_strides[3] = {k->dq, k->dk, k->dv};
   const size_t item = pl_dtype_size((PlDtype)dy->dtype), rows = (size_t)(k->B * k->H * k->L);
   PL_TRY(plc_scratch(rows * sizeof(float), &r->stats));
-  if (given && strides_of(given, &B, &H, k->o)) y = *given;
+  if (given && strides_of(given, o->split, &B, &H, k->o)) y = *given;
   else {
     PL_TRY(output_again(call, dy, r, &y, strides, done));
     if (!*done) return PL_OK;
     *done = false;
-    (void)strides_of(&y, &B, &H, k->o);
+    (void)strides_of(&y, o->split, &B, &H, k->o);
   }
   PL_TRY(plc_attention_join(call->in[4], r->stats));
   PL_TRY(plc_scratch(rows * sizeof(float), &r->sum));
   if (!k->deterministic) PL_TRY(plc_scratch(rows * (size_t)k->E * sizeof(float), &r->acc));
-  Whole w = {.q = call->in[1]->data, .k = call->in[2]->data, .v = call->in[3]->data, .o = y.data, .dy = dy->data};
+  Whole w = {.q = o->of[0].a.data, .k = o->of[1].a.data, .v = o->of[2].a.data, .o = y.data, .dy = dy->data};
   for (int i = 0; i < 3; i++) {
     const PlArray *like = call->in[1 + i];
     const int64_t L = like->shape[like->ndim - 2], C = like->shape[like->ndim - 1];
@@ -199,15 +266,19 @@ static PlStatus backward(const PlkCall *call, PlcSdpaKey *k, Room *r, bool *done
 /* in dy, q, k, v, sums, mask, state, y; out dq, dk, dv */
 static PlStatus attention_bwd(const PlkCall *call, bool *done) {
   PlcSdpaKey k;
-  int64_t B, H;
+  Operands o = {.split = 0};
+  Room r = {.stats = NULL};
+  const PlArray *in[] = {call->in[1], call->in[2], call->in[3], call->in[0]};
+  int64_t *const at[] = {k.q, k.k, k.v, k.dy};
   *done = false;
   if ((call->nin > 5 && call->in[5]) || (call->nin > 6 && call->in[6])) return PL_OK;
-  if (!plc_cudnn() || !fits(&k, call->in[1], call->in[2], call->in[3]) || !strides_of(call->in[0], &B, &H, k.dy)) return PL_OK;
+  if (!takes(&k, in[0], in[1], in[2])) return PL_OK;
   k.backward = 1;
   k.causal = pl_attr_i(call->attrs, 1) != 0;
-  Room r = {.stats = NULL};
-  PlStatus s = backward(call, &k, &r, done);
+  PlStatus s = place(&o, 4, in, &k, at);
+  if (s == PL_OK) s = backward(call, &k, &o, &r, done);
   give_back(&r);
+  give_back_operands(&o);
   return s;
 }
 

@@ -50,11 +50,13 @@ static PlStatus run(cudnnHandle_t handle, const void *key, size_t size, PlcPlanM
   return s;
 }
 
+bool plc_dnn_plans(void) { return plc_cudnn() && plc_dnn_version(); }
+
 PlStatus plc_dnn_run(const void *key, size_t size, PlcPlanMake make, int n, const int64_t *uid, void *const *at, bool *done) {
   const PlcDnnApi *api;
   cudnnHandle_t handle;
   *done = false;
-  if (!plc_cudnn() || !plc_dnn_version()) return PL_OK;
+  if (!plc_dnn_plans()) return PL_OK;
   PlStatus s = plc_dnn_begin(&api, &handle);
   if (s == PL_OK) s = run(handle, key, size, make, n, uid, at, done);
   plc_dnn_end();

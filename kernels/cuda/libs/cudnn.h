@@ -12,6 +12,9 @@
  * is not there. */
 PlStatus plc_dnn_run(const void *key, size_t size, PlcPlanMake make, int n, const int64_t *uid, void *const *at, bool *done);
 
+/* Is it there, and may it compute? */
+bool plc_dnn_plans(void);
+
 /* The power of two, at most 16, that all addresses are multiples of. */
 int plc_dnn_align(int n, void *const *at);
 

@@ -44,6 +44,8 @@ typedef enum { CUDNN_CTC_ZERO_OOB_GRADIENTS = 0, CUDNN_CTC_SKIP_OOB_GRADIENTS = 
 typedef enum { CUDNN_WGRAD_MODE_ADD = 0, CUDNN_WGRAD_MODE_SET = 1 } cudnnWgradMode_t;
 #define CUDNN_RNN_PADDED_IO_ENABLED 1u
 
+typedef int cudnnPointwiseMode_t; /* named by graphs, of which there are none */
+typedef int cudnnReduceTensorOp_t;
 typedef struct cudnnContext *cudnnHandle_t;
 typedef struct cudnnTensorStruct *cudnnTensorDescriptor_t;
 typedef struct cudnnRNNStruct *cudnnRNNDescriptor_t;
