@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * What T.profile measures: for every op its time, the bytes it allocated and the script's line, in a growing array of
- * C. Off, it costs pl_apply a test of a pointer. In a coroutine the line is where it was resumed. */
+ * C. On a GPU, where calls return before their work is done, two events of the stream are around an op's kernels, from its first to
+ * its end; they are asked when all is over. Off, it costs pl_apply a test of a pointer. In a coroutine the line is where it was
+ * resumed. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,6 +10,7 @@
 
 #include "bindings/core/lib.h"
 #include "engine/call/thread_state.h"
+#include "engine/device/device.h"
 #include "engine/tensor/alloc.h"
 
 enum { TEXT = 96, PLACES = 4096 /* a power of two; lines beyond it share the last entry */ };
@@ -17,10 +20,14 @@ typedef struct Event {
   double begin, end, inner; /* seconds; inner: of the ops it is made of */
   double flops;             /* of its own kernels */
   int64_t bytes, inner_bytes;
-  int64_t parent; /* index, -1: none */
+  int64_t parent;     /* index, -1: none */
+  void *first, *last; /* a GPU's events around its kernels; NULL: it has none */
+  int64_t within;     /* the event between whose kernels these are, -1: none */
+  double gpu;         /* seconds between them, for its own kernels */
   uint32_t place;
   int32_t count; /* ops that ran as one */
   bool backward;
+  uint8_t device; /* of `first` */
 } Event;
 
 typedef struct Place {
@@ -91,6 +98,46 @@ static void begin(const PlOp *op, int count) {
   e->begin = seconds();
 }
 
+static void *note_event(int device) {
+  const PlDeviceTable *t = pl_device_open();
+  const int gpu = pl_gpu_index(device);
+  void *e = NULL;
+  if (t->event_new(&e, true) != PL_OK) return NULL;
+  if (t->event_record(e, gpu, t->stream_get(gpu)) == PL_OK) return e;
+  t->event_free(e);
+  return NULL;
+}
+
+static void launch(int device) {
+  Profile *p = measuring;
+  if (p->skip || p->open < 0 || p->event[p->open].first) return;
+  Event *e = &p->event[p->open];
+  e->first = note_event(device);
+  e->device = (uint8_t)device;
+  for (e->within = e->parent; e->within >= 0 && !p->event[e->within].first;) e->within = p->event[e->within].parent;
+}
+
+/* When all is over: the GPU's times. */
+static void ask_events(Profile *p) {
+  const PlDeviceTable *t = NULL;
+  for (size_t i = p->n; i-- > 0;) {
+    Event *e = &p->event[i];
+    double ms = 0;
+    if (!e->first) continue;
+    t = pl_device_open();
+    if (e->last && t->event_synchronize(e->last) == PL_OK && t->event_elapsed(e->first, e->last, &ms) == PL_OK) e->gpu += 1e-3 * ms;
+    if (e->within >= 0) p->event[e->within].gpu -= 1e-3 * ms;
+  }
+}
+static void free_events(Profile *p) {
+  for (size_t i = 0; i < p->n; i++) {
+    Event *e = &p->event[i];
+    if (e->first) pl_device_open()->event_free(e->first);
+    if (e->last) pl_device_open()->event_free(e->last);
+    e->first = e->last = NULL;
+  }
+}
+
 static void end(void) {
   double now = seconds();
   Profile *p = measuring;
@@ -99,6 +146,7 @@ static void end(void) {
     return;
   }
   Event *e = &p->event[p->open];
+  if (e->first) e->last = note_event(e->device);
   e->end = now;
   e->bytes = handed_out() - e->bytes;
   p->open = e->parent;
@@ -112,7 +160,7 @@ static void work(double flops) {
   if (p->skip == 0 && p->open >= 0) p->event[p->open].flops += flops;
 }
 
-static const PlProfile hooks = {.begin = begin, .work = work, .end = end};
+static const PlProfile hooks = {.begin = begin, .work = work, .launch = launch, .end = end};
 
 static void off(Profile *p) {
   if (p != measuring) return;
@@ -123,6 +171,7 @@ static void off(Profile *p) {
 static int profile_gc(lua_State *L) {
   Profile *p = lua_touserdata(L, 1);
   off(p);
+  free_events(p);
   free(p->event);
   free(p->place);
   p->event = NULL;
@@ -151,7 +200,7 @@ static void start(lua_State *L) {
 
 /* The event as fields of a table, pushed. Times are seconds of core.clock(). */
 static void push_event(lua_State *L, const Profile *p, const Event *e) {
-  lua_createtable(L, 0, 10);
+  lua_createtable(L, 0, 11);
   lua_pushstring(L, e->op->name);
   lua_setfield(L, -2, "name");
   lua_pushnumber(L, e->begin);
@@ -166,6 +215,8 @@ static void push_event(lua_State *L, const Profile *p, const Event *e) {
   lua_setfield(L, -2, "self_bytes");
   lua_pushnumber(L, e->flops);
   lua_setfield(L, -2, "flops");
+  lua_pushnumber(L, e->gpu > 0 ? e->gpu : 0);
+  lua_setfield(L, -2, "gpu");
   lua_pushinteger(L, e->count);
   lua_setfield(L, -2, "count");
   lua_pushboolean(L, e->backward);
@@ -185,6 +236,8 @@ static int profile(lua_State *L) {
   Profile *p = lua_touserdata(L, 1);
   bool ok = lua_pcall(L, lua_gettop(L) - 2, LUA_MULTRET, 0) == LUA_OK;
   off(p);
+  ask_events(p);
+  free_events(p);
   luaL_checkstack(L, 8, NULL);
   lua_createtable(L, p->n < 1 << 28 ? (int)p->n : 0, 0);
   for (size_t i = 0; i < p->n; i++) {

@@ -19,6 +19,7 @@ typedef struct PlWatch {
 typedef struct PlProfile {
   void (*begin)(const PlOp *op, int count);
   void (*work)(double flops);
+  void (*launch)(int device); /* a kernel is about to be queued there */
   void (*end)(void);
 } PlProfile;
 

@@ -123,12 +123,17 @@ static bool picks_itself(const PlOp *op) { return op->family && !op->family[0]; 
 
 bool pl_op_on_device(const PlOp *op) { return picks_itself(op) || family(op) >= 0; }
 
+static PlStatus launch(const PlDeviceTable *t, int device, int id, const PlkCall *call) {
+  if (PL_UNLIKELY(pl_state.profile != NULL)) pl_state.profile->launch(device);
+  return t->run(pl_gpu_index(device), id, call);
+}
+
 PlStatus pl_device_family(int device, const char *name, const PlkCall *call) {
   const PlDeviceTable *t = NULL;
   PL_TRY(pl_device(&t));
   int id = t->find(name);
   if (id < 0) PL_FAIL(PL_ERR_UNSUPPORTED, "%s: no kernel %s for device cuda", call->name, name);
-  return t->run(pl_gpu_index(device), id, call);
+  return launch(t, device, id, call);
 }
 
 static PlStatus alone(const PlArray *a, PlTensor **out) { /* a host copy of a device array, contiguous */
@@ -223,7 +228,7 @@ static PlStatus run_on(int device, const PlOp *op, const PlkCall *call) {
   if (picks_itself(op)) return op->kernel[PL_CPU](call);
   int id = family(op);
   if (id < 0) return through_host(op, call);
-  return pl_device_open()->run(pl_gpu_index(device), id, call);
+  return launch(pl_device_open(), device, id, call);
 }
 
 /* ---- copies ---------------------------------------------------------------------------------------------------------- */
@@ -234,7 +239,7 @@ static PlStatus elementwise_there(const PlOp *op, const PlkCall *call) {
   PL_TRY(pl_device(&t));
   int id = t->find("elementwise");
   if (id < 0) PL_FAIL(PL_ERR_UNSUPPORTED, "copy: no kernel for device cuda");
-  return t->run(pl_gpu_index(call->out[0]->device), id, call);
+  return launch(t, call->out[0]->device, id, call);
 }
 
 static PlStatus elementwise(PlArray *dst, const PlArray *src, int device) {

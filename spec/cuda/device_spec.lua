@@ -272,6 +272,37 @@ describe("T.cuda", function()
     near.fails("a device is wanted", T.set_default_device, "tpu")
   end)
 
+  it("T.profile has the times of kernels, each once, in ops of others, compiled functions and backward", function()
+    local x = T.randn(300, 40):cuda():requires_grad_()
+    local p = T.profile(function()
+      local y = x:exp()
+      y:softmax(-1):sum():backward()
+    end)
+    local all, here = 0, {}
+    for _, e in ipairs(p.events) do all = all + e.gpu end
+    for _, r in ipairs(p:rows()) do here[r.key] = r end
+    assert.is_true(here.exp.gpu > 0 and here.softmax.gpu > 0 and here["softmax_bwd (backward)"].gpu > 0)
+    assert.is_true(all <= p.time, all .. " of " .. p.time)
+    for i = 2, #p:rows() do assert.is_true(p:rows()[i - 1].gpu >= p:rows()[i].gpu) end
+    assert.truthy(tostring(p):find("of kernels on the GPU", 1, true))
+    local first = tostring(p):match "[^\n]+"
+    assert.truthy(first:find("GPU", 1, true), first)
+    local z = T.rand(20, 20):cuda()
+    local f = T.jit(function(a) return (a * 2 + 1):tanh():matmul(a) end)
+    f(z)
+    local q = T.profile(function() f(z) end)
+    assert.is_true(q.events[1].gpu > 0 and q.events[2].gpu > 0)
+    local cpu = T.profile(function() return T.ones(3):exp() end)
+    for _, e in ipairs(cpu.events) do assert.equal(0, e.gpu) end
+    assert.falsy(tostring(cpu):find("GPU", 1, true))
+    local path = os.tmpname()
+    p:trace(path)
+    local file = assert(io.open(path))
+    assert.truthy(file:read("a"):find '"gpu_us":%d')
+    file:close()
+    os.remove(path)
+  end)
+
   it("keeps its switches", function()
     assert.is_false(T.cuda.allow_tf32(true))
     assert.is_true(T.cuda.allow_tf32(false))

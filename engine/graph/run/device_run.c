@@ -213,6 +213,7 @@ static PlStatus launch(PlDeviceRun *a, const PlDeviceGroup *g, int layout, PlTen
     PL_TRY(pl_tensor_empty_as(&a->vals[v], layout, g->device, (PlDtype)val->dtype, val->ndim, val->dims));
     arr[k] = &a->vals[v]->a;
   }
+  if (PL_UNLIKELY(pl_state.profile != NULL)) pl_state.profile->launch(g->device);
   PL_TRY(a->table->run(pl_gpu_index(g->device), g->kernel, &run));
   for (int m = 0; m < g->fused.nmember; m++)
     if (pl_device_group_sums_after(a, g, m)) PL_TRY(sum_behind(a, g, m, arr));

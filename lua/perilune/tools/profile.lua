@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: MIT
 --- Where the time goes: `print(T.profile(function() … end))`. Each op that runs meanwhile, also in backward, is
--- measured: its time, the bytes it allocates, the floating-point operations of its kernels, the line that called it. A
--- trace for chrome://tracing or ui.perfetto.dev goes to a file.
+-- measured: its time, the bytes it allocates, the floating-point operations of its kernels, the line that called it; on
+-- a GPU also the time of its kernels there. A trace for chrome://tracing or ui.perfetto.dev goes to a file.
 -- @module perilune.tools.profile
 local core = require "perilune.core"
 local options = require "perilune.options"
@@ -37,7 +37,8 @@ local keys = {
 }
 
 --- Sums by op ("op"), by line ("line") or by both ("both"): a list of {key, calls, time, self, bytes, self_bytes,
--- flops}, most self time first. `time` is with the ops that an op is made of, `self` and `flops` without.
+-- flops, gpu}, most self time first, on a GPU most time there. `time` is with the ops that an op is made of, `self`,
+-- `flops` and `gpu` (seconds of its kernels on a GPU, by events of the stream) without.
 function Profile:rows(by)
   by = by or "op"
   local key = keys[by]
@@ -47,39 +48,47 @@ function Profile:rows(by)
     local k = key(e)
     local row = at[k]
     if not row then
-      row = { key = k, calls = 0, time = 0, self = 0, bytes = 0, self_bytes = 0, flops = 0 }
+      row = { key = k, calls = 0, time = 0, self = 0, bytes = 0, self_bytes = 0, flops = 0, gpu = 0 }
       rows[#rows + 1], at[k] = row, row
     end
     row.calls = row.calls + 1
-    for _, field in ipairs { "time", "self", "bytes", "self_bytes", "flops" } do row[field] = row[field] + e[field] end
+    for _, field in ipairs { "time", "self", "bytes", "self_bytes", "flops", "gpu" } do
+      row[field] = row[field] + e[field]
+    end
   end
   table.sort(rows, function(a, b)
+    if a.gpu ~= b.gpu then return a.gpu > b.gpu end
     if a.self ~= b.self then return a.self > b.self end
     return a.key < b.key
   end)
   return rows
 end
 
-local head = { "Name", "Self %", "Self", "Total %", "Total", "Avg", "Calls", "Self mem", "GFLOP/s" }
-
--- The rows of the table, and the line below it.
+-- The rows of the table, and the line below it. Where kernels ran on a GPU there is a column for them.
 local function cells_of(self, opts)
   local all = self:rows(opts.by)
-  local inside = 0
-  for _, row in ipairs(all) do inside = inside + row.self end
+  local inside, gpu = 0, 0
+  for _, row in ipairs(all) do inside, gpu = inside + row.self, gpu + row.gpu end
   local function share(v) return ("%.1f%%"):format(self.time > 0 and 100 * v / self.time or 0) end
-  local cells = { head }
+  local function cells_with(name, there, ...)
+    if gpu > 0 then return { name, there, ... } end
+    return { name, ... }
+  end
+  local cells = { cells_with("Name", "GPU", "Self %", "Self", "Total %", "Total", "Avg", "Calls", "Self mem",
+    "GFLOP/s") }
   for i = 1, math.min(#all, opts.limit or 20) do
     local r = all[i]
-    cells[#cells + 1] = { r.key, share(r.self), time_text(r.self), share(r.time), time_text(r.time),
-      time_text(r.time / r.calls), tostring(r.calls), bytes_text(r.self_bytes),
-      ("%.3g"):format(r.self > 0 and r.flops / r.self / 1e9 or 0) }
+    local seconds = r.gpu > 0 and r.gpu or r.self
+    cells[#cells + 1] = cells_with(r.key, time_text(r.gpu), share(r.self), time_text(r.self), share(r.time),
+      time_text(r.time), time_text(r.time / r.calls), tostring(r.calls), bytes_text(r.self_bytes),
+      ("%.3g"):format(seconds > 0 and r.flops / seconds / 1e9 or 0))
   end
   local more = #all - #cells + 1
-  if more > 0 then cells[#cells + 1] = { ("… %d more"):format(more), "", "", "", "", "", "", "", "" } end
+  if more > 0 then cells[#cells + 1] = cells_with(("… %d more"):format(more), "", "", "", "", "", "", "", "", "") end
   local rest = self.time - inside
-  cells[#cells + 1] = { "(outside of ops)", share(rest), time_text(rest), "", "", "", "", "", "" }
-  return cells, ("%s in all, %d op calls%s"):format(time_text(self.time), #self.events,
+  cells[#cells + 1] = cells_with("(outside of ops)", "", share(rest), time_text(rest), "", "", "", "", "", "")
+  return cells, ("%s in all%s, %d op calls%s"):format(time_text(self.time),
+    gpu > 0 and (", %s of kernels on the GPU"):format(time_text(gpu)) or "", #self.events,
     self.lost > 0 and (", %d more lost for lack of memory"):format(self.lost) or "")
 end
 
@@ -126,8 +135,9 @@ function Profile:trace(path)
   local out = { event("profile", "lua", self.from, self.time, "") }
   for _, r in ipairs(self.regions) do out[#out + 1] = event(r.name, "region", r.begin, r.time, "") end
   for _, e in ipairs(self.events) do
-    out[#out + 1] = event(label(e), e.backward and "backward" or "op", e.begin, e.time,
-      ('"bytes":%d,"flops":%.17g,"line":%s'):format(e.bytes, e.flops, quoted(e.line or "?")))
+    local args = ('"bytes":%d,"flops":%.17g,"line":%s'):format(e.bytes, e.flops, quoted(e.line or "?"))
+    if e.gpu > 0 then args = args .. (',"gpu_us":%.3f'):format(e.gpu * 1e6) end
+    out[#out + 1] = event(label(e), e.backward and "backward" or "op", e.begin, e.time, args)
   end
   return core.write_file(path, '{"displayTimeUnit":"ms","traceEvents":[\n' .. table.concat(out, ",\n") .. "\n]}\n")
 end
@@ -143,9 +153,9 @@ end
 
 --- T.profile(f, "trace.json"?) → profile, what f returns
 -- Measures every op while f runs: time, bytes allocated, floating-point operations of its kernels, the script's line,
--- in backward and in functions of T.jit too. print(p) shows the sums by op; p:table{by="line"|"both", limit=20};
--- p:rows(by) as a list; p:trace(path) for chrome://tracing or ui.perfetto.dev. f gets a function: local _ <close> =
--- region("name") marks a stretch in the trace.
+-- in backward and in functions of T.jit too; on a GPU the time of its kernels there. print(p) shows the sums by op;
+-- p:table{by="line"|"both", limit=20}; p:rows(by) as a list; p:trace(path) for chrome://tracing or ui.perfetto.dev. f
+-- gets a function: local _ <close> = region("name") marks a stretch in the trace.
 --   local p, y = T.profile(function() return T.ones(100) * 2 end)
 --   print(p:rows()[1].calls, y:numel())  --> 1	100
 --   for _, row in ipairs(p:rows("op")) do if row.key == "mul" then print(row.bytes >= 400) end end  --> true
