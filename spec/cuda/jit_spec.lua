@@ -317,6 +317,69 @@ describe("T.jit on the device", function()
     assert.is_true(got[5] < got[1])
   end)
 
+  it("casts of weights and of their gradients go many a launch, where nothing is written in between", function()
+    local x, y = T.randn(6, 12):cuda(), T.randn(6, 8):cuda()
+    local function train(jit, dtype, accumulate)
+      T.manual_seed(8)
+      local net = nn.Sequential(nn.Linear(12, 16), nn.Tanh(), nn.Linear(16, 16, { bias = false }), nn.Linear(16, 8))
+      net:to "cuda"
+      local params, losses = net:parameters(), {}
+      local opt = T.optim.SGD(params, { lr = 0.05, momentum = 0.9 })
+      local function step(a, b)
+        opt:zero_grad()
+        local loss
+        do
+          local _ <close> = T.autocast(dtype)
+          loss = F.mse_loss(net(a), b)
+        end
+        loss:backward()
+        if accumulate then
+          local w = params[1].grad:to(dtype):to("f32") -- a cast of a cast, and one that waits for it
+          loss = loss + w:sum()
+        end
+        nn.utils.clip_grad_norm_(params, 1)
+        opt:step()
+        return loss
+      end
+      if jit then step = T.jit(step) end
+      for i = 1, 6 do losses[i] = step(x, y):item() end
+      for _, p in ipairs(params) do losses[#losses + 1] = p:detach():sum():item() end
+      return losses
+    end
+    for _, dtype in ipairs { "bf16", "f16" } do
+      for _, accumulate in ipairs { false, true } do
+        local want, got = train(false, dtype, accumulate), train(true, dtype, accumulate)
+        for i, v in ipairs(want) do assert.near(v, got[i], 2e-3 * math.max(1, math.abs(v)), dtype .. i) end
+      end
+    end
+    -- written in place in between: each cast sees what is there in its turn
+    local function f(a, b)
+      local first = a:to("bf16"):to("f32")
+      local c = b * 1
+      local early = c:to("bf16")
+      c:add_(1)
+      local late = c:to("bf16")
+      return first, early:to("f32"), late:to("f32"), a:to("bf16"), b:to("bf16"), c
+    end
+    local a, b = T.randn(33):cuda(), T.randn(33):cuda()
+    local jitted, want = T.jit(f), { f(a, b) }
+    for _ = 1, 5 do
+      local got = { jitted(a, b) }
+      for i = 1, #want do assert.is_true(got[i]:equal(want[i]), i) end
+    end
+    local function written(v, w) -- of arguments
+      local before = v:to("bf16")
+      v:mul_(2)
+      return before, v:to("bf16"), w:to("bf16")
+    end
+    local v, g = T.randn(20):cuda(), T.jit(written)
+    for _ = 1, 5 do
+      local start = v:clone()
+      local before, after = g(v, b)
+      assert.is_true(before:equal(start:to("bf16")) and after:equal((start * 2):to("bf16")) and v:equal(start * 2))
+    end
+  end)
+
   it("is captured after three runs, and repeats what changes", function()
     T.manual_seed(2)
     local w, seen = T.randn(4, 3):cuda(), T.zeros(3):cuda()

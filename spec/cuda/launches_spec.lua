@@ -79,4 +79,33 @@ assert(math.abs(norm:item() - 0.5 * n ^ 0.5) < 1e-3)
     assert.equal(2, n.zero[""], text)
     assert.equal(4, n.step[""], text)
   end)
+
+  -- As bench/gpu.lua has them, of all layers and small widths; attention is one launch, as in cuDNN, whose own kernels
+  -- nobody counts here.
+  local steps = [[
+local tools = { device = "cuda", amp = true, compiled = T.jit }
+for _, file in ipairs { "train", "models" } do dofile("bench/workloads/" .. file .. ".lua")(T, {}, tools) end
+local function run(step, x, y)
+  for _ = 1, 4 do step(x, y) end
+  tell "before"
+  step(x, y)
+  tell "step"
+  print(step:plan().device.capture)
+end
+]]
+  it("of one compiled step of GPT-2 with 12 blocks", function()
+    local text, fine = child("PERILUNE_EMULATE=open,sdpa", counting .. steps .. [[
+local model = tools.gpt(12, 12, 96, 8, 512):to "cuda"
+local clip = function(ps) T.nn.utils.clip_grad_norm_(ps, 1.0) end
+local step = tools.trainer(model, tools.adamw(model), clip)
+run(step, T.randint(1, 512, { 2, 8 }):cuda(), T.randint(1, 512, { 2, 8 }):cuda())
+]])
+    assert.is_true(fine, text)
+    assert.truthy(text:find("\ncaptured", 1, true), text)
+    local n = launches(text).step
+    assert.equal(147, n["(plain<T, R, A>)"], text) -- products
+    assert.equal(2, n.cast_pieces, text)           -- of 98 casts
+    assert.falsy(n["(cast_flat<From, To>)"], text)
+    assert.is_true(n[""] <= 400, text)
+  end)
 end)

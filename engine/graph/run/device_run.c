@@ -26,7 +26,10 @@ PlStatus pl_device_run_new(PlDeviceRun **out, const PlGraph *f) {
   a->at = malloc(nn * sizeof *a->at);
   a->vals = calloc(nv, sizeof *a->vals);
   a->drawn = calloc((size_t)f->ndraws + 1, sizeof *a->drawn);
-  if (!a->last || !a->device || !a->at || !a->vals || !a->drawn) {
+  a->cast = calloc(nn, 1);
+  a->waiting = malloc(nn * sizeof *a->waiting);
+  a->waits = calloc(nv, 1);
+  if (!a->last || !a->device || !a->at || !a->vals || !a->drawn || !a->cast || !a->waiting || !a->waits) {
     pl_device_run_free(a);
     return no_memory();
   }
@@ -50,6 +53,9 @@ void pl_device_run_free(PlDeviceRun *a) {
   free(a->groups);
   free(a->vals);
   free(a->drawn);
+  free(a->cast);
+  free(a->waiting);
+  free(a->waits);
   free(a);
 }
 
@@ -82,6 +88,7 @@ static PlStatus choose(PlDeviceRun *a) {
     for (int32_t o = 0; o < f->nodes[i].nout; o++) a->device[f->nodes[i].first + o] = d;
   }
   if (a->table) PL_TRY(pl_device_groups(a));
+  pl_device_casts_choose(a);
   a->known = true;
   return PL_OK;
 }
@@ -93,8 +100,7 @@ static void drop(PlDeviceRun *a, PlGVal v) {
   a->vals[v] = NULL;
 }
 
-/* Node i was the last to read these; nobody reads those. */
-static void drop_behind(PlDeviceRun *a, int32_t i) {
+void pl_device_run_drop_behind(PlDeviceRun *a, int32_t i) {
   const PlGNode *n = &a->f->nodes[i];
   for (int32_t k = 0; k < n->nin; k++)
     if (n->in[k] >= 0 && a->last[n->in[k]] == i) drop(a, n->in[k]);
@@ -251,14 +257,14 @@ static PlStatus run_node(PlDeviceRun *a, int32_t i) {
     for (int32_t o = 0; o < n->nout; o++) a->vals[n->first + o] = out[o];
   if (in != few) free(in);
   PL_TRY(s);
-  drop_behind(a, i);
+  pl_device_run_drop_behind(a, i);
   return PL_OK;
 }
 
 /* Nodes of a group whose memory formats do not fit into one kernel; views that were taken are there. */
 static PlStatus run_apart(PlDeviceRun *a, const PlDeviceGroup *g) {
   for (int32_t i = g->begin; i < g->end; i++) {
-    if (a->f->nodes[i].nout > 0 && a->vals[a->f->nodes[i].first]) drop_behind(a, i);
+    if (a->f->nodes[i].nout > 0 && a->vals[a->f->nodes[i].first]) pl_device_run_drop_behind(a, i);
     else PL_TRY(run_node(a, i));
   }
   return PL_OK;
@@ -272,7 +278,7 @@ static PlStatus run_group(PlDeviceRun *a, const PlDeviceGroup *g) {
   PlStatus s = launch(a, g, layout, made);
   pl_release_all(made, PLK_FUSED_ARGS);
   if (s == PL_OK) s = take_views(a, g);
-  for (int32_t i = g->begin; s == PL_OK && i < g->end; i++) drop_behind(a, i);
+  for (int32_t i = g->begin; s == PL_OK && i < g->end; i++) pl_device_run_drop_behind(a, i);
   return s;
 }
 
@@ -328,6 +334,10 @@ static PlStatus prepare(PlDeviceRun *a, PlTensor *const *in, PlTensor *const *th
 
 static PlStatus run(PlDeviceRun *a, int32_t from, int32_t to) {
   for (int32_t i = from; i < to; i++) {
+    bool taken;
+    PL_TRY(pl_device_casts_take(a, i, to, &taken));
+    if (taken) continue;
+    PL_TRY(pl_device_casts_before(a, i, a->at[i] < 0 ? i + 1 : a->groups[a->at[i]].end));
     if (a->at[i] < 0) {
       PL_TRY(run_node(a, i));
       continue;
@@ -343,11 +353,13 @@ static PlStatus run(PlDeviceRun *a, int32_t from, int32_t to) {
     PL_TRY(s);
     i = g->end - 1;
   }
-  return PL_OK;
+  return pl_device_casts_flush(a);
 }
 
 static PlStatus finish(PlDeviceRun *a, uint8_t device, PlStatus s) {
   pl_state.device = device;
+  a->nwaiting = 0; /* of a run that failed */
+  memset(a->waits, 0, (size_t)a->f->nvals);
   for (PlGVal v = 0; v < a->f->nvals; v++) drop(a, v);
   return s;
 }

@@ -30,6 +30,10 @@ struct PlDeviceRun {
   PlDeviceGroup *groups;
   int32_t ngroups, room;
   PlTensor **vals;
+  uint8_t *cast;    /* per node: of which kind (device_casts.c) */
+  int32_t *waiting; /* casts that are not made yet, */
+  int32_t nwaiting;
+  uint8_t *waits; /* and per value: does one read or make it? */
   uint64_t *drawn;
   bool known, busy;
   bool crosses, several;           /* the graph decides about devices; at the last run it did, or leaves were on more than one GPU */
@@ -41,6 +45,15 @@ struct PlDeviceRun {
 PlStatus pl_device_groups(PlDeviceRun *a);
 /* Does member m leave sums over rows to its op's own kernel, which runs behind the group (gradients of a norm's weights)? */
 bool pl_device_group_sums_after(const PlDeviceRun *a, const PlDeviceGroup *g, int m);
+
+/* Casts that go many a launch (device_casts.c): which are there; node i in its turn, of those before `to` (*taken: it is made, or
+ * will be); what nodes begin … end-1 read; all that wait. */
+void pl_device_casts_choose(PlDeviceRun *a);
+PlStatus pl_device_casts_take(PlDeviceRun *a, int32_t i, int32_t to, bool *taken);
+PlStatus pl_device_casts_before(PlDeviceRun *a, int32_t begin, int32_t end);
+PlStatus pl_device_casts_flush(PlDeviceRun *a);
+/* Node i was the last to read these; nobody reads those. */
+void pl_device_run_drop_behind(PlDeviceRun *a, int32_t i);
 
 /* Nodes from `from` on, one by one and group by group, with the values in there[] (per value, or NULL) that the nodes before
  * them made; what those nodes made is copied for the caller. From 0: one whole run. */
