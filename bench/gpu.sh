@@ -52,6 +52,7 @@ case $device in cpu | cuda | emulated) ;; *) echo "gpu.sh: --device cuda, cpu or
 runs() { [ -x "$1/bin/perilune" ] && env ${2:+LD_LIBRARY_PATH="$2"} "$1/bin/perilune" -e 'require "perilune"' >/dev/null 2>&1; }
 libs=''
 find_build() {
+  local name
   if [ -n "$build" ]; then
     runs "$build" && return
     echo "gpu.sh: $build/bin/perilune does not run here:" >&2
@@ -60,6 +61,9 @@ find_build() {
   fi
   if [ -f "$root/bin/perilune" ] && [ -d "$root/lib/others" ]; then # this is a pack
     build=$root libs=$root/lib/others
+    for name in "$libs"/*.gz; do
+      [ ! -f "$name" ] || [ -f "${name%.gz}" ] || { gunzip -c "$name" >"$name.part" && mv "$name.part" "${name%.gz}"; }
+    done
     runs "$build" "$libs" && return
     echo "gpu.sh: the pack $root does not run here:" >&2
     LD_LIBRARY_PATH=$libs "$build/bin/perilune" -e 'require "perilune"' >&2

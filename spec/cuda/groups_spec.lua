@@ -113,6 +113,7 @@ describe("bench/gpu.sh", function()
     else
       assert.truthy(text:find("pack: a spec: ok", 1, true), text)
     end
+    assert.falsy(text:find("pack: size: failed", 1, true), text)
     local path = out .. "/path" -- all commands but busted
     os.execute(("mkdir -p '%s' && ln -sf /usr/bin/* /bin/* '%s/' && rm -f '%s/busted'"):format(path, path, path))
     text, status = shell(form:format(path, build, out))
