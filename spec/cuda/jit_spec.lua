@@ -292,6 +292,18 @@ describe("T.jit on the device", function()
         return (head(1):matmul(head(2):transpose(-1, -2)):matmul(head(3))):tanh():sum()
       end, (T.randn(2, 5, 24) * 0.3):to(dtype))
     end
+    for _, dtype in ipairs { "f32", "bf16", "f64" } do -- more than a launch takes, whole packs and none
+      for _, sizes in ipairs { { 5, 2, 1, 8, 4, 4 }, { 8, 8, 8 }, { 16, 8 } } do
+        gradients("parts " .. dtype, function(x)
+          local at, sum = 1, nil
+          for k, n in ipairs(sizes) do
+            local part = (x:narrow(3, at, n):transpose(1, 3) * k):tanh():sum()
+            sum, at = sum and sum + part or part, at + n
+          end
+          return sum
+        end, T.randn(2, 5, 24):to(dtype))
+      end
+    end
   end)
 
   it("trains as without", function()

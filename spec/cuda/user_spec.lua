@@ -63,6 +63,30 @@ describe("with tensors on the device", function()
     assert.is_true(got[6] < got[1])
   end)
 
+  it("linear_cross_entropy in chunks has the CPU's loss and gradients, also as one chunk and under autocast", function()
+    local x, w, b = T.randn(10, 6), T.randn(7, 6), T.randn(7)
+    local target = T.randint(1, 7, { 10 })
+    for _, chunk in ipairs { 3, false } do
+      for _, half in ipairs { false, "bf16" } do
+        local all = {}
+        for _, where in ipairs { "cpu", "cuda" } do
+          local leaves = {}
+          for i, t in ipairs { x, w, b } do leaves[i] = t:to(where):clone():requires_grad_() end
+          local _ <close> = T.autocast("bf16", { enabled = half and true or false })
+          local loss = F.linear_cross_entropy(leaves[1], leaves[2], target:to(where),
+            { linear_bias = leaves[3], chunk = chunk or nil, label_smoothing = 0.1 })
+          loss:backward()
+          all[where] = { loss:detach(), leaves[1].grad, leaves[2].grad, leaves[3].grad }
+        end
+        for i, want in ipairs(all.cpu) do
+          assert.equal("cuda", all.cuda[i]:device())
+          local tol = half and 2e-2 or 1e-5
+          assert.is_true(all.cuda[i]:cpu():to("f32"):allclose(want:to("f32"), { rtol = tol, atol = tol }), i)
+        end
+      end
+    end
+  end)
+
   it("functions make what they need beside their arguments there, whatever the default device", function()
     local x = T.rand(3, 4) + 0.5
     for default in pairs { cpu = true, cuda = true } do

@@ -6,14 +6,14 @@ local options = require "perilune.options"
 
 local fail, describe = options.fail, options.describe
 
--- Outputs of a chunk: 8 MB of f32.
-local FEW = 1 << 21
+-- Outputs of a chunk: 8 MB of f32, which stay in caches; on a GPU, which smaller ones would not fill, 256 MB.
+local FEW, FEW_ON_GPU = 1 << 21, 1 << 26
 -- The gradient for a weight is added up from a term for each chunk, as large as the weight: these should be few.
 local ROWS_OF_TRAINED = 512
 
 -- Rows of a chunk.
-local function rows_of(classes, trained)
-  local n = math.max(FEW // math.max(classes, 1), 64)
+local function rows_of(classes, trained, on_gpu)
+  local n = math.max((on_gpu and FEW_ON_GPU or FEW) // math.max(classes, 1), 64)
   return trained and math.max(n, ROWS_OF_TRAINED) or n
 end
 
@@ -60,7 +60,7 @@ end
 --- The same as a mean, a sum, or of each row, as o.reduction says. rows: how many are a chunk (nil: as many as fit);
 -- trained: whether head has weights that are.
 function M.loss(head, x, target, o, rows, classes, trained)
-  local sum, narrow = M.chunked(head, x, target, o, rows or rows_of(classes, trained))
+  local sum, narrow = M.chunked(head, x, target, o, rows or rows_of(classes, trained, x:is_cuda()))
   if o.reduction ~= "none" and o.reduction ~= "sum" then sum = sum / amount(target, o, sum:dtype()) end
   return narrow and sum:to(narrow) or sum
 end
@@ -69,9 +69,9 @@ function M.install(F)
   --- nn.F.linear_cross_entropy(x, linear_weight, target, {linear_bias=, weight=, reduction="mean", ignore_index=-100,
   --   label_smoothing=0, index_base=1, chunk=}) → tensor
   -- cross_entropy(linear(x, linear_weight, linear_bias), target), without ever having all outputs: chunk rows at a time
-  -- (as many as give 8 MB, or at least 512 where linear_weight is trained) are computed in forward, and again in
-  -- backward. The memory is that of one chunk's outputs in place of [N, C]; gradients are those of the composition, of
-  -- any order.
+  -- (as many as give 8 MB, on a GPU 256 MB, or at least 512 where linear_weight is trained) are computed in forward,
+  -- and again in backward. The memory is that of one chunk's outputs in place of [N, C]; gradients are those of the
+  -- composition, of any order.
   -- Shapes: x [*, K], linear_weight [C, K], target [*] (class numbers), linear_bias [C], weight [C] → [] or [*]
   --   local x, w = T.tensor { { 1, 0 }, { 0, 1 } }, T.tensor { { 2, 0 }, { 0, 2 } }
   --   print(nn.F.linear_cross_entropy(x, w, T.arange(2)))  --> 0.1269  -- f32[] cpu
