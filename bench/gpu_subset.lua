@@ -57,4 +57,19 @@ local values, order = on(T.randn(200)):sort()
 check(values)
 check(order:to("f32"))
 check(F.layer_norm(on(T.randn(50, 33)), { 33 }))
+do -- many rows: x's and the weights' gradients in one pass
+  local a, w = on(T.randn(4096, 130)):requires_grad_(), on(T.rand(130)):requires_grad_()
+  F.rms_norm(a, { 130 }, w):sum():backward()
+  check(w.grad)
+end
+check(on(T.randn(70, 264):to("bf16")):sum(1)) -- neighbours in packs
+do -- heads that a group shares, blocks, a cache
+  local q, k = on(T.randn(2, 6, 9, 16):to("bf16")), on(T.randn(2, 2, 9, 16):to("bf16"))
+  check(F.scaled_dot_product_attention(q, k, k, { is_causal = true, enable_gqa = true }))
+  local w = on(T.quantize_blocks(T.randn(7, 256), { format = "Q4_K" }))
+  check(T.quantized_linear(on(T.randn(3, 256)), w, { format = "Q4_K" }))
+  local cache = on(T.zeros(2, 2, 5, 8))
+  T.cache_write_(cache, on(T.randn(2, 2, 1, 8)), on(T.tensor({ 3 }, { dtype = "i64" })))
+  check(cache)
+end
 print("subset: ok on " .. device)
