@@ -2,7 +2,7 @@
  * Casts between f32 and a half, many a launch. Under autocast a network has one for each weight and one for each weight's
  * gradient: small ones, which cost more to launch than to run. Those of leaves are made with the first of them, as long as nothing
  * before has written in place; others wait until somebody reads what they make, or what they read, until something is written
- * in place, or until the run ends. */
+ * in place, or until the run ends. Either keeps memory longer than one after the other would: not more than MOST at a time. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,6 +12,7 @@
 #include "kernels/elementwise_codes.h"
 
 enum { NO, EARLY, LATE };
+#define MOST ((int64_t)64 << 20) /* bytes of halves */
 
 static bool half(int d) { return d == PL_F16 || d == PL_BF16; }
 
@@ -38,6 +39,8 @@ void pl_device_casts_choose(PlDeviceRun *a) {
     if (is_cast(a, n)) a->cast[i] = a->f->vals[n->in[0]].kind == PL_FV_NODE ? LATE : written ? NO : EARLY;
   }
 }
+
+static int64_t bytes_of(const PlDeviceRun *a, int32_t i) { return 2 * a->f->vals[a->f->nodes[i].first].numel; }
 
 /* Is what it reads there, and dense? */
 static bool fits(const PlDeviceRun *a, int32_t i) {
@@ -72,6 +75,7 @@ PlStatus pl_device_casts_flush(PlDeviceRun *a) {
   const int32_t n = a->nwaiting;
   if (n == 0) return PL_OK;
   a->nwaiting = 0;
+  a->waiting_bytes = 0;
   PlStatus s = make(a, a->waiting, n);
   for (int32_t k = 0; k < n; k++) {
     const PlGNode *c = &a->f->nodes[a->waiting[k]];
@@ -96,8 +100,10 @@ static PlStatus take_early(PlDeviceRun *a, int32_t i, int32_t to, bool *taken) {
   int32_t n = 0, *node = malloc((size_t)(to - i) * sizeof *node);
   if (!node) PL_FAIL(PL_ERR_OOM, "out of memory to run a graph on the device");
   const uint8_t device = a->device[a->f->nodes[i].first];
-  for (int32_t k = i; k < to; k++)
-    if (a->cast[k] == EARLY && !a->vals[a->f->nodes[k].first] && a->device[a->f->nodes[k].first] == device && fits(a, k)) node[n++] = k;
+  int64_t bytes = 0;
+  for (int32_t k = i; k < to && bytes < MOST; k++)
+    if (a->cast[k] == EARLY && !a->vals[a->f->nodes[k].first] && a->device[a->f->nodes[k].first] == device && fits(a, k))
+      node[n++] = k, bytes += bytes_of(a, k);
   *taken = n > 1 && node[0] == i;
   PlStatus s = *taken ? make(a, node, n) : PL_OK;
   free(node);
@@ -116,8 +122,9 @@ PlStatus pl_device_casts_take(PlDeviceRun *a, int32_t i, int32_t to, bool *taken
     if (!fits(a, i)) return PL_OK;
     a->waits[n->in[0]] = a->waits[n->first] = 1;
     a->waiting[a->nwaiting++] = i;
-    *taken = true;
-    return PL_OK; /* what it reads is dropped when it was made */
+    a->waiting_bytes += bytes_of(a, i);
+    *taken = true; /* what it reads is dropped when it was made */
+    return a->waiting_bytes < MOST ? PL_OK : pl_device_casts_flush(a);
   }
   if (*taken) pl_device_run_drop_behind(a, i);
   return PL_OK;

@@ -358,7 +358,7 @@ static PlStatus run(PlDeviceRun *a, int32_t from, int32_t to) {
 
 static PlStatus finish(PlDeviceRun *a, uint8_t device, PlStatus s) {
   pl_state.device = device;
-  a->nwaiting = 0; /* of a run that failed */
+  a->nwaiting = 0, a->waiting_bytes = 0; /* of a run that failed */
   memset(a->waits, 0, (size_t)a->f->nvals);
   for (PlGVal v = 0; v < a->f->nvals; v++) drop(a, v);
   return s;

@@ -33,6 +33,7 @@ struct PlDeviceRun {
   uint8_t *cast;    /* per node: of which kind (device_casts.c) */
   int32_t *waiting; /* casts that are not made yet, */
   int32_t nwaiting;
+  int64_t waiting_bytes;
   uint8_t *waits; /* and per value: does one read or make it? */
   uint64_t *drawn;
   bool known, busy;
