@@ -8,11 +8,18 @@ struct alignas(16) Sixteen {
   uint64_t v[2];
 }; /* one access */
 
-template <typename E> __global__ void copy_walk(plc_layout<2> l, E *y, const E *x) {
+/* A thread finds one place and takes up to EACH items of the innermost dim from there on, l.size[0] apart: neighbours have
+ * neighbours, the loads are under way together, and places cost a fraction of what one for each item did. inner: that dim's size. */
+enum { EACH = 4 };
+template <typename E> __global__ void copy_walk(plc_layout<2> l, int64_t inner, E *y, const E *x) {
+  const int64_t group = l.size[0], ys = group * l.stride[0][0], xs = group * l.stride[1][0];
   for (PLC_EACH(i, l.numel)) {
     int64_t at[2];
     plc_offsets<2>(l, i, at);
-    y[at[0]] = x[at[1]];
+    const int64_t p = l.wide ? i % group : (int64_t)((uint32_t)i - plc_quotient((uint32_t)i, l.by[0]) * (uint32_t)group);
+    E v[EACH];
+    PLC_UNROLL for (int k = 0; k < EACH; k++) if (p + k * group < inner) v[k] = x[at[1] + k * xs];
+    PLC_UNROLL for (int k = 0; k < EACH; k++) if (p + k * group < inner) y[at[0] + k * ys] = v[k];
   }
 }
 
@@ -40,8 +47,8 @@ void divisors(plc_layout<2> *l) {
   for (int d = 0; d < l->ndim; d++) l->by[d] = plc_div_by(l->wide || l->size[d] > INT32_MAX ? 1u : (uint32_t)l->size[d]);
 }
 
-template <typename E> PlStatus launch(const plc_layout<2> *l, void *dst, const void *src) {
-  PLC_LAUNCH(copy_walk<E>, plc_grid(l->numel, 1), PLC_BLOCK, 0, *l, (E *)dst, (const E *)src);
+template <typename E> PlStatus launch(const plc_layout<2> *l, int64_t inner, void *dst, const void *src) {
+  PLC_LAUNCH(copy_walk<E>, plc_grid(l->numel, 1), PLC_BLOCK, 0, *l, inner, (E *)dst, (const E *)src);
   return PL_OK;
 }
 
@@ -76,14 +83,18 @@ PlStatus plc_walk_copy(const plc_walk *w, int dtype, void *dst, const void *src)
     l.size[0] /= 2, l.numel /= 2, size *= 2;
     for (int d = 1; d < l.ndim; d++) l.stride[0][d] /= 2, l.stride[1][d] /= 2;
   }
+  if (l.ndim == 0) l.ndim = 1, l.size[0] = 1, l.stride[0][0] = l.stride[1][0] = 0; /* one element */
+  const int64_t inner = l.size[0];
+  l.size[0] = (inner + EACH - 1) / EACH;
+  l.numel = l.numel / inner * l.size[0];
   l.wide = l.numel > INT32_MAX;
   divisors(&l);
   switch (size) {
-  case 1: return launch<uint8_t>(&l, dst, src);
-  case 2: return launch<uint16_t>(&l, dst, src);
-  case 4: return launch<uint32_t>(&l, dst, src);
-  case 8: return launch<uint64_t>(&l, dst, src);
-  default: return launch<Sixteen>(&l, dst, src);
+  case 1: return launch<uint8_t>(&l, inner, dst, src);
+  case 2: return launch<uint16_t>(&l, inner, dst, src);
+  case 4: return launch<uint32_t>(&l, inner, dst, src);
+  case 8: return launch<uint64_t>(&l, inner, dst, src);
+  default: return launch<Sixteen>(&l, inner, dst, src);
   }
 }
 
