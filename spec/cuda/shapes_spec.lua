@@ -396,6 +396,17 @@ describe("device kernels of all sizes", function()
           T.zeros(60, 5, { dtype = dtype, device = a:device() }):index_copy(1, there, a)
       end, dy)
     end
+    for _, n in ipairs { 8, 5, 1 } do -- rows of whole packs and of none, tables that begin between packs
+      for _, dtype in ipairs { "f32", "bf16", "f64", "u8" } do
+        local table = T.arange(0, 61 * n - 1):remainder(97):to(dtype)
+        check(("rows of %d %s"):format(n, dtype), 0, function(t)
+          local there = index:to(t:device())
+          local whole, between = t:view(61, n), t[{ { n + 1, 61 * n } }]:view(60, n)
+          return T.nn.F.embedding(there, whole), between:index_select(1, there), whole:t():index_select(2, there),
+            whole:take(there), whole[there]
+        end, table)
+      end
+    end
     check("embedding", 1e-5, function(w)
       local leaf = w:clone():requires_grad_()
       T.nn.F.embedding(index:to(w:device()), leaf):sum():backward()

@@ -4,20 +4,50 @@
 #include "kernels/cuda/any_dtype.h"
 #include "kernels/cuda/index/index.h"
 
-template <typename T> __global__ void get_rows(PlcRows r, const T *table, plc_layout<1> yl, T *y) {
+template <typename T> __global__ void get_rows(PlcRows r, plc_places places, const T *table, plc_layout<1> yl, T *y) {
   for (PLC_EACH(e, r.na * r.np * r.nb)) {
-    int64_t b = e % r.nb, p = e / r.nb % r.np, a = e / (r.nb * r.np), to[1];
+    int64_t a, p, b, to[1];
+    plc_place_at(places, e, &a, &p, &b);
     plc_offsets<1>(yl, e, to);
     y[to[0]] = table[plc_row_offset(r, a, p, b)];
   }
 }
+
+/* Rows that are dense, to a dense array: in units of E, which is an element or 16 bytes. offs: in elements of `size` bytes. */
+struct alignas(16) Sixteen {
+  uint64_t v[2];
+};
+template <typename E> __global__ void get_whole(int64_t n, plc_places places, const int64_t *offs, int64_t size, const char *table, E *y) {
+  for (PLC_EACH(e, n)) {
+    int64_t a, p, b;
+    plc_place_at(places, e, &a, &p, &b);
+    y[e] = ((const E *)(table + offs[p] * size))[b];
+  }
+}
+template <typename E> static PlStatus whole(const PlcRows *r, const PlArray *table, PlArray *y, int64_t size) {
+  PlcRows units = *r;
+  units.nb = r->nb * size / (int64_t)sizeof(E);
+  const int64_t n = units.np * units.nb;
+  PLC_LAUNCH(get_whole<E>, plc_grid(n, 1), PLC_BLOCK, 0, n, plc_places_of(&units), (const int64_t *)r->offs, size,
+             (const char *)table->data, (E *)y->data);
+  return PL_OK;
+}
+
 PlStatus plc_rows_get(const PlcRows *r, const PlArray *table, PlArray *y) {
   int64_t n = r->na * r->np * r->nb;
+  const int64_t size = (int64_t)pl_dtype_size((PlDtype)y->dtype);
+  if (n == 0 || table->numel == 0) return PL_OK;
+  if (r->na == 1 && y->contiguous && (r->b.ndim == 0 || (r->b.ndim == 1 && r->b.stride[0][0] == 1))) {
+    const uint64_t all =
+        (uint64_t)(uintptr_t)table->data | (uint64_t)(uintptr_t)y->data | (uint64_t)(r->nb * size) | (uint64_t)(r->unit * size);
+    if (all % 16 == 0) return whole<Sixteen>(r, table, y, size);
+    PLC_BITS(y->dtype, T, return whole<T>(r, table, y, size));
+  }
   const PlArray *arr[1] = {y};
   plc_layout<1> yl;
   plc_layout_of<1>(&yl, arr);
-  if (n && table->numel)
-    PLC_BITS(y->dtype, T, PLC_LAUNCH(get_rows<T>, plc_grid(n, 1), PLC_BLOCK, 0, *r, (const T *)table->data, yl, (T *)y->data));
+  PLC_BITS(y->dtype, T,
+           PLC_LAUNCH(get_rows<T>, plc_grid(n, 1), PLC_BLOCK, 0, *r, plc_places_of(r), (const T *)table->data, yl, (T *)y->data));
   return PL_OK;
 }
 

@@ -14,7 +14,8 @@ struct PlcRows {
   int64_t np, na, nb;
   plc_layout<1> a, b; /* table offsets of the free dims */
   int64_t *offs;      /* scratch */
-  int64_t span;       /* offsets are below this */
+  int64_t span;       /* offsets are below this, */
+  int64_t unit;       /* and multiples of this */
   int result_ndim;    /* of a list of indices: the shape that reading gives */
   int64_t result[PL_MAX_DIM];
 };
@@ -34,6 +35,27 @@ PLC_DEV int64_t plc_row_offset(const PlcRows &r, int64_t a, int64_t p, int64_t b
   plc_offsets<1>(r.a, a, at);
   plc_offsets<1>(r.b, b, bt);
   return r.offs[p] + at[0] + bt[0];
+}
+
+/* Element e of the dense array of rows as (a, p, b): two divisions, of 32 bits where that is enough. */
+struct plc_places {
+  bool wide;
+  int64_t np, nb;
+  plc_div by_nb, by_np;
+};
+static inline plc_places plc_places_of(const PlcRows *r) {
+  plc_places s = {r->na * r->np * r->nb > INT32_MAX, r->np, r->nb, plc_div_by(1), plc_div_by(1)};
+  if (!s.wide && r->nb > 0) s.by_nb = plc_div_by((uint32_t)r->nb);
+  if (!s.wide && r->np > 0) s.by_np = plc_div_by((uint32_t)r->np);
+  return s;
+}
+PLC_DEV void plc_place_at(const plc_places &s, int64_t e, int64_t *a, int64_t *p, int64_t *b) {
+  if (s.wide) {
+    *b = e % s.nb, *p = e / s.nb % s.np, *a = e / (s.nb * s.np);
+    return;
+  }
+  const uint32_t n = (uint32_t)e, row = plc_quotient(n, s.by_nb), outer = plc_quotient(row, s.by_np);
+  *b = (int64_t)(n - row * s.by_nb.d), *p = (int64_t)(row - outer * s.by_np.d), *a = (int64_t)outer;
 }
 
 /* Index value v, counted from base, of a dim of size n: 0 … n-1, or a fault and 0. */

@@ -61,6 +61,7 @@ PlStatus plc_rows_along(const PlkCall *c, const PlArray *table, const PlArray *i
   free_dims(&r->b, &r->nb, nd ? nd - dim - 1 : 0, table->shape + (nd ? dim + 1 : 0), table->strides + (nd ? dim + 1 : 0));
   int64_t n = nd ? table->shape[dim] : 1, stride = nd ? table->strides[dim] : 1;
   r->span = (n > 0 ? n - 1 : 0) * stride + 1;
+  r->unit = stride;
   PL_TRY(plc_scratch((size_t)(r->np + 1) * sizeof(int64_t), &offs));
   r->offs = (int64_t *)offs;
   Values s = values(c, index, n, stride, base, wrap);
@@ -139,7 +140,7 @@ PlStatus plc_rows_listed(const PlkCall *c, const PlArray *table, int n, const Pl
     if (taken[d]) first = first < 0 ? d : first, last = d, count++;
   int where = count > 0 && last - first + 1 == count ? first : 0, before = 0, na = 0, ny = 0;
   int64_t sa[PL_MAX_DIM], ta[PL_MAX_DIM], sb[PL_MAX_DIM], tb[PL_MAX_DIM];
-  r->span = 1;
+  r->span = r->unit = 1;
   for (int d = 0; d < table->ndim; d++) {
     if (taken[d]) r->span += (table->shape[d] > 0 ? table->shape[d] - 1 : 0) * table->strides[d];
     else if (before++ < where) sa[na] = table->shape[d], ta[na++] = table->strides[d];

@@ -16,12 +16,13 @@ __global__ void offset_keys(int64_t n, const int64_t *offs, uint64_t *keys, uint
  * token's are many, and one thread adds them in their order. */
 enum { EIGHT = 8 };
 template <typename T>
-__global__ void put_rows(PlcRows r, const uint64_t *keys, const uint32_t *ids, Mode mode, bool single, bool scaled, double alpha,
-                         int64_t ialpha, const T *src, T *table) {
+__global__ void put_rows(PlcRows r, plc_places places, const uint64_t *keys, const uint32_t *ids, Mode mode, bool single, bool scaled,
+                         double alpha, int64_t ialpha, const T *src, T *table) {
   typedef typename plc_type<T>::math M;
   const bool whole = (M)0.5 == (M)0;
   for (PLC_EACH(e, r.na * r.np * r.nb)) {
-    int64_t b = e % r.nb, s = e / r.nb % r.np, a = e / (r.nb * r.np);
+    int64_t a, s, b;
+    plc_place_at(places, e, &a, &s, &b);
     if (mode == SET ? s + 1 < r.np && keys[s + 1] == keys[s] : s > 0 && keys[s - 1] == keys[s]) continue; /* another thread's */
     T *to = table + plc_row_offset(r, a, ids[s], b);
     T v = *to;
@@ -56,8 +57,8 @@ static PlStatus write_rows(PlcRows *r, Mode mode, const void *src, bool single, 
   bool scaled = alpha != 1.0 || ialpha != 1;
   if (s == PL_OK)
     PLC_TYPES(table->dtype, T, "index",
-              PLC_LAUNCH(put_rows<T>, plc_grid(n, 1), PLC_BLOCK, 0, *r, (const uint64_t *)p.key, (const uint32_t *)p.at, mode, single,
-                         scaled, alpha, ialpha, (const T *)src, (T *)table->data));
+              PLC_LAUNCH(put_rows<T>, plc_grid(n, 1), PLC_BLOCK, 0, *r, plc_places_of(r), (const uint64_t *)p.key, (const uint32_t *)p.at,
+                         mode, single, scaled, alpha, ialpha, (const T *)src, (T *)table->data));
   plc_scratch_free(room);
   return s;
 }
