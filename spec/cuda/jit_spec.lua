@@ -384,6 +384,21 @@ describe("T.jit on the device", function()
       v:mul_(2)
       return before, v:to("bf16"), w:to("bf16")
     end
+    local one = T.randn(40):cuda() -- two arguments of one memory, one of them written twice
+    local function overlapping(p, q)
+      p:mul_(2)
+      local first = q:to("bf16")
+      p:add_(1)
+      return first, q:to("f16"), b:to("bf16")
+    end
+    local h = T.jit(overlapping)
+    for _ = 1, 4 do
+      local mine = one:clone()
+      local wanted = { overlapping(mine[{ { 1, 30 } }], mine[{ { 11, 40 } }]) }
+      local got = { h(one[{ { 1, 30 } }], one[{ { 11, 40 } }]) }
+      for i = 1, 3 do assert.is_true(got[i]:equal(wanted[i]), "overlapping " .. i) end
+      assert.is_true(one:equal(mine))
+    end
     local v, g = T.randn(20):cuda(), T.jit(written)
     for _ = 1, 5 do
       local start = v:clone()

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Casts between f32 and a half, many a launch. Under autocast a network has one for each weight and one for each weight's
- * gradient: small ones, which cost more to launch than to run. Those of leaves are made with the first of them, as long as nothing
- * before has written in place; others wait until somebody reads what they make, or what they read, until something is written
+ * gradient: small ones, which cost more to launch than to run. Those of leaves that nothing before has written are made with the
+ * first of them; others wait until somebody reads what they make, or what they read, until something is written
  * in place, or until the run ends. Either keeps memory longer than one after the other would: not more than MOST at a time. */
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +9,7 @@
 #include "engine/call/thread_state.h"
 #include "engine/device/device.h"
 #include "engine/graph/run/device_run_internal.h"
+#include "engine/tensor/layout.h"
 #include "kernels/elementwise_codes.h"
 
 enum { NO, EARLY, LATE };
@@ -25,27 +26,53 @@ static bool is_cast(const PlDeviceRun *a, const PlGNode *n) {
          a->last[n->first] >= 0;
 }
 
+/* Inputs 0 … writes(n)-1 are written; of a list any may be. */
+static int32_t writes(const PlGNode *n) { return !(n->flags & PL_FN_MUTATES) ? 0 : n->op->nin == PL_VARIADIC ? n->nin : n->nout; }
+static void note_writes(PlDeviceRun *a, const PlGNode *n) {
+  for (int32_t k = 0; k < writes(n) && k < n->nin; k++)
+    if (n->in[k] >= 0) a->written[a->f->vals[n->in[k]].store] = 1;
+}
+
 void pl_device_casts_choose(PlDeviceRun *a) {
-  bool written = false;
-  memset(a->cast, NO, (size_t)a->f->nnodes);
-  for (int32_t i = 0; i < a->f->nnodes; i++) {
-    const PlGNode *n = &a->f->nodes[i];
+  const PlGraph *f = a->f;
+  memset(a->cast, NO, (size_t)f->nnodes);
+  memset(a->written, 0, (size_t)f->nstores);
+  a->nleaf_casts = 0;
+  for (int32_t i = 0; i < f->nnodes; i++) {
+    const PlGNode *n = &f->nodes[i];
     if (a->at[i] >= 0) {
-      for (const int32_t end = a->groups[a->at[i]].end; i < end; i++) written = written || (a->f->nodes[i].flags & PL_FN_MUTATES);
+      for (const int32_t end = a->groups[a->at[i]].end; i < end; i++) note_writes(a, &f->nodes[i]);
       i--;
       continue;
     }
-    written = written || (n->flags & PL_FN_MUTATES);
-    if (is_cast(a, n)) a->cast[i] = a->f->vals[n->in[0]].kind == PL_FV_NODE ? LATE : written ? NO : EARLY;
+    note_writes(a, n);
+    if (!is_cast(a, n)) continue;
+    const PlGValue *x = &f->vals[n->in[0]];
+    a->cast[i] = x->kind == PL_FV_NODE ? LATE : a->written[x->store] ? NO : EARLY;
+    if (a->cast[i] == EARLY) a->leaf_cast[a->nleaf_casts++] = i;
+  }
+}
+
+/* Leaves that share memory: of one store the order of writes is known, of two it is not. So where a leaf that is written has the
+ * memory of another one that is cast, casts of leaves come in their turn. Asked while all leaves are there. */
+void pl_device_casts_begin(PlDeviceRun *a) {
+  const PlGraph *f = a->f;
+  a->early = true;
+  for (PlGVal w = 0; w < f->nvals && a->early && a->nleaf_casts > 0; w++) {
+    if (f->vals[w].kind == PL_FV_NODE || !a->written[f->vals[w].store] || !a->vals[w]) continue;
+    for (int32_t i = 0; i < a->nleaf_casts && a->early; i++) {
+      const PlGVal v = f->nodes[a->leaf_cast[i]].in[0];
+      a->early = f->vals[v].store == f->vals[w].store || !a->vals[v] || a->vals[v]->storage != a->vals[w]->storage;
+    }
   }
 }
 
 static int64_t bytes_of(const PlDeviceRun *a, int32_t i) { return 2 * a->f->vals[a->f->nodes[i].first].numel; }
 
-/* Is what it reads there, and dense? */
+/* Is what it reads there, and dense, in either layout? */
 static bool fits(const PlDeviceRun *a, int32_t i) {
   const PlTensor *x = a->vals[a->f->nodes[i].in[0]];
-  return x && x->a.contiguous && x->a.numel > 0 && x->a.dtype == a->f->vals[a->f->nodes[i].in[0]].dtype;
+  return x && (x->a.contiguous || pl_channels_last(&x->a)) && x->a.numel > 0 && x->a.dtype == a->f->vals[a->f->nodes[i].in[0]].dtype;
 }
 
 /* Of n nodes, in one call. */
@@ -58,7 +85,8 @@ static PlStatus make(PlDeviceRun *a, const int32_t *node, int32_t n) {
   for (int32_t k = 0; k < n && s == PL_OK; k++) {
     const PlGNode *c = &a->f->nodes[node[k]];
     const PlTensor *x = a->vals[c->in[0]];
-    s = pl_tensor_empty_on(&a->vals[c->first], device, (PlDtype)a->f->vals[c->first].dtype, x->a.ndim, x->a.shape);
+    s = pl_tensor_empty_as(&a->vals[c->first], x->a.contiguous ? PL_ROW_MAJOR : PL_CHANNELS_LAST, device,
+                           (PlDtype)a->f->vals[c->first].dtype, x->a.ndim, x->a.shape);
     if (s != PL_OK) break;
     in[k] = &x->a;
     out[k] = &a->vals[c->first]->a;
@@ -115,7 +143,7 @@ PlStatus pl_device_casts_take(PlDeviceRun *a, int32_t i, int32_t to, bool *taken
   *taken = false;
   if (a->cast[i] == NO || pl_state.profile) return PL_OK; /* a profile has every op by itself */
   if (a->vals[n->first]) *taken = true;                   /* made with an earlier one */
-  else if (a->cast[i] == EARLY) PL_TRY(take_early(a, i, to, taken));
+  else if (a->cast[i] == EARLY) PL_TRY(a->early ? take_early(a, i, to, taken) : PL_OK);
   else {
     if (a->nwaiting > 0 && (a->waits[n->in[0]] || a->device[a->f->nodes[a->waiting[0]].first] != a->device[n->first]))
       PL_TRY(pl_device_casts_flush(a));

@@ -28,8 +28,10 @@ PlStatus pl_device_run_new(PlDeviceRun **out, const PlGraph *f) {
   a->drawn = calloc((size_t)f->ndraws + 1, sizeof *a->drawn);
   a->cast = calloc(nn, 1);
   a->waiting = malloc(nn * sizeof *a->waiting);
+  a->leaf_cast = malloc(nn * sizeof *a->leaf_cast);
   a->waits = calloc(nv, 1);
-  if (!a->last || !a->device || !a->at || !a->vals || !a->drawn || !a->cast || !a->waiting || !a->waits) {
+  a->written = calloc((size_t)f->nstores + 1, 1);
+  if (!a->last || !a->device || !a->at || !a->vals || !a->drawn || !a->cast || !a->waiting || !a->leaf_cast || !a->waits || !a->written) {
     pl_device_run_free(a);
     return no_memory();
   }
@@ -55,7 +57,9 @@ void pl_device_run_free(PlDeviceRun *a) {
   free(a->drawn);
   free(a->cast);
   free(a->waiting);
+  free(a->leaf_cast);
   free(a->waits);
+  free(a->written);
   free(a);
 }
 
@@ -329,7 +333,9 @@ static PlStatus prepare(PlDeviceRun *a, PlTensor *const *in, PlTensor *const *th
   for (PlGVal v = 0; there && v < a->f->nvals; v++)
     if (there[v]) a->vals[v] = pl_retain(there[v]);
   pl_state.device = device; /* of what the graph makes out of nothing */
-  return a->known ? PL_OK : choose(a);
+  if (!a->known) PL_TRY(choose(a));
+  pl_device_casts_begin(a);
+  return PL_OK;
 }
 
 static PlStatus run(PlDeviceRun *a, int32_t from, int32_t to) {

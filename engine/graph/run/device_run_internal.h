@@ -30,11 +30,15 @@ struct PlDeviceRun {
   PlDeviceGroup *groups;
   int32_t ngroups, room;
   PlTensor **vals;
-  uint8_t *cast;    /* per node: of which kind (device_casts.c) */
+  uint8_t *cast;      /* per node: of which kind (device_casts.c) */
+  int32_t *leaf_cast; /* those of leaves */
+  int32_t nleaf_casts;
   int32_t *waiting; /* casts that are not made yet, */
   int32_t nwaiting;
   int64_t waiting_bytes;
-  uint8_t *waits; /* and per value: does one read or make it? */
+  uint8_t *waits;   /* and per value: does one read or make it? */
+  uint8_t *written; /* per store: does some node write it? */
+  bool early;       /* may casts of leaves come before their turn in this run? */
   uint64_t *drawn;
   bool known, busy;
   bool crosses, several;           /* the graph decides about devices; at the last run it did, or leaves were on more than one GPU */
@@ -50,6 +54,7 @@ bool pl_device_group_sums_after(const PlDeviceRun *a, const PlDeviceGroup *g, in
 /* Casts that go many a launch (device_casts.c): which are there; node i in its turn, of those before `to` (*taken: it is made, or
  * will be); what nodes begin … end-1 read; all that wait. */
 void pl_device_casts_choose(PlDeviceRun *a);
+void pl_device_casts_begin(PlDeviceRun *a); /* leaves are there */
 PlStatus pl_device_casts_take(PlDeviceRun *a, int32_t i, int32_t to, bool *taken);
 PlStatus pl_device_casts_before(PlDeviceRun *a, int32_t begin, int32_t end);
 PlStatus pl_device_casts_flush(PlDeviceRun *a);
