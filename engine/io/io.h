@@ -17,6 +17,9 @@ typedef struct PlText { /* bytes with a length */
   const char *s;
   size_t n;
 } PlText;
+bool pl_utf8_valid(const char *s, size_t n);
+/* Bytes of the well-formed character at s, 0 for a malformed one. n > 0. */
+size_t pl_utf8_char(const char *s, size_t n);
 
 /* ---- safetensors --------------------------------------------------------------------------------------- */
 

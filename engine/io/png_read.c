@@ -46,6 +46,7 @@ static PlStatus decode(spng_ctx *ctx, PlPixels *p, const char *path, int c, int6
   if (bytes != (size_t)pl_tensor_numel(p->t)) return pl_file_bad(path, "broken PNG: impossible size");
   code = spng_decode_image(ctx, pl_tensor_data(p->t), bytes, wide == 4 ? SPNG_FMT_RGBA8 : SPNG_FMT_RGB8,
                            c == 2 || c == 4 ? SPNG_DECODE_TRNS : 0);
+  if (code == 0) code = spng_decode_chunks(ctx); /* what is behind the pixels, to the end: a file cut there was cut */
   if (code) return broken(path, code);
   if (c == wide) return PL_OK;
   reduce(pl_tensor_data(p->t), (int64_t)h.height * h.width, wide, c, gray);

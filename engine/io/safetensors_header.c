@@ -57,6 +57,14 @@ size_t pl_utf8_char(const char *s, size_t n) { return utf8_len((const unsigned c
 
 bool pl_utf8_valid(const char *s, size_t n) {
   for (size_t i = 0; i < n;) {
+    uint64_t eight;
+    if (n - i >= sizeof eight) { /* nearly all texts are ASCII */
+      memcpy(&eight, s + i, sizeof eight);
+      if (!(eight & 0x8080808080808080u)) {
+        i += sizeof eight;
+        continue;
+      }
+    }
     size_t k = utf8_len((const unsigned char *)s + i, n - i);
     if (k == 0) return false;
     i += k;

@@ -29,8 +29,5 @@ PlStatus pl_header_parse(PlHeader *h, const char *path, int64_t data);
 void pl_header_shape(const PlHeader *h, const PlEntry *e, int64_t *shape);
 bool pl_header_next_meta(PlHeader *h, const char **key, size_t *nkey, const char **value, size_t *nvalue);
 void pl_header_free(PlHeader *h);
-bool pl_utf8_valid(const char *s, size_t n);
-/* Bytes of the well-formed character at s, 0 for a malformed one. n > 0. */
-size_t pl_utf8_char(const char *s, size_t n);
 
 #endif

@@ -102,9 +102,13 @@ static void guard(Block *b, bool on) {
 #endif
 }
 
+void pl_pages_end(void *p, size_t n) {
+  if (munmap(p, n) != 0) madvise(p, n, MADV_DONTNEED);
+}
+
 static void give_back(Block *b) {
   bins.cached -= (int64_t)b->total;
-  if (b->total >= MAP_MIN) munmap(b, b->total);
+  if (b->total >= MAP_MIN) pl_pages_end(b, b->total);
   else free(b);
 }
 
@@ -153,8 +157,8 @@ static char *huge_range(size_t total) {
   char *p = mmap(NULL, total + HUGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (p == MAP_FAILED) return NULL;
   const size_t before = (size_t)(-(uintptr_t)p & (HUGE_PAGE - 1));
-  if (before) munmap(p, before);
-  if (before < HUGE_PAGE) munmap(p + before + total, HUGE_PAGE - before);
+  if (before) pl_pages_end(p, before);
+  if (before < HUGE_PAGE) pl_pages_end(p + before + total, HUGE_PAGE - before);
   madvise(p + before, total, MADV_HUGEPAGE);
   return p + before;
 #else
@@ -170,7 +174,7 @@ static void *cut(size_t total) {
   if (pl_block_bytes[0] + (int64_t)total < SMALL) return NULL;
   if (total > CHUNK / 2) return huge_range(total);
   if (total > (size_t)(bins.chunk_end - bins.chunk)) {
-    if (bins.chunk_end > bins.chunk) munmap(bins.chunk, (size_t)(bins.chunk_end - bins.chunk));
+    if (bins.chunk_end > bins.chunk) pl_pages_end(bins.chunk, (size_t)(bins.chunk_end - bins.chunk));
     bins.chunk = huge_range(CHUNK);
     bins.chunk_end = bins.chunk ? bins.chunk + CHUNK : NULL;
     if (!bins.chunk) return NULL;

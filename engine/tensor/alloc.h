@@ -15,6 +15,9 @@ void pl_block_free(void *p);
 /* The same for the temporary memory of kernels, counted apart. */
 PlStatus pl_scratch_alloc(size_t n, void **out);
 void pl_scratch_free(void *p);
+/* Gives mapped pages back to the system. A process that has as many maps as it may have (65,530) cannot unmap the middle of one:
+ * then the memory goes back, and the addresses stay. */
+void pl_pages_end(void *p, size_t n);
 /* Bytes as they were asked for, not as they were rounded: all blocks live now, and the most that all blocks, and that
  * scratch alone, came to since the last mark. Of the whole process: threads that load data count, too. */
 typedef struct PlAsked {

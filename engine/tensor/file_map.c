@@ -16,6 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "engine/tensor/alloc.h"
 #include "engine/tensor/tensor.h"
 
 #ifdef F_SETLEASE
@@ -61,7 +62,7 @@ static PlStatus make_private(Map *m) {
   madvise(copy, m->size, MADV_HUGEPAGE);
   memcpy(copy, m->begin, m->size);
   if (mremap(copy, m->size, m->size, MREMAP_MAYMOVE | MREMAP_FIXED, m->begin) == MAP_FAILED) {
-    munmap(copy, m->size);
+    pl_pages_end(copy, m->size);
     PL_FAIL(PL_ERR_OOM, "out of memory for a copy of %zu bytes of a file", m->size);
   }
   m->own = true;
@@ -238,7 +239,7 @@ void pl_file_unmap(void *data) {
   Map *m = *at;
   *at = m->next;
   maps.bytes -= (int64_t)(m->size - (size_t)(m->data - m->begin));
-  munmap(m->begin, m->size);
+  pl_pages_end(m->begin, m->size);
   drop(m->lease);
   pthread_mutex_unlock(&lock);
   free(m);

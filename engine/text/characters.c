@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "engine/io/safetensors_header.h"
+#include "engine/io/io.h"
 
 #ifdef PL_HAVE_UTF8PROC
 #include <utf8proc.h>

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/io/safetensors_header.h"
+#include "engine/io/io.h"
 #include "engine/text/characters.h"
 #include "engine/text/normalize.h"
 

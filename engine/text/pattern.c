@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/io/safetensors_header.h"
+#include "engine/io/io.h"
 #include "kernels/kernel.h"
 
 #ifdef PL_HAVE_PCRE2

@@ -206,6 +206,12 @@ describe("GGUF", function()
     refuses(file({}, { w, { "w", { 1 }, 0, 128 } }, data .. data), "the tensor 'w' appears twice")
     refuses(file({ { "k", 77, u32 } }, {}, ""), "a value of a kind")
     refuses(file({ { "k", 7, "\2" } }, {}, ""), "neither 0 nor 1")
+    for _, text in ipairs { "\xFF", "a\xC0\x80", ("x"):rep(20) .. "\xED\xA0\x80", "\xC3" } do
+      refuses(file({ { text, 7, "\1" } }, {}, ""), "not UTF-8")
+      refuses(file({ { "k", 8, string.pack("<s8", text) } }, {}, ""), "not UTF-8")
+      refuses(file({ { "k", 9, string.pack("<I4I8s8s8", 8, 2, "é", text) } }, {}, ""), "not UTF-8")
+      refuses(file({}, { { text, { 32 }, 0, 0 } }, data), "not UTF-8")
+    end
     refuses(file({ { "k", 9, string.pack("<I4I8", 0, 1 << 40) } }, {}, ""), "a list longer than the file")
     refuses(file({ { "k", 9, string.pack("<I4I8", 9, 1):rep(20) } }, {}, ""), "nested too deep")
     refuses(file({ { "k", 8, string.pack("<I8", -1) } }, {}, ""), "longer than the file")

@@ -106,6 +106,23 @@ describe("load_image and save_image", function()
     assert.equal("io", code)
   end)
 
+  it("refuse every PNG and JPEG that ends early", function()
+    for file, package in pairs { ["pixels.png"] = "libspng-dev", ["palette.png"] = "libspng-dev",
+      ["gray16.png"] = "libspng-dev", ["photo.jpg"] = "turbojpeg" } do
+      if readable(file, package) then
+        local bytes = require("spec.support.mutate").read(fixtures .. file)
+        for n = 0, #bytes - 1, #bytes > 2000 and 37 or 1 do
+          local f = assert(io.open(path, "wb"))
+          f:write(bytes:sub(1, n))
+          f:close()
+          local x, message, code = T.load_image(path)
+          assert.is_nil(x, ("%d of %d bytes of %s"):format(n, #bytes, file))
+          assert.truthy(code == "format" or code == "unsupported", message)
+        end
+      end
+    end
+  end)
+
   it("name JPEGs of four inks, which are not read", function()
     if not readable("photo.jpg", "turbojpeg") then return end
     local function bytes(hex)

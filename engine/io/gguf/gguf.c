@@ -81,6 +81,7 @@ static PlStatus take_text(Cursor *c, uint64_t most, PlText *t) {
   if (n > most) return bad(c, "a name or text that is too long");
   PL_TRY(need(c, n));
   *t = (PlText){c->g->head + c->at, (size_t)n};
+  if (!pl_utf8_valid(t->s, t->n)) return bad(c, "a name or text that is not UTF-8");
   c->at += (size_t)n;
   return PL_OK;
 }

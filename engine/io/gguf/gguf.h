@@ -10,7 +10,7 @@
 
 typedef struct PlGguf PlGguf;
 
-/* Opens a file and checks its whole header: counts and lengths against the file, kinds of values, no name twice, sizes, types, rows
+/* Opens a file and checks its whole header: counts and lengths against the file, kinds of values, texts in UTF-8, no name twice, sizes, types, rows
  * of whole blocks, places that are aligned, inside the file and apart. Errors: IO, FORMAT, UNSUPPORTED (a version or type that
  * is not known), OOM. */
 PlStatus pl_gguf_open(PlGguf **out, const char *path);
