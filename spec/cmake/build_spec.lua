@@ -16,7 +16,7 @@ end
 describe("setup", function()
   it("refuses words it does not know, and builds nothing then", function()
     for _, words in ipairs { "build --cude", "build --cuda now", "test --cuda", "help me", "biuld", "--cuda" } do
-      local text, status = term.shell(("cd %s && timeout 5 ./setup %s"):format(q(root), words))
+      local text, status = term.shell(("cd %s && timeout 120 ./setup %s"):format(q(root), words))
       assert.equal(2, status, words)
       assert.equal(1, text:find "usage: ./setup COMMAND", words .. "\n" .. text)
     end

@@ -261,12 +261,12 @@ describe("data.tokenizer", function()
 
   it("ends expressions that would run for ever", function()
     local t = assert(altered("split.json", { "(?i:", "(?:(?:a+)+)+$|(?i:" }))
-    local begin = os.time()
+    local begin = os.clock()
     local ids, why, kind = t:encode(("a"):rep(4000) .. "b")
     if not ids then
       assert.equal("format", kind)
       assert.truthy(why:find("cannot be matched", 1, true), why)
     end
-    assert.is_true(os.time() - begin < 20)
+    assert.is_true(os.clock() - begin < 20)
   end)
 end)

@@ -326,14 +326,18 @@ describe("when something goes wrong,", function()
       text)
     text, status = processes.run(2, [[
       init(1)
-      if rank == 0 then D.recv(T.ones(2), 1) else os.execute "sleep 4" end]])
+      if rank == 0 then D.recv(T.ones(2), 1) else os.execute "sleep 30" end]]) -- launch ends it before
     assert.equal(1, status)
     assert.truthy(text:find(("rank 0: script.lua:%d: recv: no end after 1 s"):format(at + 2), 1, true), text)
     text, status = processes.run(2, [[
       init()
       local w = rank == 0 and D.all_reduce(T.ones(2), { async_op = true })
       if w then raises("no end after 0.2 s", w.wait, w, 0.2) raises("no end after 0.2 s", w.wait, w) end
-      if rank == 1 then os.execute "sleep 1" D.all_reduce(T.ones(2)) end]])
+      if w then io.open("waited", "w"):close() end
+      if rank == 1 then
+        while not io.open "waited" do os.execute "sleep 0.05" end
+        D.all_reduce(T.ones(2))
+      end]])
     assert.equal(0, status, text)
   end)
 

@@ -83,7 +83,7 @@ describe("explain", function()
     for _, r in ipairs(rows) do
       local at = tonumber(r.line:match("run_spec.lua:(%d+)"))
       if at then seen[(r.backward and -1 or 1) * (at - first)] = r end
-      assert.is_true(r.seconds > 0 and r.seconds < 1)
+      assert.is_true(r.seconds > 0 and r.seconds < 60)
     end
     assert.same({ 1, 2 * 32 * 64 * 64, 4 * 32 * 64 }, { seen[1].ops, seen[1].flops, seen[1].bytes })
     assert.same({ mul = 1, tanh = 1 }, seen[2].names)

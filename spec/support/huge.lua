@@ -20,14 +20,20 @@ local function is_floating(t) return type(t) == "userdata" and t:is_floating_poi
 -- args with floating tensors in `dtype`, as function of a list of them.
 local function spread(info, args, dtype)
   local f, flat = support.spread(support.func(info.name), args)
-  for i, t in ipairs(flat) do if is_floating(t) then flat[i] = t:to(dtype) end end
+  local k -- which of them is repeated
+  for i, t in ipairs(flat) do
+    if is_floating(t) then
+      flat[i] = t:to(dtype)
+      if not k and t:numel() > 0 then k = i end
+    end
+  end
   return function(...)
     local got = table.pack(f(...))
     if type(got[1]) == "table" then got = got[1] end
     local list = {}
     for i = 1, got.n or #got do if type(got[i]) == "userdata" then list[#list + 1] = got[i] end end
     return list
-  end, flat
+  end, flat, k
 end
 
 -- Is every row of y, of y's rows from .. to, near want?
@@ -49,14 +55,10 @@ end
 
 -- One call of the op with one tensor in so many copies. materialized: they are in memory; else one that is repeated.
 local function copies(info, args, dtype, materialized)
-  local f, flat = spread(info, args, dtype)
-  local k
-  for i, t in ipairs(flat) do
-    if is_floating(t) and t:numel() > 0 then k = i break end
-  end
+  local f, flat, k = spread(info, args, dtype)
   if not k then return "no floating tensor" end
   local a = flat[k]
-  local b = materialized and a * 0.9 or a
+  local b = not materialized and a or dtype == "i8" and a + 1 or a * 0.9
   local function with(t, g)
     local now = { table.unpack(flat) }
     now[k] = t
@@ -102,23 +104,26 @@ local function copies(info, args, dtype, materialized)
   return "fine"
 end
 
+local gib = tonumber(arg[1])
+
 local function of_op(name)
   local info
   for _, i in ipairs(T.core.ops()) do if i.name == name then info = i end end
   local args = support.arguments(name)[1]
   local said
-  for _, way in ipairs { { "f16", true }, { "f32", false }, { "f16", false } } do
+  local ways = { { "f16", true }, { "f32", false }, { "f16", false }, { "i8", true }, { "i8", false } }
+  if gib < 9 then ways = { ways[4], ways[5], ways[3] } end -- half the memory, and fewer ops that take them
+  for _, way in ipairs(ways) do
     local ok, got = pcall(copies, info, args, way[1], way[2])
     collectgarbage() collectgarbage()
     T.empty_cache()
-    if ok and got ~= "slow" then return got .. (way[2] and "" or ", input expanded") end
+    if ok and got ~= "slow" then return ("%s, %s%s"):format(got, way[1], way[2] and "" or ", input expanded") end
     if not ok and tostring(got):find("^wrong") then error(got, 0) end
     said = said or ok and got or "refused: " .. tostring(got):match "[^\n]*"
   end
   return said
 end
 
-local gib = tonumber(arg[1])
 T.set_memory_budget(math.floor(gib * (1 << 30)))
 for i = 2, #arg do
   local name = arg[i]

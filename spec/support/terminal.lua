@@ -60,6 +60,24 @@ function M.shell(command)
   return text, how == "signal" and 128 + code or code
 end
 
+-- Runs a shell command and, when its output has `pattern` (of grep), sends it SIGINT: no machine is too busy for that.
+-- Its output, and its status; 124 where it did not end within five minutes.
+function M.interrupted(command, pattern)
+  local out = os.tmpname()
+  -- a process group of its own: the shell makes what runs in the background deaf to SIGINT
+  local script = ([[
+    (exec %s) > %s 2>&1 < /dev/null & p=$!; n=0
+    while kill -0 $p 2> /dev/null && ! grep -q %s %s; do sleep 0.05; done
+    kill -INT $p 2> /dev/null
+    while kill -0 $p 2> /dev/null && [ $n -lt 3000 ]; do sleep 0.1; n=$((n+1)); done
+    if kill -0 $p 2> /dev/null; then kill -9 $p; exit 124; fi
+    wait $p]]):format(command, M.quote(out), M.quote(pattern), M.quote(out))
+  local _, how, code = os.execute(("bash -mc %s 2> /dev/null"):format(M.quote(script)))
+  local text = M.read(out)
+  os.remove(out)
+  return text, how == "signal" and 128 + code or code
+end
+
 -- A step's text with the escapes of pty.c.
 local ESCAPES = { ["\\"] = "\\\\", ["\n"] = "\\n", ["\t"] = "\\t", ["\27"] = "\\e" }
 function M.escape(text) return (text:gsub("[\\\n\t\27]", ESCAPES)) end
