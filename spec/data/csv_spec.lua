@@ -104,6 +104,12 @@ describe("data.csv", function()
     refused('a,b\n1,"2\n', "line 2: a quoted field does not end")
     refused('a,b\n1,"2"x\n', "line 2: a quoted field does not end, or text follows it")
     refused("", "no lines of values")
+    refused("# only\n# comments", "no lines of values", { comment = "#" })
+    refused(("a,"):rep(1 << 20), "line 1: more than 1048576 columns")
+    refused('a\n"1""2"\n', "'1\"\"2' is no i64", { types = { a = "i64" } })
+    refused("1\nx\n", "line 2, column 1: 'x' is no i64", { header = false, types = { column1 = "i64" } })
+    refused(("n"):rep(99) .. "\n" .. ("x"):rep(99) .. "\n", "line 2, column 1 (" .. ("n"):rep(60) .. "): '"
+      .. ("x"):rep(60) .. "' is no i64", { types = { [("n"):rep(99)] = "i64" } })
     refused("\n\n", "no lines of values")
     refused("a,b\n1,300\n", "line 2, column 2 (b): '300' is no u8", { types = { b = "u8" } })
     for dtype, limits in pairs { i8 = { -128, 127 }, u8 = { 0, 255 }, i16 = { -32768, 32767 },

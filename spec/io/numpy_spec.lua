@@ -92,6 +92,16 @@ describe("npy", function()
   it("that is malformed comes back as nil, message, code", function()
     local good = "{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }"
     refused("format", "not an npy file", "\0\0\8\1aaaaaaaaaaaa")
+    local function wide(extra)
+      return zip({ { "a.npy", npy(good, "12345678"), { extra = extra } } }, true)
+    end
+    local pack = string.pack
+    for _, extra in ipairs { "", "abc", pack("<I2s2", 7, "other"), pack("<I2I2", 1, 24), pack("<I2s2", 1, ""),
+      pack("<I2s2", 1, ("x"):rep(23)), pack("<I2s2I2s2", 7, "", 1, "1234567") } do
+      refused("format", "a 64-bit size is missing", wide(extra), T.load_npz)
+    end
+    write(zip { { "a", npy(good, "12345678") } }) -- no array: its name does not end in .npy
+    assert.is_nil(next((assert(T.load_npz(path)))))
     refused("format", "ends early", "\x93NUMPY\1\0\255\255")
     refused("format", "npy version 9", npy(good, "12345678", 9))
     refused("format", "npy version 1.2", (npy(good, "12345678"):gsub("^(.......).", "%1\2")))

@@ -109,6 +109,14 @@ describe("load_t7", function()
         assert.is_string(message)
       end
       refused("format", "more data behind", good .. "xy")
+      if ascii then
+        for _, text in ipairs { ("1"):rep(200), ("1"):rep(200) .. "\n", "4.5\n", "4x\n", "4-\n" } do
+          refused("format", text == "4.5\n" and "an integer was due" or "a number was due", text)
+        end
+        for _, text in ipairs { "", "\n" } do refused("format", "the file ends early", text) end
+        save "1\n0.5" -- a number without a line end
+        assert.equal(0.5, T.load_t7(path))
+      end
       refused("format", "type 9", bytes_of(ascii, function(w) w.int(9) end))
       refused("format", "a text longer than the file", bytes_of(ascii, function(w)
         w.int(2)

@@ -20,7 +20,8 @@ local function npy(header, body, version)
   return "\x93NUMPY" .. string.char(version, 0) .. string.pack(version == 1 and "<s2" or "<s4", header) .. (body or "")
 end
 
--- A zip archive of {name, bytes[, changes]}; wide: sizes and places in fields of 64 bits, as in archives beyond 4 GiB.
+-- A zip archive of {name, bytes[, changes]}; changes: crc, packed, size, at, flags, method, extra (the extra field).
+-- wide: sizes and places in fields of 64 bits, as in archives beyond 4 GiB.
 local function zip(members, wide)
   local out, dir, at = {}, {}, 0
   for _, m in ipairs(members) do
@@ -30,6 +31,7 @@ local function zip(members, wide)
       extra = string.pack("<I2s2I2s2", 0x7777, "odd", 1, string.pack("<i8i8i8", size, packed, place))
       packed, size, place = 0xffffffff, 0xffffffff, 0xffffffff
     end
+    extra = x.extra or extra
     out[#out + 1] = string.pack("<I4I2I2I2I2I2I4I4I4I2I2", 0x04034b50, 20, 0, x.method or 0, 0, 0, crc, #body, #body,
       #name, 0) .. name .. body
     dir[#dir + 1] = string.pack("<I4I2I2I2I2I2I2I4I4I4I2I2I2I2I2I4I4", 0x02014b50, 20, 20, x.flags or 0, x.method or 0,

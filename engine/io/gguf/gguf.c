@@ -178,7 +178,7 @@ static PlStatus take_entry(Cursor *c, Entry *e, int64_t alignment) {
     snprintf(why, sizeof why, "type %" PRIu64 ", which is not known", type);
     return bad_entry(c, e, PL_ERR_UNSUPPORTED, why);
   }
-  int64_t numel, bytes;
+  int64_t numel;
   size_t wide;
   e->type = (int)type;
   e->ndim = (int)ndim;
@@ -191,10 +191,9 @@ static PlStatus take_entry(Cursor *c, Entry *e, int64_t alignment) {
     snprintf(why, sizeof why, "rows of %" PRIu64 " elements, which are no whole blocks of %d", dims[0], t.elements);
     return bad_entry(c, e, PL_ERR_FORMAT, why);
   }
-  if (__builtin_mul_overflow(numel / t.elements, t.bytes, &bytes)) return bad_entry(c, e, PL_ERR_FORMAT, "sizes that overflow");
   if (place > INT64_MAX || place % (uint64_t)alignment != 0) return bad_entry(c, e, PL_ERR_FORMAT, "a place that is not aligned");
   e->at = (int64_t)place;
-  e->bytes = bytes;
+  e->bytes = numel / t.elements * t.bytes; /* no more than f64 would have, and that was counted */
   return PL_OK;
 }
 
