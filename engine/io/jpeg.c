@@ -11,9 +11,10 @@
 
 static PlStatus broken(const char *path, tjhandle h) { return pl_file_bad(path, "broken JPEG: %s", tjGetErrorStr2(h)); }
 
-/* A warning spoils the picture except this one, which cameras and editors cause. */
+/* A warning spoils the picture except this one, which cameras and editors cause: bytes too many before the end of the picture
+ * (marker 0xd9). Only the first warning is known, so those before other markers may hide what is worse. */
 static bool harmless(tjhandle h) {
-  return tjGetErrorCode(h) == TJERR_WARNING && strstr(tjGetErrorStr2(h), "extraneous bytes before marker");
+  return tjGetErrorCode(h) == TJERR_WARNING && strstr(tjGetErrorStr2(h), "extraneous bytes before marker 0xd9");
 }
 
 static PlStatus decode(tjhandle h, PlPixels *p, const char *path, const unsigned char *bytes, size_t n, int c, int64_t max_bytes) {
