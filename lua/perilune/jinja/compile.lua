@@ -101,7 +101,7 @@ end
 statements["if"] = function(self)
   local tests, bodies, name = {}, {}, nil
   repeat
-    tests[#tests + 1] = name == "else" and constant(true) or self:expressions()
+    tests[#tests + 1] = name == "else" and constant(true) or self:condition()
     self:want "end"
     if name == "else" then
       bodies[#bodies + 1], name = self:body "endif"
@@ -144,8 +144,7 @@ end
 statements["for"] = function(self)
   local assign = self:target()
   self:want("name", "in")
-  local source = self:disjunction()
-  if self:peek("op", ",") then source = self:tuple(nil, source) end
+  local source = self:condition()
   local test = self:take("name", "if") and self:expression()
   local recursive = self:take("name", "recursive")
   self:want "end"

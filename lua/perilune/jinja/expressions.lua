@@ -405,4 +405,11 @@ function Parser:expressions()
   return e
 end
 
+-- What if, elif and in of a for stand before: no "a if b else c" here.
+function Parser:condition()
+  local e = self:disjunction()
+  if self:peek("op", ",") then return self:tuple(nil, e) end
+  return e
+end
+
 return { Parser = Parser, constants = constants, constant = constant, variable = variable }

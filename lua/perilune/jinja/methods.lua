@@ -221,6 +221,9 @@ local function format_value(run, v, spec)
   width, precision = tonumber(width) or 0, tonumber(precision)
   if width > MAX_WIDTH or (precision or 0) > 99 then fail("ValueError: a width of more than %d", MAX_WIDTH) end
   local s, x = nil, values.number_of(v)
+  if spec ~= "" and not x and type(v) ~= "string" then
+    fail("TypeError: unsupported format string passed to %s.__format__", values.type_of(v))
+  end
   if type(v) == "number" or x and kind ~= "" and kind ~= "s" then
     if kind == "d" or kind == "" and math.type(x) == "integer" then
       if not math.tointeger(x) then fail "ValueError: Unknown format code 'd' for object of type 'float'" end
@@ -606,9 +609,9 @@ function M.find(v, name)
   elseif kind == "table" then
     kind = v.kind
     if refused[kind] and refused[kind][name] then
-      return values.callable(name, function()
-        fail("SecurityError: access to attribute '%s' of '%s' object is unsafe.", name, kind)
-      end)
+      local unsafe = values.undefined(("access to attribute '%s' of '%s' object is unsafe."):format(name, kind))
+      unsafe.error = "SecurityError"
+      return unsafe
     end
     set = kind == "dict" and dicts or kind == "list" and lists or (kind == "tuple" or kind == "range") and fixed or nil
   end

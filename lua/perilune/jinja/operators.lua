@@ -63,7 +63,12 @@ local function power(a, b)
     return v
   end
   if x == 0 and y < 0 then fail "ZeroDivisionError: 0.0 cannot be raised to a negative power" end
-  return (x + 0.0) ^ y
+  local v = (x + 0.0) ^ y
+  if math.abs(v) == math.huge and math.abs(x) < math.huge and math.abs(y) < math.huge then
+    fail "OverflowError: (34, 'Numerical result out of range')"
+  end
+  if v ~= v and x == x and y == y then fail "ValueError: a negative number to a power that is not whole" end
+  return v
 end
 
 local function repeated(run, v, n)
@@ -248,7 +253,7 @@ end
 
 function M.call(run, callee, args, named, order)
   run.spend(1)
-  if values.is_undefined(callee) then fail("UndefinedError: %s", callee.why) end
+  if values.is_undefined(callee) then fail("%s: %s", callee.error or "UndefinedError", callee.why) end
   if type(callee) ~= "table" or not callee.call then
     fail("TypeError: '%s' object is not callable", type_of(callee))
   end
