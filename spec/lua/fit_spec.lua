@@ -387,8 +387,8 @@ assert(T.save(finished, { net = net:state_dict(), opt = opt:state_dict() }))
     local want = bytes()
     os.remove(checkpoint)
     local kills, done = 0, false
-    while not done and kills < 100 do
-      local wait = 0.03 + 0.013 * kills -- longer each time: also a slow machine arrives
+    while not done and kills < 120 do
+      local wait = 0.03 * 1.1 ^ kills -- longer each time: also a slow machine arrives, and one that is busy
       -- the shell's own message about the killed process goes nowhere
       os.execute(("{ %s & p=$!; sleep %.3f; kill -9 $p; wait $p; } 2>/dev/null"):format(command, wait))
       local g = io.open(finished, "rb")

@@ -68,6 +68,7 @@ static PlStatus plan_one(const PlGgufTensor *t, Plan *p) {
     return bad(t, why);
   }
   if (t->name.n == 0 || t->name.n > MAX_NAME) return bad(t, "has a name that is empty or longer than ggml's 63 bytes");
+  if (!pl_utf8_valid(t->name.s, t->name.n)) return bad(t, "has a name that is not UTF-8");
   p->ndim = pl_tensor_ndim(t->t);
   if (p->ndim < 1 || p->ndim > MAX_DIMS) return bad(t, "has other than 1 to 4 dimensions: reshape it");
   memcpy(p->shape, pl_tensor_shape(t->t), (size_t)p->ndim * sizeof *p->shape);

@@ -208,6 +208,7 @@ function encode(out, key, v, kind)
     encode_list(out, key, v, kind)
   elseif kind == "text" then
     if type(v) ~= "string" then wrong() end
+    if not utf8.len(v) then fail("save_gguf: the value of '%s' is not UTF-8", key) end
     out[#out + 1] = string.pack("<s8", v)
   elseif kind == "bool" then
     if type(v) ~= "boolean" then wrong() end
@@ -228,8 +229,8 @@ end
 local function encode_all(meta, kinds, order)
   local keys, out = {}, {}
   for key in pairs(meta) do
-    if type(key) ~= "string" or key == "" or #key > 65535 then
-      fail("save_gguf: keys of the metadata are texts, got %s", describe(key))
+    if type(key) ~= "string" or key == "" or #key > 65535 or not utf8.len(key) then
+      fail("save_gguf: keys of the metadata are texts in UTF-8, got %s", describe(key))
     end
     keys[#keys + 1] = key
   end
