@@ -7,6 +7,7 @@
 #define PL_KERNELS_SPECIAL_FORMULAS_H
 
 #include <math.h>
+#include <stdint.h>
 
 #ifndef PLK_SF
 #define PLK_SF        static inline __attribute__((unused))
@@ -24,6 +25,19 @@ PLK_SF double plk_log_gamma(double x) {
 
 enum { BESSEL_MAX = 200, GAMMA_MAX = 20000 };
 #define BESSEL_BORDER 30.0
+
+/* ---- neighbours ----------------------------------------------------------------------------------------------- */
+
+/* The half next to x towards y. infinite: the bits of infinity. Without their sign the bits of halves are in order. */
+PLK_SF uint16_t sf_half_after(uint16_t x, uint16_t y, uint16_t infinite) {
+  const uint16_t ax = x & 0x7fff, ay = y & 0x7fff;
+  if (ax > infinite) return x;
+  if (ay > infinite) return y;
+  if (x == y || (ax | ay) == 0) return y;
+  if (ax == 0) return (uint16_t)((y & 0x8000) | 1);
+  const int32_t sx = x & 0x8000 ? -(int32_t)ax : ax, sy = y & 0x8000 ? -(int32_t)ay : ay;
+  return (uint16_t)((sy > sx) == (x < 0x8000) ? x + 1 : x - 1);
+}
 
 /* ---- modified Bessel functions of order v = 0 or 1 ------------------------------------------------------- */
 

@@ -357,7 +357,7 @@ R["linalg.lstsq"] = {
   call = function(fn, a) return (with(fn, options(a, "rcond"), a.input, a.b)) end,
 }
 R["linalg.lu_solve"] = {
-  call = function(fn, a) return with(fn, options(a, "adjoint"), a.LU, a.pivots, a.B) end,
+  call = function(fn, a) return with(fn, options(a, "adjoint", "left"), a.LU, a.pivots, a.B) end,
 }
 R.lu_solve = {
   name = "linalg.lu_solve", call = function(fn, a) return fn(a.LU_data, a.LU_pivots, a.input) end,

@@ -13,7 +13,7 @@ local CHOOSE = { maximum = true, minimum = true, fmax = true, fmin = true, copys
   where = true }
 -- Only for whole numbers.
 local WHOLE = { gcd = true, lcm = true, bitwise_and = true, bitwise_or = true, bitwise_xor = true,
-  bitwise_left_shift = true, bitwise_right_shift = true, nextafter = true }
+  bitwise_left_shift = true, bitwise_right_shift = true, }
 local ALPHA = { add_scaled = { alpha = 0.3 }, addcmul = { value = 0.3 }, addcdiv = { value = 0.3 } }
 
 local function values(shape, dtype)

@@ -90,6 +90,20 @@ describe("factorizations multiply back:", function()
     end
   end
 
+  it("lu_solve, from both sides", function()
+    for _, batch in ipairs { {}, { 3 } } do
+      local function sized(m, n) return rand { table.unpack({ batch[1] or m, batch[1] and m or n, batch[1] and n }) } end
+      local a, b = sized(4, 4), sized(2, 4)
+      local LU, pivots = L.lu_factor(a)
+      local function off(x, y) return (x - y):abs():max():item() end
+      assert.is_true(off(L.lu_solve(LU, pivots, b, { left = false }):matmul(a), b) < 1e-9)
+      assert.is_true(off(L.lu_solve(LU, pivots, b, { left = false, adjoint = true }):matmul(mt(a)), b) < 1e-9)
+      assert.is_true(off(a:matmul(L.lu_solve(LU, pivots, mt(b))), mt(b)) < 1e-9)
+      assert.is_true(off(mt(a):matmul(L.lu_solve(LU, pivots, mt(b), { adjoint = true })), mt(b)) < 1e-9)
+      assert.has_error(function() L.lu_solve(LU, pivots, mt(b), { left = false }) end)
+    end
+  end)
+
   it("pinv fulfils Penrose's conditions, also of a matrix without full rank", function()
     local a = rand { 5, 2 }:matmul(rand { 2, 4 })
     local p = L.pinv(a)

@@ -107,6 +107,28 @@ describe("a state in 8 bits", function()
     assert.equal("f32", state[2].exp_avg:dtype())
   end)
 
+  it("is refused by a parameter of another size with as many rows of codes", function()
+    for _, class in ipairs { "Adam8bit", "AdamW8bit" } do
+      local function with(n)
+        local p = T.ones(n):requires_grad_()
+        local opt = optim[class]({ p })
+        p.grad = T.ones(n)
+        opt:step()
+        return opt
+      end
+      local saved = with(4097):state_dict()
+      assert.has_error(function() with(4200):load_state_dict(saved) end,
+        "optim." .. class .. ":load_state_dict: the states of parameter 1 are of 4097 elements in 8 bits, the "
+          .. "parameter has 4200")
+      local again = with(4097)
+      again:load_state_dict(saved)
+      assert.is_true(again:state_dict().state[1].exp_avg:equal(saved.state[1].exp_avg))
+      saved.state[1].elements = nil -- as older versions wrote it
+      again:load_state_dict(saved)
+      assert.equal(4097, again:state_dict().state[1].elements)
+    end
+  end)
+
   it("says when it is not a number any more, by all that shares its block", function()
     local p = T.zeros(4096):requires_grad_()
     local opt = optim.Adam8bit({ p }, { lr = 0.1 })
@@ -257,7 +279,9 @@ describe("states in fewer bits", function()
     opt:step()
     local saved = opt:state_dict()
     local q = T.ones(6000):requires_grad_()
-    fails("has 5200 elements, the parameter 6000", function() optim.AdamW8bit({ q }):load_state_dict(saved) end)
+    fails("of 5000 elements in 8 bits, the parameter has 6000", function()
+      optim.AdamW8bit({ q }):load_state_dict(saved)
+    end)
     local step = T.core.op.adam_step
     local wrong = T.zeros({ 19, 260 }, { dtype = "i8" })
     fails("a state in 8 bits, is i8[19,260], but its parameter f32[5000] needs a contiguous [20, 260]", step,

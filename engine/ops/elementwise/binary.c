@@ -317,8 +317,8 @@ BINARY_FLAGS(gammaincc, PL_F_SCALAR | PL_F_POLY | PL_F_WIDE, "a", "x", GAMMAINCC
              "print(T.gammaincc(T.tensor { 1, 2 }, T.tensor { 1, 2 }))  --> {0.3679, 0.4060}  -- f32[2] cpu")
 
 static PlStatus nextafter_infer(PlInfer *c) {
-  if (c->compute != PL_F32 && c->compute != PL_F64)
-    PL_FAIL(PL_ERR_DTYPE, "nextafter: needs f32 or f64, got %s and %s", pl_desc_text(c->in[0]), pl_desc_text(c->in[1]));
+  if (!pl_is_float(c->compute))
+    PL_FAIL(PL_ERR_DTYPE, "nextafter: needs floating tensors, got %s and %s", pl_desc_text(c->in[0]), pl_desc_text(c->in[1]));
   return pl_infer_broadcast(c);
 }
 static PlStatus nextafter_grad(PlMaker *g) {
@@ -327,5 +327,5 @@ static PlStatus nextafter_grad(PlMaker *g) {
   return g->status;
 }
 BINARY(nextafter, "x", "y", NEXTAFTER, PL_PROMOTE_ALL, nextafter_infer, NULL, "dx = dz; dy = 0",
-       "The floating number next to x in the direction of y. f32 and f64.",
+       "The floating number of x's dtype next to x in the direction of y.",
        "print(T.tensor(1.0):nextafter(T.tensor(2.0)):item() > 1)  --> true")

@@ -341,11 +341,12 @@ static PlStatus pad_infer(PlInfer *c) {
     int64_t lo = pads[2 * k], hi = pads[2 * k + 1], n = x->shape[dim];
     if (lo < -PAD_LIMIT || hi < -PAD_LIMIT || lo > PAD_LIMIT || hi > PAD_LIMIT)
       PL_FAIL(PL_ERR_ARG, "pad: pads %lld, %lld of dim %d are out of range", (long long)lo, (long long)hi, dim + 1);
-    int64_t left = n + (lo < 0 ? lo : 0) + (hi < 0 ? hi : 0); /* what cropping leaves */
-    if (left < 0)
+    int64_t left = n + (lo < 0 ? lo : 0) + (hi < 0 ? hi : 0);            /* what cropping leaves */
+    const bool ends = mode == PAD_REPLICATE && n > 0 && n + lo + hi > 0; /* an end is there to repeat, whatever is cropped */
+    if (left < 0 && !ends)
       PL_FAIL(PL_ERR_SHAPE, "pad: pads %lld, %lld crop more than dim %d of %s has", (long long)lo, (long long)hi, dim + 1, pl_desc_text(x));
     int64_t most = mode == PAD_REFLECT ? left - 1 : mode == PAD_CIRCULAR ? left : INT64_MAX;
-    if (mode == PAD_REPLICATE && left == 0) most = 0;
+    if (mode == PAD_REPLICATE && !ends) most = 0;
     if ((lo > 0 && lo > most) || (hi > 0 && hi > most))
       PL_FAIL(PL_ERR_SHAPE, "pad: pads %lld, %lld are too large for mode %s on dim %d of %s; at most %lld", (long long)lo, (long long)hi,
               mode == PAD_REFLECT    ? "reflect"

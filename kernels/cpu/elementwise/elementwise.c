@@ -102,6 +102,7 @@ static PlkLoop half_loop(const PlkIsa *isa, const PlkCall *call) {
     if (in[k]->dtype == dtype) halves++;
     else if (in[k]->dtype != PL_F32 || in[k]->numel != 1 || !takes_one_value(call->code)) return NULL;
   if (halves == 0) return NULL;
+  if (PL_UNLIKELY(call->code == PLK_EW_NEXTAFTER)) return plk_ew_half_after[dtype == PL_BF16];
   return dtype == PL_F16 ? isa->f16[call->code] : isa->bf16[call->code];
 }
 

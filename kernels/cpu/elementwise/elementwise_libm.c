@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * Float ops that are not hot: one build, libm's functions in plain loops, f32 through double where libm's
  * float version is weak. f64 versions of functions that only f32 has in vector form (isa/float_f32.c) too. */
+#include "kernels/convert.h"
+#include "kernels/cpu/elementwise/elementwise_tiles.h"
 #include "kernels/cpu/elementwise/special_functions.h"
 #include "kernels/cpu/isa/table.h"
 #include "kernels/cpu/vmath/vmath.h"
@@ -66,6 +68,20 @@ ONLY64(X)
 #define X(NAME, E64) B1(NAME##_f64, double, E64)
 BINARY64(X)
 #undef X
+
+#define AFTER(NAME, FROM, INFINITE)                                                                   \
+  static int NAME(ARGS) {                                                                             \
+    (void)p;                                                                                          \
+    for (int64_t i = 0; i < n; i++) {                                                                 \
+      const uint16_t x = stride[1] ? IN(uint16_t, 1)[i] : FROM(*(const float *)(const void *)ptr[1]); \
+      const uint16_t y = stride[2] ? IN(uint16_t, 2)[i] : FROM(*(const float *)(const void *)ptr[2]); \
+      ((uint16_t *)(void *)ptr[0])[i] = sf_half_after(x, y, INFINITE);                                \
+    }                                                                                                 \
+    return 0;                                                                                         \
+  }
+AFTER(after_f16, plk_f32_to_f16, 0x7c00)
+AFTER(after_bf16, plk_f32_to_bf16, 0x7f80)
+const PlkLoop plk_ew_half_after[2] = {after_f16, after_bf16};
 
 const PlkLoop plk_ew_rare[PLK_NEW][2] = {
 #define X(NAME, E32, E64) [PLK_EW_##NAME] = {NAME##_f32, NAME##_f64},

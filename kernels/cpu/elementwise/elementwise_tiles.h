@@ -25,6 +25,9 @@ PlStatus plk_ew_tiles(const PlkEwCall *e);
 /* One value of x, at `at`, as loops that take halves as they are stored want it: a float, which a half becomes in `room`. */
 const char *plk_ew_one(const PlArray *x, const char *at, float *room);
 
+/* nextafter of f16 and of bf16 as they are stored, at every processor level: what a loop over f32 cannot know. */
+extern const PlkLoop plk_ew_half_after[2];
+
 /* What a loop that returns 1 has met. */
 PlStatus plk_ew_failed(const char *name);
 

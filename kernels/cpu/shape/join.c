@@ -318,7 +318,8 @@ PlStatus plk_cpu_roll(const PlkCall *call) {
 
 enum { PAD_CONSTANT, PAD_REFLECT, PAD_REPLICATE, PAD_CIRCULAR };
 
-/* Negative pads crop first; the borders are then made from what is left. */
+/* Negative pads crop first; the borders are then made from what is left. Where that is nothing, replicate repeats the element at the
+ * end that was not widened. */
 static void pad_pieces(Pieces *p, const PlAttrs *a, int ndim, const int64_t *shape) {
   const int64_t *pads = pl_attr_list(a, 0), mode = pl_attr_i(a, 1);
   int npair = pl_attr_n(a, 0) / 2;
@@ -327,6 +328,10 @@ static void pad_pieces(Pieces *p, const PlAttrs *a, int ndim, const int64_t *sha
     int k = ndim - 1 - d;
     int64_t lo = k < npair ? pads[2 * k] : 0, hi = k < npair ? pads[2 * k + 1] : 0;
     int64_t first = plk_max64(-lo, 0), n = shape[d] - first - plk_max64(-hi, 0);
+    if (mode == PAD_REPLICATE && n <= 0) {
+      piece_add(p, d, 0, shape[d] + lo + hi, lo > 0 ? 0 : shape[d] - 1, 0);
+      continue;
+    }
     lo = plk_max64(lo, 0), hi = plk_max64(hi, 0);
     if (mode == PAD_REFLECT) piece_add(p, d, 0, lo, first + lo, -1);
     if (mode == PAD_REPLICATE) piece_add(p, d, 0, lo, first, 0);

@@ -23,7 +23,31 @@ template <typename E> struct EwTest {
   }
 };
 
+/* nextafter of halves is by their bits: no number of f32 knows which halves are next to each other. */
+template <typename E> PLC_DEV uint16_t ew_bits(float v) {
+  const E e = plc_type<E>::store(v);
+  uint16_t h;
+  memcpy(&h, &e, sizeof h);
+  return h;
+}
+template <typename E> struct EwAfter {
+  typedef E T;
+  typedef E R;
+  static const int N = 16 / (int)sizeof(E), IN = 2, BUSY = 4;
+  template <typename M> static __device__ __forceinline__ void run(const EwArgs &, const M *a, const M *b, const M *, M *r) {
+    for (int k = 0; k < N; k++) {
+      const uint16_t h = sf_half_after(ew_bits<E>((float)a[k]), ew_bits<E>((float)b[k]), ew_bits<E>(INFINITY));
+      E e;
+      memcpy(&e, &h, sizeof h);
+      r[k] = plc_type<E>::load(e);
+    }
+  }
+};
+
 template <typename E> static PlStatus ew_floating(const PlkCall *call) {
+  if constexpr (sizeof(E) == 2) {
+    if (call->code == PLK_EW_NEXTAFTER) return ew_launch<EwAfter<E>>(call);
+  }
   if (plc_ew_tests(call->code)) return ew_launch<EwTest<E>>(call);
   switch (ew_kind(call->code)) {
   case EW_ARITHMETIC: return ew_launch<EwFloat<E, EW_ARITHMETIC>>(call);

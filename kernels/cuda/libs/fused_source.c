@@ -52,6 +52,7 @@ bool plc_fused_takes(int code, PlDtype dtype, PlDtype result) {
   if (!known) return false;
   if (code == PLK_EW_COPY || code == PLK_EW_WHERE) return result == dtype;
   if (dtype == PL_BOOL) return result == PL_BOOL && bool_operator(code);
+  if (code == PLK_EW_NEXTAFTER && (dtype == PL_F16 || dtype == PL_BF16)) return false; /* by bits: a kernel of its own */
   if ((code >= PLK_EW_BITWISE_AND && code <= PLK_EW_BITWISE_RIGHT_SHIFT) || code == PLK_EW_GCD || code == PLK_EW_LCM) return false;
   return result == (tests(code) ? PL_BOOL : dtype);
 }

@@ -81,11 +81,53 @@ return function(T, core)
   --   print(T.get_float32_matmul_precision())  --> highest
   T.get_float32_matmul_precision = function() return core.matmul_precision() end
 
-  local cast = core.autocast_cast
-  local function as_f32(f, ...)
-    local args = table.pack(...)
-    for i = 1, args.n do args[i] = cast(args[i], "f32") end
+  local cast, is_tensor = core.autocast_cast, core.is_tensor
+  local function as_f32(f, args)
+    for i = 1, args.n do
+      local a = args[i]
+      if type(a) == "table" and not getmetatable(a) then
+        args[i] = {}
+        for k, v in pairs(a) do args[i][k] = cast(v, "f32") end
+      else args[i] = cast(a, "f32") end
+    end
     return restore(enter(nil, false), pcall(f, table.unpack(args, 1, args.n)))
+  end
+
+  -- f16 or bf16, if all floating tensors among the arguments and their options are that; else nil.
+  local function halves(args)
+    local found
+    local function look(t)
+      if not is_tensor(t) then return true end
+      local alive, floats = pcall(t.is_floating_point, t) -- f's own words are for a tensor that was freed
+      if not alive or not floats then return true end
+      local d = t:dtype()
+      if d ~= "f16" and d ~= "bf16" or found and found ~= d then return false end
+      found = d
+      return true
+    end
+    for i = 1, args.n do
+      local a = args[i]
+      if type(a) == "table" and not getmetatable(a) then
+        for _, v in pairs(a) do if not look(v) then return nil end end
+      elseif not look(a) then return nil end
+    end
+    return found
+  end
+
+  local function rounded(dtype, ...)
+    local out = table.pack(...)
+    for i = 1, out.n do
+      if is_tensor(out[i]) and out[i]:dtype() == "f32" then out[i] = out[i]:to(dtype) end
+    end
+    return table.unpack(out, 1, out.n)
+  end
+
+  -- Of halves f computes in f32, and its results are rounded once: steps in between would be rounded each.
+  local function once(f, ...)
+    local args = table.pack(...)
+    local dtype = halves(args)
+    if not dtype then return f(...) end
+    return rounded(dtype, as_f32(f, args))
   end
 
   --- For functions made of products whose result is f32 in a region: f as it is without one.
@@ -96,14 +138,22 @@ return function(T, core)
     end
   end
 
-  -- Functions of `group` that take f32 inside a region; PyTorch lists them, too.
+  --- For functions made of several ops, whose halves are to be rounded once.
+  core.rounded_once = function(group, names)
+    for _, name in ipairs(names) do
+      local f = group[name] and require("perilune.surface").one(name, group[name])
+      if f then group[name] = function(...) return once(f, ...) end end
+    end
+  end
+
+  -- Functions of `group` that take f32 inside a region; PyTorch lists them, too. Outside they round once.
   local function full(group, names)
     for _, name in ipairs(names) do
       local f = group[name] and require("perilune.surface").one(name, group[name])
       if f then
         group[name] = function(...)
-          if not region() then return f(...) end
-          return as_f32(f, ...)
+          if not region() then return once(f, ...) end
+          return as_f32(f, table.pack(...))
         end
       end
     end

@@ -230,7 +230,7 @@ local function scan_settings(list, t, path)
   list[#list + 1] = { "settings", t, snapshot, 0, path }
 end
 
---- Everything that `f`, called with args (n of them), can see → list of guards.
+--- Everything that `f`, called with args (n of them; args.paths: how they are reached), can see → list of guards.
 function guards.take(f, args, n)
   local list, seen, skip, opaques = { fields = 0 }, {}, library_tables(), {}
   local full, parts, order = {}, {}, {}
@@ -270,7 +270,7 @@ function guards.take(f, args, n)
     end
   end
   visit(f, "the function")
-  for i = 1, n do visit(args[i], "argument " .. i) end
+  for i = 1, n do visit(args[i], args.paths and args.paths[i] or "argument " .. i) end
   local at = 1
   while at < last do
     look(queue[at], queue[at + 1], queue[at + 2])

@@ -105,7 +105,7 @@ local function symbolic_arguments(ir, args)
     end
     return s
   end, 0)
-  a.objects = map(args, function() return false end, 0) -- a key may name them, so they must not be others later
+  a.objects = values.objects(args) -- a key may name them, so they must not be others later
   return a
 end
 
@@ -210,7 +210,7 @@ local function attempt(self, args, tensors, unless)
     optimizers.undo(t, true) -- nothing has run
     return nil, err, seen, refused
   end
-  t.guards = guards.take(self.root, args, args.n) -- after it ran: what it made lazily is there now
+  t.guards = guards.take(self.root, a.objects, #a.objects) -- after it ran: what it made lazily is there now
   return t
 end
 

@@ -49,6 +49,25 @@ local function map(v, f, depth)
   return out
 end
 
+-- The objects among arguments that text_of tells by their address, in order. Plain tables it tells by what they hold,
+-- so a trace need not keep those of the call that it was made in, nor the tensors in them.
+local function objects(args)
+  local out = { paths = {}, keys = {} }
+  local function look(v, path, depth)
+    if is_tensor(v) or type(v) ~= "table" and type(v) ~= "function" then return end
+    if is_plain(v) and depth < DEPTH then
+      for _, k in ipairs(keys_of(v)) do
+        if type(k) ~= "string" and type(k) ~= "number" then out.keys[k] = true end -- an address is in the text, too
+        look(v[k], { path, k }, depth + 1)
+      end
+    else
+      out[#out + 1], out.paths[#out + 1] = v, path
+    end
+  end
+  for i = 1, args.n do look(args[i], "argument " .. i, 0) end
+  return out
+end
+
 -- The traced function got copies of the plain tables among its arguments: what it writes there is an error, too.
 local function written_argument(copy, given, real, path, depth)
   if not is_plain(given) or depth > DEPTH then
@@ -98,6 +117,6 @@ local function put(t, list, tensors)
 end
 
 values.is_plain, values.text_of, values.map, values.put = is_plain, text_of, map, put
-values.written_arguments = written_arguments
+values.written_arguments, values.objects = written_arguments, objects
 
 return values

@@ -81,15 +81,23 @@ return function(T, core)
   end
 
   --- T.linalg.lu_solve(…) → tensor
-  -- X with A X = B (adjoint=true: Aᵀ X = B) from what lu_factor gave.
+  -- X with A X = B (adjoint=true: Aᵀ X = B; left=false: X A = B, or X Aᵀ = B) from what lu_factor gave.
   --   local LU, pivots = T.linalg.lu_factor(T.tensor { { 0, 2 }, { 4, 0 } })
   --   print(T.linalg.lu_solve(LU, pivots, T.tensor { { 2 }, { 4 } }))
   --   --> {{1.},
   --   -->  {1.}}  -- f32[2,1] cpu
-  define("lu_solve", { { "LU", "tensor" }, { "pivots", "tensor" }, { "B", "tensor" }, { "adjoint", "bool", false } },
+  define("lu_solve", { { "LU", "tensor" }, { "pivots", "tensor" }, { "B", "tensor" }, { "adjoint", "bool", false },
+    { "left", "bool", true } },
     function(a)
       local LU, B = matrix("lu_solve", "LU", a.LU, true), matrix("lu_solve", "B", a.B)
-      local n = LU:size(-1)
+      local n, adjoint = LU:size(-1), a.adjoint
+      if not a.left then -- (X A)ᵀ = Aᵀ Xᵀ
+        if B:size(-1) ~= n then
+          fail("linalg.lu_solve: %s with %s: B must have as many columns as LU with left=false", LU:describe(),
+            B:describe())
+        end
+        B, adjoint = B:transpose(-2, -1), not adjoint
+      end
       if a.pivots:is_floating_point() or a.pivots:dim() ~= LU:dim() - 1 or a.pivots:size(-1) ~= n then
         fail("linalg.lu_solve: the pivots of %s must be whole numbers, one a row, got %s", LU:describe(),
           a.pivots:describe())
@@ -102,15 +110,16 @@ return function(T, core)
         index = by:unsqueeze(-1):expand(x:shape())
         return T.gather(x, index, { dim = x:dim() - 1, index_base = 0 })
       end
-      if not a.adjoint then
+      local function done(X) return a.left and X or X:transpose(-2, -1) end
+      if not adjoint then
         if #B:shape() ~= #LU:shape() then fail("linalg.lu_solve: B must have as many dims as LU") end
         local Y = L.solve_triangular(LU, permuted(B, order), { upper = false, unitriangular = true })
-        return L.solve_triangular(LU, Y, { upper = true })
+        return done(L.solve_triangular(LU, Y, { upper = true }))
       end
       local t = LU:transpose(-2, -1)
       local Y = L.solve_triangular(t, B, { upper = false })
       local Z = L.solve_triangular(t, Y, { upper = true, unitriangular = true })
-      return permuted(Z, op.argsort(order, { dim = -1 }) - 1)
+      return done(permuted(Z, op.argsort(order, { dim = -1 }) - 1))
     end)
 
   --- T.lu_unpack(…) → P, L, U

@@ -72,6 +72,9 @@ return function(T, core)
     return (c / d:unsqueeze(2) / d:unsqueeze(1)):clamp(-1, 1)
   end)
 
+  core.rounded_once(T, { "cov", "corrcoef" })
+  core.rounded_once(core.metatable().methods, { "cov", "corrcoef" })
+
   -- ---- histograms ------------------------------------------------------------------------------------------
 
   local function limits(who, x, low, high)
@@ -208,8 +211,8 @@ return function(T, core)
     define(name, { { "x", "tensor" }, { "q", "any" }, { "dim", "int", optional = true }, { "keepdim", "bool", false },
       { "interpolation", modes, "linear" } }, function(a) return quantile(name, a, skip) end)
   end
-  core.full_precision(T, { "quantile" })
-  core.full_precision(core.metatable().methods, { "quantile" })
+  core.full_precision(T, { "quantile", "nanquantile" })
+  core.full_precision(core.metatable().methods, { "quantile", "nanquantile" })
 
   --- T.nanmedian(…) → value, or values, indices along dim
   -- The lower median of the elements that are not NaN.

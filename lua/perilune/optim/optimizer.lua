@@ -206,6 +206,11 @@ local FEWEST = 4096 -- elements of a parameter whose states are kept in 8 bits
 
 -- The shape of a state in 8 bits of n elements.
 local function coded_shape(n) return { (n + BLOCK - 1) // BLOCK, ROW } end
+-- Is v such a state? Its last row may be of any number of elements, so state_dict says how many there are.
+local function is_coded(v, n)
+  return core.is_tensor(v) and not v:is_floating_point() and v:dim() == 2 and v:size(1) == coded_shape(n)[1]
+    and v:size(2) == ROW
+end
 
 -- A state of zeros, in the group's state_dtype or that of the parameter.
 local function zeros(p, group, column)
@@ -349,7 +354,11 @@ function Optimizer:state_dict()
       g.params[i] = n
       if group._steps[i] then
         local s = { step = group._steps[i] }
-        for key, v in pairs(group._state[i]) do s[key] = v end
+        local elements = group.params[i]:numel()
+        for key, v in pairs(group._state[i]) do
+          s[key] = v
+          if is_coded(v, elements) then s.elements = elements end
+        end
         out.state[n] = s
       end
     end
@@ -384,16 +393,18 @@ function Optimizer:load_state_dict(sd)
       local s = sd.state[number]
       if s then
         f.steps[i], f.state[i] = options.integer(s.step) or 0, {}
+        local elements = group.params[i]:numel()
+        if s.elements ~= nil and s.elements ~= elements then
+          fail("%s: the states of parameter %d are of %s elements in 8 bits, the parameter has %d", who, number,
+            tostring(s.elements), elements)
+        end
         for key, v in pairs(s) do
           if type(v) == "userdata" then
-            local rows = coded_shape(group.params[i]:numel())[1]
-            local coded = not v:is_floating_point() and v:dim() == 2 and v:size(1) == rows and v:size(2) == ROW
-            if not self.own_shapes and not coded and v:numel() ~= group.params[i]:numel() then
-              fail("%s: %s of parameter %d has %d elements, the parameter %d", who, key, number, v:numel(),
-                group.params[i]:numel())
+            if not self.own_shapes and not is_coded(v, elements) and v:numel() ~= elements then
+              fail("%s: %s of parameter %d has %d elements, the parameter %d", who, key, number, v:numel(), elements)
             end
             f.state[i][key] = v:detach():to { device = group.params[i]:device(), copy = true }
-          elseif type(v) == "number" and key ~= "step" then
+          elseif type(v) == "number" and key ~= "step" and key ~= "elements" then
             f.state[i][key] = v
           end
         end

@@ -49,6 +49,12 @@ return function(F)
   local function bagged(mode, e, bag, count, weights, keep)
     local n, D = e:size(1), e:size(2)
     local shape, dtype, device = { count, D }, e:dtype(), e:device()
+    local given = dtype
+    local narrow = mode ~= "max" and (dtype == "f16" or dtype == "bf16") and (not weights or weights:dtype() == dtype)
+    if narrow then -- products, sums and quotients in f32, rounded once
+      e, weights, dtype = e:float(), weights and weights:float(), "f32"
+    end
+    local function result(y) return narrow and y:to(given) or y end
     if weights then e = e * weights:unsqueeze(2) end
     if keep then
       local kept = keep:nonzero():reshape(-1)
@@ -59,10 +65,10 @@ return function(F)
         { dim = 1, reduce = "amax", include_self = false })
     end
     local sum = T.index_add(T.zeros(shape, { dtype = dtype, device = device }), bag, e, { dim = 1 })
-    if mode == "sum" then return sum end
+    if mode == "sum" then return result(sum) end
     local one = T.ones({ n }, { device = device })
     local sizes = T.index_add(T.zeros({ count }, { device = device }), bag, one, { dim = 1 }):clamp { min = 1 }
-    return sum / sizes:to(dtype):unsqueeze(2)
+    return result(sum / sizes:to(dtype):unsqueeze(2))
   end
 
   --- nn.F.embedding_bag(ids, weight, offsets, {mode="mean", per_sample_weights=, padding_idx=,

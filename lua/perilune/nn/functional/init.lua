@@ -47,6 +47,8 @@ end
 T.core.full_precision(F, { "cosine_embedding_loss", "hinge_embedding_loss", "triplet_margin_loss", "poisson_nll_loss",
   "multi_margin_loss", "multilabel_margin_loss", "margin_ranking_loss", "soft_margin_loss", "grid_sample", "ctc_loss" })
 
+T.core.rounded_once(F, { "cosine_similarity" })
+
 -- What is written in Lua may look at sizes: a trace of T.jit notes it as a whole.
 for name, f in next, F do
   if core.parameters(f) and not surface.sealed[f] then rawset(F, name, surface.again(f)) end

@@ -17,6 +17,32 @@ local function rows_of(classes, trained, on_gpu)
   return trained and math.max(n, ROWS_OF_TRAINED) or n
 end
 
+-- A weight of halves that several chunks read gets a gradient from each, which would be added up in halves, rounded
+-- each time. So what they read is told to come from a number of f32, expanded to the weight's shape, which needs no
+-- memory and has the weight's gradient: terms add up there, in f32, and the sum is rounded once.
+local carrier = T.custom { name = "carrier", forward = function(ctx, w)
+  ctx.dtype = w:dtype()
+  return T.zeros({}, { device = w:device() }):expand(w:shape())
+end, backward = function(ctx, g)
+  return g:to(ctx.dtype)
+end, jvp = function(_, v) return v:float() end }
+local carried = T.custom { name = "carried", forward = function(ctx, c, w)
+  ctx.dtype = w:dtype()
+  return w:view(w:shape())
+end, backward = function(_, g)
+  return g:float(), nil
+end, jvp = function(ctx, v) return v:to(ctx.dtype) end }
+
+-- → a function that gives the weight to a chunk.
+local function shared(w)
+  local d = w and w:dtype()
+  if not w or not w.requires_grad or (d ~= "f16" and d ~= "bf16") or T.core.autocast_dtype() then
+    return function() return w end
+  end
+  local c, values = carrier(w), w:detach()
+  return function() return carried(c, values) end
+end
+
 local M = {}
 
 -- The sum, over the rows of x [N, K] that count, of the losses of head(rows) → [n, C].
@@ -95,7 +121,8 @@ function M.install(F)
         describe(target))
     end
     if o.chunk ~= nil then options.kind(who, "chunk", "count", o.chunk) end
-    local function head(rows) return T.linear(rows, w, b) end
+    local weight, bias = shared(w), shared(b)
+    local function head(rows) return T.linear(rows, weight(), bias()) end
     local loss = M.loss(head, x:reshape(-1, w:size(2)), target:reshape(-1), o, o.chunk, w:size(1),
       w.requires_grad or b ~= nil and b.requires_grad)
     return o.reduction == "none" and loss:reshape(shape) or loss
