@@ -338,6 +338,11 @@ describe("device kernels of all sizes", function()
       for _, mode in ipairs { "reflect", "replicate", "circular" } do
         check(mode, tol, with_gradients(function(x) return T.pad(x:view(3, 1, 16, 5), { 3, 2, 7, 15 }, mode) end), a)
       end
+      for _, pads in ipairs { { -5, 3 }, { 9, -7 }, { 5, -5 }, { -4, 5, 17, -16 } } do
+        check("replicate where all is cropped", tol, with_gradients(function(x)
+          return T.pad(x:view(3, 1, 16, 5), pads, "replicate")
+        end), a)
+      end
       check("constant", tol, with_gradients(function(x) return T.pad(x, { 1, -2, -3, 4 }, "constant", 0.5) end), a)
       check("triangles", tol, with_gradients(function(x) return x:tril(1) + x:triu(-3) end), a)
       check("windows that overlap", tol, with_gradients(function(x) return x:unfold(2, 5, 2) end), a)

@@ -325,6 +325,10 @@ void pad_map(Map *m, const PlAttrs *a, const PlArray *x, const PlArray *y) {
     m->lo[d] = lo > 0 ? lo : 0;
     m->xs[d] = x->strides[d];
     m->ys[d] = y->strides[d];
+    if (m->mode != PAD_REPLICATE || m->n[d] > 0) continue;
+    m->first[d] = lo > 0 ? 0 : x->shape[d] - 1; /* all is cropped: an end is repeated */
+    m->n[d] = 1;
+    m->lo[d] = 0;
   }
 }
 
@@ -401,7 +405,7 @@ PlStatus pad_bwd(const PlkCall *call) { /* dim after dim, outermost first */
   pad_map(&m, call->attrs, dx, dy);
   int last = -1;
   for (int d = 0; d < m.ndim; d++)
-    if (m.size[d] != dx->shape[d] || m.lo[d] != 0 || m.first[d] != 0) last = d;
+    if (m.size[d] != dx->shape[d] || m.lo[d] != 0 || m.first[d] != 0 || m.n[d] != dx->shape[d]) last = d;
   const void *from = dy->data;
   void *hold = NULL, *made = NULL;
   int64_t outer = 1;
@@ -409,7 +413,7 @@ PlStatus pad_bwd(const PlkCall *call) { /* dim after dim, outermost first */
     int64_t inner = 1;
     for (int k = d + 1; k < m.ndim; k++) inner *= m.size[k];
     const int64_t count = outer * dx->shape[d] * inner;
-    if (m.size[d] != dx->shape[d] || m.lo[d] != 0 || m.first[d] != 0) {
+    if (m.size[d] != dx->shape[d] || m.lo[d] != 0 || m.first[d] != 0 || m.n[d] != dx->shape[d]) {
       if (d != last) {
         PlStatus s = plc_scratch((size_t)count * pl_dtype_size((PlDtype)dx->dtype), &made);
         if (s != PL_OK) {
