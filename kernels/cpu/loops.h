@@ -43,6 +43,8 @@ enum {
 typedef struct PlkMapLoop { /* by dtype: f32, f64, f16, bf16 */
   void (*row[PL_BF16 + 1])(const void *x, int64_t ld, int64_t n, int64_t rows, const double *c, double *out);
   void (*col[PL_BF16 + 1])(const void *x, int64_t ld, int64_t rows, int64_t cols, const double *c, double *acc);
+  /* the same columns along rows, element k of output r at x[r * ld + k]; NULL: there are none at this level */
+  void (*across[PL_BF16 + 1])(const void *x, int64_t ld, int64_t rows, int64_t cols, const double *c, double *acc);
 } PlkMapLoop;
 
 typedef struct PlkMapLoops {

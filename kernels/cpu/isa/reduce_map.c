@@ -8,10 +8,16 @@
 #include "kernels/cpu/loops.h"
 #include "kernels/cpu/vmath/vmath.h"
 
-#define LOAD_f32(p)  __builtin_convertvector(*(const PlkH_f32 *)(p), PlkV_f64)
+/* gcc 12 makes five instructions of __builtin_convertvector to 64 bytes. */
+#if defined(__AVX512F__)
+#define DOUBLES(v) ((PlkV_f64)_mm512_cvtps_pd((__m256)(v)))
+#else
+#define DOUBLES(v) __builtin_convertvector(v, PlkV_f64)
+#endif
+#define LOAD_f32(p)  DOUBLES(*(const PlkH_f32 *)(p))
 #define LOAD_f64(p)  plk_in_f64(p)
-#define LOAD_bf16(p) __builtin_convertvector(plk_eight_bf16(p), PlkV_f64)
-#define LOAD_f16(p)  __builtin_convertvector(plk_eight_f16(p), PlkV_f64)
+#define LOAD_bf16(p) DOUBLES(plk_eight_bf16(p))
+#define LOAD_f16(p)  DOUBLES(plk_eight_f16(p))
 
 PLK_LANE PlkV_f64 magnitude(PlkV_f64 v) { return (PlkV_f64)((PlkM_f64)v & INT64_MAX); }
 
@@ -62,6 +68,70 @@ PLK_LANE PlkV_f64 magnitude(PlkV_f64 v) { return (PlkV_f64)((PlkM_f64)v & INT64_
     for (; r < rows; r++, x += ld)                                                                                                   \
       for (int64_t k = 0; k < cols; k++) acc[k] = acc[k] J name##_one_##sfx(x[k], c[k]);                                             \
   }
+
+/* Columns that lie along rows, x[c * ld + r], with the bits of name_col: eight at once, four neighbours of each as a tree. Other
+ * levels transpose tiles. */
+#if defined(__AVX512F__)
+#define LANES_PD(a, b) _mm512_add_pd(_mm512_shuffle_f64x2(a, b, 0x88), _mm512_shuffle_f64x2(a, b, 0xdd))
+/* Of eight columns of eight: (0 + 1) + (2 + 3) of each, then (4 + 5) + (6 + 7). */
+PLK_LANE void fours_of(const PlkV_f64 *v, PlkV_f64 *g) {
+  __m512d q[4];
+  for (int k = 0; k < 4; k++) {
+    const __m512d a = (__m512d)v[2 * k], b = (__m512d)v[2 * k + 1];
+    q[k] = _mm512_add_pd(_mm512_unpacklo_pd(a, b), _mm512_unpackhi_pd(a, b)); /* per 16 bytes: a pair of each */
+  }
+  const __m512d low = LANES_PD(q[0], q[1]), high = LANES_PD(q[2], q[3]);
+  g[0] = (PlkV_f64)_mm512_shuffle_f64x2(low, high, 0x88);
+  g[1] = (PlkV_f64)_mm512_shuffle_f64x2(low, high, 0xdd);
+}
+#define ACROSS(S, sfx, name, VMAP)                                                                                                      \
+  static void name##_across_##sfx(const void *xv, int64_t ld, int64_t rows, int64_t cols, const double *aux, double *PL_RESTRICT acc) { \
+    enum { W = PLK_N_f64 };                                                                                                             \
+    for (int64_t c0 = 0; c0 < cols; c0 += W) {                                                                                          \
+      const S *p[W];                                                                                                                    \
+      double c1[W], sum[W];                                                                                                             \
+      for (int k = 0; k < W; k++) {                                                                                                     \
+        const int64_t at = c0 + k < cols ? c0 + k : cols - 1; /* the last once more: not kept */                                        \
+        p[k] = (const S *)xv + at * ld, c1[k] = aux ? aux[at] : 0, sum[k] = acc[at];                                                    \
+      }                                                                                                                                 \
+      PlkV_f64 part = plk_in_f64(sum), g[2], w[W];                                                                                      \
+      int64_t i = 0;                                                                                                                    \
+      for (; i + W <= rows; i += W) {                                                                                                   \
+        for (int k = 0; k < W; k++) {                                                                                                   \
+          const PlkV_f64 v = LOAD_##sfx(p[k] + i), c = (PlkV_f64){0} + c1[k];                                                           \
+          (void)c;                                                                                                                      \
+          w[k] = VMAP;                                                                                                                  \
+        }                                                                                                                               \
+        fours_of(w, g);                                                                                                                 \
+        part = (part + g[0]) + g[1];                                                                                                    \
+      }                                                                                                                                 \
+      for (int k = 0; k < W && c0 + k < cols; k++) {                                                                                    \
+        const S *x = p[k];                                                                                                              \
+        double s = part[k];                                                                                                             \
+        int64_t r = i;                                                                                                                  \
+        if (r + 4 <= rows) {                                                                                                            \
+          s += (name##_one_##sfx(x[r], c1[k]) + name##_one_##sfx(x[r + 1], c1[k])) +                                                    \
+               (name##_one_##sfx(x[r + 2], c1[k]) + name##_one_##sfx(x[r + 3], c1[k]));                                                 \
+          r += 4;                                                                                                                       \
+        }                                                                                                                               \
+        for (; r < rows; r++) s += name##_one_##sfx(x[r], c1[k]);                                                                       \
+        acc[c0 + k] = s;                                                                                                                \
+      }                                                                                                                                 \
+    }                                                                                                                                   \
+  }
+#define LOOPS_ACROSS(name) \
+  { name##_across_f32, name##_across_f64, name##_across_f16, name##_across_bf16 }
+#else
+#define ACROSS(S, sfx, name, VMAP)
+#define LOOPS_ACROSS(name) \
+  { 0 }
+#endif
+#define SUMS_ACROSS(name, VMAP)     \
+  ACROSS(float, f32, name, VMAP)    \
+  ACROSS(double, f64, name, VMAP)   \
+  ACROSS(uint16_t, f16, name, VMAP) \
+  ACROSS(uint16_t, bf16, name, VMAP)
+
 #define EACH(name, START, J, VMAP, MAP)            \
   MAPPED(float, f32, name, START, J, VMAP, MAP)    \
   MAPPED(double, f64, name, START, J, VMAP, MAP)   \
@@ -72,6 +142,10 @@ EACH(diff, 0, +, v - c, v1 - c1)
 EACH(sqdiff, 0, +, (v - c) * (v - c), (v1 - c1) * (v1 - c1))
 EACH(abs, 0, +, magnitude(v), vm_abs_f64(v1))
 EACH(prod, 1, *, v, v1)
+SUMS_ACROSS(square, v *v)
+SUMS_ACROSS(diff, v - c)
+SUMS_ACROSS(sqdiff, (v - c) * (v - c))
+SUMS_ACROSS(abs, magnitude(v))
 
 /* Sums of exp(x - c): each column in float, added up in double. */
 static void exp_col_f32(const void *xv, int64_t ld, int64_t rows, int64_t cols, const double *aux, double *PL_RESTRICT acc) {
@@ -126,18 +200,20 @@ static void sum_col_i64(const int64_t *x, int64_t ld, int64_t rows, int64_t cols
     for (int64_t k = 0; k < cols; k++) acc[k] = (int64_t)((uint64_t)acc[k] + (uint64_t)x[k]);
 }
 
-#define LOOPS(name)                                                                                                                        \
-  {                                                                                                                                        \
-    {name##_row_f32, name##_row_f64, name##_row_f16, name##_row_bf16}, { name##_col_f32, name##_col_f64, name##_col_f16, name##_col_bf16 } \
+#define LOOPS(name, across)                                                                                                               \
+  {                                                                                                                                       \
+    {name##_row_f32, name##_row_f64, name##_row_f16, name##_row_bf16}, {name##_col_f32, name##_col_f64, name##_col_f16, name##_col_bf16}, \
+        across                                                                                                                            \
   }
+#define SUMS(name) LOOPS(name, LOOPS_ACROSS(name))
 _Static_assert(PL_F32 == 0 && PL_F64 == 1 && PL_F16 == 2 && PL_BF16 == 3, "their order");
 extern const PlkMapLoops PLK_ISA_NAME(plk_map_table);
 const PlkMapLoops PLK_ISA_NAME(plk_map_table) = {
-    .square = LOOPS(square),
-    .diff = LOOPS(diff),
-    .sqdiff = LOOPS(sqdiff),
-    .abs = LOOPS(abs),
-    .prod = LOOPS(prod),
+    .square = SUMS(square),
+    .diff = SUMS(diff),
+    .sqdiff = SUMS(sqdiff),
+    .abs = SUMS(abs),
+    .prod = LOOPS(prod, {0}),
     .exp = {.col = {exp_col_f32, exp_col_f64}},
     .count_u8 = count_row_u8,
     .count_f32 = count_row_f32,

@@ -204,6 +204,7 @@ static void col_block(const Run *r, int64_t o, int64_t r0, int64_t r1, int64_t c
   const char *x = (const char *)r->x + (size_t)(o * s->so + r0 * s->sr + c0 * s->si) * r->item;
   for (int64_t c = 0; c < n; c++) acc[c] = start_of(r->job);
   if (r->loop && !r->turn) r->loop(x, s->across && !s->rows ? s->si : s->sr, rows, n, &acc->f); /* Acc is as large as a double */
+  else if (!r->turn && s->across) r->map->across[r->dtype](x, s->si, rows, n, r->job->aux ? r->job->aux + at : NULL, &acc->f);
   else if (!r->turn) cols_at(r, x, s->sr, rows, n, at, acc);
   else if (s->rows) {
     const int64_t ld = apart(r->item, rows);
@@ -347,6 +348,7 @@ static void choose(Run *r) {
   r->turn = s->across;
   if (s->across && plain && (!s->rows || j->core != PLK_CORE_SUM || rows >= LANES) && r->loops->plain[r->dtype][j->core][across])
     r->loop = r->loops->plain[r->dtype][j->core][across], r->turn = false;
+  if (s->across && !s->rows && r->how == MAP && r->map->across[r->dtype]) r->turn = false;
   r->ctile = s->I < PLK_COLS ? s->I : PLK_COLS;
   if (!r->turn) return;
   int64_t most = TURNED / rows & ~(int64_t)7;
