@@ -2,7 +2,7 @@
  * Template: a matrix product of one scalar type at one ISA level, included by
  * gemm_packed.c after it set GM_T scalar, GM_VL lanes, GM_N(x) names, GM_TARGET attribute,
  * GM_SET1(s), GM_FMA(a, b, c), GM_MR rows of the register tile, GM_M2, GM_M3, GM_M4 the
- * heights used for what remains. A goes into panels [k][h], B into panels [k][2 * GM_VL],
+ * heights used for what remains; GM_MASK, GM_LOAD and GM_STORE where lanes can be masked. A goes into panels [k][h], B into panels [k][2 * GM_VL],
  * zero-padded; an element's sum runs over k in one order whatever the panel, so its bits
  * do not depend on where a tile was cut. No include guard. */
 
@@ -131,6 +131,45 @@ static GM_TARGET void GM_N(gemm)(const PlkGemm *g, void *work) {
     }
   }
 }
+
+#ifdef GM_MASK
+/* B not transposed, N <= GM_VL, K <= GM_KC: an element's sum runs as in micro(), but A and B are read where they lie. */
+static inline __attribute__((always_inline)) GM_TARGET void GM_N(strip)(const int h, const PlkGemm *g, const GM_T *a, int64_t ai,
+                                                                        int64_t ap, const GM_T *b, int64_t bp, GM_T *c) {
+  const GM_MASK m = (GM_MASK)((1u << g->N) - 1);
+  const GM_N(vec) va = GM_SET1((GM_T)g->alpha), vb = GM_SET1((GM_T)g->beta);
+  GM_N(vec) acc[GM_MR];
+  GM_UNROLL
+  for (int r = 0; r < h; r++) acc[r] = (GM_N(vec)){0};
+  for (int64_t p = 0; p < g->K; p++) {
+    const GM_N(vec) row = GM_LOAD(m, b + p * bp);
+    GM_UNROLL
+    for (int r = 0; r < h; r++) acc[r] = GM_FMA(GM_SET1(a[r * ai + p * ap]), row, acc[r]);
+  }
+  GM_UNROLL
+  for (int r = 0; r < h; r++) {
+    GM_N(vec) x = va * acc[r];
+    if (g->beta != 0) x = vb * GM_LOAD(m, c + r * g->ldc) + x;
+    GM_STORE(c + r * g->ldc, m, x);
+  }
+}
+
+static GM_TARGET void GM_N(narrow)(const PlkGemm *g, void *work) {
+  const GM_T *A = g->A, *B = g->B;
+  const int64_t ai = g->ta ? 1 : g->lda, ap = g->ta ? g->lda : 1;
+  int64_t left = g->M;
+  (void)work;
+#define GM_STRIP(H) \
+  for (; left >= H; left -= H) GM_N(strip)(H, g, A + (g->M - left) * ai, ai, ap, B, g->ldb, (GM_T *)g->C + (g->M - left) * g->ldc);
+  GM_STRIP(GM_M2)
+  GM_STRIP(GM_M3)
+  GM_STRIP(1)
+#undef GM_STRIP
+}
+#undef GM_MASK
+#undef GM_LOAD
+#undef GM_STORE
+#endif
 
 #undef GM_T
 #undef GM_VL

@@ -67,36 +67,45 @@ enum { GM_KC = 256, GM_NC = 256 };
 #define GM_M4           2
 #include "kernels/cpu/gemm/gemm_micro.h"
 
-#define GM_T            float
-#define GM_VL           16
-#define GM_N(x)         x##_v4_f32
-#define GM_TARGET       __attribute__((target("avx512f,avx512vl,avx512dq,avx512bw,avx2,fma")))
-#define GM_SET1(s)      ((vec_v4_f32)_mm512_set1_ps(s))
-#define GM_FMA(a, b, c) ((vec_v4_f32)_mm512_fmadd_ps((__m512)(a), (__m512)(b), (__m512)(c)))
-#define GM_MR           14
-#define GM_M2           8
-#define GM_M3           4
-#define GM_M4           2
+#define GM_T              float
+#define GM_VL             16
+#define GM_MASK           __mmask16
+#define GM_LOAD(m, p)     ((vec_v4_f32)_mm512_maskz_loadu_ps(m, p))
+#define GM_STORE(p, m, v) _mm512_mask_storeu_ps(p, m, (__m512)(v))
+#define GM_N(x)           x##_v4_f32
+#define GM_TARGET         __attribute__((target("avx512f,avx512vl,avx512dq,avx512bw,avx2,fma")))
+#define GM_SET1(s)        ((vec_v4_f32)_mm512_set1_ps(s))
+#define GM_FMA(a, b, c)   ((vec_v4_f32)_mm512_fmadd_ps((__m512)(a), (__m512)(b), (__m512)(c)))
+#define GM_MR             14
+#define GM_M2             8
+#define GM_M3             4
+#define GM_M4             2
 #include "kernels/cpu/gemm/gemm_micro.h"
 
-#define GM_T            double
-#define GM_VL           8
-#define GM_N(x)         x##_v4_f64
-#define GM_TARGET       __attribute__((target("avx512f,avx512vl,avx512dq,avx512bw,avx2,fma")))
-#define GM_SET1(s)      ((vec_v4_f64)_mm512_set1_pd(s))
-#define GM_FMA(a, b, c) ((vec_v4_f64)_mm512_fmadd_pd((__m512d)(a), (__m512d)(b), (__m512d)(c)))
-#define GM_MR           14
-#define GM_M2           8
-#define GM_M3           4
-#define GM_M4           2
+#define GM_T              double
+#define GM_VL             8
+#define GM_MASK           __mmask8
+#define GM_LOAD(m, p)     ((vec_v4_f64)_mm512_maskz_loadu_pd(m, p))
+#define GM_STORE(p, m, v) _mm512_mask_storeu_pd(p, m, (__m512d)(v))
+#define GM_N(x)           x##_v4_f64
+#define GM_TARGET         __attribute__((target("avx512f,avx512vl,avx512dq,avx512bw,avx2,fma")))
+#define GM_SET1(s)        ((vec_v4_f64)_mm512_set1_pd(s))
+#define GM_FMA(a, b, c)   ((vec_v4_f64)_mm512_fmadd_pd((__m512d)(a), (__m512d)(b), (__m512d)(c)))
+#define GM_MR             14
+#define GM_M2             8
+#define GM_M3             4
+#define GM_M4             2
 #include "kernels/cpu/gemm/gemm_micro.h"
 #endif
 
 typedef void (*Body)(const PlkGemm *, void *);
 
-static Body body_find(PlDtype d) {
+static Body body_find(const PlkGemm *g) {
+  const PlDtype d = g->dtype;
   const char level = plk_isa()[1]; /* "v2" "v3" "v4" "generic" */
 #if defined(__x86_64__)
+  const bool narrow = g->N <= (d == PL_F64 ? 8 : 16) && g->K <= GM_KC && !g->tb;
+  if (level == '4' && narrow) return d == PL_F64 ? narrow_v4_f64 : narrow_v4_f32;
   if (level == '4') return d == PL_F64 ? gemm_v4_f64 : gemm_v4_f32;
   if (level == '3') return d == PL_F64 ? gemm_v3_f64 : gemm_v3_f32;
 #endif
@@ -112,7 +121,7 @@ PlStatus plk_gemm_plain(const PlkGemm *g) {
   char small[8192] __attribute__((aligned(64)));
   void *work = small;
   if (need > sizeof small) PL_TRY(plk_scratch(need, &work));
-  body_find(g->dtype)(g, work);
+  body_find(g)(g, work);
   if (work != small) plk_scratch_free(work);
   return PL_OK;
 }
