@@ -12,6 +12,8 @@ local SHAPES = { { 2 }, { 3 }, { 4 }, { 2, 2 }, { 2, 3 }, { 3, 2 }, { 2, 3 }, { 
   { 6 }, { 2, 2, 2 } }
 local LARGEST, MOST = 40, 12
 
+local CHANGES = { "mul_number", "add_number", "sin", "neg", "fill", "tanh" } -- writes that read one tensor at most
+
 local G = {}
 G.__index = G
 
@@ -161,6 +163,9 @@ function make.view(self)
 end
 
 function make.detach(self) return { k = "detach", o = { self:new_var() }, a = { (self:some()) } } end
+
+-- Statements that are to follow the one being made, if they make sense then.
+function G:wish(s) if self.made then self.wishes[#self.wishes + 1] = s end end
 
 local function writable(t) return not t.frozen end
 
@@ -377,7 +382,20 @@ function make.checkpoint(self)
     end
   end
   s = use(self, s)
-  if s then s.k = "checkpoint" end
+  if not s then return nil end
+  s.k = "checkpoint"
+  if self.deep == 0 and self:chance(0.4) then -- an argument is changed inside, and perhaps after the call
+    local k = self:int(1, #s.a)
+    local t = tensor_of(self, s.a[k])
+    local h = t and t.history
+    if t and not (t.frozen or ref.overlaps(t) or t.leaf or h.root.leaf or h.foreign) then
+      table.insert(s.body, self:chance(0.7) and 1 or #s.body + 1,
+        { k = "write", a = { s.params[k] }, f = self:pick(CHANGES), c = self:number() })
+      local after = { k = "write", a = { s.a[k] }, f = self:pick(CHANGES), c = self:number() }
+      if self:chance(0.6) then self:wish(after) end
+      self:wish { k = "backward", a = { s.returns and s.o[1] }, retain = self:chance(0.3) or nil }
+    end
+  end
   return s
 end
 
@@ -480,6 +498,15 @@ local function tracked(self) return function(t) return self.r:tracked(t) end end
 function make.hook(self)
   local a = self:some(tracked(self))
   self.hooks = self.hooks + 1
+  local t = a and tensor_of(self, a)
+  if t and t ~= t.history.root and self:chance(0.5) then -- a view: used, overwritten behind its back, used again
+    local sibling = self:some(function(x) return x.history == t.history and writable(x) and not ref.overlaps(x) end)
+    local y = self:new_var()
+    self:wish { k = "unary", o = { y }, a = { a }, f = self:pick { "sin", "tanh", "square" } }
+    if sibling then self:wish { k = "write", a = { sibling }, f = self:pick(CHANGES), c = self:number() } end
+    self:wish { k = "unary", o = { self:new_var() }, a = { a }, f = "neg" }
+    self:wish { k = "backward", a = { y }, retain = true }
+  end
   return a and { k = "hook", a = { a }, id = self.hooks, f = self:pick { "look", "look", "scale", "shift", "sin",
     "zero" } }
 end
@@ -560,7 +587,7 @@ function M.program(seed)
   local g = random.new(seed)
   for _ = 1, 3 do g:number() end
   local self = setmetatable({ g = g, count = 0, hooks = 0, deep = 0, outside = {}, fixed = {}, scope = {}, made = true,
-    body_weights = weigh(BODY) }, G)
+    wishes = {}, body_weights = weigh(BODY) }, G)
   local program = { seed = seed, list = {} }
   local function replay()
     self.r = run.fresh(seed)
@@ -578,6 +605,7 @@ function M.program(seed)
     if not ok then return replay() end
     program.list[#program.list + 1] = s
     for _, id in ipairs(s.o or {}) do self.scope[#self.scope + 1] = id end
+    return true
   end
   local function attempt(kind)
     local before = #self.scope
@@ -589,8 +617,15 @@ function M.program(seed)
     self.r.off, self.deep, self.made = 0, 0, true
     for i = #self.scope, before + 1, -1 do self.scope[i] = nil end
     if s and (s.body or not done) then replay() end
+    local wishes = self.wishes
+    self.wishes = {}
     if not s then return replay() end
-    try(s)
+    if not try(s) then return end
+    for _, w in ipairs(wishes) do
+      local t = w.k == "backward" and tensor_of(self, w.a[1])
+      if t then w.scalar = #t.shape == 0 end
+      try(w)
+    end
   end
   try(make.leaf(self))
   program.list[1].tracked = true

@@ -262,7 +262,7 @@ function R:walk(seeds, captures, opts)
         if opts.leaves and list[1] then
           node.grad = node.grad and self:add(node.grad, list[1]) or list[1]
         end
-      elseif next(list) then
+      elseif next(list) and (not captures or onward[node]) then
         local want = {}
         for i = 1, node.nin do want[i] = node.ins[i] ~= nil and leads(node.ins[i]) or false end
         local was = self.inherited
@@ -272,7 +272,7 @@ function R:walk(seeds, captures, opts)
         for i = 1, node.nin do if want[i] and got[i] then deliver(node.ins[i], got[i]) end end
       end
     end
-    if not opts.retain and not node.leaf then
+    if not opts.retain and not node.leaf and (not captures or onward[node]) then -- others only have what was asked for
       node.spent = true
       if node.call then node.call.spent = true end -- one call, one node: its other results are freed with it
     end
