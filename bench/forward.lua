@@ -62,6 +62,22 @@ local work = {
   end },
 }
 
+-- Reductions: name, how the function is made, and whether its argument is near 1.
+for _, r in ipairs {
+  { "mse", function(y) return function(x) return F.mse_loss(x, y) end end },
+  { "huber", function(y) return function(x) return F.huber_loss(x, y) end end },
+  { "l1", function(y) return function(x) return F.l1_loss(x, y) end end },
+  { "sum", function() return function(x) return x:sum() end end },
+  { "norm", function() return function(x) return x:norm() end end },
+  { "amax", function() return function(x) return x:amax() end end },
+  { "prod_rows", function() return function(x) return x:prod(2) end end, true },
+} do
+  work[#work + 1] = { r[1], function()
+    local x = T.randn(256, 1024)
+    return r[2](T.randn(256, 1024)), r[3] and x * 0.01 + 1 or x
+  end }
+end
+
 local function modes(f, x)
   local v = T.randn(x:shape())
   local function scalar(a) return (f(a) ^ 2):sum() end

@@ -17,6 +17,8 @@ typedef enum PlkLoss {
   PLK_L_KL_DIV
 } PlkLoss;
 PlStatus plk_cpu_loss(const PlkCall *call);
+/* x, target, v -> loss, t (what the loss changes by where x does by v), all inputs of one shape; MSE, L1, SMOOTH_L1, HUBER */
+PlStatus plk_cpu_loss_dual(const PlkCall *call);
 
 /* Classes along dim 1 of x[N,C,…] or dim 0 of x[C]. Attributes reduction, ignore_index, index_base,
  * label_smoothing (cross entropy only).

@@ -26,6 +26,9 @@ PlStatus plk_cpu_norm(const PlkCall *call);   /* attributes p, dims */
 PlStatus plk_cpu_var(const PlkCall *call);    /* attributes dims, correction; kcode 1: square root */
 PlStatus plk_cpu_prod_bwd(const PlkCall *call);
 PlStatus plk_cpu_prod_bwd2(const PlkCall *call);
+/* Tangents, of x's direction v: x, y, v -> t like y. Attribute 0: the dim, none for all. */
+PlStatus plk_cpu_prod_tangent(const PlkCall *call);
+PlStatus plk_cpu_extreme_tangent(const PlkCall *call); /* attribute 1: NaN finds NaN */
 
 /* Scans: attribute 0 = dim. */
 typedef enum PlkScan { PLK_S_CUMSUM, PLK_S_CUMSUM_REV, PLK_S_CUMPROD, PLK_S_CUMMAX, PLK_S_CUMMIN, PLK_S_LOGCUMSUMEXP } PlkScan;

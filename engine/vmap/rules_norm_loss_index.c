@@ -86,7 +86,7 @@ enum { NONE, MEAN, SUM };
 
 /* Elementwise losses: without reduction, then mean or sum over all but the batch. Attribute 0 is the reduction. */
 void pl_batch_loss(PlBatchCall *c) {
-  PlTensor *in[PL_MAX_IN], *loss;
+  PlTensor *in[PL_MAX_IN];
   PlAttrs a;
   int rank = 0;
   int64_t how = pl_attr_i(c->attrs, 0);
@@ -101,15 +101,15 @@ void pl_batch_loss(PlBatchCall *c) {
   in[0] = rank == c->in[0]->a.ndim ? pl_b_each(c, 0) : in[0];
   memcpy(&a, c->attrs, pl_attrs_size(c->attrs));
   pl_attrs_int(&a, 0, NONE);
-  loss = pl_b_op(c, c->op, c->nin, in, &a);
-  c->out[0] = loss;
-  if (how == NONE || c->status != PL_OK) return;
-  int64_t flat[2] = {c->n, c->n ? loss->a.numel / c->n : 0}, dim = 1;
-  loss = pl_b_reshape(c, loss, 2, flat);
-  const PlOp *op = how == MEAN ? &pl_op_mean : &pl_op_sum;
-  pl_attrs_init(op, &a);
-  c->status = pl_attrs_list(&a, 0, 1, &dim);
-  c->out[0] = pl_b_op(c, op, 1, &loss, &a);
+  pl_b_ops(c, c->op, c->nin, in, &a, c->out); /* a second result is the tangent of the first one */
+  for (int o = 0; o < c->op->nout && how != NONE && c->status == PL_OK; o++) {
+    const int64_t flat[2] = {c->n, c->n ? c->out[o]->a.numel / c->n : 0}, dim = 1;
+    PlTensor *each = pl_b_reshape(c, c->out[o], 2, flat);
+    const PlOp *op = how == MEAN ? &pl_op_mean : &pl_op_sum;
+    pl_attrs_init(op, &a);
+    c->status = pl_attrs_list(&a, 0, 1, &dim);
+    c->out[o] = pl_b_op(c, op, 1, &each, &a);
+  }
 }
 
 /* The gradient of a loss is linear in dy: with only dy batched it is dy times the gradient for dy = 1. Attribute 0 is

@@ -30,6 +30,11 @@ typedef struct PlkReduceLoops {
   void (*colpart_f32)(const float *x, int64_t ld, int64_t rows, int64_t cols, float *part);
   void (*colpart_f64)(const double *x, int64_t ld, int64_t rows, int64_t cols, double *part);
   PlkReduceLoop plain[PL_BF16 + 1][PLK_CORE_PROD][PLK_FORMS]; /* of f32, f64, f16 and bf16; NULL: none at this level */
+  /* Tangents of rows: that of the product of x, v being that of x; the sum of v where x = y, or where both are NaN if `nan`,
+   * and at how many places that is. */
+  double (*prod_tangent_f32)(const float *x, const float *v, int64_t n), (*prod_tangent_f64)(const double *x, const double *v, int64_t n);
+  double (*hits_f32)(const float *x, const float *v, float y, bool nan, int64_t n, double *count);
+  double (*hits_f64)(const double *x, const double *v, double y, bool nan, int64_t n, double *count);
 } PlkReduceLoops;
 
 enum {
@@ -115,6 +120,9 @@ typedef struct PlkChannelLoops {
 typedef struct PlkLossLoops {
   void (*loop[8])(const double *x, const double *t, const double *pos, double p, double *y, int64_t n);
   double (*sum_f32[8])(const float *x, const float *t, double p, int64_t n); /* the sum of y; NULL: none such */
+  /* y = v times the slope of the loss in x; and both sums, that of y as by sum_f32: what forward mode asks of losses of x - t */
+  void (*slope[8])(const double *x, const double *t, const double *v, double p, double *y, int64_t n);
+  double (*dual_f32[8])(const float *x, const float *t, const float *v, double p, int64_t n, double *dot);
 } PlkLossLoops;
 
 /* Columns of n rows that are ld apart, at most PLK_SOFT_COLS of them (isa/softmax_columns.c). */

@@ -42,13 +42,14 @@ static bool has_shape(const PlArray *a, int ndim, const int64_t *shape) {
 }
 
 /* dy of one element of the unreduced loss: dy, dy / n or dy / batch. */
-static PlVal scale(PlMaker *g) {
+static PlVal scale_of(PlMaker *g, PlVal dy) {
   int ndim;
   int64_t shape[PL_MAX_DIM], n = common_shape(g, &ndim, shape), reduction = pl_attr_i(g->attrs, 0);
-  if (reduction == 1) return g_divn(g, g->dy[0], (double)(n ? n : 1));
-  if (reduction == 3) return g_divn(g, g->dy[0], (double)(ndim && shape[0] ? shape[0] : 1));
-  return g->dy[0];
+  if (reduction == 1) return g_divn(g, dy, (double)(n ? n : 1));
+  if (reduction == 3) return g_divn(g, dy, (double)(ndim && shape[0] ? shape[0] : 1));
+  return dy;
 }
+static PlVal scale(PlMaker *g) { return scale_of(g, g->dy[0]); }
 
 /* Input i's gradient: v broadcasts to the common shape and is summed to the input's. */
 static void hand(PlMaker *g, int i, PlVal v) {
@@ -94,15 +95,102 @@ static PlVal clamp(PlMaker *g, PlVal v, double lo, double hi) {
         .flags = PL_F_CONTIGUOUS | PL_F_SCALAR | PL_F_NOMETHOD, .promote = PL_PROMOTE_ALL, .batch = pl_batch_loss, .kcode = CODE, \
         .infer = INFER, .grad = NAME##_grad, PL_KERNEL(loss));
 
-static PlStatus mse_loss_grad(PlMaker *g) { return hand_difference(g, g_mul(g, difference(g), g_muln(g, scale(g), 2))); }
-LOSS(mse_loss, PLK_L_MSE, 2, 0, 1, loss_infer, "l = (x - t)^2;  dx = 2 (x - t) dy, dt = -dx",
-     "The squared difference of x and target, averaged (reduction: none, mean, sum).",
-     "print(T.mse_loss(T.tensor { 1, 2 }, T.tensor { 1, 4 }))  --> 2.  -- f32[] cpu", REDUCTION)
+/* ---- losses of x - t, alone and with the tangent ------------------------------------------------------------------- */
 
-static PlStatus l1_loss_grad(PlMaker *g) { return hand_difference(g, g_mul(g, pl_g1(g, &pl_op_sign, difference(g)), scale(g))); }
-LOSS(l1_loss, PLK_L_L1, 2, 0, 1, loss_infer, "l = |x - t|;  dx = sign(x - t) dy, dt = -dx",
-     "The absolute difference of x and target, averaged (reduction: none, mean, sum).",
-     "print(T.l1_loss(T.tensor { 1, 2 }, T.tensor { 1, 4 }))  --> 1.  -- f32[] cpu", REDUCTION)
+static PlVal sign_of(PlMaker *g, PlVal d) { return pl_g1(g, &pl_op_sign, d); }
+
+/* What the unreduced loss changes by where x does by q: its slope times q. */
+static PlVal slope(PlMaker *g, int code) {
+  const PlVal d = difference(g);
+  const double p = code == PLK_L_SMOOTH_L1 || code == PLK_L_HUBER ? pl_attr_f(g->attrs, 1) : 0;
+  switch (code) {
+  case PLK_L_MSE: return g_muln(g, d, 2);
+  case PLK_L_SMOOTH_L1: return p > 0 ? clamp(g, g_divn(g, d, p), -1, 1) : sign_of(g, d);
+  case PLK_L_HUBER: return clamp(g, d, -p, p);
+  default: return sign_of(g, d);
+  }
+}
+
+/* The same of the slope; PL_NONE: nothing. */
+static PlVal curvature(PlMaker *g, int code, PlVal q) {
+  const double p = code == PLK_L_SMOOTH_L1 || code == PLK_L_HUBER ? pl_attr_f(g->attrs, 1) : 0;
+  if (code == PLK_L_MSE) return g_muln(g, q, 2);
+  if (code == PLK_L_L1 || !(p > 0)) return PL_NONE;
+  const bool smooth = code == PLK_L_SMOOTH_L1;
+  const double most = smooth ? 1 : p;
+  PlVal in[2] = {smooth ? g_divn(g, q, p) : q, smooth ? g_divn(g, difference(g), p) : difference(g)};
+  PlAttrs a;
+  pl_attrs_init(&pl_op_clamp_bwd, &a);
+  pl_attrs_float(&a, 0, -most);
+  pl_attrs_float(&a, 1, most);
+  return pl_g_op(g, &pl_op_clamp_bwd, 2, in, &a, NULL);
+}
+
+/* The gradient of both results. */
+static PlStatus dual_grad(PlMaker *g) {
+  const int code = g->op->kcode;
+  const PlVal ul = g->dy[0], ut = g->dy[1];
+  PlVal dx = ul == PL_NONE ? PL_NONE : g_mul(g, slope(g, code), scale_of(g, ul));
+  if (ut != PL_NONE && g->want[2]) g->dx[2] = g_mul(g, slope(g, code), scale_of(g, ut));
+  if (!g->want[0] && !g->want[1]) return g->status;
+  if (ut != PL_NONE) {
+    const PlVal more = curvature(g, code, g_mul(g, g->x[2], scale_of(g, ut)));
+    dx = dx == PL_NONE ? more : more == PL_NONE ? dx : g_add(g, dx, more);
+  }
+  if (dx == PL_NONE) return g->status;
+  if (g->want[0]) g->dx[0] = dx;
+  if (g->want[1]) g->dx[1] = g_neg(g, dx);
+  return g->status;
+}
+
+static PlStatus dual_infer(PlInfer *c) {
+  const PlArray *x = c->in[0];
+  if (x->dtype != PL_F32 && x->dtype != PL_F64) PL_FAIL(PL_ERR_DTYPE, "%s: f32 or f64 is wanted, got %s", c->op->name, pl_desc_text(x));
+  for (int i = 1; i < 3; i++) {
+    PL_TRY(pl_check_like(c, i, 0));
+    PL_TRY(pl_check_dtype(c, i, (PlDtype)x->dtype));
+  }
+  for (int o = 0; o < 2; o++) pl_desc_set(&c->out[o], (PlDtype)x->dtype, pl_attr_i(c->attrs, 0) == 0 ? x->ndim : 0, x->shape);
+  return PL_OK;
+}
+
+/* Where x alone has a tangent, all is of one shape, and there is a kernel: value and tangent in one pass, as where they are computed
+ * together, so the bits are the same. */
+static PlStatus tangent_of(PlMaker *g, const PlOp *dual) {
+  const PlArray *x = g->in[0], *t = g->in[1];
+  PlVal in[3] = {g->x[0], g->x[1], g->dy[0]}, out[2] = {PL_NONE, PL_NONE};
+  PlAttrs a;
+  if (in[2] == PL_NONE || g->dy[1] != PL_NONE || x->device != PL_CPU || t->device != PL_CPU || x->weak || t->weak ||
+      (x->dtype != PL_F32 && x->dtype != PL_F64) || t->dtype != x->dtype || g->outd[0].dtype != x->dtype ||
+      !has_shape(t, x->ndim, x->shape))
+    return g->status;
+  pl_attrs_init(dual, &a);
+  pl_attrs_int(&a, 0, pl_attr_i(g->attrs, 0));
+  if (dual->nattr > 1) pl_attrs_float(&a, 1, pl_attr_f(g->attrs, 1));
+  pl_g_op(g, dual, 3, in, &a, out);
+  g->dx[0] = out[1];
+  return g->status;
+}
+
+/* As LOSS, for losses of x - t; the last argument is attribute 1, if there is one. */
+#define LOSS_OF_DIFFERENCE(NAME, CODE, NATTR, INFER, FORMULA, DOC, EXAMPLE, ...)                                                          \
+  static PlStatus NAME##_grad(PlMaker *g) { return hand_difference(g, g_mul(g, slope(g, CODE), scale(g))); }                              \
+  static PlStatus NAME##_tangent(PlMaker *g) { return tangent_of(g, &pl_op_##NAME##_dual); }                                              \
+  PL_OP(NAME, .doc = DOC, .example = EXAMPLE, .formula = FORMULA, .nin = 2, .nout = 1, .autocast = PL_CAST_F32, .nattr = NATTR,           \
+        .args = {"x", "target"}, .attrs = {__VA_ARGS__}, .cls = PL_REDUCTION, .flags = PL_F_CONTIGUOUS | PL_F_SCALAR | PL_F_NOMETHOD,     \
+        .promote = PL_PROMOTE_ALL, .batch = pl_batch_loss, .kcode = CODE, .infer = INFER, .grad = NAME##_grad, .tangent = NAME##_tangent, \
+        .dual = &pl_op_##NAME##_dual, PL_KERNEL(loss));                                                                                   \
+  PL_OP(NAME##_dual, .doc = #NAME " and the tangent of its result, where v is that of x.", .nin = 3, .nout = 2, .nattr = NATTR,           \
+        .args = {"x", "target", "v"}, .attrs = {__VA_ARGS__}, .cls = PL_REDUCTION, .flags = PL_F_CONTIGUOUS | PL_F_INTERNAL,              \
+        .batch = pl_batch_loss, .kcode = CODE, .infer = dual_infer, .grad = dual_grad, PL_KERNEL(loss_dual));
+
+LOSS_OF_DIFFERENCE(mse_loss, PLK_L_MSE, 1, loss_infer, "l = (x - t)^2;  dx = 2 (x - t) dy, dt = -dx",
+                   "The squared difference of x and target, averaged (reduction: none, mean, sum).",
+                   "print(T.mse_loss(T.tensor { 1, 2 }, T.tensor { 1, 4 }))  --> 2.  -- f32[] cpu", REDUCTION)
+
+LOSS_OF_DIFFERENCE(l1_loss, PLK_L_L1, 1, loss_infer, "l = |x - t|;  dx = sign(x - t) dy, dt = -dx",
+                   "The absolute difference of x and target, averaged (reduction: none, mean, sum).",
+                   "print(T.l1_loss(T.tensor { 1, 2 }, T.tensor { 1, 4 }))  --> 1.  -- f32[] cpu", REDUCTION)
 
 static PlStatus smooth_infer(PlInfer *c) {
   double v = pl_attr_f(c->attrs, 1);
@@ -111,28 +199,19 @@ static PlStatus smooth_infer(PlInfer *c) {
     PL_FAIL(PL_ERR_ARG, "%s: %s must be %s, got %g", c->op->name, huber ? "delta" : "beta", huber ? "above 0" : "0 or more", v);
   return loss_infer(c);
 }
-static PlStatus smooth_l1_loss_grad(PlMaker *g) {
-  double beta = pl_attr_f(g->attrs, 1);
-  PlVal d = difference(g), c = beta > 0 ? clamp(g, g_divn(g, d, beta), -1, 1) : pl_g1(g, &pl_op_sign, d);
-  return hand_difference(g, g_mul(g, c, scale(g)));
-}
-LOSS(smooth_l1_loss, PLK_L_SMOOTH_L1, 2, 0, 2, smooth_infer,
-     "d = x - t;  l = d^2/(2 beta) if |d| < beta, else |d| - beta/2;  dx = clamp(d/beta, -1, 1) dy",
-     "Squared difference near 0, absolute difference beyond beta, averaged. beta = 0 is l1_loss.",
-     "print(T.smooth_l1_loss(T.tensor { 0, 0 }, T.tensor { 0.5, 3 }, { reduction = \"none\" }))\n"
-     "--> {0.1250, 2.5000}  -- f32[2] cpu",
-     REDUCTION, A_FLOAT("beta", 1))
+LOSS_OF_DIFFERENCE(smooth_l1_loss, PLK_L_SMOOTH_L1, 2, smooth_infer,
+                   "d = x - t;  l = d^2/(2 beta) if |d| < beta, else |d| - beta/2;  dx = clamp(d/beta, -1, 1) dy",
+                   "Squared difference near 0, absolute difference beyond beta, averaged. beta = 0 is l1_loss.",
+                   "print(T.smooth_l1_loss(T.tensor { 0, 0 }, T.tensor { 0.5, 3 }, { reduction = \"none\" }))\n"
+                   "--> {0.1250, 2.5000}  -- f32[2] cpu",
+                   REDUCTION, A_FLOAT("beta", 1))
 
-static PlStatus huber_loss_grad(PlMaker *g) {
-  double delta = pl_attr_f(g->attrs, 1);
-  return hand_difference(g, g_mul(g, clamp(g, difference(g), -delta, delta), scale(g)));
-}
-LOSS(huber_loss, PLK_L_HUBER, 2, 0, 2, smooth_infer,
-     "d = x - t;  l = d^2/2 if |d| < delta, else delta (|d| - delta/2);  dx = clamp(d, -delta, delta) dy",
-     "Squared difference near 0, linear beyond delta, averaged.",
-     "print(T.huber_loss(T.tensor { 0, 0 }, T.tensor { 0.5, 3 }, { reduction = \"none\" }))\n"
-     "--> {0.1250, 2.5000}  -- f32[2] cpu",
-     REDUCTION, A_FLOAT("delta", 1))
+LOSS_OF_DIFFERENCE(huber_loss, PLK_L_HUBER, 2, smooth_infer,
+                   "d = x - t;  l = d^2/2 if |d| < delta, else delta (|d| - delta/2);  dx = clamp(d, -delta, delta) dy",
+                   "Squared difference near 0, linear beyond delta, averaged.",
+                   "print(T.huber_loss(T.tensor { 0, 0 }, T.tensor { 0.5, 3 }, { reduction = \"none\" }))\n"
+                   "--> {0.1250, 2.5000}  -- f32[2] cpu",
+                   REDUCTION, A_FLOAT("delta", 1))
 
 /* ---- binary cross entropy ---------------------------------------------------------------------------------- */
 

@@ -167,6 +167,45 @@ static PlStatus prod_grad(PlMaker *g) {
   return g->status;
 }
 
+static void pass_dim(const PlMaker *g, const PlOp *op, PlAttrs *a) {
+  pl_attrs_init(op, a);
+  if (pl_attr_has(g->attrs, 0)) pl_attrs_int(a, 0, pl_attr_i(g->attrs, 0));
+}
+
+/* ---- tangents in one pass --------------------------------------------------------------------------- */
+
+/* t = op(x, y, v) along one dim or all, where y is the result and v the tangent of x; where that has a kernel. */
+static PlStatus reduced_tangent(PlMaker *g, const PlOp *op, uint32_t mask, bool nan) {
+  const PlArray *x = g->in[0];
+  const uint32_t every = (1u << x->ndim) - 1;
+  PlVal in[3] = {g->x[0], g->y[0], g->dy[0]};
+  PlAttrs a;
+  if (in[2] == PL_NONE || x->device != PL_CPU || g->outd[0].dtype != x->dtype || (mask != every && __builtin_popcount(mask) != 1))
+    return g->status;
+  pl_attrs_init(op, &a);
+  if (mask != every) pl_attrs_int(&a, 0, __builtin_ctz(mask));
+  if (op->nattr > 1) pl_attrs_int(&a, 1, nan);
+  g->dx[0] = pl_g_op(g, op, 3, in, &a, NULL);
+  return g->status;
+}
+
+static PlStatus prod_tangent(PlMaker *g) { return reduced_tangent(g, &pl_op_prod_tangent, mask_of(g), false); }
+
+/* y has the reduced shape, with dim or without, and v that of x. */
+static PlStatus tangent_infer(PlInfer *c) {
+  const PlArray *x = c->in[0], *y = c->in[1];
+  PL_TRY(pl_check_axis(c, 0, x->ndim));
+  const uint32_t mask = dims_single(c->attrs, 0, x->ndim);
+  const int64_t rows = x->numel > 0 ? x->numel / dims_count(x, mask) : dims_count(x, ~mask);
+  PL_TRY(pl_check_float(c, 0));
+  if (y->numel != rows)
+    PL_FAIL(PL_ERR_SHAPE, "%s: y %s does not have one element a row of %s", c->op->name, pl_desc_text(y), pl_desc_text(x));
+  PL_TRY(pl_check_like(c, 2, 0));
+  for (int i = 1; i < 3; i++) PL_TRY(pl_check_dtype(c, i, (PlDtype)x->dtype));
+  pl_desc_set(&c->out[0], (PlDtype)y->dtype, y->ndim, y->shape);
+  return PL_OK;
+}
+
 /* Halves multiplied until one is left: right with zeros, and all derivatives are. attrs: of prod_bwd. */
 static PlStatus prod_composed(PlMaker *g) {
   const PlArray *x = g->in[0];
@@ -190,12 +229,23 @@ PL_OP(prod, .autocast = PL_CAST_F32, REDUCTION(PLK_R_PROD),
       .doc = "The product over the dims given, or of all elements. Integers and bools multiply in i64.",
       .example = "print(T.tensor { 2, 3, 4 }:prod())  --> 24.  -- f32[] cpu", .formula = "dx_j = dy * product of the other elements",
       .nattr = 3, .attrs = {DIMS, A_DTYPE_OPT("dtype")}, .flags = PL_F_CONTIGUOUS | PL_F_STRIDED | PL_F_POLY, .batch = pl_batch_dims,
-      .infer = prod_infer, .grad = prod_grad, .composed = prod_composed);
+      .infer = prod_infer, .grad = prod_grad, .tangent = prod_tangent, .composed = prod_composed);
 
-static void pass_dim(const PlMaker *g, const PlOp *op, PlAttrs *a) {
-  pl_attrs_init(op, a);
-  if (pl_attr_has(g->attrs, 0)) pl_attrs_int(a, 0, pl_attr_i(g->attrs, 0));
+static PlStatus prod_tangent_grad(PlMaker *g) {
+  PlVal in[3] = {g->x[0], g->dy[0], g->x[2]};
+  PlAttrs a;
+  pass_dim(g, &pl_op_prod_bwd, &a);
+  if (g->want[2]) g->dx[2] = pl_g_op(g, &pl_op_prod_bwd, 2, in, &a, NULL);
+  pass_dim(g, &pl_op_prod_bwd2, &a);
+  if (g->want[0]) g->dx[0] = pl_g_op(g, &pl_op_prod_bwd2, 3, in, &a, NULL);
+  return g->status;
 }
+
+#define TANGENT(NAME, WORD, NATTR, GRAD, FUNCTION, ...)                                                                                 \
+  PL_OP(NAME, .doc = "The tangent of " WORD ", y, where v is that of x.", .nin = 3, .nout = 1, .nattr = NATTR, .args = {"x", "y", "v"}, \
+        .attrs = {A_INT_OPT("dim"), __VA_ARGS__}, .cls = PL_REDUCTION, .batch = pl_batch_dims,                                          \
+        .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_INTERNAL, .infer = tangent_infer, .grad = GRAD, PL_KERNEL(FUNCTION));
+TANGENT(prod_tangent, "a product", 1, prod_tangent_grad, prod_tangent, {.name = NULL})
 
 static PlStatus prod_bwd_grad(PlMaker *g) {
   PlAttrs a;
@@ -262,12 +312,30 @@ static PlStatus extreme_grad(PlMaker *g) {
   return g->status;
 }
 
+static PlStatus extreme_tangent_grad(PlMaker *g) {
+  uint32_t mask = dims_single(g->attrs, 0, g->in[0]->ndim);
+  const bool kept = g->in[1]->ndim == g->in[0]->ndim;
+  PlVal y = g_undo_reduce(g, g->x[1], g->in[0]->ndim, mask, kept), u = g_undo_reduce(g, g->dy[0], g->in[0]->ndim, mask, kept);
+  PlVal hit = pl_g2(g, &pl_op_eq, g->x[0], y);
+  if (pl_attr_i(g->attrs, 1)) hit = pl_g2(g, &pl_op_logical_or, hit, pl_g1(g, &pl_op_isnan, g->x[0]));
+  if (g->want[2]) g->dx[2] = g_mul(g, hit, g_div(g, u, g_reduce(g, &pl_op_sum, hit, g->in[0]->ndim, mask)));
+  return g->status;
+}
+TANGENT(extreme_tangent, "an extreme value", 2, extreme_tangent_grad, extreme_tangent, A_BOOL("nan", 0))
+
+/* Along the last dim or all; columns are faster as they are composed. */
+static PlStatus extreme_jvp(PlMaker *g) {
+  const uint32_t mask = mask_of(g), every = (1u << g->in[0]->ndim) - 1;
+  return mask == every || mask == 1u << (g->in[0]->ndim - 1) ? reduced_tangent(g, &pl_op_extreme_tangent, mask, false) : g->status;
+}
+static PlStatus whole_jvp(PlMaker *g) { return reduced_tangent(g, &pl_op_extreme_tangent, (1u << g->in[0]->ndim) - 1, true); }
+
 #define EXTREME(NAME, CODE, WORD, EXAMPLE)                                                                                    \
   PL_OP(NAME, REDUCTION(CODE),                                                                                                \
         .doc = "The " WORD " over the dims given, or of all elements; NaN wins. Equal elements "                              \
                "share the gradient. A reduced dim must not be empty.",                                                        \
         .example = EXAMPLE, .formula = "dx = dy [x = y] / count(x = y)", .nattr = 2, .attrs = {DIMS}, .batch = pl_batch_dims, \
-        .flags = PL_F_CONTIGUOUS | PL_F_STRIDED | PL_F_POLY, .infer = extreme_infer, .grad = extreme_grad);
+        .flags = PL_F_CONTIGUOUS | PL_F_STRIDED | PL_F_POLY, .infer = extreme_infer, .grad = extreme_grad, .tangent = extreme_jvp);
 EXTREME(amax, PLK_R_AMAX, "largest value", "print(T.tensor { { 1, 5 }, { 7, 2 } }:amax(1))  --> {7., 5.}  -- f32[2] cpu")
 EXTREME(amin, PLK_R_AMIN, "smallest value", "print(T.tensor { { 1, 5 }, { 7, 2 } }:amin(1))  --> {1., 2.}  -- f32[2] cpu")
 
@@ -290,7 +358,7 @@ static PlStatus whole_grad(PlMaker *g) {
         .doc = "The " WORD " of all elements; what x:max() and x:min() "                                                      \
                "without a dim do. Equal elements share the gradient.",                                                        \
         .example = EXAMPLE, .formula = "dx = dy [x = y] / count(x = y)", .flags = PL_F_CONTIGUOUS | PL_F_STRIDED | PL_F_POLY, \
-        .batch = BATCH, .infer = whole_infer, .grad = whole_grad);
+        .batch = BATCH, .infer = whole_infer, .grad = whole_grad, .tangent = whole_jvp);
 WHOLE(max_all, PLK_R_AMAX, pl_batch_max_all, "largest", "print(T.max_all(T.tensor { 1, 5, 2 }))  --> 5.  -- f32[] cpu")
 WHOLE(min_all, PLK_R_AMIN, pl_batch_min_all, "smallest", "print(T.min_all(T.tensor { 4, 1, 2 }))  --> 1.  -- f32[] cpu")
 

@@ -36,7 +36,39 @@ enum { LANES = 32 };
       for (int j = 0; j < h; j++) lane[j] += lane[j + h];                              \
     return lane[0];                                                                    \
   }
-#define LOSS_AND_SUM(name, FORMULA) LOSS(name, FORMULA) LOSS_SUM(name, FORMULA)
+#define LOSS_SLOPE(name, SLOPE)                                                                                                        \
+  static void name##_slope(const double *PL_RESTRICT x, const double *PL_RESTRICT target, const double *PL_RESTRICT tangent, double p, \
+                           double *PL_RESTRICT y, int64_t n) {                                                                         \
+    (void)p;                                                                                                                           \
+    for (int64_t i = 0; i < n; i++) {                                                                                                  \
+      const double d = x[i] - target[i];                                                                                               \
+      y[i] = (SLOPE)*tangent[i];                                                                                                       \
+    }                                                                                                                                  \
+  }
+/* The value's lanes are those of LOSS_SUM. */
+#define LOSS_DUAL(name, FORMULA, SLOPE)                                                                                    \
+  static double name##_dual(const float *x, const float *target, const float *tangent, double p, int64_t n, double *dot) { \
+    double lane[LANES] = {0}, other[LANES] = {0};                                                                          \
+    int64_t i = 0;                                                                                                         \
+    (void)p;                                                                                                               \
+    for (; i + LANES <= n; i += LANES)                                                                                     \
+      for (int j = 0; j < LANES; j++) {                                                                                    \
+        const double v = (double)x[i + j], t = (double)target[i + j], d = v - t;                                           \
+        lane[j] += (FORMULA);                                                                                              \
+        other[j] += (SLOPE) * (double)tangent[i + j];                                                                      \
+      }                                                                                                                    \
+    for (int j = 0; i < n; i++, j++) {                                                                                     \
+      const double v = (double)x[i], t = (double)target[i], d = v - t;                                                     \
+      lane[j] += (FORMULA);                                                                                                \
+      other[j] += (SLOPE) * (double)tangent[i];                                                                            \
+    }                                                                                                                      \
+    for (int h = LANES / 2; h; h /= 2)                                                                                     \
+      for (int j = 0; j < h; j++) lane[j] += lane[j + h], other[j] += other[j + h];                                        \
+    *dot = other[0];                                                                                                       \
+    return lane[0];                                                                                                        \
+  }
+#define LOSS_OF_DIFFERENCE(name, FORMULA, SLOPE) \
+  LOSS(name, FORMULA) LOSS_SUM(name, FORMULA) LOSS_SLOPE(name, SLOPE) LOSS_DUAL(name, FORMULA, SLOPE)
 
 VM double smooth(double d, double beta) {
   const double a = vm_abs_f64(d), low = a * a * (0.5 / beta), high = a - 0.5 * beta;
@@ -50,10 +82,15 @@ VM double with_logits(double x, double t, double pos) {
   return (1 - t) * x + q * (e + (x < 0 ? -x : 0));
 }
 
-LOSS_AND_SUM(mse, (v - t) * (v - t))
-LOSS_AND_SUM(l1, vm_abs_f64(v - t))
-LOSS_AND_SUM(smooth_l1, smooth(v - t, p))
-LOSS_AND_SUM(huber, p *smooth(v - t, p)) /* delta times smooth L1 with beta = delta */
+VM double sign(double d) { return d > 0 ? 1 : d < 0 ? -1 : d; }
+VM double within(double d, double most) {
+  const double low = d < -most ? -most : d;
+  return low > most ? most : low;
+}
+LOSS_OF_DIFFERENCE(mse, (v - t) * (v - t), 2 * d)
+LOSS_OF_DIFFERENCE(l1, vm_abs_f64(v - t), sign(d))
+LOSS_OF_DIFFERENCE(smooth_l1, smooth(v - t, p), within(d *(1 / p), 1)) /* slope: of beta = 0 l1 is asked */
+LOSS_OF_DIFFERENCE(huber, p *smooth(v - t, p), within(d, p))           /* delta times smooth L1 with beta = delta */
 LOSS(bce, (t - 1) * at_least(vm_log1p_f64(-v), -100) - t * at_least(vm_log_f64(v), -100))
 LOSS(bce_logits_1, with_logits(v, t, 1))
 LOSS(bce_logits_pos, with_logits(v, t, pos[i]))
@@ -68,18 +105,17 @@ static void kl_div(const double *x, const double *t, const double *pos, double p
 }
 
 extern const PlkLossLoops PLK_ISA_NAME(plk_loss_table);
-const PlkLossLoops PLK_ISA_NAME(plk_loss_table) = {{
-                                                       [PLK_L_MSE] = mse,
-                                                       [PLK_L_L1] = l1,
-                                                       [PLK_L_SMOOTH_L1] = smooth_l1,
-                                                       [PLK_L_HUBER] = huber,
-                                                       [PLK_L_BCE] = bce,
-                                                       [PLK_L_BCE_LOGITS] = bce_logits,
-                                                       [PLK_L_KL_DIV] = kl_div,
-                                                   },
-                                                   {
-                                                       [PLK_L_MSE] = mse_sum,
-                                                       [PLK_L_L1] = l1_sum,
-                                                       [PLK_L_SMOOTH_L1] = smooth_l1_sum,
-                                                       [PLK_L_HUBER] = huber_sum,
-                                                   }};
+#define DIFFERENCES(kind) \
+  { [PLK_L_MSE] = mse_##kind, [PLK_L_L1] = l1_##kind, [PLK_L_SMOOTH_L1] = smooth_l1_##kind, [PLK_L_HUBER] = huber_##kind }
+const PlkLossLoops PLK_ISA_NAME(plk_loss_table) = {
+    .loop = {[PLK_L_MSE] = mse,
+             [PLK_L_L1] = l1,
+             [PLK_L_SMOOTH_L1] = smooth_l1,
+             [PLK_L_HUBER] = huber,
+             [PLK_L_BCE] = bce,
+             [PLK_L_BCE_LOGITS] = bce_logits,
+             [PLK_L_KL_DIV] = kl_div},
+    .sum_f32 = DIFFERENCES(sum),
+    .slope = DIFFERENCES(slope),
+    .dual_f32 = DIFFERENCES(dual),
+};

@@ -88,6 +88,43 @@ PLK_LANE void trees_f64_of(const PlkV_f64 *v, PlkV_f64 *g) {
 ONE_ROW(float, f32)
 ONE_ROW(double, f64)
 
+/* (a, da) -> (a x, da x + a v) in lanes, which are multiplied in order. */
+enum { PROD_LANES = 32, HIT_BLOCK = 64 };
+#define TANGENTS(T, sfx)                                                                                       \
+  static double prod_tangent_##sfx(const T *x, const T *v, int64_t n) {                                        \
+    double a[PROD_LANES], da[PROD_LANES], all = 1, t = 0;                                                      \
+    int64_t i = 0;                                                                                             \
+    for (int k = 0; k < PROD_LANES; k++) a[k] = 1, da[k] = 0;                                                  \
+    for (; i + PROD_LANES <= n; i += PROD_LANES)                                                               \
+      for (int k = 0; k < PROD_LANES; k++) {                                                                   \
+        const double e = (double)x[i + k], w = (double)v[i + k];                                               \
+        da[k] = da[k] * e + a[k] * w;                                                                          \
+        a[k] *= e;                                                                                             \
+      }                                                                                                        \
+    for (int k = 0; i < n; i++, k++) da[k] = da[k] * (double)x[i] + a[k] * (double)v[i], a[k] *= (double)x[i]; \
+    for (int k = 0; k < PROD_LANES; k++) t = t * a[k] + all * da[k], all *= a[k];                              \
+    return t;                                                                                                  \
+  }                                                                                                            \
+  static double hits_##sfx(const T *x, const T *v, T y, bool nan, int64_t n, double *count) {                  \
+    const bool all = nan && y != y;                                                                            \
+    double sum = 0, hits = 0;                                                                                  \
+    for (int64_t at = 0; at < n; at += HIT_BLOCK) { /* most blocks have none: v is not read there */           \
+      const int64_t m = n - at < HIT_BLOCK ? n - at : HIT_BLOCK;                                               \
+      const T *const b = x + at;                                                                               \
+      int any = all;                                                                                           \
+      if (m == HIT_BLOCK)                                                                                      \
+        for (int k = 0; k < HIT_BLOCK; k++) any |= b[k] == y;                                                  \
+      else any = 1;                                                                                            \
+      if (!any) continue;                                                                                      \
+      for (int64_t k = 0; k < m; k++)                                                                          \
+        if (b[k] == y || (all && b[k] != b[k])) sum += (double)v[at + k], hits++;                              \
+    }                                                                                                          \
+    *count = hits;                                                                                             \
+    return sum;                                                                                                \
+  }
+TANGENTS(float, f32)
+TANGENTS(double, f64)
+
 #define FORMS(name, sfx, CROSS) \
   { name##_rows_##sfx, name##_cols_##sfx, name##_rows_across_##sfx, CROSS }
 #define TYPE(sfx) \
@@ -100,6 +137,10 @@ const PlkReduceLoops PLK_ISA_NAME(plk_reduce_table) = {
     .min_f32 = min_f32,
     .max_f64 = max_f64,
     .min_f64 = min_f64,
+    .prod_tangent_f32 = prod_tangent_f32,
+    .prod_tangent_f64 = prod_tangent_f64,
+    .hits_f32 = hits_f32,
+    .hits_f64 = hits_f64,
     .colpart_f32 = colpart_f32,
     .colpart_f64 = colpart_f64,
     .plain = {[PL_F32] = TYPE(f32), [PL_F64] = TYPE(f64), [PL_F16] = TYPE(f16), [PL_BF16] = TYPE(bf16)},

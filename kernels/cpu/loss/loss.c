@@ -21,6 +21,7 @@ typedef struct Loss {
   bool linear[MAX_IN];                /* has the full shape */
   double param;
   double *part; /* one sum a block; NULL: store */
+  double *dot;  /* the same for tangents */
 } Loss;
 
 /* The shape that all inputs broadcast to (the shape rule has checked that they do). */
@@ -126,25 +127,73 @@ static PlStatus body(void *ctx, int64_t begin, int64_t end) {
   return PL_OK;
 }
 
-PlStatus plk_cpu_loss(const PlkCall *c) {
-  Loss l = {.c = c, .nin = c->nin < MAX_IN ? c->nin : MAX_IN};
-  broadcast(&l);
-  int64_t reduction = pl_attr_i(c->attrs, 0), blocks = (l.numel + BLOCK - 1) / BLOCK;
-  if (c->code == PLK_L_SMOOTH_L1 || c->code == PLK_L_HUBER) l.param = pl_attr_f(c->attrs, 1);
-  if (c->code == PLK_L_KL_DIV) l.param = (double)pl_attr_i(c->attrs, 1);
-  double few[16], sum = 0;
+static double param_of(const PlkCall *c) {
+  if (c->code == PLK_L_SMOOTH_L1 || c->code == PLK_L_HUBER) return pl_attr_f(c->attrs, 1);
+  return c->code == PLK_L_KL_DIV ? (double)pl_attr_i(c->attrs, 1) : 0;
+}
+
+/* The blocks' sums, added up and divided, as the element of out. */
+static void finish(const Loss *l, const double *part, PlArray *out) {
+  const int64_t reduction = pl_attr_i(l->c->attrs, 0), blocks = (l->numel + BLOCK - 1) / BLOCK;
+  double sum = 0;
+  for (int64_t b = 0; b < blocks; b++) sum += part[b];
+  if (reduction == 1) sum /= (double)l->numel;
+  if (reduction == 3) sum /= (double)(l->ndim ? l->shape[0] : 1);
+  plk_store(PLK_CF64, &sum, 1, out->data, out->dtype, 0, 1, 1, 1);
+}
+
+static PlStatus run(Loss *l, PlkBody each, double **sums[2], int nsums) {
+  const int64_t reduction = pl_attr_i(l->c->attrs, 0), blocks = (l->numel + BLOCK - 1) / BLOCK;
+  double few[2][16];
   void *heap = NULL;
-  if (reduction != 0) {
-    if (blocks > 16) PL_TRY(plk_scratch((size_t)blocks * sizeof(double), &heap));
-    l.part = heap ? heap : few;
-  }
-  PlStatus s = l.numel == 0 ? PL_OK : blocks == 1 ? body(&l, 0, l.numel) : plk_parallel(l.numel, BLOCK, body, &l);
-  if (s == PL_OK && reduction != 0) {
-    for (int64_t b = 0; b < blocks; b++) sum += l.part[b];
-    if (reduction == 1) sum /= (double)l.numel;
-    if (reduction == 3) sum /= (double)(l.ndim ? l.shape[0] : 1);
-    plk_store(PLK_CF64, &sum, 1, c->out[0]->data, c->out[0]->dtype, 0, 1, 1, 1);
-  }
+  if (reduction != 0 && blocks > 16) PL_TRY(plk_scratch(2 * (size_t)blocks * sizeof(double), &heap));
+  for (int k = 0; k < nsums && reduction != 0; k++) *sums[k] = heap ? (double *)heap + k * blocks : few[k];
+  PlStatus s = l->numel == 0 ? PL_OK : blocks == 1 ? each(l, 0, l->numel) : plk_parallel(l->numel, BLOCK, each, l);
+  for (int k = 0; k < nsums && reduction != 0 && s == PL_OK; k++) finish(l, *sums[k], l->c->out[k]);
   plk_scratch_free(heap);
   return s;
+}
+
+PlStatus plk_cpu_loss(const PlkCall *c) {
+  Loss l = {.c = c, .nin = c->nin < MAX_IN ? c->nin : MAX_IN, .param = param_of(c)};
+  broadcast(&l);
+  return run(&l, body, (double **[2]){&l.part}, 1);
+}
+
+/* ---- with tangents -------------------------------------------------------------------------------------------- */
+
+static PlStatus dual_body(void *ctx, int64_t begin, int64_t end) {
+  const Loss *l = ctx;
+  const int code = l->c->code == PLK_L_SMOOTH_L1 && l->param == 0 ? PLK_L_L1 : l->c->code;
+  const PlkLossLoops *loops = &PLK_ISA_PICK(plk_loss_table);
+  const PlArray *const *in = l->c->in;
+  if (l->part && in[0]->dtype == PL_F32) {
+    const float *x = in[0]->data, *t = in[1]->data, *v = in[2]->data;
+    l->part[begin / BLOCK] = loops->dual_f32[code](x + begin, t + begin, v + begin, l->param, end - begin, &l->dot[begin / BLOCK]);
+    return PL_OK;
+  }
+  _Alignas(64) double x[TILE], t[TILE], v[TILE], y[2][TILE];
+  double sum[2] = {0, 0};
+  for (int64_t at = begin; at < end; at += TILE) {
+    const int64_t n = end - at < TILE ? end - at : TILE;
+    load(l, 0, at, n, x);
+    load(l, 1, at, n, t);
+    load(l, 2, at, n, v);
+    loops->loop[code](x, t, NULL, l->param, y[0], n);
+    loops->slope[code](x, t, v, l->param, y[1], n);
+    for (int k = 0; k < 2; k++)
+      if (l->part) sum[k] += plk_reduce_loops()->sum_f64(y[k], n);
+      else plk_store(PLK_CF64, y[k], n, l->c->out[k]->data, l->c->out[k]->dtype, at, 1, n, 1);
+  }
+  if (l->part) {
+    l->part[begin / BLOCK] = sum[0];
+    l->dot[begin / BLOCK] = sum[1];
+  }
+  return PL_OK;
+}
+
+PlStatus plk_cpu_loss_dual(const PlkCall *c) {
+  Loss l = {.c = c, .nin = 3, .param = param_of(c)};
+  broadcast(&l);
+  return run(&l, dual_body, (double **[2]){&l.part, &l.dot}, 2);
 }

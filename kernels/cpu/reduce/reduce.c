@@ -185,3 +185,47 @@ static PlStatus prod_rows(const PlkCall *c, PlStatus (*body)(void *, int64_t, vo
 
 PlStatus plk_cpu_prod_bwd(const PlkCall *c) { return prod_rows(c, prod_bwd_row, false); }
 PlStatus plk_cpu_prod_bwd2(const PlkCall *c) { return prod_rows(c, prod_bwd2_row, true); }
+
+/* ---- tangents ---------------------------------------------------------------------------------------- */
+
+typedef struct Tangent {
+  int64_t n;
+  bool prod, nan;
+} Tangent;
+
+#define TANGENT_ROW(T, sfx)                                                              \
+  static PlStatus tangent_row_##sfx(void *ctx, int64_t row, void *const *p) {            \
+    const Tangent *g = ctx;                                                              \
+    const T *x = p[0], *y = p[1], *v = p[2];                                             \
+    double count;                                                                        \
+    (void)row;                                                                           \
+    if (g->prod) *(T *)p[3] = (T)plk_reduce_loops()->prod_tangent_##sfx(x, v, g->n);     \
+    else {                                                                               \
+      const double sum = plk_reduce_loops()->hits_##sfx(x, v, *y, g->nan, g->n, &count); \
+      *(T *)p[3] = (T)(sum / count);                                                     \
+    }                                                                                    \
+    return PL_OK;                                                                        \
+  }
+TANGENT_ROW(float, f32)
+TANGENT_ROW(double, f64)
+
+/* Rows of x, y, v and t along attribute 0. */
+static PlStatus tangent_rows(const PlkCall *c, Tangent g) {
+  const PlArray *x = c->in[0];
+  const bool all = !pl_attr_has(c->attrs, 0);
+  const int64_t dim = all ? 0 : pl_attr_i(c->attrs, 0);
+  const PlkComp comp = plk_comp(x->dtype);
+  g.n = all ? x->numel : plk_dim_size(x, dim);
+  PlkRows r = {.outer = all ? 1 : plk_outer(x, dim),
+               .inner = all ? 1 : plk_inner(x, dim),
+               .body = comp == PLK_CF32 ? tangent_row_f32 : tangent_row_f64,
+               .ctx = &g};
+  r.arg[r.narg++] = plk_row_arg(x, g.n, comp, false);
+  r.arg[r.narg++] = plk_row_arg(c->in[1], 1, comp, false);
+  r.arg[r.narg++] = plk_row_arg(c->in[2], g.n, comp, false);
+  r.arg[r.narg++] = plk_row_arg(c->out[0], 1, comp, true);
+  return plk_rows(&r);
+}
+
+PlStatus plk_cpu_prod_tangent(const PlkCall *c) { return tangent_rows(c, (Tangent){.prod = true}); }
+PlStatus plk_cpu_extreme_tangent(const PlkCall *c) { return tangent_rows(c, (Tangent){.nan = pl_attr_i(c->attrs, 1) != 0}); }

@@ -1,0 +1,162 @@
+-- SPDX-License-Identifier: MIT
+-- Losses of differences, extremes and products with their tangents (PlOp.dual, *_tangent): beside the same by other
+-- ops, in every option, with the bits of the value outside of T.jvp, traced, under a limit of memory, and in batches.
+
+local T = require "perilune"
+local F = T.nn.F
+
+local function near(got, want, tol)
+  assert.same(want:shape(), got:shape())
+  local scale = math.max(1, want:abs():nan_to_num(0):max():item())
+  local d = (got - want):nan_to_num(0):abs():max():item()
+  assert.is_true(d <= tol * scale, ("%g off, %s"):format(d, got))
+  assert.is_true(got:isnan():equal(want:isnan()))
+end
+local function same(a, b) assert.is_true(a:nan_to_num(7):equal(b:nan_to_num(7)), ("%s, %s"):format(a, b)) end
+
+-- f and what it is, made of other ops; x, v.
+local function check(f, plain, x, v)
+  local tol = x:dtype() == "f64" and 1e-11 or 2e-5
+  local value, d = T.jvp(f, x, v)
+  local want, slope = T.jvp(plain, x, v)
+  same(f(x), value)
+  near(value, want, tol)
+  near(d, slope, tol)
+  same(d, select(2, T.jvp(T.jit(f), x, v)))
+  same(d, T.jit(function(a, b) return select(2, T.jvp(f, a, b)) end)(x, v))
+  do
+    local _ <close> = T.memory_limit "1 GB"
+    same(d, select(2, T.jvp(f, x, v)))
+  end
+  local _, each = T.vmap(function(b) return T.jvp(f, x, b) end)(T.stack({ v, v * 2 }, 1))
+  near(each[1], slope, tol)
+  near(each[2], slope * 2, tol)
+  local _, both = T.vmap(function(a, b) return T.jvp(f, a, b) end)(T.stack({ x, x + 0.25 }, 1), T.stack({ v, v }, 1))
+  near(both[1], slope, tol)
+  near(both[2], select(2, T.jvp(plain, x + 0.25, v)), tol)
+  -- gradients of the value and of the tangent
+  local function total(g) return function(p)
+    local y, t = T.jvp(g, p[1], p[2])
+    return (y * 0.5):sum() + t:square():sum()
+  end end
+  local got, right = T.grad(total(f), { x, v }), T.grad(total(plain), { x, v })
+  for k = 1, 2 do near(got[k], right[k], tol * 10) end
+end
+
+local sizes = { { 7, 5 }, { 3, 600 }, { 40, 500 }, { 4 }, { 2, 3, 4 } }
+
+describe("losses of differences and their tangents run in one pass", function()
+  local losses = {
+    mse_loss = function(d) return d * d end,
+    l1_loss = function(d) return d:abs() end,
+    smooth_l1_loss = function(d, p)
+      local a = d:abs()
+      return T.where(a:lt(p), a * a * (0.5 / math.max(p, 1e-9)), a - 0.5 * p)
+    end,
+    huber_loss = function(d, p)
+      local a = d:abs()
+      return T.where(a:lt(p), a * a * 0.5, (a - 0.5 * p) * p)
+    end,
+  }
+  for name, formula in pairs(losses) do
+    it(name .. ", in every option", function()
+      for _, dtype in ipairs { "f32", "f64" } do
+        for _, shape in ipairs(sizes) do
+          T.manual_seed(#shape + shape[1])
+          local x, y = T.randn(shape, { dtype = dtype }), T.randn(shape, { dtype = dtype })
+          local v = T.randn(shape, { dtype = dtype })
+          for _, reduction in ipairs { "mean", "sum", "none" } do
+            for _, p in ipairs(name == "smooth_l1_loss" and { 1, 0.3, 0 } or { 1, name == "huber_loss" and 0.3 }) do
+              local o = { reduction = reduction, beta = name == "smooth_l1_loss" and p or nil,
+                delta = name == "huber_loss" and p or nil }
+              check(function(a) return F[name](a, y, o) end, function(a)
+                local l = formula(a - y, p)
+                return reduction == "none" and l or reduction == "sum" and l:sum() or l:mean()
+              end, x, v)
+            end
+          end
+        end
+      end
+    end)
+  end
+
+  it("also where both have a tangent, shapes or dtypes differ, or the target is a number", function()
+    local x, y, v = T.randn(4, 3), T.randn(3), T.randn(4, 3)
+    local function f(a, b) return F.mse_loss(a, b) end
+    near(select(2, T.jvp(function(a) return T.mse_loss(a, y) end, x, v)), (2 * (x - y) * v):mean(), 1e-5)
+    near(select(2, T.jvp(function(a) return f(a, a * 3) end, x, v)), (8 * x * v):mean(), 1e-5)
+    near(select(2, T.jvp(function(a) return F.l1_loss(x, a:expand(4, 3)) end, y, v[1])),
+      ((y - x):sign() * v[1]):mean(), 1e-5)
+    local zeros = T.zeros(4, 3, { dtype = "bf16" })
+    local half = select(2, T.jvp(function(a) return f(a, zeros) end, x:bfloat16(), v:bfloat16()))
+    near(half:float(), (2 * x * v):mean(), 2e-2)
+  end)
+end)
+
+describe("extremes and products have tangents in one pass", function()
+  local function rows(name, dim)
+    return function(a) return dim and a[name](a, dim) or a[name](a) end
+  end
+  -- The mean of v where x is the extreme, and products, by other ops.
+  local function extreme(f, dim, nan)
+    return function(a)
+      local y = f(a):detach()
+      local wide = dim and y:unsqueeze(dim) or y
+      local hit = a:detach():eq(wide)
+      if nan then hit = hit:logical_or(a:detach():isnan()) end
+      local part = T.where(hit, a, T.zeros_like(a))
+      return dim and part:sum(dim) / hit:sum(dim) or part:sum() / hit:sum()
+    end
+  end
+  local function product(dim)
+    return function(a)
+      if not dim then a = a:flatten() end
+      local y
+      for i = 1, a:size(dim or 1) do
+        local e = a:select(dim or 1, i)
+        y = y and y * e or e
+      end
+      return y
+    end
+  end
+  for _, dtype in ipairs { "f32", "f64" } do
+    it("in " .. dtype, function()
+      for _, shape in ipairs(sizes) do
+        T.manual_seed(#shape + shape[1])
+        local x, v = T.randn(shape, { dtype = dtype }), T.randn(shape, { dtype = dtype })
+        local ties = (x * 2):round()
+        for d = 0, #shape do
+          local dim = d > 0 and d or nil
+          for _, name in ipairs { "amax", "amin" } do
+            for _, a in ipairs { x, ties } do check(rows(name, dim), extreme(rows(name, dim), dim), a, v) end
+          end
+          if (dim and shape[dim] or x:numel()) <= 24 then
+            local zeros = x * x:abs():gt(0.4)
+            for _, a in ipairs { x, zeros } do check(rows("prod", dim), product(dim), a, v) end
+          end
+        end
+        for _, name in ipairs { "max_all", "min_all" } do
+          check(T[name], extreme(T[name], nil, true), ties, v)
+        end
+      end
+    end)
+  end
+
+  it("where NaN is the largest", function()
+    local x, v = T.tensor { { 1, 0 / 0, 3 }, { 4, 5, 5 } }, T.tensor { { 1, 2, 3 }, { 4, 5, 7 } }
+    local t = select(2, T.jvp(function(a) return a:amax(2) end, x, v))
+    assert.is_true(t[1]:isnan():item())
+    assert.equal(6, t[2]:item())
+    assert.equal(2, select(2, T.jvp(T.max_all, x, v)):item())
+  end)
+
+  it("as long products, whatever is zero", function()
+    local x, v = T.rand(3, 300, { dtype = "f64" }) * 0.4 + 0.8, T.randn(3, 300, { dtype = "f64" })
+    x[2][7], x[3][7], x[3][9] = 0, 0, 0
+    local t = select(2, T.jvp(function(a) return a:prod(2) end, x, v))
+    near(t[1], (x[1]:prod() * (v[1] / x[1]):sum()), 1e-10)
+    local others = T.cat({ x[2]:narrow(1, 1, 6), x[2]:narrow(1, 8, 293) }):prod()
+    near(t[2], others * v[2][7], 1e-10)
+    assert.equal(0, t[3]:item())
+  end)
+end)
