@@ -595,9 +595,9 @@ function M.program(seed)
   end
   replay()
   local flavour = flavours[g:int(1, #flavours)]
-  local function try(s)
+  local function try(s, risk) -- risk: how often what may be refused is taken all the same
     if not s then return end
-    local risky = self:chance(0.06)
+    local risky = self:chance(risk or 0.06)
     local may, must = run.step(self.r, s, #program.list + 1)
     local ok = may ~= nil and small(self.r, s)
     if ok and must and s.body then ok = false end
@@ -624,7 +624,7 @@ function M.program(seed)
     for _, w in ipairs(wishes) do
       local t = w.k == "backward" and tensor_of(self, w.a[1])
       if t then w.scalar = #t.shape == 0 end
-      try(w)
+      try(w, 0.5)
     end
   end
   try(make.leaf(self))
