@@ -3,14 +3,19 @@
 -- names with them. Made from the same inventory as the reference.
 local T = require "perilune"
 local source = require "perilune.help.source"
+local objects = dofile(debug.getinfo(1, "S").source:match "^@(.*)meta%.lua$" .. "objects.lua")
 local core = T.core
 
 local TYPES = { dim = "integer", index = "integer|perilune.Tensor", newdim = "integer",
   dims = "integer|integer[]", int = "integer", ints = "integer|integer[]", shape = "integer|integer[]",
   float = "number", scalar = "number", bool = "boolean",
-  dtype = "perilune.dtype", index_base = "0|1", tensor = "perilune.Tensor|number", tensors = "perilune.Tensor[]" }
+  dtype = "perilune.dtype", index_base = "0|1", tensor = "perilune.Tensor|number",
+  tensors = "perilune.Tensor[]|table<integer, perilune.Tensor>" }
 
 local KEYWORDS = require("perilune.repl.lex").keywords
+
+-- A type as it is asked for: whole numbers are taken as any numbers are, and lists by "any[]" where options may be.
+local function asked(kind) return (kind:gsub("%f[%w._]integer%f[^%w._]", "perilune.int")) end
 
 local function type_of(t)
   if TYPES[t] then return TYPES[t] end
@@ -52,7 +57,9 @@ local NAMED = {}
 local function named(kind, names) for name in names:gmatch "%S+" do NAMED[name] = kind end end
 named("perilune.Tensor|number|table", "x y A B a b q v r t input target pred logits weight bias src tensor other "
   .. "vec M C N p mat1 mat2 query key index indices mask U S")
-named("function", "f opfunc fn loss_fn closure")
+named("function", "f fn loss_fn closure")
+named("fun(x: perilune.Argument): any", "opfunc")
+named("any", "value") -- these take any
 named("string", "name mode text word")
 named("string|table", "path dir")
 named("integer|table", "dim n k i d classes num_classes batch_size epochs steps")
@@ -71,8 +78,25 @@ named("boolean|number|table", "left")
 local MEANT = { ["nn.lora"] = { target = "string|string[]|function" },
   ["T.autocast"] = { options = "T.autocast.Options|function" },
   ["Tensor:to"] = { word = "perilune.dtype|perilune.Tensor" },
+  ["T.memory_limit"] = { word = "perilune.int|string" },
+  ["T.custom"] = { forward = "fun(ctx: perilune.Context, ...: perilune.Argument): any",
+    backward = "fun(ctx: perilune.Context, ...: perilune.Argument): any",
+    jvp = "fun(ctx: perilune.Context, ...: perilune.Argument): any",
+    name = "string", always = "boolean", state = "any" },
+  ["T.bar"] = { loop = "function|table|perilune.int" }, ["T.data.chat_template"] = { source = "string" },
+  ["T.distributions.register_kl"] = { p = "function|table", q = "function|table",
+    P = "function|table", Q = "function|table" },
+  ["nn.utils.clip_grads_with_norm_"] = { total_norm = "number|perilune.Tensor" },
+  ["nn.class"] = { parent = "nn.Module" },
   ["T.promote_types"] = { a = "perilune.dtype", b = "perilune.dtype" },
   ["T.vmap"] = { in_dims = "integer|boolean|table", out_dims = "integer|boolean|table" } }
+-- What takes a function of tensors: that is what its arguments are, unless it says otherwise.
+for name in ("jit compile grad value_and_grad jacobian hessian hvp jvp vjp vmap linearize checkpoint gradcheck"
+  .. " gradgradcheck make_graphed"):gmatch "%S+" do
+  local key = "T." .. name
+  MEANT[key] = MEANT[key] or {}
+  MEANT[key].f = "(fun(...: perilune.Argument): any)|nn.Module|table"
+end
 named("table", "state sd map")
 named("string|function|nn.Module", "activation")
 named("0|1|table", "index_base")
@@ -85,6 +109,24 @@ named("number|integer[]|number[]|table", "scale_factor spacing output_ratio")
 named("number|table", "threshold max_norm maxnorm lambd rate swa_lr maxEval")
 named("number|string|table", "ord max_bytes")
 named("string|table", "title map_location")
+named("perilune.Tensor|number|table", "x1 x2 ys xs values source scores w weights vector pos_weight min max top "
+  .. "min_val max_val low gradient inputs s P permutation wave")
+named("T.distributed.Group|table", "group")
+named("string|string[]", "names")
+named("integer", "every gpu step accumulate")
+named("integer|string", "bytes")
+named("integer[]|perilune.Tensor|integer", "ids")
+named("integer[]|table", "ranks")
+named("number", "tol negative_slope label_smoothing sparsity min_lr total_norm")
+named("number|number[]", "max_lr")
+named("boolean", "log_target unitriangular async_op")
+named("optim.lr_scheduler.LRScheduler[]", "schedulers")
+named("function|function[]", "lr_lambda")
+named("nn.Module", "layer linear bn")
+named("perilune.PackedSequence", "packed")
+named("string|integer|number", "norm")
+named("string", "memory_format UPLO wavelet")
+named("function|table", "loop loader sampler transforms")
 
 -- A default as it is written: what kind of value it is.
 local function of_default(text)
@@ -182,7 +224,7 @@ local function options_class(out, entry, names)
     local kind = types[key][1]
     if MEANT[entry.name] and MEANT[entry.name][key] then kind = MEANT[entry.name][key] end
     if kind == "any" then kind = NAMED[key] or "any" end
-    if not KEYWORDS[key] then out[#out + 1] = ("---@field %s? %s"):format(key, kind) end
+    if not KEYWORDS[key] then out[#out + 1] = ("---@field %s? %s"):format(key, asked(kind)) end
   end
   if entry.signature:find "{[^}]*…" then out[#out + 1] = "---@field [string] any" end
   out[#out + 1] = "---@field [integer] any\n"
@@ -198,9 +240,11 @@ local function param_lines(out, names, class, types, of)
     local meant = MEANT[of] and MEANT[of][name]
     local kind = meant or name == "options" and class or t and t[1] or "any"
     if kind == "any" and name ~= "..." then kind = NAMED[name] or "any" end
-    if kind == class and sized then kind = kind .. "|integer" end -- sizes may come one by one
+    kind = asked(kind)
+    if kind == class and sized then kind = kind .. "|perilune.int" end -- sizes may come one by one
     local last = class and not kind:find(class, 1, true) and kind ~= "any"
     if last then kind = kind .. "|" .. class end
+    if class and kind:find(class, 1, true) then kind = kind .. "|perilune.list" end
     if name == "..." and class then kind = "any" end
     out[#out + 1] = ("---@param %s %s"):format(name == "..." and "..." or name .. "?", kind)
   end
@@ -220,20 +264,32 @@ local RETURN_KINDS = { { "^true$", "boolean?" }, { "^message$", "string?" }, { "
   { "^booleans?$", "boolean" }, { "^number or boolean$", "number|boolean" }, { "^numbers?$", "number" },
   { "^integer", "integer" }, { "^rank", "integer" }, { "^string$", "string" }, { "^name$", "string" },
   { "^text$", "string" }, { "^dtype$", "perilune.dtype" }, { "^list of numbers$", "number[]" },
-  { "^list of integers$", "integer[]" }, { "^list of tensors$", "perilune.Tensor[]" },
-  { "^list of views$", "perilune.Tensor[]" }, { "^list of strings$", "string[]" }, { "^list", "table" },
+  { "^list of integers$", "integer[]" }, { "^list of tensors$", "table<integer, perilune.Tensor>" },
+  { "^list of views$", "table<integer, perilune.Tensor>" }, { "^list of strings$", "string[]" }, { "^list", "table" },
   { "^nested list or number$", "table|number|boolean" }, { "^function$", "function" }, { "^transform$", "function" },
   { "^state$", "table" }, { "^the rest of the state$", "table" }, { "^{[^}]*=.*}$", "table" },
   { "^module$", "nn.Module" }, { "^optimizer$", "optim.Optimizer" }, { "^table$", "table" },
   { "^figure$", "perilune.Figure" }, { "^handle$", "perilune.Handle" }, { "^log$", "perilune.Log" },
   { "^meter$", "perilune.Meter" }, { "^dataset$", "table" }, { "^tokenizer$", "perilune.Tokenizer" },
-  { "^or a meter$", "perilune.Meter" }, { "^history$", "perilune.History" }, { "^run$", "table" },
-  { "^distribution$", "T.distributions.Distribution" } }
+  { "^or a meter$", "perilune.Meter" }, { "^history$", "perilune.History" }, { "^run$", "perilune.Run" },
+  { "^distribution$", "T.distributions.Distribution" },
+  { "^key$", "perilune.GradKey" }, { "^scope", "perilune.Scope" }, { "^packed$", "perilune.PackedSequence" },
+  { "^class$", "nn.Class" }, { "^what is called like f$", "perilune.Jit" }, { "^norm$", "perilune.Tensor" },
+  { "^i64 tensor$", "perilune.Tensor" }, { "^logits$", "perilune.Tensor" }, { "^features$", "perilune.Tensor" },
+  { "^net$", "nn.Module" }, { "^names", "table" }, { "^free$", "integer" }, { "^total$", "integer" },
+  { "^n$", "integer" },
+  { "^bytes$", "integer" }, { "^matrix$", "perilune.Tensor" },
+  { "^linear$", "nn.Module" }, { "^gradients$", "perilune.Tensor|table" }, { "^y %- x$", "perilune.Tensor" },
+  { "^y$", "perilune.Tensor" },
+  { "^J v$", "any" }, { "^H v$", "any" }, { "^lengths$", "perilune.Tensor" }, { "^template$", "perilune.Template" },
+  { "^dataset of", "table" }, { "^true and ", "boolean" }, { "^what differs$", "string?" },
+  { "^true or false$", "boolean" }, { "^{name = tensor}$", "table<string, perilune.Tensor>" } }
 
 -- That text as types; any, with the text, where one piece is not known. Of several forms the first; with "; or" both.
 local function returned(text)
+  local held = text:match "^true, or false and (.*)$"
+  if held then return "boolean, string? # " .. held end
   local list, first = {}, text:match "^([^;]*)"
-  local other = text:match "^[^;]*; or a meter$" or text:match "^[^;]*; T%.metrics.*→ meter$"
   local fails = text:find(" or nil", 1, true)
   first = first:gsub(",? or nil.*$", "")
   local depth, part = 0, ""
@@ -250,7 +306,6 @@ local function returned(text)
     end
   end
   if #list == 0 then return "any" end
-  if other then list[1] = list[1] .. "|perilune.Meter" end
   if fails then
     list[1] = list[1]:find "%?$" and list[1] or list[1] .. "?"
     for i = 2, 3 do list[i] = list[i] and list[i]:gsub("%?$", "") .. "|string?" or "string?" end -- message, code
@@ -262,8 +317,9 @@ end
 local CALLED = { LSTM = "perilune.Tensor, perilune.Tensor[]", GRU = "perilune.Tensor, perilune.Tensor",
   RNN = "perilune.Tensor, perilune.Tensor", LSTMCell = "perilune.Tensor, perilune.Tensor",
   MultiheadAttention = "perilune.Tensor, perilune.Tensor?", Module = "perilune.Tensor, any" }
-local METHODS = { parameters = "perilune.Tensor[]", buffers = "perilune.Tensor[]", modules = "nn.Module[]",
-  children = "nn.Module[]", named_parameters = "fun(): string, perilune.Tensor", named_buffers =
+local METHODS = { parameters = "table<integer, perilune.Tensor>", buffers = "table<integer, perilune.Tensor>",
+  modules = "table<integer, nn.Module>", children = "table<integer, nn.Module>",
+  named_parameters = "fun(): string, perilune.Tensor", named_buffers =
   "fun(): string, perilune.Tensor", named_modules = "fun(): string, nn.Module", type = "string",
   state_dict = "table<string, perilune.Tensor>", get_parameter = "perilune.Tensor" }
 local DRAWN, STATES = {}, { state_dict = "table", load_state_dict = "nil" }
@@ -284,25 +340,54 @@ local RETURNS = { shape = "integer[]", size = "integer|integer[]", stride = "int
   is_floating_point = "boolean", requires_grad_ = "perilune.Tensor", detach = "perilune.Tensor",
   set = "perilune.Tensor", retain_grad = "perilune.Tensor" }
 
+-- The class of an op's table of named arguments, made once for function, method and form in place; its name.
+local made
+local function op_options(out, entry)
+  local name = "T." .. entry.op.name .. ".Options"
+  if made[name] then return name end
+  made[name] = true
+  out[#out + 1] = "---@class " .. name
+  local has = {}
+  for _, p in ipairs(entry.params) do
+    local key = p.name:match "^[%w_]*"
+    has[key] = true
+    if not KEYWORDS[key] then
+      local list = p.type == "tensor" and "|perilune.list" or "" -- nested tables are tensors
+      out[#out + 1] = ("---@field %s? %s%s"):format(key, asked(type_of(p.type)), list)
+    end
+  end
+  for key, kind in pairs { out = "perilune.Tensor|perilune.Tensor[]", dtype = "perilune.dtype", device = "string",
+    requires_grad = "boolean", generator = "T.Generator", pin_memory = "boolean" } do
+    if not has[key] then has[#has + 1] = ("---@field %s? %s"):format(key, kind) end
+  end
+  table.sort(has)
+  out[#out + 1] = table.concat(has, "\n")
+  out[#out + 1] = "---@field [integer] any\n"
+  return name
+end
+
 local function op_function(out, entry, path, first)
+  local class, names = op_options(out, entry), {}
   doc_of(out, entry)
-  local names = {}
   for i = first, #entry.params do
     local p = entry.params[i]
     local name = p.name:match "^[%w_]*"
     name = KEYWORDS[name] and name .. "_" or name
     names[#names + 1] = name
-    -- tensors may come behind the dimension: x:gather(dim, index); in place of an optional argument the table of named
-    -- ones may come
-    local kind = type_of(p.type)
+    -- tensors may come behind the dimension: x:gather(dim, index); in place of any argument but the first the table of
+    -- named ones may come, so that only tensors must be there
+    local kind = asked(type_of(p.type))
     if p.type == "dim" and #entry.op.args > 1 then kind = kind .. "|perilune.Tensor" end
-    if (p.optional or i > 1) and not kind:find "table" then kind = kind .. "|table" end
-    out[#out + 1] = ("---@param %s%s %s"):format(name, p.optional and "?" or "", kind)
+    if p.optional or i > 1 then kind = kind .. "|" .. class .. "|perilune.list" end
+    local left_out = p.optional or i > #entry.op.args
+    out[#out + 1] = ("---@param %s%s %s"):format(name, left_out and "?" or "", kind)
   end
   names[#names + 1] = "..."
   out[#out + 1] = "---@param ... any a table of named arguments, out= among them"
   for _ = 1, math.max(1, entry.results) do out[#out + 1] = "---@return " .. RESULT[1] end
-  if SIZED[path] then out[#out + 1] = "---@overload fun(...: integer|integer[]|table): perilune.Tensor" end
+  if SIZED[path] then
+    out[#out + 1] = ("---@overload fun(...: perilune.int|perilune.int[]|%s): perilune.Tensor"):format(class)
+  end
   out[#out + 1] = ("function %s(%s) end"):format(path, table.concat(names, ", "))
   out[#out + 1] = ""
 end
@@ -313,21 +398,52 @@ for key in ("cholesky det eigvalsh inv inverse pinv pinverse solve solve_triangu
   SINGLE[key] = true
 end
 
+-- Results that signatures do not name, or that scripts need not look at for failures: with resume= alone.
+local RESULTS = { ["Tensor:item"] = "perilune.value", ["T.item"] = "perilune.value",
+  ["T.memory_limit"] = "perilune.Scope|integer|nil",
+  svd = "perilune.Tensor, perilune.Tensor, perilune.Tensor", qr = "perilune.Tensor, perilune.Tensor",
+  eig = "perilune.Tensor, perilune.Tensor", eigh = "perilune.Tensor, perilune.Tensor",
+  geqrf = "perilune.Tensor, perilune.Tensor", slogdet = "perilune.Tensor, perilune.Tensor",
+  lu_factor = "perilune.Tensor, perilune.Tensor", nanmedian = "perilune.Tensor, perilune.Tensor?",
+  get_rank = "integer", get_world_size = "integer", get_node_local_rank = "integer", rows = "fun(): perilune.Tensor",
+  cross_entropy = "perilune.Tensor", vector_to_parameters = "perilune.Tensor",
+  ["T.autocast"] = "perilune.Scope|perilune.dtype|nil", no_grad = "any", enable_grad = "any",
+  pivoted_cholesky = "perilune.Tensor, perilune.Tensor, perilune.Tensor", ["T.scope"] = "perilune.Scope",
+  ["T.early_stop"] = "perilune.Stop",
+  ["T.open"] = "table?, string?, string?", ["T.timer"] = "perilune.Stopwatch",
+  ["T.load_gguf"] = "table?, table|string|nil, table|string|nil",
+  ["T.default_dtype"] = "perilune.dtype|perilune.Scope", ["T.memory"] = "table<string, integer>",
+  ["T.cuda.memory_stats"] = "table<string, integer>", ["T.cuda.get_device_capability"] = "integer, integer",
+  ["T.get_autocast_dtype"] = "perilune.dtype", ["T.get_float32_matmul_precision"] = "string", ["T.graph"] = "table",
+  ["T.models.image_processor"] = "perilune.ImageProcessor?, string?", ["nn.KVCache"] = "table",
+  ["optim.swa_utils.update_bn"] = "nil", ["T.norm"] = "perilune.Tensor",
+  ["T.fit"] = "perilune.History, perilune.Run, string? # nil, message, code where resume= fails",
+  ["T.log.tensorboard"] = "perilune.TensorBoard?, string?, string?" }
+
 local function written_function(out, entry, path)
   local class, types = options_class(out, setmetatable({ name = path:gsub(":", ".") }, { __index = entry }),
     parameters(entry.signature))
   doc_of(out, entry)
-  local names = parameters(entry.signature)
+  local names = path == "T.custom" and { "options" } or parameters(entry.signature)
   if entry.signature:find "^x:" and path:find "^T%." then table.insert(names, 1, "x") end
   if names[#names] ~= "..." then names[#names + 1] = "..." end -- other forms of the call: all by name, several tensors
+  if path == "Tensor:size" or path == "Tensor:stride" then -- of one dimension a number
+    out[#out + 1] = ("---@param dim perilune.int\n---@return integer\n"
+      .. "---@overload fun(self: perilune.Tensor): table<integer, integer>\nfunction %s(dim) end\n"):format(path)
+    return
+  end
   param_lines(out, names, class, types, path)
   local returns = entry.signature:match "→%s*(.*)$" or ""
   local key = path:match "[%w_]+$"
   local one = path:find "^T%.special%." or (key:find "[%w]_$" and core.metatable().methods[key]) or SINGLE[key]
   if returns == "" and (path:find "^nn%.F%." or one) and not path:find "^nn%.utils%." then
     out[#out + 1] = "---@return perilune.Tensor"
-  else
-    out[#out + 1] = "---@return " .. returned(returns)
+  elseif RESULTS[path] or RESULTS[key] or returns ~= "" then
+    out[#out + 1] = "---@return " .. (RESULTS[path] or RESULTS[key] or returned(returns))
+  end
+  if returns:find "meter$" then -- without values to measure
+    out[#out + 1] = ("---@overload fun(options?: %s): %s"):format(class or "table",
+      key == "confusion_matrix" and "perilune.Confusion" or "perilune.Meter")
   end
   out[#out + 1] = ("function %s(%s) end"):format(path, table.concat(names, ", "))
   out[#out + 1] = ""
@@ -340,10 +456,12 @@ local BASES = { ["optim.Optimizer"] = T.optim.Optimizer,
 -- What a class is derived from, and what calling an object of it gives.
 local function base_of(kind)
   if kind:find "^nn%." and kind ~= "nn.Module" then return ": nn.Module" end
-  if kind:find "^optim%.%a+$" and kind ~= "optim.Optimizer" then return ": optim.Optimizer" end
+  if kind:find "^optim%.%w+$" and kind ~= "optim.Optimizer" then return ": optim.Optimizer" end
   if kind:find "^optim%.lr_scheduler%." and not kind:find "LRScheduler$" then
     return ": optim.lr_scheduler.LRScheduler"
   end
+  if kind == "optim.swa_utils.AveragedModel" then return ": nn.Module" end
+  if kind:find "^T%.distributions%." and not kind:find "Transform$" then return ": T.distributions.Distribution" end
   return ""
 end
 
@@ -354,20 +472,30 @@ local function class_definition(out, entry)
   local result = kind:find "^nn%." and (CALLED[kind:match "[^.]+$"] or "perilune.Tensor")
   out[#out + 1] = ("---@class %s%s"):format(kind, base_of(kind))
   if result then
+    if kind == "nn.LSTM" or kind == "nn.GRU" or kind == "nn.RNN" then
+      out[#out + 1] = "---@overload fun(x: perilune.PackedSequence, ...: any): perilune.PackedSequence, any"
+    end
     out[#out + 1] = ("---@overload fun(...: any): %s\n---@field [string] any"):format(result)
   end
+  local has = {}
   for _, m in ipairs(entry.methods or source.methods(BASES[kind])) do
     local name, args = m.signature:match "^:([%w_]+)(%b())"
+    if kind == "nn.Module" and name == "forward" then goto continue end -- a subclass returns what it likes
+    has[name] = true
     local list = { "self: " .. kind }
     for _, arg in ipairs(parameters(args)) do
       local tensor = name == "forward" and (arg == "x" or arg == "input" or arg == "target") and result
-      list[#list + 1] = arg == "..." and "...: any" or arg .. "?: " .. (tensor and "perilune.Tensor" or NAMED[arg]
-        or "any")
+      list[#list + 1] = arg == "..." and "...: any" or arg .. "?: " .. (tensor and "perilune.Tensor"
+        or asked(NAMED[arg] or "any"))
     end
     local gives = name == "forward" and result or result and (METHODS[name] or SELF[name] and kind)
       or kind:find "^T%.distributions%." and DRAWN[name] or STATES[name] or "any"
     out[#out + 1] = ("---@field %s fun(%s): %s%s"):format(name, table.concat(list, ", "), gives,
       m.text and m.text ~= "" and " # " .. m.text:gsub("%s+", " ") or "")
+    ::continue::
+  end
+  for _, line in ipairs(objects.holds(kind)) do
+    if not has[line:match "^%-%-%-@field ([%w_]+)"] then out[#out + 1] = line end
   end
   out[#out + 1] = ""
   doc_of(out, entry)
@@ -378,76 +506,20 @@ local function class_definition(out, entry)
   out[#out + 1] = ""
 end
 
-local HEAD = [[
----@meta perilune
--- Definitions of perilune for the Lua language server; made from its symbol table. Add the folder of this file to
--- Lua.workspace.library.
-
----@alias perilune.dtype "f32"|"f64"|"f16"|"bf16"|"i8"|"i16"|"i32"|"i64"|"u8"|"bool"|string
-
----@class perilune.Tensor
----@field grad perilune.Tensor? what backward added
----@field requires_grad boolean
----@field is_leaf boolean
----@field grad_fn string? the op that made it, when that is recorded
----@operator add(perilune.Tensor|number): perilune.Tensor
----@operator sub(perilune.Tensor|number): perilune.Tensor
----@operator mul(perilune.Tensor|number): perilune.Tensor
----@operator div(perilune.Tensor|number): perilune.Tensor
----@operator idiv(perilune.Tensor|number): perilune.Tensor
----@operator mod(perilune.Tensor|number): perilune.Tensor
----@operator pow(perilune.Tensor|number): perilune.Tensor
----@operator band(perilune.Tensor): perilune.Tensor
----@operator bor(perilune.Tensor): perilune.Tensor
----@operator bxor(perilune.Tensor): perilune.Tensor
----@operator shl(integer): perilune.Tensor
----@operator shr(integer): perilune.Tensor
----@operator unm: perilune.Tensor
----@operator bnot: perilune.Tensor
----@operator len: integer
----@field [any] perilune.Tensor an index: t[1], t[mask], t["2, 1:3"]
-local Tensor = {}
-
----@class perilune.Handle
----@field remove fun(self: perilune.Handle)
-
----@class perilune.Log
----@field write fun(self: perilune.Log, row: table<string, any>): boolean?, string?, string?
----@field close fun(self: perilune.Log): boolean?, string?, string?
-
----@class perilune.Meter
----@field update fun(self: perilune.Meter, ...: any)
----@field value fun(self: perilune.Meter): number|perilune.Tensor
----@field reset fun(self: perilune.Meter)
-
----@class perilune.Figure
----@field svg fun(self: perilune.Figure, path?: string): string|boolean|nil, string?
----@field png fun(self: perilune.Figure, path?: string, options?: table): string|boolean|nil, string?
-
----@class perilune.History
----@field column fun(self: perilune.History, name: string): number[]
----@field best fun(self: perilune.History, name: string, mode?: "min"|"max"): table<string, number>
----@field plot fun(self: perilune.History, names?: string|string[], options?: table): perilune.Figure
----@field [integer] table<string, number>
-
----@class perilune.Tokenizer
-
----@class perilune
----@field version string
-local T = {}
-]]
-
 -- inventory: docs/make/inventory.lua
 return function(inventory)
+  made = {}
   local list = inventory.all()
-  local out, spaces, methods, parents = { HEAD }, {}, {}, {}
+  local out, spaces, methods, parents = { objects.HEAD, objects.DISTRIBUTION }, {}, {}, {}
   for _, entry in ipairs(list) do parents[entry.name:match "^(.*)%.[^.]+$" or ""] = true end
   local function open_space(path)
     if spaces[path] then return end
     spaces[path] = true
     local parent = path:match "^(.*)%.[^.]+$"
     if parent and parent ~= "T" then open_space(parent) end
-    out[#out + 1] = ("%s%s = {}\n"):format(parent and "" or "local ", path)
+    local base = path == "nn.F" and ": perilune" or "" -- which has whatever T has
+    out[#out + 1] = ("---@class perilune.%s%s\n%s%s = {}\n"):format((path:gsub("^T%.", "")), base,
+      parent and "" or "local ", path)
   end
   local by_name = {}
   for _, entry in ipairs(list) do by_name[entry.name] = entry end
@@ -464,7 +536,8 @@ return function(inventory)
     if holder then
       doc_of(out, entry)
       out[#out + 1] = ("---@class perilune.%s\n---@overload fun(x: any, ...: any): %s\n%s = {}\n"):format(
-        path:match "[^.]*$", entry.op and "perilune.Tensor" or "any", path)
+        path:match "[^.]*$", entry.op and "perilune.Tensor"
+          or returned(entry.signature:match "→%s*(.*)$" or ""), path)
       spaces[path] = true
     end
     if holder and not entry.op then -- luacheck: ignore 542

@@ -137,7 +137,7 @@ function M.read(text)
   end
   function tags.field(s)
     if not class then return fault "a field without a class" end
-    local key, rest = s:match "^%[([%w_.]+)%]%s+(.*)$"
+    local key, rest = s:match "^%[([%w_.|]+)%]%s+(.*)$"
     if key then
       class.index = class.index or {}
       class.index[#class.index + 1] = { M.parse(key), (typed(rest)) }
@@ -246,8 +246,10 @@ function M.fits(known, t, v, is_tensor)
   end
   local name = t[2]
   if name == "any" then return true end
-  if name == "integer" then return type(v) == "number" and v == math.floor(v) end
+  if name == "integer" or name == "perilune.int" then return type(v) == "number" and v == math.floor(v) end
   if name == "function" then return callable(v) end
+  if name == "perilune.value" then return type(v) == "number" or type(v) == "boolean" end
+  if name == "perilune.Argument" then return true end
   if name == "perilune.Tensor" then return is_tensor(v) end
   if BUILTIN[name] then return type(v) == name end
   if known.aliases[name] then return M.fits(known, known.aliases[name], v, is_tensor) end

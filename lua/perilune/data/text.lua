@@ -94,7 +94,7 @@ local spec = options.spec("data.text", { { "path", "string", optional = true }, 
 --- T.data.text{path, length=64, stride=length, tokenizer=, transform=} → dataset of {x, y}, or nil, message, code
 -- Windows of tokens, y one token after x. Tokens are characters, or what tokenizer:encode(text) gives. text= instead of
 -- a path. Fields tokens, vocab_size, tokenizer (with decode).
---   local ds = T.data.text { text = "to be or not", length = 3 }
+--   local ds = assert(T.data.text { text = "to be or not", length = 3 })
 --   print(#ds, ds.tokenizer:decode(ds[1][2]))  --> 3	o b
 local function text(...)
   local a = options.read(spec, ...)

@@ -170,7 +170,7 @@ end
 -- @treturn Tokenizer or nil, message, code when a file cannot be read
 --- T.data.train_bpe{vocab_size, text=, files={path, …}, special=, min_count=2} → tokenizer, or nil, message, code
 -- Learns byte-level BPE from text; t:save(path) writes a tokenizer.json. See data.tokenizer.
---   local t = T.data.train_bpe { 260, text = ("low lower lowest "):rep(9), special = { "<|end|>" } }
+--   local t = assert(T.data.train_bpe { 260, text = ("low lower lowest "):rep(9), special = { "<|end|>" } })
 --   print(#t, t:decode(t:encode("lowest low")))  --> 260	lowest low
 function M.train_bpe(...)
   local a = options.read(train_spec, ...)

@@ -65,7 +65,7 @@ end
 -- Writes tensors as an npz archive, uncompressed, as safely as T.save. Every dtype but bf16.
 --   local path = os.tmpname()
 --   assert(T.save_npz(path, { x = T.arange(3) }))
---   print(T.load_npz(path).x)  --> {1, 2, 3}  -- i64[3] cpu
+--   print(assert(T.load_npz(path)).x)  --> {1, 2, 3}  -- i64[3] cpu
 --   os.remove(path)
 function files.save_npz(path, t)
   check_path("save_npz", path)

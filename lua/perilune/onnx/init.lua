@@ -201,7 +201,7 @@ end
 -- no place in a file. Names are x (x1, x2, …) and y where none are given.
 --   local path = os.tmpname()
 --   print(T.onnx.save(path, nn.Linear(2, 3), T.ones(4, 2), { dynamic = { x = { "n" } } }))  --> true
---   print(T.onnx.load(path)(T.ones(7, 2)):size(1))  --> 7
+--   print(assert(T.onnx.load(path))(T.ones(7, 2)):size(1))  --> 7
 --   os.remove(path)
 function onnx.save(...) return require("perilune.onnx.export").save(...) end
 
