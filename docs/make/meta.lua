@@ -88,6 +88,11 @@ local MEANT = { ["nn.lora"] = { target = "string|string[]|function" },
     P = "function|table", Q = "function|table" },
   ["nn.utils.clip_grads_with_norm_"] = { total_norm = "number|perilune.Tensor" },
   ["nn.class"] = { parent = "nn.Module" },
+
+  ["T.distributions.Independent"] = { base = "T.distributions.Distribution" },
+  ["T.distributions.TransformedDistribution"] = { base = "T.distributions.Distribution" },
+  ["nn.F.scaled_dot_product_attention"] = { q = "perilune.Tensor", k = "perilune.Tensor", v = "perilune.Tensor" },
+ ["T.distributed.all_gather_object"] = { value = "any" },
   ["T.promote_types"] = { a = "perilune.dtype", b = "perilune.dtype" },
   ["T.vmap"] = { in_dims = "integer|boolean|table", out_dims = "integer|boolean|table" } }
 -- What takes a function of tensors: that is what its arguments are, unless it says otherwise.
@@ -125,7 +130,7 @@ named("function|function[]", "lr_lambda")
 named("nn.Module", "layer linear bn")
 named("perilune.PackedSequence", "packed")
 named("string|integer|number", "norm")
-named("string", "memory_format UPLO wavelet")
+named("string", "approximate memory_format UPLO wavelet")
 named("function|table", "loop loader sampler transforms")
 
 -- A default as it is written: what kind of value it is.
@@ -209,6 +214,10 @@ local function parameters(signature)
   return names
 end
 
+-- Options behind the "…" of a signature that no declared arguments complete.
+local FURTHER = { ["T.jit"] = { "seeded? boolean", "heavy? boolean", "pin? string[]|function",
+  "force? string[]|function", "unsafe_math? boolean" } }
+
 -- Writes the class of an entry's table of options; its name, or nil.
 local function options_class(out, entry, names)
   local types, order = typed(entry)
@@ -226,13 +235,21 @@ local function options_class(out, entry, names)
     if kind == "any" then kind = NAMED[key] or "any" end
     if not KEYWORDS[key] then out[#out + 1] = ("---@field %s? %s"):format(key, asked(kind)) end
   end
-  if entry.signature:find "{[^}]*…" then out[#out + 1] = "---@field [string] any" end
+  if entry.signature:find "%(2, 3" then -- as all that make tensors
+    for line in ("requires_grad boolean,device string,generator T.Generator,out perilune.Tensor"):gmatch "[^,]+" do
+      local key = line:match "%S+"
+      if not types[key] then out[#out + 1] = "---@field " .. line:gsub(" ", "? ", 1) end
+    end
+  end
+  for _, line in ipairs(FURTHER[entry.name] or {}) do out[#out + 1] = "---@field " .. line end
+  local complete = #(entry.arguments or {}) > 0 or FURTHER[entry.name]
+  if entry.signature:find "{[^}]*…" and not complete then out[#out + 1] = "---@field [string] any" end
   out[#out + 1] = "---@field [integer] any\n"
   return name, types
 end
 
 -- Parameter lines: kinds where they are known, and the table of options wherever it may come.
-local function param_lines(out, names, class, types, of)
+local function param_lines(out, names, class, types, of, sizes)
   local sized = false
   for _, name in ipairs(names) do
     sized = sized or name == "sizes"
@@ -241,11 +258,14 @@ local function param_lines(out, names, class, types, of)
     local kind = meant or name == "options" and class or t and t[1] or "any"
     if kind == "any" and name ~= "..." then kind = NAMED[name] or "any" end
     kind = asked(kind)
+    if class and kind ~= "table" then kind = kind:gsub("|table$", "") end -- which is that of its options
     if kind == class and sized then kind = kind .. "|perilune.int" end -- sizes may come one by one
     local last = class and not kind:find(class, 1, true) and kind ~= "any"
     if last then kind = kind .. "|" .. class end
     if class and kind:find(class, 1, true) then kind = kind .. "|perilune.list" end
-    if name == "..." and class then kind = "any" end
+    if name == "..." and class then -- sizes one by one, or as a list: T.randn(2, 3), T.randn({2, 3}, {dtype=})
+      kind = #names == 1 and sizes and "perilune.int|perilune.list|" .. class or "any"
+    end
     out[#out + 1] = ("---@param %s %s"):format(name == "..." and "..." or name .. "?", kind)
   end
 end
@@ -383,7 +403,8 @@ local function op_function(out, entry, path, first)
     out[#out + 1] = ("---@param %s%s %s"):format(name, left_out and "?" or "", kind)
   end
   names[#names + 1] = "..."
-  out[#out + 1] = "---@param ... any a table of named arguments, out= among them"
+  out[#out + 1] = ("---@param ... %s a table of named arguments, out= among them"):format(
+    SIZED[path] and "perilune.int|" .. class or "any")
   for _ = 1, math.max(1, entry.results) do out[#out + 1] = "---@return " .. RESULT[1] end
   if SIZED[path] then
     out[#out + 1] = ("---@overload fun(...: perilune.int|perilune.int[]|%s): perilune.Tensor"):format(class)
@@ -414,10 +435,14 @@ local RESULTS = { ["Tensor:item"] = "perilune.value", ["T.item"] = "perilune.val
   ["T.load_gguf"] = "table?, table|string|nil, table|string|nil",
   ["T.default_dtype"] = "perilune.dtype|perilune.Scope", ["T.memory"] = "table<string, integer>",
   ["T.cuda.memory_stats"] = "table<string, integer>", ["T.cuda.get_device_capability"] = "integer, integer",
-  ["T.get_autocast_dtype"] = "perilune.dtype", ["T.get_float32_matmul_precision"] = "string", ["T.graph"] = "table",
+  ["T.get_autocast_dtype"] = "perilune.dtype", ["T.get_float32_matmul_precision"] = "string",
+  ["T.graph"] = "perilune.Graph",
+  ["T.data.csv"] = "perilune.Csv?, string?, string?",
   ["T.models.image_processor"] = "perilune.ImageProcessor?, string?", ["nn.KVCache"] = "table",
   ["optim.swa_utils.update_bn"] = "nil", ["T.norm"] = "perilune.Tensor",
   ["T.fit"] = "perilune.History, perilune.Run, string? # nil, message, code where resume= fails",
+  ["T.load_graph"] = "perilune.Graph?, table|string|nil, string?",
+  ["T.cuda.Event"] = "perilune.Event", ["T.cuda.Stream"] = "perilune.Stream",
   ["T.log.tensorboard"] = "perilune.TensorBoard?, string?, string?" }
 
 local function written_function(out, entry, path)
@@ -432,7 +457,7 @@ local function written_function(out, entry, path)
       .. "---@overload fun(self: perilune.Tensor): table<integer, integer>\nfunction %s(dim) end\n"):format(path)
     return
   end
-  param_lines(out, names, class, types, path)
+  param_lines(out, names, class, types, path, entry.signature:find "%(2, 3")
   local returns = entry.signature:match "→%s*(.*)$" or ""
   local key = path:match "[%w_]+$"
   local one = path:find "^T%.special%." or (key:find "[%w]_$" and core.metatable().methods[key]) or SINGLE[key]
@@ -527,6 +552,10 @@ return function(inventory)
     local path = entry.name
     local parent = path:match "^(.*)%.[^.]+$"
     if parent and parent ~= "T" then open_space(parent) end
+    local op = path:match "^nn%.F%.([%w_]+)$"
+    if op and by_name["T." .. op] and by_name["T." .. op].op and T.nn.F[op] == T[op] then -- the op itself
+      entry = setmetatable({ name = path, method = false, inplace = false }, { __index = by_name["T." .. op] })
+    end
     local first = entry.same and by_name["T." .. entry.same:gsub("^T%.", "")]
     if first and path:find "^T%.[%w_]+$" then -- another name: the arguments are those of the first
       entry = setmetatable({ name = path, text = entry.text, method = first.op and path:match "[%w_]+$" or nil,

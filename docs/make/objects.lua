@@ -82,8 +82,43 @@ OPERATORS
 -- What T.jit gives.
 ---@class perilune.Jit
 ---@field ntraces integer
+---@field graph fun(self: perilune.Jit): perilune.Graph
 ---@field [string] any
 ---@overload fun(...: any): any, any
+
+---@class perilune.Graph
+---@field input fun(self: perilune.Graph, name: string, shape: table, options?: table): perilune.Tensor
+---@field trace fun(self: perilune.Graph, f: function, ...: any): any
+---@field name fun(self: perilune.Graph, t: perilune.Tensor, name: string): perilune.Tensor
+---@field after fun(self: perilune.Graph, t: perilune.Tensor, ...: perilune.Tensor): perilune.Tensor
+---@field outputs fun(self: perilune.Graph, list: table): perilune.Graph
+---@field gradient fun(self: perilune.Graph, ys: table, xs: any, options?: table): any
+---@field plan fun(self: perilune.Graph): table
+---@field run fun(self: perilune.Graph, feed: table, options?: table): any
+---@field text fun(self: perilune.Graph): string
+---@field dot fun(self: perilune.Graph): string
+---@field nodes fun(self: perilune.Graph): table<integer, table>
+---@field verify fun(self: perilune.Graph): boolean, string?
+---@field [string] any
+
+---@class perilune.Csv
+---@field names table<integer, string>
+---@field rows integer
+---@field columns table<string, any>
+---@field missing table<string, perilune.Tensor>
+---@field tensor fun(self: perilune.Csv, names?: string[]): perilune.Tensor
+---@field categories fun(self: perilune.Csv, name: string): perilune.Tensor, table<integer, string>
+---@field [integer] any
+
+---@class perilune.Event
+---@field record fun(self: perilune.Event, stream?: perilune.Stream)
+---@field synchronize fun(self: perilune.Event)
+---@field elapsed fun(self: perilune.Event, other: perilune.Event): number
+---@field [string] any
+
+---@class perilune.Stream
+---@field synchronize fun(self: perilune.Stream)
+---@field [string] any
 
 ---@class perilune.PackedSequence
 ---@field data perilune.Tensor
@@ -232,6 +267,7 @@ local HOLDS = {
 ---@field attached fun(self: T.GradManager): perilune.Tensor[] ]] },
   { "^nn%.utils%.parametrize%.", {} },
   { "^nn%.Module$", lines [[
+---@field generate fun(self: any, ids: integer[]|perilune.Tensor|perilune.Tensor[], options?: table): any
 ---@field training boolean
 ---@field forward fun(self: any, x: perilune.Argument, ...: perilune.Argument): any, any?, any?, any?
 ---@field [integer] any

@@ -104,7 +104,7 @@ describe("generated files", function()
       end
       assert.is_true(#list > 1200 and declared > 1000, #list .. " names, " .. declared .. " arguments")
       assert.equal("", table.concat(without, "\n"))
-      for _, line in ipairs { "---@field bias? boolean", "---@param in_features? integer|nn.Linear.Options",
+      for _, line in ipairs { "---@field bias? boolean", "---@param in_features? perilune.int|nn.Linear.Options",
         "---@overload fun(...: any): perilune.Tensor" } do
         assert.truthy(meta:find("\n" .. line, 1, true), line)
       end

@@ -85,11 +85,11 @@ end
 -- @treturn csv with fields `names`, `rows`, `columns` (name → tensor [rows] or list of strings, false for a missing
 -- one) and `missing` (name → how many); `csv[i]` is row i by name. Or nil, message, code for a missing or malformed
 -- file; the message names line and column.
---- T.data.csv(path, {header=true, delimiter=",", types=, columns=, missing=, comment=, quote=}) → table
+--- T.data.csv(path, {header=true, delimiter=",", types=, columns=, missing=, comment=, quote=, text=}) → table
 -- Columns of text files as tensors (i64, f32 or bool by what they hold, or types={name=dtype}) or lists of strings
 -- ("text"). Fields names, rows, columns, missing; csv[i] is a row; csv:tensor{"a", "b"} → [rows, 2];
 -- csv:categories("c") → classes, words. Missing numbers are NaN. text= instead of a path. Or nil, message, code.
---   local c = T.data.csv { text = "a,b,kind\n1,2.5,x\n3,,y\n" }
+--   local c = assert(T.data.csv { text = "a,b,kind\n1,2.5,x\n3,,y\n" })
 --   print(c.columns.a, c.columns.kind[2], c.missing.b)  --> {1, 3}  -- i64[2] cpu	y	1
 --   print(c:tensor { "a" }:size(1))  --> 2
 local function csv(path, opts)

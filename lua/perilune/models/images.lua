@@ -164,7 +164,7 @@ end
 -- What a vision model's folder says of its pictures (preprocessor_config.json of ViT, CLIP or ConvNeXt), or a table
 -- of such settings: processor(picture) resizes as Pillow does, crops, and normalizes.
 -- Shapes: u8 [H, W, 3], or a list of such → [B, 3, height, width]
---   local look = T.models.image_processor { image_processor_type = "ViTImageProcessor", size = 4 }
+--   local look = assert(T.models.image_processor { image_processor_type = "ViTImageProcessor", size = 4 })
 --   print(table.concat(look(T.zeros({ 9, 7, 3 }, { dtype = "u8" })):shape(), " "))  --> 1 3 4 4
 function M.image_processor(dir)
   if type(dir) == "table" and getmetatable(dir) == nil then
