@@ -256,7 +256,10 @@ describe("a hint", function()
       ["y = x[:, 1]"] = { "unexpected symbol near ':'", 'x[{{}, 1}] or x[":, 1"]' },
       ["y = x[2:3]"] = { "']' expected near ':'", 'x[{{2, 3}}] or x["2:3"]' },
       ["x:sum(dim=1)"] = { "')' expected near '='", "x:sum({dim = 1})" },
-      ["T.zeros(2, 3, dtype='f64')"] = { "')' expected near '='", "T.zeros(2, 3, {dtype = '" },
+      ["T.zeros(2, 3, dtype='f64')"] = { "')' expected near '='", "T.zeros(2, 3, {dtype = 'f64'})" },
+      ['y = x.to(dtype = "f64")'] = { "')' expected near '='", 'x:to({dtype = "f64"})' },
+      ["y = x.sum(dim=1)"] = { "')' expected near '='", "x:sum({dim = 1})" },
+      ["y = nn.Linear(2, bias=false)"] = { "')' expected near '='", "nn.Linear(2, {bias = false})" },
       ["c = a @ b"] = { "unexpected symbol near '@'", "a:matmul(b)" },
       ["x += 1"] = { "syntax error near '+'", "x = x + …, or in place x:add_(…)" },
       ["if a != b then"] = { "'then' expected near '!'", "Lua writes ~=" },
@@ -278,5 +281,21 @@ describe("a hint", function()
     do
       assert.equal("", hints.syntax(message, line), line)
     end
+  end)
+end)
+
+describe("methods at the prompt", function()
+  it("show how they are called: x.shape without brackets, too", function()
+    local show, bare, n = require "perilune.repl.show", {}, 0
+    for name, f in pairs(T.core.metatable().methods) do
+      if type(f) == "function" and not name:find "^_" then
+        n = n + 1
+        local text = show.value(f, {})
+        if not text:find "[({]" or text:find "0x%x%x%x" then bare[#bare + 1] = name .. ": " .. text end
+      end
+    end
+    table.sort(bare)
+    assert.is_true(n > 300)
+    assert.equal("", table.concat(bare, "\n"))
   end)
 end)

@@ -3,6 +3,7 @@
 -- 'Relu')", "')' expected near '='". For the prompt, for scripts that the command runs, and for T.help. A hint names
 -- something that is there and is not what was asked for, or nothing.
 -- @module perilune.help.hints
+local core = require "perilune.core"
 local M = {}
 
 local home = debug.getinfo(1, "S").source:gsub("help/hints%.lua$", "")
@@ -276,6 +277,8 @@ local PATTERNS = {
   { "([%a_][%w_.:]*)%(([^()]*)%f[%w_]([%a_][%w_]*)%s*=%s*([^=,()]+)", function(name, before, key, value)
     before = before:gsub("[%s]+$", "")
     if before:find "{[^}]*$" then return nil end
+    local object, method = name:match "^(%l[%w_]*)%.([%a_][%w_]*)$" -- x.sum(dim=1): a method of a tensor
+    if object and not SPACES[object] and core.metatable().methods[method] then name = object .. ":" .. method end
     return ("named arguments go into a table at the end: %s(%s{%s = %s})"):format(name, before ~= "" and before
       .. " " or
       "", key, (value:gsub("%s+$", "")))
@@ -303,7 +306,12 @@ function M.syntax(message, line)
     local fits = not wanted or (#wanted > 2 and message:find(wanted, 1, true) or #wanted <= 2 and near:find(wanted))
     if fits then
       local text = code:find(p[1]) and p[2](code:match(p[1]))
-      if text then return "; " .. text end
+      if text then -- texts, which code has emptied, as they were
+        text = text:gsub("([%a_][%w_]*) = ([\"'])%2", function(key, quote)
+          return line:match(("%s%%s*=%%s*%s[^%s]*%s"):format(key, quote, quote, quote)):gsub("%s*=%s*", " = ", 1)
+        end)
+        return "; " .. text
+      end
     end
   end
   return ""

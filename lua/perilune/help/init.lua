@@ -72,6 +72,12 @@ return function(T, core)
       return require("perilune.help.reference").topics()
     end
     if core.is_tensor(what) then return what:brief() end
+    if type(what) == "function" then -- a method that is neither an op nor written with help of its own: x.shape
+      for name, f in next, core.metatable().methods do
+        local known = symbols[name] or by_name[name:match("^(.*)_$") or name]
+        if known and rawequal(f, what) then return T.help_text(name) end
+      end
+    end
     if type(what) == "string" then
       local names = require("perilune.help.reference").topic(what)
       if names then return names end
