@@ -24,6 +24,52 @@ end
 local function clean() os.execute("rm -r " .. dir) end
 
 describe("data.MapDataset", function()
+  it("is made of others with a transform, too", function()
+    local function ten(v) return v * 10 end
+    local x, y = T.arange(4), T.arange(4)
+    local pairs_of = T.data.TensorDataset(x, y)
+    local o = { transform = ten }
+    local sub = T.data.Subset(pairs_of, { 3, 1 }, o)
+    assert.equal(30, sub[1][1]:item())
+    assert.equal(3, sub[1][2]:item())
+    assert.equal(2, #T.data.Subset({ 1, 2 }, { 1, 2 }))
+    assert.equal(0, #T.data.Subset({ 1, 2 }, {}))
+    assert.equal(30, T.data.ConcatDataset({ 1, 2 }, { 3 }, o)[3])
+    local stack = T.data.StackDataset({ 1, 2 }, { 3, 4 }, o)
+    assert.same({ 20, 4 }, stack[2])
+    assert.same({ 10, "b" }, T.data.Dataset { len = 1, get = function(_, i) return i, "b" end, transform = ten }[1])
+    assert.is_false(pcall(function() -- a get that applies it itself does not do so twice without a word
+      return T.data.Dataset { len = 1, get = function(self, i) return self.transform(i) end, transform = ten }[1]
+    end))
+    for a, b in T.data.DataLoader(sub, { batch_size = 2 }) do
+      assert.is_true(a:equal(T.tensor({ 30, 10 }, "i64")) and b:equal(T.tensor({ 3, 1 }, "i64")))
+    end
+    local stream = T.data.IterableDataset { transform = ten, iter = function()
+      local i = 0
+      return function()
+        i = i + 1
+        if i <= 3 then return i, i end
+      end
+    end }
+    for a, b in T.data.DataLoader(stream, { batch_size = 3 }) do
+      assert.is_true(a:equal(T.tensor({ 10, 20, 30 }, "i64")) and b:equal(T.tensor({ 1, 2, 3 }, "i64")))
+    end
+    for what, f in pairs { -- and nothing of it is dropped without a word
+      ["data.Subset: "] = function() T.data.Subset({ 1 }, { 1 }, { transfrom = ten }) end,
+      ["data.ConcatDataset: "] = function() T.data.ConcatDataset({ 1 }, { transform = 3 }) end,
+      ["data.StackDataset: samples by name"] = function() T.data.StackDataset({ a = { 1 } }, o) end,
+      ["data.Dataset: transform changes what get gives"] = function()
+        T.data.Dataset { len = 1, get = ten, get_batch = ten, transform = ten }
+      end,
+      ["data.Dataset: transform must be"] = function() T.data.Dataset { len = 1, get = ten, transform = 3 } end,
+      ["data.IterableDataset: transform must be"] = function() T.data.IterableDataset { iter = ten, transform = 3 } end,
+    } do
+      local ok, message = pcall(f)
+      assert.is_false(ok)
+      assert.truthy(message:find(what, 1, true), message)
+    end
+  end)
+
   it("puts what a transform makes of a sample's first value in its place", function()
     local x, y = T.arange(6):float():view(3, 2), T.arange(3)
     local ds = T.data.TensorDataset(x, y, { transform = function(v) return v * 10 end })

@@ -59,8 +59,18 @@ local function is_dataset(who, ds)
 end
 M.is_dataset = is_dataset
 
---- T.data.Dataset{len=n or function, get=function(self, i) … end, …} → dataset
--- Made of two functions; get returns the values of sample i. Other fields are kept.
+-- What transform= may be: a function, or something that is called like one.
+local function transforming(who, f)
+  local meta = getmetatable(f)
+  if type(f) ~= "function" and not (type(meta) == "table" and meta.__call) then
+    fail("%s: transform must be a function, got %s", who, describe(f))
+  end
+  return f
+end
+
+--- T.data.Dataset{len=n or function, get=function(self, i) … end, transform=, …} → dataset
+-- Made of two functions; get returns the values of sample i, of which transform changes the first. Other fields are
+-- kept.
 --   local ds = T.data.Dataset { len = 3, get = function(self, i) return i * i end }
 --   print(#ds, ds[3])  --> 3	9
 M.Dataset = class "Dataset"
@@ -75,8 +85,17 @@ function M.Dataset.new(fields)
   end
   if type(get) ~= "function" then fail("data.Dataset: get must be a function, got %s", describe(get)) end
   if type(len) ~= "function" then self.len = function() return integer(len) end end
+  local transform = self.transform
+  if transform ~= nil then
+    transforming("data.Dataset", transform)
+    for _, name in ipairs { "get_batch", "get_range" } do
+      if self[name] ~= nil then fail("data.Dataset: transform changes what get gives, and %s goes past it", name) end
+    end
+    self.transform = nil -- a get that applies self.transform itself would do so twice: there is none
+  end
   self.get = function(ds, i)
     local values = table.pack(get(ds, i))
+    if transform then values[1] = transform(values[1]) end
     if values.n == 1 then return values[1] end
     values.n = nil
     return values
@@ -91,21 +110,26 @@ end
 M.TensorDataset = class "TensorDataset"
 
 -- The options in a last table, as {transform = f}, apart from what stands before it.
-local function with_transform(...)
+local function with_transform(who, ...)
   local n = select("#", ...)
   local last = n > 1 and (select(n, ...))
-  if type(last) ~= "table" or getmetatable(last) ~= nil or last[1] ~= nil then return nil, ... end
-  options.check("data.TensorDataset", last, { "transform" })
-  local f, meta = last.transform, getmetatable(last.transform)
-  if type(f) ~= "function" and not (type(meta) == "table" and meta.__call) then
-    fail("data.TensorDataset: transform must be a function, got %s", describe(f))
-  end
-  return f, table.unpack({ ... }, 1, n - 1)
+  if type(last) ~= "table" or getmetatable(last) ~= nil or type((next(last))) ~= "string" then return nil, ... end
+  options.check(who, last, { "transform" })
+  return transforming(who, last.transform), table.unpack({ ... }, 1, n - 1)
 end
 
-local tensor_dataset
-function tensor_dataset(transform, ...)
-  if transform then return M.transformed(tensor_dataset(nil, ...), transform) end
+-- A class whose objects are made of what stands before {transform=}; refused(…): why there cannot be one, or false.
+local function transformable(C, refused)
+  local who, make = "data." .. C.__name, C.new
+  local function made(transform, ...)
+    local why = transform and refused and refused(...)
+    if why then fail("%s: %s", who, why) end
+    return M.transformed(make(...), transform)
+  end
+  function C.new(...) return made(with_transform(who, ...)) end
+end
+
+function M.TensorDataset.new(...)
   local tensors = given("data.TensorDataset", ...)
   if #tensors == 0 then fail("data.TensorDataset: at least one tensor is wanted") end
   for i, t in ipairs(tensors) do
@@ -120,7 +144,7 @@ function tensor_dataset(transform, ...)
   return setmetatable({ tensors = tensors }, M.TensorDataset)
 end
 
-function M.TensorDataset.new(...) return tensor_dataset(with_transform(...)) end
+transformable(M.TensorDataset)
 
 function M.TensorDataset:len() return rawget(self, "tensors")[1]:size(1) end
 
@@ -150,8 +174,9 @@ function M.TensorDataset:get_range(first, last)
   return table.unpack(out)
 end
 
---- T.data.Subset(dataset, indices) → dataset
--- Some samples of a dataset, by number.
+--- T.data.Subset(dataset, indices, {transform=}) → dataset
+-- Some samples of a dataset, by number. transform: what the first value of each becomes, so that of two parts one may
+-- be augmented.
 --   print(T.data.Subset({ "a", "b", "c" }, { 3, 1 })[1])  --> c
 M.Subset = class "Subset"
 
@@ -183,6 +208,7 @@ function M.Subset.new(dataset, indices)
   end
   return setmetatable(self, M.Subset)
 end
+transformable(M.Subset)
 
 function M.Subset:len() return #rawget(self, "indices") end
 function M.Subset:get(i) return rawget(self, "dataset")[rawget(self, "indices")[i]] end
@@ -231,8 +257,8 @@ function M.transformed(ds, transform)
   return out
 end
 
---- T.data.ConcatDataset(a, b, …) → dataset
--- Datasets one after the other.
+--- T.data.ConcatDataset(a, b, …, {transform=}) → dataset
+-- Datasets one after the other. transform: what the first value of each sample becomes.
 --   print(T.data.ConcatDataset({ 1, 2 }, { 3 })[3])  --> 3
 M.ConcatDataset = class "ConcatDataset"
 
@@ -250,6 +276,7 @@ function M.ConcatDataset.new(first, ...)
   if n == 0 then fail("data.ConcatDataset: no samples") end
   return setmetatable({ parts = parts, ends = ends }, M.ConcatDataset)
 end
+transformable(M.ConcatDataset)
 
 function M.ConcatDataset:len()
   local ends = rawget(self, "ends")
@@ -267,9 +294,9 @@ end
 -- Samples that come one after the other, from a stream whose length nobody knows:
 -- `data.IterableDataset{iter = function(self) return next_sample end}`. iter begins a pass and returns a function that
 -- gives one sample a call, nil at the end; several values make a list. Other fields are kept.
---- T.data.IterableDataset{iter=function(self) return next_sample end, …} → dataset
+--- T.data.IterableDataset{iter=function(self) return next_sample end, transform=, …} → dataset
 -- A stream: iter begins a pass and returns a function that gives a sample a call, nil at the end. A DataLoader makes
--- batches of it, in its order, without workers.
+-- batches of it, in its order, without workers. transform: what the first value of each sample becomes.
 --   local set = T.data.IterableDataset { iter = function()
 --     local i = 0
 --     return function() i = i + 1 if i <= 3 then return i end end
@@ -288,11 +315,23 @@ setmetatable(M.IterableDataset, { __call = function(_, fields)
   end
   local self = {}
   for key, v in pairs(fields) do self[key] = v end
+  local transform, iter = self.transform, self.iter
+  if transform ~= nil then
+    transforming("data.IterableDataset", transform)
+    local function changed(x, ...)
+      if x == nil then return nil end
+      return transform(x), ...
+    end
+    function self.iter(...)
+      local following = iter(...)
+      return function() return changed(following()) end
+    end
+  end
   return setmetatable(self, M.IterableDataset)
 end })
 
---- T.data.StackDataset(a, b, …) → dataset
--- Samples of several datasets side by side; of a table with names, by name.
+--- T.data.StackDataset(a, b, …, {transform=}) → dataset
+-- Samples of several datasets side by side; of a table with names, by name. transform: what the first value becomes.
 --   print(T.data.StackDataset({ "a", "b" }, { 3, 4 })[2][2])  --> 4
 M.StackDataset = class "StackDataset"
 
@@ -311,6 +350,10 @@ function M.StackDataset.new(first, ...)
   if not n then fail("data.StackDataset: at least one dataset is wanted") end
   return setmetatable({ parts = parts, n = n }, M.StackDataset)
 end
+transformable(M.StackDataset, function(first)
+  return type(first) == "table" and getmetatable(first) == nil and first[1] == nil
+    and "samples by name have no first value for transform; T.data.MapDataset(dataset, f) gives f the whole sample"
+end)
 
 function M.StackDataset:len() return rawget(self, "n") end
 

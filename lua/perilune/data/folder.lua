@@ -26,9 +26,7 @@ local function get(self, i)
   local path = self.paths[i]
   local x, message = core.load_image(path, self.channels)
   if not x then options.fail("data.image_folder: sample %d: %s", i, message) end
-  local transform = self.transform
-  if transform then x = transform(x) end
-  return { x, self.labels[i] }
+  return x, self.labels[i]
 end
 
 -- `data.image_folder{root, transform=, mode="rgb"}`: every .png, .jpg and .jpeg file in the folders below root,
