@@ -3,7 +3,7 @@
 -- with its functions recorded, and what goes in and comes out is of the types that the definitions give.
 
 local T = require "perilune"
-local annotations = require "spec.support.annotations"
+local annotations = require "spec.support.editors.annotations"
 
 local root = os.getenv "PERILUNE_ROOT" or "."
 local inventory = dofile(root .. "/docs/make/inventory.lua")

@@ -178,6 +178,7 @@ function showRun(r) {
     if (part > 0.01 && st.state === "running") figure("left, about", span(took / part * (1 - part)));
   }
   for (const s of r.series.values()) figure(s.name + (s.broken ? " (" + s.broken + " not finite)" : ""), brief(s.last, s.name));
+  if (goes && !st.controls) figure("one of several processes:", "it cannot be paused or stopped from here, as the others would wait for it");
   r.buttons.hidden = !(goes && st.controls);
   for (const b of r.buttons.children) {
     const w = b.dataset.word;

@@ -2,7 +2,7 @@
 -- What the definitions for editors say of a script: names of the library that there are not, options and methods that
 -- nothing has. A language server infers more; this judges without one what no server looks at, options' names.
 local lex = require "perilune.repl.lex"
-local annotations = require "spec.support.annotations"
+local annotations = require "spec.support.editors.annotations"
 
 local M = {}
 
