@@ -474,8 +474,8 @@ describe("perilune watch", function()
     log:image("picture", T.zeros(8, 8, { dtype = "u8" }), 1)
     log:close()
     local pid, host = T.core.process() -- one of several processes
-    assert(T.core.write_own(dir .. "/a.csv.run", json.line { format = "perilune.run 1", pid = pid, host = host, step = 3,
-      token = "ab", state = "running", controls = false, epoch = 1, time = os.time(), started = os.time() }))
+    assert(T.core.write_own(dir .. "/a.csv.run", json.line { format = "perilune.run 1", pid = pid, host = host,
+      step = 3, token = "ab", state = "running", controls = false, epoch = 1, time = os.time(), started = os.time() }))
     news()
     local form = "timeout 60 chromium --headless=new --no-sandbox --disable-gpu --user-data-dir=%s/profile "
       .. "--virtual-time-budget=5000 --dump-dom 'http://127.0.0.1:%d/#%s' > %s/dom 2> %s/said; touch %s/done"
