@@ -1,8 +1,8 @@
 -- SPDX-License-Identifier: MIT
 -- Correct programs have no findings in an editor, and wrong ones have one: the examples, the benchmarks, the blocks of
--- the documents and all examples of the reference are judged by the definitions, first by spec/support/editors/names.lua,
--- which knows names, methods and options, and, where one is installed, by a language server (emmylua_ls), which knows
--- types.
+-- the documents and all examples of the reference are judged by the definitions, first by
+-- spec/support/editors/names.lua, which knows names, methods and options, and, where one is installed, by a language
+-- server (emmylua_ls), which knows types.
 
 local T = require "perilune"
 local docs = require "spec.support.docs"
