@@ -159,4 +159,21 @@ describe("extremes and products have tangents in one pass", function()
     near(t[2], others * v[2][7], 1e-10)
     assert.equal(0, t[3]:item())
   end)
+
+  it("of NaN, what the gradient says of it", function()
+    for name, o in pairs { l1_loss = {}, smooth_l1_loss = { beta = 0 }, huber_loss = {}, mse_loss = {} } do
+      for _, d in ipairs { "f32", "f64", "bf16" } do
+        local x, t = T.tensor({ 0 / 0, 1, 0, -2 }, { dtype = d }), T.zeros({ 4 }, { dtype = d })
+        o.reduction = "none"
+        local _, each = T.jvp(function(a) return F[name](a, t, o) end, x, T.ones_like(x))
+        o.reduction = "sum"
+        local _, all = T.jvp(function(a) return F[name](a, t, o) end, x, T.ones_like(x))
+        local y = x:clone():requires_grad_()
+        local g = T.grad_of(F[name](y, t, o), y)
+        local s = g:sum()
+        assert.is_true(T.isclose(each, g, { equal_nan = true }):all():item(), name .. " of " .. d)
+        assert.is_true(T.isclose(all, s, { equal_nan = true }):item(), "sum, " .. name .. " of " .. d)
+      end
+    end
+  end)
 end)

@@ -170,6 +170,24 @@ describe("a number beside halves", function()
       os.remove(path .. ".safetensors")
     end)
 
+    it("in T.jit beside what is not row-major: " .. d, function()
+      local function check(o, call, f, name)
+        local x = values({ 8, 40 }, d):t()
+        for n, t in pairs { f32 = T.tensor(0.1), f64 = T.tensor(1 / 3, { dtype = "f64" }), i64 = T.tensor(3) } do
+          if n ~= "i64" or not WHOLE[o.name] then
+            local want = call(x, t)
+            assert(same(f(x, t), want), ("%s of %s, %s"):format(name, d, n))
+            assert(same(f(x:neg():neg(), t), want), ("%s of %s, %s, once more"):format(name, d, n))
+          end
+        end
+      end
+      for _, o in ipairs(ops) do
+        if not AS_ELEMENTS[o.name] then
+          each_place(o, function(call, name) check(o, call, T.jit(function(a, t) return call(a, t) end), name) end)
+        end
+      end
+    end)
+
     it("and in gradients and tangents: " .. d, function()
       local eps = d == "f16" and 2.0 ^ -9 or 2.0 ^ -6
       for _, o in ipairs(ops) do
@@ -208,4 +226,28 @@ describe("a number beside halves", function()
       end
     end)
   end
+
+  it("with alpha as well, a number having no dtype of its own", function()
+    for _, d in ipairs { "bf16", "f16", "f32", "f64", "i64" } do
+      for _, name in ipairs { "add", "sub" } do
+        local sign = name == "add" and 1 or -1
+        for _, shape in ipairs { {}, { 6 } } do
+          local x, n, alpha = T.full(shape, 5):to(d), d == "i64" and (1 << 53) + 1 or 0.1, d == "i64" and 1 or 3
+          local wide = d == "i64" and "i64" or "f64"
+          local want, turned = x:to(wide) + sign * alpha * n, n + x:to(wide) * (sign * alpha)
+          local function check(got, to, how)
+            assert.equal(d, got:dtype(), how)
+            assert(got:equal(to:to(d)), ("%s of %s: %s for %s"):format(how, d, got, to))
+          end
+          check(T[name](x, n, { alpha = alpha }), want, name)
+          check(x:clone()[name .. "_"](x:clone(), n, { alpha = alpha }), want, name .. "_")
+          check(T[name](n, x, { alpha = alpha }), turned, name .. " of a number")
+          check(T[name](x, n, { alpha = alpha, out = T.empty(shape, { dtype = d }) }), want, "out=")
+          if #shape > 0 then
+            check(T.vmap(function(a) return T[name](a, n, { alpha = alpha }) end)(x), want, "vmap of " .. name)
+          end
+        end
+      end
+    end
+  end)
 end)

@@ -346,7 +346,8 @@ static PlStatus permuted(PlTensor *t, int ndim, const int *order, PlTensor **out
  * summed in the order of eager ones. A pass sees that it is the same value. */
 static PlStatus turned(PlTensor *t, const PlDesc *d, const int *order, PlTensor **out) {
   PlTensor *full;
-  if (t->a.weak) {
+  if (t->a.weak ||
+      (t->a.ndim == 0 && pl_is_half(d->dtype) && t->a.dtype != d->dtype)) { /* f32 beside halves: as an array it would decide */
     *out = pl_retain(t);
     return PL_OK;
   }

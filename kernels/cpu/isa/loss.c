@@ -82,7 +82,7 @@ VM double with_logits(double x, double t, double pos) {
   return (1 - t) * x + q * (e + (x < 0 ? -x : 0));
 }
 
-VM double sign(double d) { return d > 0 ? 1 : d < 0 ? -1 : d; }
+VM double sign(double d) { return d > 0 ? 1 : d < 0 ? -1 : 0; } /* of NaN, too, as its gradient is and PyTorch's */
 VM double within(double d, double most) {
   const double low = d < -most ? -most : d;
   return low > most ? most : low;

@@ -343,7 +343,12 @@ return function(T, core)
           and x:dtype() == y:dtype() then -- in one pass
           return scaled(x, y, { alpha = sign * o.alpha, out = o.out })
         end
-        if o.alpha ~= nil then y = (is_tensor(y) and y or T.tensor(y, { device = "cpu" })) * o.alpha end
+        if type(o.alpha) == "number" and type(x) == "number" and is_tensor(y) and y:is_floating_point() then
+          return scaled(x, y, { alpha = sign * o.alpha, out = o.out }) -- rounded once
+        end
+        if o.alpha ~= nil then -- a number stays one: a tensor of it would have a dtype, with fewer digits
+          y = (type(y) == "number" or is_tensor(y)) and y * o.alpha or T.tensor(y, { device = "cpu" }) * o.alpha
+        end
         return raw(x, y, { out = o.out })
       end
     end
