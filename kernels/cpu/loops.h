@@ -138,6 +138,9 @@ enum { PLK_SOFT_COLS = 256 };
 typedef struct PlkSoftmaxColumns {
   PLK_SOFTMAX_COLUMNS(float, f32)
   PLK_SOFTMAX_COLUMNS(double, f64)
+  /* lse = max + log(sum) */
+  void (*join_f32)(const float *max, const double *sum, int64_t cols, double *lse);
+  void (*join_f64)(const double *max, const double *sum, int64_t cols, double *lse);
 } PlkSoftmaxColumns;
 
 /* The same columns of batch norm: n rows, ld apart (isa/batch_norm_columns.c); m, a, b, add by column. */

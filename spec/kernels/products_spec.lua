@@ -86,3 +86,54 @@ describe("products of tall matrices", function()
     T.set_num_threads(before)
   end)
 end)
+
+-- Many small matrices: those of bf16 go to the library several in a call, a row of the last batch dim at most.
+describe("batches of small matrices", function()
+  local function flip(t) return t:transpose(-1, -2) end
+  -- y[b, m, n] = Σ_k x[b, m, k] w[b, k, n] in f64
+  local function batch_judge(x, w)
+    return (x:to("f64"):unsqueeze(-1) * w:to("f64"):unsqueeze(-3)):sum(-2)
+  end
+  local near = { f32 = 1e-6, f64 = 1e-14, bf16 = 2 ^ -8, f16 = 2 ^ -11 }
+  local function same(x, w, text)
+    local want, got = batch_judge(x, w), x:matmul(w)
+    -- rounded once, behind sums in f32
+    local bound = batch_judge(x:abs(), w:abs()) * 1e-6 + want:abs() * near[x:dtype()] + 1e-30
+    assert.is_true((got:to("f64") - want):abs():le(bound):all():item(), text)
+  end
+
+  for _, dtype in ipairs { "f32", "f64", "bf16", "f16" } do
+    it("of each size and layout, " .. dtype, function()
+      T.manual_seed(10)
+      for _, size in ipairs { { 4, 4, 4 }, { 1, 5, 3 }, { 16, 16, 16 }, { 15, 17, 16 }, { 3, 40, 31 }, { 24, 24, 24 },
+        { 33, 20, 47 }, { 64, 65, 33 }, { 70, 9, 40 } } do
+        local m, k, n = table.unpack(size)
+        for _, b in ipairs { 1, 7, 35 } do
+          local x, w = T.randn(b, m, k):to(dtype), T.randn(b, k, n):to(dtype)
+          local text = ("%d x %d x %d x %d"):format(b, m, k, n)
+          same(x, w, text)
+          same(flip(flip(x):contiguous()), flip(flip(w):contiguous()), text .. " transposed")
+          same(T.randn(b, m, k + 3):to(dtype):narrow(3, 2, k), w, text .. " of wider rows")
+        end
+        local x = T.randn(5, m, 9, k):to(dtype):transpose(2, 3) -- heads between rows
+        same(x, T.randn(5, 9, k, n):to(dtype), "heads")
+        same(x, T.randn(5, n, 9, k):to(dtype):permute(1, 3, 4, 2), "heads on both sides")
+        same(x, T.randn(9, k, n):to(dtype):expand(5, 9, k, n), "of which some repeat")
+        same(x, T.randn(5, 1, k, n):to(dtype):expand(5, 9, k, n), "of which each repeats")
+      end
+    end)
+
+    it("at any number of threads, " .. dtype, function()
+      T.manual_seed(11)
+      local before, first = T.get_num_threads(), nil
+      local x, w = T.randn(130, 33, 30):to(dtype), T.randn(130, 30, 40):to(dtype)
+      for n = 1, 4 do
+        T.set_num_threads(n)
+        local y = x:matmul(w)
+        first = first or y
+        assert.is_true(y:equal(first))
+      end
+      T.set_num_threads(before)
+    end)
+  end
+end)

@@ -174,8 +174,8 @@ static PlStatus by_narrow_tiles(const Product *p) {
 
 static PlStatus by_tiles(Product *p) {
   const int64_t last = p->N % TILE_N ? p->N % TILE_N : TILE_N;
-  if (p->dtype == PL_F32 && plk_matmul_precision() == PLK_PRECISION_MEDIUM && plk_gemm_bf16(p->M, plk_min64(TILE_N, p->N), p->K) &&
-      plk_gemm_bf16(p->M, last, p->K))
+  if (p->dtype == PL_F32 && plk_matmul_precision() == PLK_PRECISION_MEDIUM && plk_gemm_bf16(p->M, plk_min64(TILE_N, p->N), p->K, 1, 1) &&
+      plk_gemm_bf16(p->M, last, p->K, 1, 1))
     return by_narrow_tiles(p);
   return plk_parallel(plk_ceil_div(p->N, TILE_N), 1, linear_tiles, p);
 }

@@ -75,12 +75,27 @@ static void finish(const PlkGemm *g) {
 /* Longer sums than this would keep Ctrl-C waiting, as the library does not poll. */
 enum { BF16_MAX_K = 1 << 17 };
 
-bool plk_gemm_bf16(int64_t M, int64_t N, int64_t K) {
-  return K <= BF16_MAX_K && M > 1 && N > 1 && macs(M, N, K) > PLAIN_MACS && plk_onednn_bf16();
+/* From how many multiply-adds on products of bf16 are worth the library: one by one, and many in one call. */
+enum { BF16_MACS = 1 << 17, BF16_MACS_OF_MANY = 1 << 12 };
+
+bool plk_gemm_bf16(int64_t M, int64_t N, int64_t K, int64_t batch, int64_t row) {
+  const int64_t each = macs(M, N, K);
+  if (K > BF16_MAX_K || M < 2 || N < 2 || each < (row >= 8 ? BF16_MACS_OF_MANY : BF16_MACS)) return false;
+  return macs(each, batch, 1) > PLAIN_MACS && plk_onednn_bf16();
 }
 
-static PlStatus multiply_bf16(const PlkGemm *g) {
-  const PlkBf16Key key = {.m = g->M,
+static const void *advance(const PlkGemm *g, const void *p, int64_t elements) {
+  return (const char *)p + elements * (int64_t)pl_dtype_size(g->dtype);
+}
+
+/* n products, whose steps are those of g's last batch dim; one by one where the library takes them so alone. */
+static PlStatus multiply_bf16(const PlkGemm *g, int64_t n) {
+  const int last = g->nbatch - 1;
+  const PlkBf16Key key = {.batch = n,
+                          .sa = n > 1 ? g->astep[last] : 0,
+                          .sb = n > 1 ? g->bstep[last] : 0,
+                          .sc = n > 1 ? g->cstep : 0,
+                          .m = g->M,
                           .n = g->N,
                           .k = g->K,
                           .lda = g->lda,
@@ -94,6 +109,15 @@ static PlStatus multiply_bf16(const PlkGemm *g) {
                                                 : PLK_BIAS_BF16};
   PlkBf16Plan *plan;
   PL_TRY(plk_onednn_bf16_get(&key, &plan));
+  if (!plan && n > 1) {
+    PlkGemm one = *g;
+    for (int64_t i = 0; i < n; i++) {
+      PL_TRY(multiply_bf16(&one, 1));
+      one.A = advance(g, one.A, g->astep[last]), one.B = advance(g, one.B, g->bstep[last]);
+      one.C = (char *)one.C + g->cstep * c_size(g);
+    }
+    return PL_OK;
+  }
   if (!plan)
     PL_FAIL(PL_ERR_UNSUPPORTED, "oneDNN has no product of bf16 matrices %lldx%lldx%lld", (long long)g->M, (long long)g->N, (long long)g->K);
   PlStatus s = plk_onednn_bf16_run(plan, g->A, g->B, g->bias, g->C);
@@ -113,20 +137,21 @@ static PlStatus multiply(const PlkGemm *g) {
   return plk_gemm_plain(g);
 }
 
-static const void *advance(const PlkGemm *g, const void *p, int64_t elements) {
-  return (const char *)p + elements * (int64_t)pl_dtype_size(g->dtype);
-}
-
 PlStatus plk_gemm_alone(const PlkGemm *g) {
   if (g->M == 0 || g->N == 0) return PL_OK;
   if (g->K == 0) {
     scale(g);
   } else if (g->dtype == PL_BF16) {
-    PL_TRY(multiply_bf16(g));
+    PL_TRY(multiply_bf16(g, 1));
   } else {
     /* One call as a rule; the long ones in pieces of K, so that Ctrl-C is heard. */
     const int64_t step =
         macs(g->M, g->N, g->K) <= POLL_MACS ? g->K : plk_min64(g->K, POLL_MACS / plk_min64(POLL_MACS / 64, macs(g->M, g->N, 1)));
+    if (step == g->K) {
+      PL_TRY(multiply(g));
+      finish(g);
+      return PL_OK;
+    }
     PlkGemm part = *g;
     for (int64_t k = 0; k < g->K; k += step) {
       part.K = plk_min64(step, g->K - k);
@@ -149,6 +174,7 @@ typedef struct Tiles {
   const PlkGemm *g;
   int64_t tm, tn, nm, nn; /* tile sizes and counts of one matrix */
   int64_t units;          /* of all matrices */
+  int64_t row;            /* matrices in a row that go in one call: the last batch dim; 1: each by itself */
 } Tiles;
 
 static int64_t batches(const PlkGemm *g) {
@@ -175,13 +201,16 @@ static void cut(Tiles *t, const PlkGemm *g) {
   }
   t->nm = plk_ceil_div(g->M, t->tm), t->nn = plk_ceil_div(g->N, t->tn);
   t->units = nb * t->nm * t->nn;
+  const int last = g->nbatch - 1;
+  const bool many = g->dtype == PL_BF16 && g->K > 0 && t->nm * t->nn == 1 && last >= 0 && g->astep[last] > 0 && g->bstep[last] > 0;
+  t->row = many ? g->batch[last] : 1;
 }
 
 static void batch_offsets(const PlkGemm *g, int64_t b, int64_t *a_at, int64_t *b_at) {
   *a_at = *b_at = 0;
   for (int i = g->nbatch - 1; i >= 0; i--) {
-    const int64_t at = b % g->batch[i];
-    b /= g->batch[i];
+    const int64_t at = i ? b % g->batch[i] : b; /* divisions cost as much as the smallest products */
+    if (i) b /= g->batch[i];
     *a_at += at * g->astep[i];
     *b_at += at * g->bstep[i];
   }
@@ -190,18 +219,24 @@ static void batch_offsets(const PlkGemm *g, int64_t b, int64_t *a_at, int64_t *b
 static PlStatus tile_body(void *ctx, int64_t begin, int64_t end) {
   const Tiles *t = ctx;
   const PlkGemm *g = t->g;
+  const bool whole = t->nm * t->nn == 1;
+  PlkGemm one = *g;
   for (int64_t u = begin; u < end; u++) {
-    const int64_t b = u / (t->nm * t->nn), i = u / t->nn % t->nm * t->tm, j = u % t->nn * t->tn;
+    const int64_t b = whole ? u : u / (t->nm * t->nn), i = whole ? 0 : u / t->nn % t->nm * t->tm, j = whole ? 0 : u % t->nn * t->tn;
     int64_t a_at, b_at;
     batch_offsets(g, b, &a_at, &b_at);
-    PlkGemm one = *g;
-    one.nbatch = 0;
     one.M = plk_min64(t->tm, g->M - i);
     one.N = plk_min64(t->tn, g->N - j);
     one.A = advance(g, g->A, a_at + (g->ta ? i : i * g->lda));
     one.B = advance(g, g->B, b_at + (g->tb ? j * g->ldb : j));
     one.C = (char *)g->C + (b * g->cstep + i * g->ldc + j) * c_size(g);
     if (g->bias) one.bias = (const char *)g->bias + j * (g->bias_f32 ? 4 : (int64_t)pl_dtype_size(g->dtype));
+    if (t->row > 1 && !g->relu) {
+      const int64_t n = plk_min64(end - u, t->row - u % t->row);
+      PL_TRY(multiply_bf16(&one, n));
+      u += n - 1;
+      continue;
+    }
     PL_TRY(plk_gemm_alone(&one));
   }
   return PL_OK;
@@ -321,7 +356,8 @@ static PlStatus run(const PlkGemm *g) {
   if (t.units <= 2 && work >= 4 * ALONE_MACS && g->K >= 2048 && g->nbatch == 0) return run_parts(g, plk_min64(8, g->K / 512));
   if (t.units == 1) return tile_body(&t, 0, 1);
   const int64_t each = macs(t.tm, t.tn, g->K);
-  const int64_t block = each >= ALONE_MACS ? 1 : ALONE_MACS / (each + 64);
+  enum { MANY_MACS = 1 << 22 }; /* calls of many products cost the more each, the fewer they are */
+  const int64_t part = t.row > 1 ? MANY_MACS : ALONE_MACS, block = each >= part ? 1 : part / (each + 64);
   return plk_parallel(t.units, block, tile_body, &t);
 }
 

@@ -30,9 +30,9 @@ typedef struct PlkGemm {
 } PlkGemm;
 
 PlStatus plk_gemm_run(const PlkGemm *g);
-/* Whether products of bf16 of this shape have a fast form; without it they are to be converted to f32. By shape alone
- * (and the machine). */
-bool plk_gemm_bf16(int64_t M, int64_t N, int64_t K);
+/* Whether `batch` products of bf16 of this shape, `row` of them at equal steps, have a fast form; without it they are to be
+ * converted to f32. By shape alone (and the machine). */
+bool plk_gemm_bf16(int64_t M, int64_t N, int64_t K, int64_t batch, int64_t row);
 /* One product (nbatch = 0) on the calling thread: for kernels that run in parallel
  * themselves. */
 PlStatus plk_gemm_alone(const PlkGemm *g);

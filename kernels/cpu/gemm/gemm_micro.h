@@ -58,11 +58,13 @@ static GM_TARGET void GM_N(panel)(int h, int nv, int64_t k, const GM_T *pa, cons
 static GM_TARGET void GM_N(edge)(int h, int nc, int64_t k, const GM_T *pa, const GM_T *pb, GM_T *c, int64_t ldc, GM_T alpha, GM_T beta) {
   GM_T full[GM_MR * 2 * GM_VL];
   GM_N(panel)(h, nc > GM_VL ? 2 : 1, k, pa, pb, full, 2 * GM_VL, alpha, 0);
-  for (int r = 0; r < h; r++)
-    for (int j = 0; j < nc; j++) {
-      GM_T x = full[r * 2 * GM_VL + j], *at = c + r * ldc + j;
-      *at = beta == 0 ? x : beta * *at + x;
-    }
+  for (int r = 0; r < h; r++) {
+    const GM_T *x = full + r * 2 * GM_VL;
+    GM_T *to = c + r * ldc;
+    int j = 0;
+    for (; beta == 0 && j + 4 <= nc; j += 4) *(GM_N(quad) *)(to + j) = *(const GM_N(quad) *)(x + j);
+    for (; j < nc; j++) to[j] = beta == 0 ? x[j] : beta * to[j] + x[j];
+  }
 }
 
 /* dst[p][w] for p < k from src(p, j) = src[p * sp + j * sj], j < n ≤ w; the rest zero. */
@@ -72,6 +74,15 @@ static GM_TARGET void GM_N(pack)(int64_t k, int n, int w, const GM_T *src, int64
     return;
   }
   int j = 0;
+  if (sj == 1) { /* rows of less than a panel; vectors that none asks for stay as they are */
+    const int used = n > GM_VL ? w : w < GM_VL ? w : GM_VL;
+    for (int64_t p = 0; p < k; p++, dst += w, src += sp) {
+      for (j = 0; j + 4 <= n; j += 4) *(GM_N(quad) *)(dst + j) = *(const GM_N(quad) *)(src + j);
+      for (; j < n; j++) dst[j] = src[j];
+      for (; j < used; j++) dst[j] = 0;
+    }
+    return;
+  }
   for (; j + 4 <= n; j += 4) {
     const GM_T *s0 = src + j * sj, *s1 = s0 + sj, *s2 = s1 + sj, *s3 = s2 + sj;
     GM_T *d = dst + j;
@@ -124,6 +135,7 @@ static GM_TARGET void GM_N(gemm)(const PlkGemm *g, void *work) {
         for (int64_t j = 0; j < nc; j += w) {
           GM_T *c = C + i * g->ldc + j0 + j;
           if (nc - j >= w) GM_N(panel)(h, 2, kc, pa, pb + j * kc, c, g->ldc, (GM_T)g->alpha, beta);
+          else if (nc - j == GM_VL) GM_N(panel)(h, 1, kc, pa, pb + j * kc, c, g->ldc, (GM_T)g->alpha, beta);
           else GM_N(edge)
           (h, (int)(nc - j), kc, pa, pb + j * kc, c, g->ldc, (GM_T)g->alpha, beta);
         }

@@ -117,17 +117,19 @@ static PlStatus narrow(void *dst, PlDtype to, const void *src, PlDtype from, int
   return plk_nd_cast(dst, to, src, from, &walk);
 }
 
-/* Products of bf16 that oneDNN does as they are; and of f32, where T.set_float32_matmul_precision allows it. */
-static bool in_bf16(const PlkGemm *g, PlDtype d) {
+/* Products of bf16, numel results in all, that oneDNN does as they are; and of f32, where T.set_float32_matmul_precision allows it. */
+static bool in_bf16(const PlkGemm *g, PlDtype d, const PlArray *a, const PlArray *b, int64_t numel) {
   if (d != PL_BF16 && !(d == PL_F32 && plk_matmul_precision() == PLK_PRECISION_MEDIUM)) return false;
-  return g->alpha == 1 && g->beta == 0 && plk_gemm_bf16(g->M, g->N, g->K);
+  const int last = g->nbatch - 1;
+  const int64_t row = last >= 0 && a->strides[last] > 0 && b->strides[last] > 0 ? a->shape[last] : 1;
+  return g->alpha == 1 && g->beta == 0 && numel > 0 && plk_gemm_bf16(g->M, g->N, g->K, numel / (g->M * g->N), row);
 }
 
 /* y = op(a) op(b) with g's alpha, beta and relu, and bias unless NULL; a, b, bias and y of one float dtype.
  * `init`, if given, fills y (in the compute dtype) before it is read through beta. */
 static PlStatus product(PlkGemm *g, const PlArray *a, const PlArray *b, const PlArray *bias, PlArray *y, const PlArray *init) {
   const PlDtype d = (PlDtype)y->dtype;
-  const bool matvec = !init && as_matvec(g, a, b, d), narrow_in = !matvec && in_bf16(g, d);
+  const bool matvec = !init && as_matvec(g, a, b, d), narrow_in = !matvec && in_bf16(g, d, a, b, y->numel);
   const PlDtype to = matvec ? d : narrow_in ? PL_BF16 : computes_in(d);
   Operand oa, ob;
   void *wide = NULL, *wide_bias = NULL;

@@ -36,7 +36,7 @@ static int64_t batches(const PlkGemm *g) {
  * processor does, and to which f16 must be widened first. */
 static int64_t few_vectors(const PlkGemm *g) {
   const bool half = g->dtype == PL_F16 || g->dtype == PL_BF16, dots = g->N < g->M ? !g->ta : g->tb;
-  if (g->dtype == PL_BF16 && plk_gemm_bf16(g->M, g->N, g->K)) return 12;
+  if (g->dtype == PL_BF16 && plk_gemm_bf16(g->M, g->N, g->K, 1, 1)) return 12;
   if (plk_isa()[1] == '4') return dots ? 32 : half ? 24 : 6;
   return dots && !half ? 8 : 4;
 }

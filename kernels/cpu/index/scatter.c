@@ -38,6 +38,14 @@ static bool one_place(const int64_t *v, int64_t vs, int64_t n) {
       }                                                                                                                        \
       return;                                                                                                                  \
     }                                                                                                                          \
+    if (os == 0 && od == 1 && ss == 1 && vs == 1) { /* along rows: nothing is multiplied */                                    \
+      for (int64_t l = 0; l < n; l++) {                                                                                        \
+        T *p = o + (v[l] - base), a = *p, b = s[l];                                                                            \
+        (void)a;                                                                                                               \
+        *p = EXPR;                                                                                                             \
+      }                                                                                                                        \
+      return;                                                                                                                  \
+    }                                                                                                                          \
     for (int64_t l = 0; l < n; l++) {                                                                                          \
       T *p = o + l * os + (v[l * vs] - base) * od, a = *p, b = s[l * ss];                                                      \
       (void)a;                                                                                                                 \

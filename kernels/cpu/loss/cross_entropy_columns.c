@@ -4,7 +4,6 @@
 #include <math.h>
 
 #include "kernels/cpu/loss/cross_entropy.h"
-#include "kernels/cpu/vmath/vmath.h"
 
 typedef struct Columns {
   PlkClass *k;
@@ -40,13 +39,14 @@ static void lse_tile(const Columns *q, const Tile *t, double *lse) {
   const PlkSoftmaxColumns *l = plk_softmax_columns_loops();
   double sum[PLK_SOFT_COLS];
   if (q->k->f64) {
-    l->lse_f64((const double *)q->x->data + t->at, q->inner, q->k->n, t->cols, lse, sum);
+    double max[PLK_SOFT_COLS];
+    l->lse_f64((const double *)q->x->data + t->at, q->inner, q->k->n, t->cols, max, sum);
+    l->join_f64(max, sum, t->cols, lse);
   } else {
     float max[PLK_SOFT_COLS];
     l->lse_f32((const float *)q->x->data + t->at, q->inner, q->k->n, t->cols, max, sum);
-    for (int64_t c = 0; c < t->cols; c++) lse[c] = (double)max[c];
+    l->join_f32(max, sum, t->cols, lse);
   }
-  for (int64_t c = 0; c < t->cols; c++) lse[c] += vm_log_f64(sum[c]);
 }
 
 static PlStatus forward(void *ctx, int64_t begin, int64_t end) {

@@ -44,22 +44,31 @@ struct PlkBf16Plan {
 
 /* ---- making a plan ------------------------------------------------------------------------------------------ */
 
-static dnnl_status_t matrix(Md *md, int64_t rows, int64_t cols, int64_t row, int64_t col, dnnl_data_type_t dt) {
-  const dnnl_dims_t dims = {rows, cols}, st = {row, col};
+typedef struct Matrix {
+  int64_t rows, cols, row, col; /* sizes, then steps */
+} Matrix;
+
+/* n of them, `apart` elements from one to the next; 0: one alone. */
+static dnnl_status_t matrices(Md *md, int64_t n, int64_t apart, Matrix m, dnnl_data_type_t dt) {
+  const dnnl_dims_t dims = {n, m.rows, m.cols}, st = {apart, m.row, m.col};
+  const int first = n == 0; /* two dims where there is one */
 #if PLK_DNNL_V3
-  return lib->memory_desc_create_with_strides(md, 2, dims, dt, st);
+  return lib->memory_desc_create_with_strides(md, 3 - first, dims + first, dt, st + first);
 #else
-  return lib->memory_desc_init_by_strides(md, 2, dims, dt, st);
+  return lib->memory_desc_init_by_strides(md, 3 - first, dims + first, dt, st + first);
 #endif
 }
 
 static dnnl_status_t describe(PlkBf16Plan *p, dnnl_primitive_attr_t at) {
   const PlkBf16Key *q = &p->key;
   const dnnl_data_type_t out = q->c_f32 ? dnnl_f32 : dnnl_bf16;
-  dnnl_status_t s = matrix(&p->a, q->m, q->k, q->ta ? 1 : q->lda, q->ta ? q->lda : 1, dnnl_bf16);
-  if (s == dnnl_success) s = matrix(&p->b, q->k, q->n, q->tb ? 1 : q->ldb, q->tb ? q->ldb : 1, dnnl_bf16);
-  if (s == dnnl_success) s = matrix(&p->c, q->m, q->n, q->ldc, 1, out);
-  if (s == dnnl_success && q->bias) s = matrix(&p->bias, 1, q->n, q->n, 1, q->bias == PLK_BIAS_F32 ? dnnl_f32 : dnnl_bf16);
+  const int64_t n = q->batch > 1 ? q->batch : 0;
+  const Matrix a = {q->m, q->k, q->ta ? 1 : q->lda, q->ta ? q->lda : 1}, b = {q->k, q->n, q->tb ? 1 : q->ldb, q->tb ? q->ldb : 1};
+  const Matrix c = {q->m, q->n, q->ldc, 1}, bias = {1, q->n, q->n, 1};
+  dnnl_status_t s = matrices(&p->a, n, q->sa, a, dnnl_bf16);
+  if (s == dnnl_success) s = matrices(&p->b, n, q->sb, b, dnnl_bf16);
+  if (s == dnnl_success) s = matrices(&p->c, n, q->sc, c, out);
+  if (s == dnnl_success && q->bias) s = matrices(&p->bias, n ? 1 : 0, q->n, bias, q->bias == PLK_BIAS_F32 ? dnnl_f32 : dnnl_bf16);
   if (s != dnnl_success) return s;
 #if PLK_DNNL_V3
   return lib->matmul_primitive_desc_create(&p->pd, lib->engine, p->a, p->b, q->bias ? p->bias : NULL, p->c, at);

@@ -9,11 +9,12 @@
 
 enum { PLK_BIAS_NONE, PLK_BIAS_BF16, PLK_BIAS_F32 };
 
-/* C[m,n] = A[m,k] B[k,n] + bias[n]. A, B bf16, row-major with rows ld apart, or their transposes; C bf16 or f32.
- * Compared as bytes: zero it before filling it in. */
+/* C[m,n] = A[m,k] B[k,n] + bias[n]. A, B bf16, row-major with rows ld apart, or their transposes; C bf16 or f32. batch > 1: so
+ * many products, whose operands are sa, sb and sc elements apart. Compared as bytes: zero it before filling it in. */
 typedef struct PlkBf16Key {
   int64_t m, n, k, lda, ldb, ldc;
   int64_t ta, tb, c_f32, bias;
+  int64_t batch, sa, sb, sc;
 } PlkBf16Key;
 
 typedef struct PlkBf16Plan PlkBf16Plan;

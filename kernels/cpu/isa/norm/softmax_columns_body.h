@@ -35,6 +35,10 @@ static void FN(lse)(const T *x, int64_t ld, int64_t n, int64_t cols, T *PL_RESTR
   COLUMN_SUM(EXPF(x[at] - max[c]))
 }
 
+static void FN(join)(const T *PL_RESTRICT max, const double *PL_RESTRICT sum, int64_t cols, double *PL_RESTRICT lse) {
+  for (int64_t c = 0; c < cols; c++) lse[c] = (double)max[c] + vm_log_f64(sum[c]);
+}
+
 /* y = exp(x - max) / sum, or x - max - log(sum). Columns of -inf alone give NaN, as 0/0 does. */
 static void FN(forward)(const T *x, T *PL_RESTRICT y, int64_t ld, int64_t n, int64_t cols, bool log_too) {
   T max[PLK_SOFT_COLS], by[PLK_SOFT_COLS];
