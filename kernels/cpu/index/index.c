@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Reading at positions: gather, index_select, take, embedding, lists of index tensors, one_hot. */
+#include <stdatomic.h>
 #include <string.h>
 
 #include "kernels/cpu/index/rowmove.h"
@@ -14,7 +15,8 @@ typedef struct Gather {
   char *y;
   const char *x;
   const int64_t *v;
-  int64_t base, xdim;
+  int64_t base, xdim, limit; /* limit: values are checked as they are read; 0: they were before */
+  atomic_bool *bad;
   int n;
   int64_t shape[PL_MAX_DIM], xs[PL_MAX_DIM], vs[PL_MAX_DIM]; /* vs: of v, 0 where the index repeats */
   size_t esize;
@@ -45,6 +47,10 @@ static PlStatus gather_body(void *ctx, int64_t begin, int64_t end) {
   for (int d = 0; d < last; d++) at += coord[d] * g->xs[d], from += coord[d] * g->vs[d];
   for (int64_t r = begin; r < end; r++) {
     const int64_t *v = g->v + from;
+    if (g->limit && !plk_index_within(v, vs, len, g->limit, base)) {
+      atomic_store(g->bad, true);
+      return PL_OK;
+    }
     switch (g->esize) {
     case 1: GATHER(uint8_t)
     case 2: GATHER(uint16_t)
@@ -72,17 +78,24 @@ PlStatus plk_cpu_gather(const PlkCall *call) {
   const PlArray *x = call->in[0], *index = call->in[1];
   const int dim = (int)pl_attr_i(call->attrs, 0);
   Gather g = {.y = call->out[0]->data, .x = x->data, .n = index->ndim ? index->ndim : 1, .shape = {1}, .esize = esize_of(x)};
+  const int64_t limit = x->ndim ? x->shape[dim] : 1, base = pl_attr_i(call->attrs, 1);
+  atomic_bool bad = false;
   PlkIndex iv;
   if (index->numel == 0) return PL_OK;
-  PL_TRY(plk_index_spread(call->name, index, x->ndim ? x->shape[dim] : 1, pl_attr_i(call->attrs, 1), call->code == 1, &iv, g.vs));
   for (int d = 0; d < index->ndim; d++) {
     g.shape[d] = index->shape[d];
     g.xs[d] = d == dim || x->ndim == 0 ? 0 : x->strides[d];
   }
   g.xdim = x->ndim ? x->strides[dim] : 1;
+  g.base = base, g.limit = limit, g.bad = &bad;
+  PL_TRY(plk_index_unchecked(call->name, index, base, &iv, g.vs));
   g.v = iv.v;
-  g.base = iv.base;
-  PlStatus st = gather_run(&g);
+  PlStatus st = limit ? gather_run(&g) : PL_OK;
+  plk_index_free(&iv);
+  if (st != PL_OK || (limit && !atomic_load(&bad))) return st;
+  PL_TRY(plk_index_spread(call->name, index, limit, base, call->code == 1, &iv, g.vs));
+  g.v = iv.v, g.base = iv.base, g.limit = 0;
+  st = gather_run(&g);
   plk_index_free(&iv);
   return st;
 }

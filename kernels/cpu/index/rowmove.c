@@ -20,13 +20,7 @@ typedef struct Check {
 
 static PlStatus check_body(void *ctx, int64_t begin, int64_t end) {
   Check *c = ctx;
-  const uint64_t base = (uint64_t)c->base, last = (uint64_t)c->limit - 1;
-  uint64_t bad = 0; /* the top bit is set by t < 0 and by t > last; adds and ors vectorize everywhere */
-  for (int64_t i = begin; i < end; i++) {
-    const uint64_t t = (uint64_t)c->v[i] - base;
-    bad |= t | (last - t);
-  }
-  if (bad >> 63) atomic_store(&c->bad, true);
+  if (!plk_index_within(c->v + begin, 1, end - begin, c->limit, c->base)) atomic_store(&c->bad, true);
   return PL_OK;
 }
 
@@ -65,9 +59,14 @@ static PlStatus resolve(const char *op, const PlArray *index, int64_t limit, boo
   return PL_OK;
 }
 
+static PlStatus base_check(const char *op, int64_t base) {
+  if (base < 0) PL_FAIL(PL_ERR_ARG, "%s: index_base %lld; it must be 0 or 1", op, (long long)base);
+  return PL_OK;
+}
+
 PlStatus plk_index_load(const char *op, const PlArray *index, int64_t limit, int64_t base, bool wrap, PlkIndex *out) {
   const void *data;
-  if (base < 0) PL_FAIL(PL_ERR_ARG, "%s: index_base %lld; it must be 0 or 1", op, (long long)base);
+  PL_TRY(base_check(op, base));
   PlkIndex r = {.n = index->numel, .base = base};
   PL_TRY(plk_nd_dense(index, PL_I64, index->ndim, index->shape, &r.scratch, &data));
   r.v = data;
@@ -82,18 +81,40 @@ PlStatus plk_index_load(const char *op, const PlArray *index, int64_t limit, int
   return PL_OK;
 }
 
-PlStatus plk_index_spread(const char *op, const PlArray *index, int64_t limit, int64_t base, bool wrap, PlkIndex *out, int64_t *strides) {
+/* The values of an index without repetitions. */
+typedef struct Spread {
+  PlArray a;
   int64_t shape[PL_MAX_DIM], dense[PL_MAX_DIM];
-  PlArray a = *index;
-  a.numel = 1;
-  for (int d = 0; d < a.ndim; d++) {
-    shape[d] = index->shape[d] > 1 && index->strides[d] == 0 ? 1 : index->shape[d];
-    a.numel *= shape[d];
+} Spread;
+
+static void spread_out(const PlArray *index, Spread *s, int64_t *strides) {
+  PlArray *a = &s->a;
+  *a = *index;
+  a->numel = 1;
+  for (int d = 0; d < a->ndim; d++) {
+    s->shape[d] = index->shape[d] > 1 && index->strides[d] == 0 ? 1 : index->shape[d];
+    a->numel *= s->shape[d];
   }
-  plk_nd_strides(a.ndim, shape, dense);
-  for (int d = 0; d < a.ndim; d++) strides[d] = shape[d] == 1 ? 0 : dense[d];
-  a.shape = shape, a.strides = dense, a.contiguous = 1;
-  return plk_index_load(op, &a, limit, base, wrap, out);
+  plk_nd_strides(a->ndim, s->shape, s->dense);
+  for (int d = 0; d < a->ndim; d++) strides[d] = s->shape[d] == 1 ? 0 : s->dense[d];
+  a->shape = s->shape, a->strides = s->dense, a->contiguous = 1;
+}
+
+PlStatus plk_index_spread(const char *op, const PlArray *index, int64_t limit, int64_t base, bool wrap, PlkIndex *out, int64_t *strides) {
+  Spread s;
+  spread_out(index, &s, strides);
+  return plk_index_load(op, &s.a, limit, base, wrap, out);
+}
+
+PlStatus plk_index_unchecked(const char *op, const PlArray *index, int64_t base, PlkIndex *out, int64_t *strides) {
+  Spread s;
+  const void *data;
+  PL_TRY(base_check(op, base));
+  spread_out(index, &s, strides);
+  *out = (PlkIndex){.n = s.a.numel, .base = base};
+  PL_TRY(plk_nd_dense(&s.a, PL_I64, s.a.ndim, s.shape, &out->scratch, &data));
+  out->v = data;
+  return PL_OK;
 }
 
 PlStatus plk_rows_offsets(const PlkIndex *index, int64_t stride, int64_t **offs) {

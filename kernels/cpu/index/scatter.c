@@ -3,6 +3,7 @@
  * adjoint. Threads share a dim other than the indexed one, so writes that meet one element stay in index
  * order. All arrays are contiguous here, but an index may repeat along dims (strides 0): whole rows then go to one place. */
 #include <math.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #include "kernels/convert.h"
@@ -110,6 +111,8 @@ typedef struct Scatter {
   const int64_t *v;
   size_t oesize, sesize;
   Row row;
+  int64_t limit; /* values are checked as they are read, `bad` tells; 0: they were before */
+  atomic_bool *bad;
 } Scatter;
 
 static PlStatus scatter_body(void *ctx, int64_t begin, int64_t end) {
@@ -120,6 +123,10 @@ static PlStatus scatter_body(void *ctx, int64_t begin, int64_t end) {
   shape[s->part] = end - begin;
   o = begin * s->os[s->part], r = begin * s->ss[s->part], i = begin * s->is[s->part];
   for (;;) {
+    if (s->limit && !plk_index_within(s->v + i, s->is[last], shape[last], s->limit, s->base)) {
+      atomic_store(s->bad, true);
+      return PL_OK;
+    }
     s->row(s->out + o * (int64_t)s->oesize, s->os[last], s->od, s->src + r * (int64_t)s->sesize, s->ss[last], s->v + i, s->is[last],
            s->base, shape[last]);
     int d = last - 1;
@@ -169,42 +176,82 @@ static PlStatus scatter_run(Scatter *s, const PlArray *index) {
   return plk_parallel(s->shape[s->part], block, scatter_body, s);
 }
 
-static PlStatus scatter(const PlkCall *call) {
-  static const Mode modes[] = {SET, ADD, MUL}; /* attribute reduce: none, add, multiply */
-  const PlArray *x = call->in[0], *index = call->in[1], *src = call->in[2];
-  PlArray *y = call->out[0];
-  const int dim = (int)pl_attr_i(call->attrs, 0);
+/* An index and how it is read: writes into a mere result (`fresh`) check values as they come, and begin anew where one is not a
+ * position as it stands; what must stay as it was has them checked first. */
+typedef struct Values {
+  const PlkCall *call;
+  const PlArray *index;
+  int64_t limit, base;
+  bool wrap, fresh;
+} Values;
+typedef PlStatus (*Write)(const Values *v, Scatter *s, const PlkIndex *iv, const int64_t *steps);
+
+static PlStatus with_values(const Values *v, Write write) {
+  const char *name = v->call->name;
   PlkIndex iv;
   int64_t steps[PL_MAX_DIM];
-  PL_TRY(plk_index_spread(call->name, index, x->ndim ? x->shape[dim] : 1, pl_attr_i(call->attrs, 1), false, &iv, steps));
-  PlStatus st = plk_start_from(x, y);
-  if (st == PL_OK && index->numel) {
-    Scatter s = scatter_plan(y, index, &iv, steps, src, dim);
-    s.row = rows[call->code == 1 ? ADD : modes[pl_attr_i(call->attrs, 2)]][y->dtype];
-    st = scatter_run(&s, index);
+  PlStatus st;
+  if (v->fresh && v->limit > 0) {
+    atomic_bool bad = false;
+    Scatter s = {.limit = v->limit, .bad = &bad};
+    PL_TRY(plk_index_unchecked(name, v->index, v->base, &iv, steps));
+    st = write(v, &s, &iv, steps);
+    plk_index_free(&iv);
+    if (st != PL_OK || !atomic_load(&bad)) return st;
   }
+  Scatter s = {0};
+  PL_TRY(plk_index_spread(name, v->index, v->limit, v->base, v->wrap, &iv, steps));
+  st = write(v, &s, &iv, steps);
   plk_index_free(&iv);
   return st;
+}
+
+static PlStatus write_values(const Values *v, Scatter *s, const PlkIndex *iv, const int64_t *steps) {
+  static const Mode modes[] = {SET, ADD, MUL}; /* attribute reduce: none, add, multiply */
+  const PlkCall *call = v->call;
+  PlArray *y = call->out[0];
+  PL_TRY(plk_start_from(call->in[0], y));
+  if (v->index->numel == 0) return PL_OK;
+  const Scatter how = *s;
+  *s = scatter_plan(y, v->index, iv, steps, call->in[2], (int)pl_attr_i(call->attrs, 0));
+  s->limit = how.limit, s->bad = how.bad;
+  s->row = rows[call->code == 1 ? ADD : modes[pl_attr_i(call->attrs, 2)]][y->dtype];
+  return scatter_run(s, v->index);
+}
+
+static PlStatus scatter(const PlkCall *call) {
+  const PlArray *x = call->in[0];
+  const Values v = {.call = call,
+                    .index = call->in[1],
+                    .limit = x->ndim ? x->shape[pl_attr_i(call->attrs, 0)] : 1,
+                    .base = pl_attr_i(call->attrs, 1),
+                    .fresh = x->data != call->out[0]->data};
+  return with_values(&v, write_values);
 }
 PlStatus plk_cpu_scatter(const PlkCall *call) {
   return (call->code == 1 || pl_attr_i(call->attrs, 2)) ? plk_wide_sums(call, scatter) : scatter(call);
 }
 
+static PlStatus add_values(const Values *v, Scatter *s, const PlkIndex *iv, const int64_t *steps) {
+  PlArray *dx = v->call->out[0];
+  PL_TRY(plk_nd_zero(dx->data, (size_t)dx->numel * pl_dtype_size((PlDtype)dx->dtype)));
+  if (v->index->numel == 0) return PL_OK;
+  const Scatter how = *s;
+  *s = scatter_plan(dx, v->index, iv, steps, v->call->in[0], (int)pl_attr_i(v->call->attrs, 1));
+  s->limit = how.limit, s->bad = how.bad;
+  s->row = rows[ADD][dx->dtype];
+  return scatter_run(s, v->index);
+}
+
 static PlStatus gather_bwd(const PlkCall *call) {
-  const PlArray *dy = call->in[0], *index = call->in[1];
-  PlArray *dx = call->out[0];
-  const int dim = (int)pl_attr_i(call->attrs, 1);
-  PlkIndex iv;
-  int64_t steps[PL_MAX_DIM];
-  PL_TRY(plk_index_spread(call->name, index, dx->ndim ? dx->shape[dim] : 1, pl_attr_i(call->attrs, 2), true, &iv, steps));
-  PlStatus st = plk_nd_zero(dx->data, (size_t)dx->numel * pl_dtype_size((PlDtype)dx->dtype));
-  if (st == PL_OK && index->numel) {
-    Scatter s = scatter_plan(dx, index, &iv, steps, dy, dim);
-    s.row = rows[ADD][dx->dtype];
-    st = scatter_run(&s, index);
-  }
-  plk_index_free(&iv);
-  return st;
+  const PlArray *dx = call->out[0];
+  const Values v = {.call = call,
+                    .index = call->in[1],
+                    .limit = dx->ndim ? dx->shape[pl_attr_i(call->attrs, 1)] : 1,
+                    .base = pl_attr_i(call->attrs, 2),
+                    .wrap = true,
+                    .fresh = true};
+  return with_values(&v, add_values);
 }
 PlStatus plk_cpu_gather_bwd(const PlkCall *call) { return plk_wide_sums(call, gather_bwd); }
 

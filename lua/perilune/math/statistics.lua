@@ -90,10 +90,11 @@ return function(T, core)
   local function bin_of(x, bins, low, high)
     local flat = x:to("f64")
     local outside = T.logical_and(flat:ge(low), flat:le(high)):logical_not()
-    return (flat - low):div_(high - low):mul_(bins):floor_():clamp_({ max = bins - 1 }):masked_fill_(outside, bins):long()
+    local at = (flat - low):div_(high - low):mul_(bins):floor_():clamp_ { max = bins - 1 }
+    return at:masked_fill_(outside, bins):long()
   end
-  -- Counts (or weights) of x in `bins` equal bins; the last includes its end, what is outside is left out. A dozen passes:
-  -- over pieces that stay in a core's cache, as long as they are many times the bins.
+  -- Counts (or weights) of x in `bins` equal bins; the last includes its end, what is outside is left out. A dozen
+  -- passes, over pieces that stay in a core's cache, as long as they are many times the bins.
   local function counted(x, bins, low, high, weights)
     local flat = x:detach():reshape(-1)
     local n, piece = flat:numel(), 1 << 14
