@@ -198,3 +198,45 @@ describe("other forms of pooling", function()
     T.set_num_threads(before)
   end)
 end)
+
+-- Halves are widened a few planes at a time.
+describe("pooling of halves", function()
+  local function each(x)
+    local leaf = x:detach():clone():requires_grad_()
+    local results = {}
+    for _, f in ipairs { function(v) return F.max_pool2d(v, 3, { stride = 2, padding = 1 }) end,
+      function(v) return F.avg_pool2d(v, 2) end, function(v) return F.adaptive_avg_pool2d(v, 3) end,
+      function(v) return F.adaptive_avg_pool2d(v, 1) end, function(v) return F.adaptive_max_pool2d(v, 2) end } do
+      leaf.grad = nil
+      local y = f(leaf)
+      y:backward(T.ones_like(y:detach()))
+      results[#results + 1] = y:detach()
+      results[#results + 1] = leaf.grad
+    end
+    return results
+  end
+
+  for _, dtype in ipairs { "f16", "bf16" } do
+    it("is that of f32 rounded once, at any number of threads, " .. dtype, function()
+      local before = T.get_num_threads()
+      for _, size in ipairs { { 3, 5, 130, 141 }, { 40, 33, 6, 5 }, { 2, 2, 9, 4 } } do
+        local x = T.randn(table.unpack(size)):to(dtype)
+        local want = each(x:float())
+        for threads = 1, 3 do
+          T.set_num_threads(threads)
+          for i, got in ipairs(each(x)) do assert.is_true(got:equal(want[i]:to(dtype)), ("result %d"):format(i)) end
+        end
+        T.set_num_threads(before)
+      end
+    end)
+  end
+
+  it("takes no memory in proportion to the input", function()
+    local x = T.randn(64, 16, 56, 56):bfloat16()
+    collectgarbage()
+    T.reset_peak_memory()
+    local live = T.memory().live
+    local y = F.avg_pool2d(x, 2)
+    assert.is_true(T.memory().peak - live < 2.5 * y:numel() + (2 << 20), "the result, rounded up, and pieces")
+  end)
+end)

@@ -269,26 +269,47 @@ static PlStatus convert(void *dst, PlDtype to, const void *src, PlDtype from, in
   return plk_nd_cast(dst, to, src, from, &walk);
 }
 
-/* Runs the body over all planes; f16 and bf16 on f32 copies. `back`: p->x is written,
- * else p->y. */
-static PlStatus run(PlkPool *p, PlkBody body, bool back) {
-  const PlDtype half = p->dtype;
-  if (!pl_is_float(half)) PL_FAIL(PL_ERR_DTYPE, "pooling takes floats, got %s", pl_dtype_name(half));
-  if (p->planes == 0 || (back ? p->insize : p->outsize) == 0) return PL_OK;
-  if (half == PL_F32 || half == PL_F64) return over_planes(p, body);
-  const int64_t n[2] = {p->planes * p->insize, p->planes * p->outsize};
-  void *const data[2] = {p->x, p->y}, *mem[2] = {NULL, NULL};
+/* Planes of f16 and bf16, a few at a time in f32. */
+typedef struct Halves {
+  const PlkPool *p;
+  PlkBody body;
+  bool back; /* p->x is written, else p->y */
+  int64_t group;
+} Halves;
+
+static PlStatus halves_group(const Halves *h, int64_t from, int64_t n, float *x, float *y) {
+  const PlkPool *p = h->p;
+  PlkPool few = *p;
+  few.dtype = PL_F32, few.planes = n;
+  few.x = x, few.y = p->y ? y : NULL, few.index = p->index ? p->index + from * p->outsize : NULL;
+  void *const px = plane_at(p, p->x, from * p->insize), *const py = plane_at(p, p->y, from * p->outsize);
+  PL_TRY(h->back ? convert(y, PL_F32, py, p->dtype, n * p->outsize) : convert(x, PL_F32, px, p->dtype, n * p->insize));
+  PL_TRY(h->body(&few, 0, n));
+  if (h->back) return convert(px, p->dtype, x, PL_F32, n * p->insize);
+  return py ? convert(py, p->dtype, y, PL_F32, n * p->outsize) : PL_OK;
+}
+
+static PlStatus halves_body(void *ctx, int64_t begin, int64_t end) {
+  const Halves *h = ctx;
+  const int64_t x = h->group * h->p->insize;
+  void *mem;
+  PL_TRY(plk_scratch((size_t)(x + h->group * h->p->outsize) * sizeof(float), &mem));
   PlStatus s = PL_OK;
-  for (int i = 0; i < 2 && s == PL_OK; i++) {
-    s = plk_scratch((size_t)plk_max64(n[i], 1) * sizeof(float), &mem[i]);
-    if (s == PL_OK && i == back) s = convert(mem[i], PL_F32, data[i], half, n[i]);
-  }
-  p->x = mem[0], p->y = mem[1], p->dtype = PL_F32;
-  if (s == PL_OK) s = over_planes(p, body);
-  if (s == PL_OK && data[!back]) s = convert(data[!back], half, mem[!back], PL_F32, n[!back]);
-  plk_scratch_free(mem[1]);
-  plk_scratch_free(mem[0]);
+  for (int64_t n = begin; n < end && s == PL_OK; n += h->group) s = halves_group(h, n, plk_min64(h->group, end - n), mem, (float *)mem + x);
+  plk_scratch_free(mem);
   return s;
+}
+
+/* Runs the body over all planes. `back`: p->x is written, else p->y. */
+static PlStatus run(PlkPool *p, PlkBody body, bool back) {
+  enum { GROUP = 1 << 14 }; /* elements of x and y in f32, which stay in a core's cache */
+  if (!pl_is_float(p->dtype)) PL_FAIL(PL_ERR_DTYPE, "pooling takes floats, got %s", pl_dtype_name(p->dtype));
+  if (p->planes == 0 || (back ? p->insize : p->outsize) == 0) return PL_OK;
+  if (p->dtype == PL_F32 || p->dtype == PL_F64) return over_planes(p, body);
+  const int64_t work = plk_max64(1, plk_max64(p->insize, p->outsize)), block = plk_max64(1, PLK_GRAIN / work);
+  Halves h = {.p = p, .body = body, .back = back};
+  h.group = plk_min64(plk_min64(block, p->planes), plk_max64(1, GROUP / work));
+  return plk_parallel(p->planes, block, halves_body, &h);
 }
 
 static PlStatus run_max(const PlkCall *call, const PlAttrs *attrs) {
