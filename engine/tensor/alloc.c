@@ -16,7 +16,15 @@
 #include <sanitizer/asan_interface.h>
 #endif
 
-enum { HEAD = 64, NBIN = 8 * 48, MAP_MIN = 1 << 18, ARENA_MIN = 1 << 20, SLAB = 64 * 1024, NPOOL = PL_POOL_MAX / PL_POOL_STEP };
+enum { LEAST = 7, FINE = 20, MOST = 48 }; /* binary logarithms: the least class, where classes get finer, beyond the largest */
+enum {
+  HEAD = 64,
+  NBIN = 8 * (FINE - LEAST) + 32 * (MOST - FINE),
+  MAP_MIN = 1 << 18,
+  ARENA_MIN = 1 << 20,
+  SLAB = 64 * 1024,
+  NPOOL = PL_POOL_MAX / PL_POOL_STEP
+};
 enum { SLACK = 32 << 20 };
 /* Address ranges that blocks are cut from, and the pages that they are to be made of. */
 enum { CHUNK = 64 << 20, HUGE_PAGE = 2 << 20, SMALL = 8 << 20 /* a program with less has small pages */ };
@@ -63,18 +71,21 @@ static pthread_key_t end_key;
 static bool have_end_key;
 static pthread_once_t end_once = PTHREAD_ONCE_INIT;
 
-/* Eight classes per power of two: at most an eighth is lost. */
+/* Eight classes per power of two, 32 from 1 MiB on: at most an eighth is lost, of large blocks a 32nd. */
 static int bin_of(size_t n, size_t *total) {
-  if (n <= 128) {
-    *total = 128;
+  if (n <= (size_t)1 << LEAST) {
+    *total = (size_t)1 << LEAST;
     return 0;
   }
-  int log = 63 - __builtin_clzl(n - 1);
-  size_t step = (size_t)1 << (log - 3);
-  size_t up = (n + step - 1) & ~(step - 1);
-  *total = up;
-  return (log - 7) * 8 + (int)((up >> (log - 3)) & 7) + (up >> (log + 1) ? 8 : 0);
+  const int log = 63 - __builtin_clzl(n - 1), bits = log < FINE ? 3 : 5;
+  const size_t step = (size_t)1 << (log - bits), classes = (n + step - 1) >> (log - bits);
+  *total = classes * step;
+  const int first = log < FINE ? (log - LEAST) * 8 : (FINE - LEAST) * 8 + (log - FINE) * 32;
+  return first + (int)classes - (1 << bits);
 }
+
+/* The last class whose blocks serve a request of class `bin`: an eighth larger. */
+static int last_bin(int bin) { return bin + (bin < (FINE - LEAST) * 8 ? 1 : 4); }
 
 /* Under the lock; others read these two without it. */
 static void count_live(int64_t bytes) { __atomic_store_n(&pl_block_bytes[0], pl_block_bytes[0] + bytes, __ATOMIC_RELAXED); }
@@ -211,7 +222,7 @@ static PlStatus block_alloc(size_t n, bool scratch, void **out) {
   pthread_mutex_lock(&bins.lock);
   bool refuse = injected() || (bins.budget >= 0 && pl_block_bytes[0] + pl_pool.live + (int64_t)total > bins.budget);
   Block *b = NULL;
-  for (int i = bin; !refuse && i <= bin + 1 && i < NBIN && !b; i++)
+  for (int i = bin; !refuse && i <= last_bin(bin) && i < NBIN && !b; i++)
     if ((b = bins.free[i])) {
       bins.free[i] = b->next;
       bins.cached -= (int64_t)b->total;

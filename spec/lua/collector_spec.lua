@@ -93,3 +93,24 @@ describe("the collector policy", function()
     end)
   end)
 end)
+
+describe("memory is counted", function()
+  -- What cached blocks are larger than a request is at most an eighth; new ones of 1 MiB and more are a 32nd larger.
+  it("near what was asked for, so that a budget with room for a tensor grants it", function()
+    for k = 0, 40 do
+      local elements = math.floor((1 << 18) * 2 ^ (k / 9)) + 1
+      T.empty_cache() -- which collects, too
+      local before = T.memory().live
+      local x = T.empty(elements)
+      local bytes = T.memory().live - before
+      assert.equal(elements, x:numel())
+      local most = 4 * elements * (1 + 1 / 32) + 16384
+      assert.is_true(bytes >= 4 * elements and bytes <= most, ("%d of %d"):format(bytes, elements))
+    end
+    collectgarbage()
+    T.set_memory_budget(T.memory().live + 4 * 9000001 * 33 // 32 + 65536)
+    local fits, x = pcall(T.empty, 9000001)
+    T.set_memory_budget(-1)
+    assert.is_true(fits, x)
+  end)
+end)
