@@ -34,6 +34,7 @@ typedef struct PlkCall {
   PlArray *const *out;      /* NULL entries: outputs nobody wants */
   const PlAttrs *attrs;
   PlkRng rng;
+  struct PlkKept *kept; /* of a call that is run again and again: forms of inputs that stay the same (below); NULL: none */
 } PlkCall;
 
 typedef PlStatus (*PlKernel)(const PlkCall *call);
@@ -73,6 +74,32 @@ bool plk_interrupt_held(void);
  * block's status (lowest block wins) or PL_ERR_INTERRUPT. */
 typedef PlStatus (*PlkBody)(void *ctx, int64_t begin, int64_t end);
 PlStatus plk_parallel(int64_t n, int64_t block, PlkBody body, void *ctx);
+
+/* ---- forms of inputs that a kernel keeps from call to call (kernels/cpu/kept.c): weights that were put into another order cost as much to
+ * order as a small batch costs to compute. Who runs the same calls again and again (programs, the graph's executor) has one
+ * PlkKept a call and says which inputs hold the same elements at each run; a kernel that finds none of its forms there makes one
+ * and leaves it. The results are the same to the bit with and without ---- */
+
+/* Zeroed: nothing is kept. The form is written once, by whichever thread is first. */
+typedef struct PlkKept {
+  uint32_t fixed; /* bit k: input k is the same at each run; 0: nothing may be kept */
+  void *form;     /* of the kernel's; NULL: not made yet */
+} PlkKept;
+
+static inline bool plk_kept_may(const PlkKept *k, int input) { return k && (k->fixed >> input & 1); }
+/* What was left here; NULL: nothing yet. */
+void *plk_kept_form(PlkKept *k);
+/* Memory for a form, aligned to 64 bytes; NULL: there is none, and the kernel does without keeping. */
+void *plk_kept_alloc(size_t bytes);
+/* Leaves what plk_kept_alloc gave. Returns what is kept: another thread's, which has the same bytes, if that was first; ours is
+ * freed then. */
+void *plk_kept_leave(PlkKept *k, void *form);
+/* What plk_kept_alloc gave and nobody left anywhere. */
+void plk_kept_drop(void *form);
+/* Frees the forms of n calls, which nobody runs. */
+void plk_kept_clear(PlkKept *k, int n);
+
+/* ---- what the kernels run on ---- */
 
 /* ISA level picked at start: "v2" "v3" "v4" or "generic"; PERILUNE_ISA pins one. */
 const char *plk_isa(void);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Programs: planned graphs as plain data, a list of kernel calls over memory whose size is known. A program is read only: any
- * number of threads may run it at once, each with a session of its own, which has the arena, the arrays and the scratch memory.
+ * Programs: planned graphs as plain data, a list of kernel calls over memory whose size is known. A program is read only, but for
+ * what kernels make of its weights, once for all: any number of threads may run it at once, each with a session of its own, which has the arena, the arrays and the scratch memory.
  * Once a session has run, a further run takes no lock and asks nobody for memory, if it uses one thread (with several, what
  * helpers need for themselves comes from the process).
  * engine/deploy/program.c makes programs of plans; `perilune build` writes them as C, which needs this and nothing above. */
@@ -115,6 +115,7 @@ typedef struct PlkProgram {
   const PlkCallStep *steps;
   const PlkPort *in, *out;
   const void *const *weights;
+  PlkKept *kept; /* a step: which of its inputs are weights, and what its kernel made of them; shared by all sessions */
   int64_t arena; /* bytes */
   int32_t nvals, nsteps, nin, nout, nweights;
 } PlkProgram;

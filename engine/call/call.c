@@ -230,7 +230,7 @@ bool pl_call_layout_fits(const Call *c, int i) {
 }
 
 /* Runs the kernel on contiguous copies of inputs where the op asks for that. */
-static PlStatus run(Call *c, PlTensor *const *out) {
+static PlStatus run(Call *c, PlTensor *const *out, struct PlkKept *kept) {
   const PlOp *op = c->op;
   PlKernel kernel = op->kernel[PL_CPU];
   if (!kernel && c->device == PL_CPU) return no_kernel(op);
@@ -252,7 +252,14 @@ static PlStatus run(Call *c, PlTensor *const *out) {
       if (s == PL_OK) arr[i] = &copies[i]->a;
     }
   if (s == PL_OK) {
-    PlkCall call = {.name = op->name, .code = op->kcode, .nin = c->nin, .nout = op->nout, .in = arr, .out = dst, .attrs = c->attrs};
+    PlkCall call = {.name = op->name,
+                    .code = op->kcode,
+                    .nin = c->nin,
+                    .nout = op->nout,
+                    .in = arr,
+                    .out = dst,
+                    .attrs = c->attrs,
+                    .kept = copies ? NULL : kept};
     uint64_t offset = pl_state.offset;
     if (op->flags & PL_F_SEEDED) call.rng = pl_rng_take(op->draws(&call));
     s = PL_LIKELY(c->device == PL_CPU) ? kernel(&call) : pl_call_run_device(c->device, op, &call);
@@ -265,15 +272,16 @@ static PlStatus run(Call *c, PlTensor *const *out) {
 }
 
 PlStatus pl_call_run(Call *c, PlTensor *const *out) {
-  if (PL_LIKELY(pl_state.remat == NULL)) return run(c, out);
+  if (PL_LIKELY(pl_state.remat == NULL)) return run(c, out, NULL);
   PlPins pins;
   PL_TRY(pl_remat_pin(&pins, c->op->name, c->in, c->nin));
-  PlStatus s = run(c, out);
+  PlStatus s = run(c, out, NULL);
   pl_remat_unpin(&pins);
   return s;
 }
 
-PlStatus pl_call_kernel(const PlOp *op, const PlAttrs *attrs, PlTensor *const *in, const PlArray **arr, int nin, PlTensor *const *out) {
+PlStatus pl_call_kernel(const PlOp *op, const PlAttrs *attrs, PlTensor *const *in, const PlArray **arr, int nin, PlTensor *const *out,
+                        struct PlkKept *kept) {
   Call c;
   c.op = op;
   c.attrs = attrs ? attrs : &pl_no_attrs;
@@ -284,7 +292,7 @@ PlStatus pl_call_kernel(const PlOp *op, const PlAttrs *attrs, PlTensor *const *i
   c.device = nin == 0 && op->nout > 0 && out[0] ? out[0]->a.device : PL_CPU;
   for (int i = 0; i < nin; i++)
     if (in[i] && in[i]->a.device) c.device = in[i]->a.device;
-  return pl_call_run(&c, out);
+  return PL_UNLIKELY(kept != NULL) && !pl_state.remat ? run(&c, out, kept) : pl_call_run(&c, out);
 }
 
 static PlStatus compute(Call *c, PlTensor **out) {

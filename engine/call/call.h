@@ -65,7 +65,8 @@ PlStatus pl_call_run(PlCall *c, PlTensor *const *out);
 PlStatus pl_call_mutate(PlCall *c, PlTensor **out);
 /* pl_call_run on inputs that need no promotion and outputs of the inferred types: graphs know both. arr[nin] are
  * the inputs' arrays. Copies inputs where the op wants them contiguous; takes random numbers. */
-PlStatus pl_call_kernel(const PlOp *op, const PlAttrs *attrs, PlTensor *const *in, const PlArray **arr, int nin, PlTensor *const *out);
+PlStatus pl_call_kernel(const PlOp *op, const PlAttrs *attrs, PlTensor *const *in, const PlArray **arr, int nin, PlTensor *const *out,
+                        struct PlkKept *kept);
 /* Of an op with PL_F_CONTIGUOUS: is input i laid out as the kernel wants it? */
 bool pl_call_layout_fits(const PlCall *c, int i);
 /* out must have the shape of d, and a dtype that d's values fit into. */

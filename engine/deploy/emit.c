@@ -218,6 +218,13 @@ static void put_ports(const Emit *e, const char *what, const PlkPort *p, int32_t
   fputs(n ? "};\n" : "  {.name = NULL}};\n", e->out);
 }
 
+static void put_kept(const Emit *e) {
+  fputs("static PlkKept kept[] = {", e->out);
+  for (int32_t i = 0; i < e->k->nsteps; i++) fprintf(e->out, "%s{%u, NULL}", i ? ", " : "", (unsigned)e->k->kept[i].fixed);
+  fprintf(e->out, "%s};\n__attribute__((destructor)) static void forget(void) { plk_kept_clear(kept, %d); }\n",
+          e->k->nsteps ? "" : "{0, NULL}", (int)e->k->nsteps);
+}
+
 static void put_weights(const Emit *e, const char *prefix, FILE *weights) {
   static const char zeros[64];
   int64_t at = 0;
@@ -268,10 +275,11 @@ PlStatus pl_program_emit(const PlProgram *p, const char *prefix, FILE *source, F
   PL_TRY(put_steps(&e));
   put_ports(&e, "in", e.k->in, e.k->nin);
   put_ports(&e, "out", e.k->out, e.k->nout);
+  put_kept(&e);
   put_weights(&e, prefix, weights);
   fprintf(source,
-          "static const PlkProgram program = {.vals = vals, .steps = steps, .in = in, .out = out, .weights = weights, .arena = %" PRId64
-          ", .nvals = %d, .nsteps = %d, .nin = %d, .nout = %d, .nweights = %d};\n",
+          "static const PlkProgram program = {.vals = vals, .steps = steps, .in = in, .out = out, .weights = weights, .kept = kept, .arena "
+          "= %" PRId64 ", .nvals = %d, .nsteps = %d, .nin = %d, .nout = %d, .nweights = %d};\n",
           e.k->arena, (int)e.k->nvals, (int)e.k->nsteps, (int)e.k->nin, (int)e.k->nout, (int)e.k->nweights);
   if (fflush(source) != 0 || ferror(source) || fflush(weights) != 0 || ferror(weights))
     return pl_file_fail("cannot write", "the program's source", errno);

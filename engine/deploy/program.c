@@ -15,6 +15,7 @@ struct PlProgram {
   PlkValue *vals;
   PlkCallStep *steps;
   PlkPort *ports; /* inputs, then outputs */
+  PlkKept *kept;
   const void **weights;
   int64_t *weight_bytes;
   int32_t *ints, *node;
@@ -29,6 +30,8 @@ void pl_program_free(PlProgram *p) {
   free(p->vals);
   free(p->steps);
   free(p->ports);
+  plk_kept_clear(p->kept, p->p.nsteps);
+  free(p->kept);
   free((void *)p->weights);
   free(p->weight_bytes);
   free(p->ints);
@@ -111,6 +114,14 @@ static PlStatus check_node(const PlGraph *f, const PlGNode *n) {
   return PL_OK;
 }
 
+/* Which inputs of step i are weights. */
+static uint32_t fixed_inputs(const PlProgram *p, const PlGNode *d) {
+  uint32_t fixed = 0;
+  for (int32_t k = 0; k < d->nin && k < 32; k++)
+    if (d->in[k] >= 0 && p->vals[d->in[k]].place == PLK_AT_WEIGHT) fixed |= UINT32_C(1) << k;
+  return fixed;
+}
+
 static PlStatus make_steps(PlProgram *p) {
   const PlGraph *f = p->plan->graph;
   size_t n = 0;
@@ -118,7 +129,8 @@ static PlStatus make_steps(PlProgram *p) {
   p->steps = calloc((size_t)f->nnodes + 1, sizeof *p->steps);
   p->node = calloc((size_t)f->nnodes + 1, sizeof *p->node);
   int32_t *at = p->ints = malloc((n + 1) * sizeof *at);
-  if (!p->steps || !p->node || !at) return no_memory();
+  p->p.kept = p->kept = calloc((size_t)f->nnodes + 1, sizeof *p->kept);
+  if (!p->steps || !p->node || !at || !p->kept) return no_memory();
   for (int32_t i = 0; i < f->nnodes; i++) {
     const PlGNode *d = &f->nodes[i];
     if (d->flags & PL_FN_VIEW) continue;
@@ -139,6 +151,7 @@ static PlStatus make_steps(PlProgram *p) {
                        .code = d->op->kcode,
                        .nin = d->nin,
                        .nout = d->nout};
+    if (d->op->prepares) p->kept[p->p.nsteps - 1].fixed = fixed_inputs(p, d);
     for (int32_t k = 0; k < d->nin; k++) *at++ = d->in[k];
     for (int32_t o = 0; o < d->nout; o++) *at++ = f->vals[d->first + o].dtype == PL_NDTYPE ? -1 : d->first + o;
   }

@@ -347,6 +347,7 @@ struct PlOp {
   double (*flops)(const PlInfer *c);      /* floating-point operations; NULL: elements of the outputs */
   PlKernel kernel[1];                     /* [PL_CPU] */
   const char *symbol;                     /* that function's name, by which programs link it (engine/deploy/emit.c); NULL: they cannot */
+  bool prepares;                          /* the CPU's kernel keeps forms of inputs that stay the same: PlkKept */
   const char *family;                     /* what a device plug-in calls its kernel; NULL: the op's name. See PL_KERNEL */
 };
 

@@ -89,7 +89,8 @@ static PlStatus run_steps(PlkSession *s) {
                             .nout = t->nout,
                             .in = (const PlArray *const *)arg,
                             .out = arg + t->nin,
-                            .attrs = t->attrs ? t->attrs : &none};
+                            .attrs = t->attrs ? t->attrs : &none,
+                            .kept = p->kept ? &p->kept[i] : NULL};
       PL_TRY(t->kernel(&call));
     }
     arg += t->nin + t->nout;

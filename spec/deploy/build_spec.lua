@@ -87,6 +87,7 @@ output 2 f32[2,32] 256 bytes
 ]], 0 }, { shell "./app --info" })
     assert.same({ "", 0 }, { shell "./app x i > got && cmp got want" })
     assert.same({ "", 0 }, { shell "./app --threads 2 - i < x > got && cmp got want" })
+    assert.same({ "", 0 }, { shell "./app --time 3 x i 2> took > got && cmp got want" }) -- weights are kept
     text, status = shell "./app x"
     assert.equal(2, status)
     assert.truthy(text:find("usage: ./app", 1, true))

@@ -13,6 +13,7 @@
 #include "engine/grad/checkpoint.h"
 #include "engine/graph/fuse/tile.h"
 #include "engine/graph/run/device_run.h"
+#include "engine/graph/run/weights.h"
 #include "engine/tensor/alloc.h"
 #include "engine/tensor/layout.h"
 #include "engine/tensor/presence.h"
@@ -23,6 +24,7 @@ typedef struct Step {
   const PlGNode *node;
   PlTensor **in, **out;
   const PlArray **arr;
+  PlkKept *kept;  /* what its kernel keeps of weights; NULL: nothing */
   double seconds; /* the least of the runs that were timed */
 } Step;
 
@@ -34,7 +36,8 @@ struct PlExec {
   Step *steps;
   PlTensor **args; /* the arrays of all steps */
   const PlArray **arrs;
-  PlFusion *fusion; /* groups of pointwise nodes, or NULL */
+  PlFusion *fusion;   /* groups of pointwise nodes, or NULL */
+  PlWeights *weights; /* those of which kernels may keep a form, or NULL */
   uint64_t *drawn;
   char *arena, *placed;    /* of the running call; what handles point into */
   PlDeviceRun *device_run; /* runs it where tensors are on a device; made when they first do */
@@ -114,6 +117,8 @@ PlStatus pl_exec_new(PlExec **out, PlPlan *plan) {
   if (s == PL_OK) s = make_steps(e);
   if (s == PL_OK) wire(e);
   if (s == PL_OK) s = pl_fusion_new(&e->fusion, plan);
+  if (s == PL_OK) s = pl_weights_new(&e->weights, f);
+  for (int32_t i = 0; s == PL_OK && e->weights && i < f->nnodes; i++) e->steps[i].kept = pl_weights_kept(e->weights, i);
   if (s != PL_OK) {
     pl_exec_release(e);
     return s;
@@ -127,6 +132,7 @@ void pl_exec_release(PlExec *e) {
   for (PlGVal v = 0; e->vals && v < e->plan->graph->nvals; v++)
     if (!is_leaf(e->plan->graph, v)) pl_tensor_release(e->vals[v]);
   pl_fusion_free(e->fusion);
+  pl_weights_free(e->weights);
   pl_device_run_free(e->device_run);
   free(e->vals);
   free(e->arrays);
@@ -223,7 +229,7 @@ static PlStatus run_seeded(PlExec *e, const Step *s) {
   bool again = (n->flags & PL_FN_RECOMPUTED) != 0;
   if (again) pl_state.offset = e->drawn[n->draw];
   else e->drawn[n->draw] = now;
-  PlStatus st = n->flags & PL_FN_MUTATES ? run_mutating(s) : pl_call_kernel(n->op, n->attrs, s->in, s->arr, n->nin, s->out);
+  PlStatus st = n->flags & PL_FN_MUTATES ? run_mutating(s) : pl_call_kernel(n->op, n->attrs, s->in, s->arr, n->nin, s->out, NULL);
   if (again) pl_state.offset = now;
   return st;
 }
@@ -235,7 +241,7 @@ static PlStatus run_step(PlExec *e, int32_t i, int32_t end) {
   if (end > i) return plk_tiles_run(pl_fusion_group(e->fusion, i), e->arrays);
   if (n->draw >= 0) return run_seeded(e, s);
   if (n->flags & PL_FN_MUTATES) return run_mutating(s);
-  return pl_call_kernel(n->op, n->attrs, s->in, s->arr, n->nin, s->out);
+  return pl_call_kernel(n->op, n->attrs, s->in, s->arr, n->nin, s->out, s->kept);
 }
 
 static double now(void) {
@@ -300,6 +306,7 @@ static PlStatus run(PlExec *e, PlTensor *const *in, PlTensor **out) {
     point_all(e, out, e->arena != e->placed);
     e->placed = e->arena;
     if (moved) wire(e);
+    if (e->weights) pl_weights_look(e->weights, e->vals);
     s = run_steps(e);
     if (s == PL_OK) measure(e, before, out);
   }

@@ -365,7 +365,7 @@ CORE(bwd_weight, weight, "x", "The gradient of a convolution with respect to its
                "one for each spatial dim.",                                                                                                \
         .example = EXAMPLE, .formula = "y[n,o,t] = b[o] + sum_{c,k} x[n, c, t stride - padding + k dilation] w[o,c,k]", .nin = 3,          \
         .batch = pl_batch_conv, .nopt = 1, .nout = 1, .nattr = 4, .args = {"x", "weight", "bias"}, .attrs = {CONV_ATTRS}, .cls = PL_HEAVY, \
-        .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD, .infer = conv##ND##d_infer, .grad = conv_grad, .flops = conv_flops,                      \
+        .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD, .prepares = true, .infer = conv##ND##d_infer, .grad = conv_grad, .flops = conv_flops,    \
         PL_KERNEL_EITHER(pl_host_conv));
 CONV(1, "L", "k", "L'",
      "print(T.conv1d(T.tensor { { { 1, 2, 3, 4 } } }, T.tensor { { { 1, 1 } } }))  --> {{{3., 5., 7.}}}  -- f32[1,1,3] cpu")

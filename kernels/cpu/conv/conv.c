@@ -84,6 +84,7 @@ static PlStatus compute_half(PlkConv *v) {
     v->bias = mem[3];
   }
   v->dtype = PL_F32;
+  v->kept = NULL;
   if (s == PL_OK) s = compute(v);
   if (s == PL_OK) s = convert(out, half, mem[written[v->kind]], PL_F32, plk_conv_numel(v, written[v->kind]));
   for (int i = 0; i < 4; i++) plk_scratch_free(mem[i]);
@@ -105,6 +106,7 @@ PlStatus plk_cpu_conv(const PlkCall *call) {
   PlkConv v;
   describe(&v, PLK_CONV_FWD, call->attrs, call->in[0], call->in[1], call->out[0]);
   if (call->nin > 2 && call->in[2]) v.bias = call->in[2]->data;
+  if (plk_kept_may(call->kept, 1)) v.kept = call->kept;
   return run(&v, call->name);
 }
 

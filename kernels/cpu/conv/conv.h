@@ -17,6 +17,7 @@ typedef struct PlkConv {
   int64_t insize, ksize, outsize; /* products of in, k, out */
   const void *bias;               /* forward only; NULL without */
   void *x, *w, *y;                /* the one that `kind` writes is the output */
+  struct PlkKept *kept;           /* forward: for forms of w; NULL: it may be another one next time */
 } PlkConv;
 
 /* Elements of x, w and y. */

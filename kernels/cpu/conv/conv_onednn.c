@@ -21,6 +21,8 @@ PlStatus plk_conv_onednn(const PlkConv *v, bool *done) {
 
 /* More than this is not blocked ahead. */
 static const size_t COMMON_BYTES = 64 << 20;
+/* Blocked weights are kept where each is used for fewer multiplications than this: beyond, blocking them is less than a 30th. */
+enum { KEPT_USES = 1024 };
 
 typedef struct Run {
   const PlkConv *v;
@@ -28,6 +30,7 @@ typedef struct Run {
   PlkConvPlan *plan[2][2]; /* [last unit along the batch][last slice], as their sizes may differ */
   char *wblocked;          /* blocked weights of each slice, at a fixed distance */
   size_t wbytes;
+  bool wkept;        /* they are not this call's */
   bool last_differs; /* the last unit along the batch has its own form of them */
   char *common;      /* blocked images of the tensor that all slices read; NULL: each unit blocks its own */
   size_t image_bytes;
@@ -120,10 +123,21 @@ static PlStatus weights_prepare(Run *q) {
   }
   if (q->wbytes == 0) return PL_OK;
   const int64_t n = q->cut.nslice * (q->last_differs ? 2 : 1);
-  void *mem;
-  PL_TRY(plk_scratch(q->wbytes * (size_t)n, &mem));
+  struct PlkKept *kept = q->v->n * q->v->outsize < KEPT_USES ? q->v->kept : NULL;
+  void *mem = kept ? plk_kept_form(kept) : NULL;
+  q->wkept = mem != NULL;
   q->wblocked = mem;
-  return plk_parallel(n, 1, weights_body, q);
+  if (mem) return PL_OK;
+  if (kept) mem = plk_kept_alloc(q->wbytes * (size_t)n);
+  const bool keep = mem != NULL;
+  if (!keep) PL_TRY(plk_scratch(q->wbytes * (size_t)n, &mem));
+  q->wblocked = mem;
+  const PlStatus s = plk_parallel(n, 1, weights_body, q);
+  if (!keep) return s;
+  q->wkept = true;
+  if (s == PL_OK) q->wblocked = plk_kept_leave(kept, mem);
+  else plk_kept_drop(mem);
+  return s;
 }
 
 typedef struct Blocking {
@@ -233,7 +247,7 @@ PlStatus plk_conv_onednn(const PlkConv *v, bool *done) {
   plk_conv_cut(&q.cut, v);
   PlStatus s = plans_get(&q, done);
   if (s == PL_OK && *done) s = run(&q);
-  plk_scratch_free(q.wblocked);
+  if (!q.wkept) plk_scratch_free(q.wblocked);
   plk_scratch_free(q.common);
   for (int i = 0; i < 4; i++) plk_onednn_conv_put(q.plan[i / 2][i % 2]);
   return s;
