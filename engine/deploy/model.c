@@ -63,7 +63,7 @@ static PlStatus check_writes(perilune_model *m) {
     for (int k = 0; k < n->op->nattr; k++)
       if (strcmp(n->op->attrs[k].name, "numbers") == 0)
         PL_FAIL(PL_ERR_UNSUPPORTED,
-                "%s (%s): this optimizer's numbers of a step are computed by Lua; SGD, Adam, AdamW and RMSprop make steps without it",
+                "%s (%s): this optimizer's numbers of a step are computed by Lua; train with it there, or with SGD, Adam, AdamW or RMSprop",
                 n->name, n->op->name);
   }
   return PL_OK;

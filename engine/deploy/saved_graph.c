@@ -454,7 +454,7 @@ static PlStatus read_text(Reader *r, PlText text) {
 /* ---- both files ------------------------------------------------------------------------------------------------------ */
 
 /* The checksum that stands in the text's second line. */
-static PlText pair_of(PlText text) {
+PlText pl_saved_graph_pair(PlText text) {
   PlText line, word;
   if (!pl_field_next(&text, '\n', &line) || !pl_field_next(&text, '\n', &line) || !pl_field_next(&line, ' ', &word) ||
       !pl_field_is(word, "pair") || !line.s)
@@ -520,19 +520,22 @@ PlStatus pl_saved_graph_read(PlSavedGraph *out, const char *path, uint8_t device
   PlStatus s = open_tensors(&r);
   if (s == PL_OK) s = read_metadata(&r, &other, &nother);
   if (s == PL_OK) s = pl_graph_new(&r.f);
-  if (s == PL_OK) {
-    /* a save that was cut between its two files: the tensors know the text that goes with them */
-    PlText use = {text, n};
-    const PlText sum = pair_of(use);
+  PlText use = {text, n};
+  if (s == PL_OK) { /* a save that was cut between its two files: the tensors know the text that goes with them */
+    const PlText sum = pl_saved_graph_pair(use);
     if (other && sum.n && !pl_field_is(sum, r.pair) && pl_field_is(sum, r.replaces)) use = (PlText){other, nother};
     pl_state.device = device;
     s = read_text(&r, use);
     pl_state.device = was;
   }
+  char *own = s == PL_OK ? malloc(use.n + 1) : NULL;
+  if (s == PL_OK && !own) s = no_memory();
   if (s == PL_OK) {
-    *out = (PlSavedGraph){r.f, r.names};
+    memcpy(own, use.s, use.n);
+    *out = (PlSavedGraph){r.f, r.names, {own, use.n}, r.nodes, r.nnodes};
     r.f = NULL;
     r.names = NULL;
+    r.nodes = NULL;
   }
   end(&r);
   free(other);
@@ -543,5 +546,7 @@ PlStatus pl_saved_graph_read(PlSavedGraph *out, const char *path, uint8_t device
 void pl_saved_graph_free(PlSavedGraph *g) {
   pl_graph_release(g->graph);
   free(g->names);
-  *g = (PlSavedGraph){NULL, NULL};
+  free((char *)(uintptr_t)g->text.s);
+  free(g->nodes);
+  *g = (PlSavedGraph){.graph = NULL};
 }

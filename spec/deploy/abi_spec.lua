@@ -69,6 +69,15 @@ describe("the C ABI", function()
     return a, b
   end
 
+  -- A net whose convolutions keep their weights in the library's order.
+  local function save_kept(path)
+    T.manual_seed(9)
+    local net = nn.Sequential(nn.Conv2d(32, 64, 3, { padding = 1 }), nn.ReLU(), nn.Conv2d(64, 64, 1)):eval()
+    local f = T.jit(function(x) return net(x) end)
+    T.no_grad(function() return f(filled { 1, 32, 12, 12 }) end)
+    assert(T.save_graph(path, f:graph()))
+  end
+
   local function save_step(path)
     T.manual_seed(4)
     local net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
@@ -210,6 +219,67 @@ first %s
     assert.equal(table.concat(want) .. "lr 0.5, step 5\n", text)
   end)
 
+  it("says that there is no device, and runs on one that is there", function()
+    if missing then return pending(missing) end
+    save_net(dir .. "/net")
+    local function on(plugin, device)
+      return (output("PERILUNE_CUDA_PLUGIN='%s' '%s' on '%s/net' %s", plugin, program, dir, device))
+    end
+    local text = on("/nowhere/perilune_cuda.so", "cuda")
+    assert.truthy(text:find "^11: cuda: .*plug%-in", text)
+    assert.truthy(on("/nowhere/perilune_cuda.so", "abacus"):find("^1: there is no device 'abacus'"))
+    assert.equal(on("/nowhere/perilune_cuda.so", "cpu"), on("", "cpu"))
+    local emulated = build .. "/spec/cuda_emulated.so"
+    local there = io.open(emulated)
+    if not there or sanitized then return end
+    there:close()
+    local want, got = on("", "cpu"), on(emulated, "cuda")
+    local list = {}
+    for n in want:gmatch "[^\n]+" do list[#list + 1] = tonumber(n) end
+    assert.equal(8, #list)
+    local k = 0
+    for n in got:gmatch "[^\n]+" do
+      k = k + 1
+      assert.is_true(math.abs(tonumber(n) - list[k]) < 1e-5, got)
+    end
+    assert.equal(8, k)
+    assert.truthy(on(emulated, "cuda:99"):find("^11: there is no device 'cuda:99'"))
+  end)
+
+  it("saves what it trained, to be trained on", function()
+    if missing then return pending(missing) end
+    local step, opt = save_step(dir .. "/from")
+    local function steps(n, path, to)
+      local want = {}
+      for k = 1, n do
+        if k == 3 then opt.param_groups[1].lr = 0.5 end
+        want[k] = ("loss %.9g\n"):format(step())
+      end
+      local text, ok = output("'%s' step '%s/%s' %d '%s/%s'", program, dir, path, n, dir, to)
+      assert.is_true(ok, text)
+      assert.equal(table.concat(want), (text:gsub("lr.*", "")))
+    end
+    steps(3, "from", "on")
+    local before = read(dir .. "/from") .. read(dir .. "/from.safetensors")
+    steps(2, "on", "on") -- over itself: the numbers that were set and the count of steps are in the file
+    steps(1, "on", "last")
+    local text = read(dir .. "/last")
+    assert.truthy(text:find("step=7", 1, true), text)
+    assert.truthy(text:find(" lr=0.5", 1, true), text)
+    assert.equal(before, read(dir .. "/from") .. read(dir .. "/from.safetensors"))
+    local g, message = T.load_graph(dir .. "/last")
+    assert.truthy(g, message)
+    -- A save that is cut between its two files: the tensors bring their text along.
+    write(dir .. "/cut", read(dir .. "/on"))
+    steps(1, "last", "on")
+    write(dir .. "/cut.safetensors", read(dir .. "/on.safetensors"))
+    steps(1, "cut", "done")
+    assert.truthy(read(dir .. "/done"):find("step=9", 1, true))
+    local said, ok = output("'%s' step '%s/on' 1 /no/such/folder/x", program, dir)
+    assert.is_nil(ok)
+    assert.truthy(said:find("save: /no/such/folder/x", 1, true), said)
+  end)
+
   it("says what is wrong", function()
     if missing then return pending(missing) end
     save_net(dir .. "/net")
@@ -280,6 +350,10 @@ first %s
     local text, ok = output("'%s' serve '%s/net' 8 %d", program, dir, sanitized and SERVE // 10 or SERVE)
     assert.is_true(ok, text)
     assert.equal(("8 threads, %d runs each, 0 with other bits\n"):format(sanitized and SERVE // 10 or SERVE), text)
+    save_kept(dir .. "/kept")
+    text, ok = output("'%s' serve '%s/kept' 8 %d", program, dir, sanitized and SERVE // 20 or SERVE // 5)
+    assert.is_true(ok, text)
+    assert.equal(("8 threads, %d runs each, 0 with other bits\n"):format(sanitized and SERVE // 20 or SERVE // 5), text)
   end)
 
   it("runs an ONNX file that was converted", function()

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * Saved models through the C ABI, in all its functions. spec/deploy/abi_spec.lua writes the models and reads what this prints.
  *   link_model run PATH       what the model says of itself, and the bits of its outputs for inputs by a formula
- *   link_model step PATH N    N steps, with the loss of each
+ *   link_model step PATH N [SAVED]   N steps, with the loss of each; then the model is saved
+ *   link_model on PATH DEVICE the first elements of each output, computed there; or the message
  *   link_model wrong PATH     the messages of wrong calls
  *   link_model serve PATH THREADS RUNS   all threads at once, each with a session: the bits of one thread? */
 #include <pthread.h>
@@ -113,7 +114,7 @@ static int run(perilune_model *model) {
   return 0;
 }
 
-static int step(perilune_model *model, int n) {
+static int step(perilune_model *model, int n, const char *saved) {
   Memory m;
   double lr = 0, count = 0;
   if (prepare(model, 0, &m)) return fail("prepare");
@@ -126,6 +127,26 @@ static int step(perilune_model *model, int n) {
   printf("lr %g", lr);
   if (perilune_model_get(model, "step", &count) == PERILUNE_OK) printf(", step %g", count);
   printf("\n");
+  if (saved && perilune_model_save(model, saved)) return fail("save");
+  release(&m);
+  return 0;
+}
+
+static int on(const char *path, const char *device) {
+  const perilune_options options = {.size = sizeof options, .device = device};
+  perilune_model *model;
+  perilune_session *s;
+  Memory m;
+  const perilune_status st = perilune_model_load(path, &options, &model);
+  if (st) printf("%d: %s\n", (int)st, perilune_message());
+  if (st) return 0;
+  if (prepare(model, 0, &m) || perilune_session_new(model, &s)) return fail("session");
+  for (int again = 0; again < 2; again++)
+    if (perilune_session_run(s, (const void *const *)m.in, m.nin, m.out, m.nout)) return fail("run");
+  for (int o = 0; o < m.nout; o++)
+    for (size_t k = 0; k < 4 && k < m.bytes[o] / sizeof(float); k++) printf("%.6f\n", (double)((const float *)m.out[o])[k]);
+  perilune_session_release(s);
+  perilune_model_release(model);
   release(&m);
   return 0;
 }
@@ -248,11 +269,12 @@ int main(int argc, char **argv) {
   }
   if (perilune_abi_version() / 1000 != PERILUNE_ABI_VERSION / 1000 || perilune_abi_version() < PERILUNE_ABI_VERSION) return 1;
   if (!*perilune_release()) return 1;
+  if (strcmp(argv[1], "on") == 0 && argc == 4) return on(argv[2], argv[3]);
   if (perilune_model_load(argv[2], NULL, &model)) return fail("load");
   if (strcmp(argv[1], "serve") == 0 && argc == 5) return serve_all(model, atoi(argv[3]), atol(argv[4]));
   int status = 2;
   if (strcmp(argv[1], "run") == 0) status = run(model);
-  if (strcmp(argv[1], "step") == 0 && argc == 4) status = step(model, atoi(argv[3]));
+  if (strcmp(argv[1], "step") == 0 && argc >= 4) status = step(model, atoi(argv[3]), argv[4]);
   if (strcmp(argv[1], "wrong") == 0) status = wrong(argv[2], model);
   perilune_model_release(model);
   return status;
