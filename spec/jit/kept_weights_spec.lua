@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: MIT
--- Weights that stay the same are put into a kernel's order once (kernels/kernel.h): whoever writes them, in whatever way,
--- is seen by the next run, and the bits are those without.
+-- Weights that stay the same are put into a kernel's order once (kernels/kernel.h): whoever writes them, in whatever
+-- way, is seen by the next run, and the bits are those without.
 
 local T = require "perilune"
 local nn = T.nn
