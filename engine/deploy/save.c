@@ -3,6 +3,7 @@
  * Both files carry a checksum of the text, and the tensors bring the text along where they replace another, so that a save which is
  * cut between the two is told (lua/perilune/graph/file.lua). */
 #include <inttypes.h>
+#include <locale.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,6 +23,12 @@ static void put_float(FILE *out, double v) {
   else if (isinf(v)) fputs(v > 0 ? "inf" : "-inf", out);
   else {
     snprintf(s, sizeof s, "%.17g", v);
+    const char *point = localeconv()->decimal_point; /* the program that uses us may have set a locale */
+    char *at = strcmp(point, ".") != 0 ? strstr(s, point) : NULL;
+    if (at) {
+      *at = '.';
+      memmove(at + 1, at + strlen(point), strlen(at + strlen(point)) + 1);
+    }
     fputs(s, out);
     if (!strpbrk(s, ".e")) fputs(".0", out);
   }

@@ -275,6 +275,17 @@ first %s
     write(dir .. "/cut.safetensors", read(dir .. "/on.safetensors"))
     steps(1, "cut", "done")
     assert.truthy(read(dir .. "/done"):find("step=9", 1, true))
+    -- In a locale with another decimal point, if one can be made here.
+    if os.execute(("localedef -i de_DE -f UTF-8 '%s/de_DE.UTF-8' > '%s/log' 2>&1"):format(dir, dir)) then
+      local said, ok = output("LOCPATH='%s' LC_ALL=de_DE.UTF-8 '%s' step '%s/done' 1 '%s/german'", dir, program, dir,
+        dir)
+      assert.is_true(ok, said)
+      assert.truthy(said:find "loss %d+,%d", said)
+      assert.truthy(read(dir .. "/german"):find(" lr=0.5 ", 1, true))
+      assert(T.load_graph(dir .. "/german"))
+      step()
+      steps(1, "german", "last")
+    end
     local said, ok = output("'%s' step '%s/on' 1 /no/such/folder/x", program, dir)
     assert.is_nil(ok)
     assert.truthy(said:find("save: /no/such/folder/x", 1, true), said)

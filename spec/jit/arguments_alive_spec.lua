@@ -51,6 +51,29 @@ describe("T.jit", function()
     assert.equal(9, g({ x = x, f = h }):sum():item())
   end)
 
+  it("keeps what a call is told by, so that no other gets its address", function()
+    local kinds = {
+      userdata = io.tmpfile,
+      thread = function() return coroutine.create(print) end,
+      table = function() return setmetatable({}, {}) end,
+      ["function"] = function()
+        local k = 1
+        return function() return k end
+      end,
+    }
+    for kind, make in pairs(kinds) do
+      local f, seen = T.jit(function(p) return p.x + 1 end), setmetatable({}, { __mode = "k" })
+      local function call()
+        local v = make()
+        seen[v] = true
+        f({ x = T.ones(3), v = v })
+      end
+      call()
+      for _ = 1, 3 do collectgarbage() end
+      assert.truthy(next(seen), kind)
+    end
+  end)
+
   it("tells calls by objects that are keys", function()
     local f = T.jit(function(p)
       local s = 0

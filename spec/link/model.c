@@ -5,6 +5,7 @@
  *   link_model on PATH DEVICE the first elements of each output, computed there; or the message
  *   link_model wrong PATH     the messages of wrong calls
  *   link_model serve PATH THREADS RUNS   all threads at once, each with a session: the bits of one thread? */
+#include <locale.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -267,6 +268,7 @@ int main(int argc, char **argv) {
     puts("skipped: spec/deploy/abi_spec.lua gives it models");
     return 77;
   }
+  setlocale(LC_NUMERIC, ""); /* as programs with a window do */
   if (perilune_abi_version() / 1000 != PERILUNE_ABI_VERSION / 1000 || perilune_abi_version() < PERILUNE_ABI_VERSION) return 1;
   if (!*perilune_release()) return 1;
   if (strcmp(argv[1], "on") == 0 && argc == 4) return on(argv[2], argv[3]);

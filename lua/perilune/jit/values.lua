@@ -49,12 +49,14 @@ local function map(v, f, depth)
   return out
 end
 
+local ADDRESSED = { table = true, ["function"] = true, userdata = true, thread = true }
+
 -- The objects among arguments that text_of tells by their address, in order. Plain tables it tells by what they hold,
 -- so a trace need not keep those of the call that it was made in, nor the tensors in them.
 local function objects(args)
   local out = { paths = {}, keys = {} }
   local function look(v, path, depth)
-    if is_tensor(v) or type(v) ~= "table" and type(v) ~= "function" then return end
+    if is_tensor(v) or not ADDRESSED[type(v)] then return end
     if is_plain(v) and depth < DEPTH then
       for _, k in ipairs(keys_of(v)) do
         if type(k) ~= "string" and type(k) ~= "number" then out.keys[k] = true end -- an address is in the text, too
