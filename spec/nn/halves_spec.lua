@@ -100,6 +100,37 @@ describe("of halves", function()
     end
   end)
 
+  it("linear_cross_entropy does so in a trace, whether its gradient is taken there or outside", function()
+    for _, d in ipairs { "bf16", "f16" } do
+      for _, chunk in ipairs { 8, 2048 } do
+        T.manual_seed(1)
+        local x, t = T.randn(2048, 16):to(d), T.randint(1, 8, { 2048 })
+        local w, b = T.randn(8, 16):to(d):requires_grad_(), T.randn(8):to(d):requires_grad_()
+        local function loss(v, u)
+          return F.linear_cross_entropy(x, v, t, { linear_bias = u, chunk = chunk, reduction = "mean" })
+        end
+        local function gradients(f)
+          w.grad, b.grad = nil, nil
+          f()
+          return { w.grad, b.grad }
+        end
+        local want = gradients(function() loss(w, b):backward() end)
+        local outside, inside = T.jit(loss), T.jit(function(v, u) loss(v, u):backward() end)
+        for _ = 1, 2 do
+          for _, how in ipairs { "outside", "inside" } do
+            local got = gradients(function()
+              if how == "inside" then inside(w, b) else outside(w, b):backward() end
+            end)
+            for i = 1, 2 do
+              assert.equal(d, got[i]:dtype())
+              near(got[i], want[i]:float(), d, ("%s, chunks of %d, %s"):format(d, chunk, how), 1)
+            end
+          end
+        end
+      end
+    end
+  end)
+
   it("nextafter gives the half next to x", function()
     for d, least in pairs { f16 = 2.0 ^ -24, bf16 = 2.0 ^ -133 } do
       T.manual_seed(1)

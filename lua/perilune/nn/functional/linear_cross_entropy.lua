@@ -33,11 +33,16 @@ end, backward = function(_, g)
   return g:float(), nil
 end, jvp = function(ctx, v) return v:to(ctx.dtype) end }
 
--- → a function that gives the weight to a chunk.
-local function shared(w)
+-- → a function that gives the weight to a chunk; many: of several. A graph whose gradient is taken outside of it has
+-- no rules of T.custom: there it is an f32 copy, and each chunk has what that is in halves.
+local function shared(w, many)
   local d = w and w:dtype()
-  if not w or not w.requires_grad or (d ~= "f16" and d ~= "bf16") or T.core.autocast_dtype() then
+  if not w or not many or not w.requires_grad or (d ~= "f16" and d ~= "bf16") or T.core.autocast_dtype() then
     return function() return w end
+  end
+  if T.core.jit_tracing() then
+    local wide = w:float()
+    return function() return wide:to(d) end
   end
   local c, values = carrier(w), w:detach()
   return function() return carried(c, values) end
@@ -121,10 +126,12 @@ function M.install(F)
         describe(target))
     end
     if o.chunk ~= nil then options.kind(who, "chunk", "count", o.chunk) end
-    local weight, bias = shared(w), shared(b)
+    local all = x:reshape(-1, w:size(2))
+    local chunk = o.chunk or rows_of(w:size(1), w.requires_grad or b ~= nil and b.requires_grad, x:is_cuda())
+    local many = all:size(1) > chunk
+    local weight, bias = shared(w, many), shared(b, many)
     local function head(rows) return T.linear(rows, weight(), bias()) end
-    local loss = M.loss(head, x:reshape(-1, w:size(2)), target:reshape(-1), o, o.chunk, w:size(1),
-      w.requires_grad or b ~= nil and b.requires_grad)
+    local loss = M.loss(head, all, target:reshape(-1), o, chunk)
     return o.reduction == "none" and loss:reshape(shape) or loss
   end
 end
