@@ -428,15 +428,16 @@ describe("policy mirror", function()
       return os.clock() - from
     end
     -- Least times of runs that take turns: neighbours on the machine make single ones longer, never shorter. What grows
-    -- faster than its graph stays above the bound however often it is tried.
+    -- with the power 1.5 of its graph takes 2.8 times as long however often it is tried; proportion with a share of the
+    -- caches that neighbours leave, up to 2.4.
     for _, policy in ipairs { "none", "mirror", "mincut" } do
       local half, whole, tries = math.huge, math.huge, 0
       repeat
         half, whole = math.min(half, seconds(5000, policy)), math.min(whole, seconds(10000, policy))
         tries = tries + 1
-      until tries == 80 or tries >= 3 and whole < 2.3 * half and whole < 1
+      until tries == 80 or tries >= 3 and whole < 2.7 * half and whole < 1
       assert.is_true(whole < 1, ("%s: %.2f s"):format(policy, whole))
-      assert.is_true(whole < 2.3 * half, ("%s: %.3f s, half of it %.3f s"):format(policy, whole, half))
+      assert.is_true(whole < 2.7 * half, ("%s: %.3f s, half of it %.3f s"):format(policy, whole, half))
     end
   end)
 end)
