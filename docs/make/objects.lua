@@ -267,7 +267,7 @@ local HOLDS = {
 ---@field attached fun(self: T.GradManager): perilune.Tensor[] ]] },
   { "^nn%.utils%.parametrize%.", {} },
   { "^nn%.Module$", lines [[
----@field generate fun(self: any, ids: integer[]|perilune.Tensor|perilune.Tensor[], options?: table): any
+---@field generate fun(self: any, ids: perilune.Tensor|perilune.list, options?: table): any
 ---@field training boolean
 ---@field forward fun(self: any, x: perilune.Argument, ...: perilune.Argument): any, any?, any?, any?
 ---@field [integer] any
