@@ -99,6 +99,7 @@ void pl_batch_loss(PlBatchCall *c) {
   for (int i = 0; i < c->nin; i++) in[i] = pl_b_ranked(c, i, rank);
   if (pl_shape_equal(&c->in[0]->a, &c->in[1]->a)) in[1] = pl_b_each(c, 1); /* some do not broadcast */
   in[0] = rank == c->in[0]->a.ndim ? pl_b_each(c, 0) : in[0];
+  if (c->op->nout > 1) in[2] = pl_b_each(c, 2); /* nor does a tangent, which the batch may share */
   memcpy(&a, c->attrs, pl_attrs_size(c->attrs));
   pl_attrs_int(&a, 0, NONE);
   pl_b_ops(c, c->op, c->nin, in, &a, c->out); /* a second result is the tangent of the first one */

@@ -176,4 +176,39 @@ describe("extremes and products have tangents in one pass", function()
       end
     end
   end)
+
+  it("in T.vmap, whatever is the batch's", function()
+    T.manual_seed(4)
+    local x, v, t = T.randn(3, 4, 6), T.randn(3, 4, 6), T.randn(4, 6)
+    local CALLS = {
+      amax = function(a) return a:amax(2) end,
+      whole = function(a) return a:max() end,
+      prod = function(a) return a:prod(2) end,
+    }
+    for _, name in ipairs { "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss" } do
+      for _, reduction in ipairs { "none", "mean", "sum" } do
+        CALLS[name .. " " .. reduction] = function(a) return T.nn.F[name](a, t, { reduction = reduction }) end
+      end
+    end
+    for name, f in pairs(CALLS) do
+      local function tangent(a, w) return select(2, T.jvp(f, a, w)) end
+      local function each(g)
+        local list = {}
+        for i = 1, 3 do list[i] = g(i) end
+        return T.stack(list)
+      end
+      local both = T.vmap(tangent)(x, v)
+      local points = T.vmap(function(a) return tangent(a, v[1]) end)(x)
+      local tangents = T.vmap(function(w) return tangent(x[1], w) end)(v)
+      for how, pair in pairs {
+        both = { both, each(function(i) return tangent(x[i], v[i]) end) },
+        points = { points, each(function(i) return tangent(x[i], v[1]) end) },
+        tangents = { tangents, each(function(i) return tangent(x[1], v[i]) end) },
+      } do
+        assert.same(pair[2]:shape(), pair[1]:shape())
+        local off = (pair[1] - pair[2]):abs():max():item()
+        assert(off <= 1e-5, ("%s, %s of a batch: %g"):format(name, how, off))
+      end
+    end
+  end)
 end)
