@@ -123,7 +123,14 @@ end
 --- Checks that every key of `given` is in the list `names`.
 function options.check(who, given, names)
   if given == nil then return {} end
-  if type(given) ~= "table" then fail("%s: options must be a table, got %s", who, type(given)) end
+  if type(given) ~= "table" then
+    local most = names[1] -- what a number alone is meant to be: the learning rate where there is one
+    for _, name in ipairs(names) do
+      if name == "lr" then most = name end
+    end
+    fail("%s: options must be a table, got %s%s", who, type(given),
+      most and ("; for example { %s = %s }"):format(most, type(given) == "number" and given or "…") or "")
+  end
   local known = {}
   for _, name in ipairs(names) do known[name] = true end
   for key in pairs(given) do

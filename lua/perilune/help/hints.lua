@@ -183,7 +183,24 @@ function M.runtime(message, line, vars, env, before)
     if holder and is_tensor(at_path(holder:match "^[^.]+", vars, env)) then
       return ("; a method is called with a colon: %s:%s()"):format(holder, method)
     end
+    if line:find("[%)%]]%s*%." .. method .. "%s*%(") then -- T.randn(2).sum(): of a result, whatever it is
+      return ("; a method is called with a colon: (…):%s()"):format(method)
+    end
   end
+  local called = line and message:match "^([%a_][%w_]*): argument [%w_]*%s*%(?#1%)? must be a tensor, got "
+  if called and not message:find("call it as", 1, true) then -- x.reshape(3, 2)
+    local holder = line:match("([%a_][%w_.]*)%." .. called .. "%s*%(")
+    if holder and is_tensor(at_path(holder:match "^[^.]+", vars, env)) then
+      return ("; a method is called with a colon: %s:%s(…)"):format(holder, called)
+    end
+    if line:find("[%)%]]%s*%." .. called .. "%s*%(") then
+      return ("; a method is called with a colon: (…):%s(…)"):format(called)
+    end
+  end
+  if line and line:find "^%s*#" and message:find("attempt to get length of a nil value", 1, true) then
+    return "; comments begin with --"
+  end
+  if message:find "attempt to add a 'string' with a 'string'$" then return "; texts are joined by a .. b" end
   local indexed = message:match "attempt to call a tensor value %(%a+ '([%a_][%w_]*)'%)$"
   if indexed then
     local inner = line and line:match("%f[%w_]" .. indexed .. "%(([%d, :-]+)%)")
@@ -262,6 +279,12 @@ local PATTERNS = {
   { "||", function() return "Lua writes or; elementwise it is x:logical_or(y)" end, "|" },
   { "!%s*[%a_(]", function() return "Lua writes not" end, "!" },
   { "^%s*#", function() return "comments begin with --" end },
+  { "^%s*//", function() return "comments begin with --" end, "//" },
+  { "%d%.%.%d", function() return "for i = 1, n do … end counts; texts are joined by a .. b, with spaces" end, "%." },
+  { "^%s*%a*if%f[%A][^=~<>]*[^=~<>]=%f[^=]", function() return "equality is a == b" end, "=" },
+  { "^%s*while%f[%A][^=~<>]*[^=~<>]=%f[^=]", function() return "equality is a == b" end, "=" },
+  { "=.*%f[%w_]if%f[^%w_].*%f[%w_]else%f[^%w_]", function() return "one of two values is condition and a or b" end,
+    "'else'" },
   { "([%a_][%w_.]*)%s*%[([^%[%]{}\"']*[:,][^%[%]{}\"']*)%]", function(name, inner)
     local text = inner:gsub("^%s+", ""):gsub("%s+$", ""):gsub("%s*,%s*", ", ")
     local parts = {}
@@ -273,7 +296,16 @@ local PATTERNS = {
     return ('an index of several dimensions is one table or one text: %s[{%s}] or %s["%s"]; ranges count from 1 and '
       .. "include both ends"):format(name, table.concat(parts, ", "), name, text)
   end },
+  { "%)%s*%[([^%[%]{}\"']*[:,][^%[%]{}\"']*)%]", function(inner)
+    return ('an index of several dimensions is one text: (…)["%s"]; ranges count from 1 and include both ends'):format(
+      inner)
+  end },
   { "for%s+[%a_][%w_]*%s+in%s+range", function() return "for i = 1, n do … end counts" end },
+  { "for%s+.*%s+in%s+enumerate", function() return "for i, v in ipairs(list) do … end" end },
+  { "^%s*for%f[%A].*%f[%w]in%f[%W]", function() return "for i, v in ipairs(list) do … end goes over a list" end,
+    "'do' expected" },
+  { "^%s*for%f[%A]", function() return "for i = 1, n do … end" end, "'do' expected" },
+  { "%(%(%s*%-?%w+%s*,", function() return "sizes and indices are numbers, T.randn(2, 3), or a table" end, "," },
   { "([%a_][%w_.:]*)%(([^()]*)%f[%w_]([%a_][%w_]*)%s*=%s*([^=,()]+)", function(name, before, key, value)
     before = before:gsub("[%s]+$", "")
     if before:find "{[^}]*$" then return nil end
@@ -306,6 +338,17 @@ function M.syntax(message, line)
     local fits = not wanted or (#wanted > 2 and message:find(wanted, 1, true) or #wanted <= 2 and near:find(wanted))
     if fits then
       local text = code:find(p[1]) and p[2](code:match(p[1]))
+      if not text then -- calls among the arguments aside: f(g(x), k=1)
+        local aside = {}
+        local flat = code:gsub("%b()", function(outer)
+          return "(" .. outer:sub(2, -2):gsub("%b()", function(inner)
+            aside[#aside + 1] = inner
+            return ("\1%d\2"):format(#aside)
+          end) .. ")"
+        end)
+        text = #aside > 0 and flat:find(p[1]) and p[2](flat:match(p[1]))
+        text = text and text:gsub("\1(%d+)\2", function(i) return aside[tonumber(i)] end)
+      end
       if text then -- texts, which code has emptied, as they were
         text = text:gsub("([%a_][%w_]*) = ([\"'])%2", function(key, quote)
           return line:match(("%s%%s*=%%s*%s[^%s]*%s"):format(key, quote, quote, quote)):gsub("%s*=%s*", " = ", 1)
