@@ -219,7 +219,7 @@ PlStatus plk_conv_plan_build(PlkConvPlan *p) {
   if (plain_at) lib->primitive_attr_destroy(plain_at);
   plk_dnnl_alone_end(saved);
   if (s == dnnl_out_of_memory) return plk_dnnl_check(s, "convolution");
-  p->none = s != dnnl_success; /* our own kernel takes it */
+  p->head.none = s != dnnl_success; /* our own kernel takes it */
   return PL_OK;
 }
 

@@ -3,14 +3,13 @@
 #ifndef PL_KERNELS_CPU_ONEDNN_ONEDNN_CONV_PLAN_H
 #define PL_KERNELS_CPU_ONEDNN_ONEDNN_CONV_PLAN_H
 
-#include "kernels/cpu/onednn/onednn_lib.h"
+#include "kernels/cpu/onednn/onednn_plan_table.h"
 
 #ifdef PLK_HAVE_ONEDNN
 
 struct PlkConvPlan {
+  PlkPlanHead head;
   PlkConvKey key;
-  int slot;                          /* its place in the table */
-  bool none;                         /* the library has no fast form: remembered, so it is asked once */
   dnnl_primitive_t conv, reorder[3]; /* reorder NULL: that tensor is used in place */
   dnnl_primitive_desc_t pd;          /* owns what `blocked` and `pad` point to */
   Md plain[3], bias;
@@ -20,7 +19,7 @@ struct PlkConvPlan {
   size_t bytes[3], scratch, image_bytes;
 };
 
-/* Fills in a zeroed plan with a key; p->none where the library has no fast form. On failure clear it. */
+/* Fills in a zeroed plan with a key; head.none where the library has no fast form. On failure clear it. */
 PlStatus plk_conv_plan_build(PlkConvPlan *p);
 void plk_conv_plan_clear(PlkConvPlan *p);
 

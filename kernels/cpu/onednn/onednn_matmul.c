@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
- * oneDNN's matmul primitive: compiled plans are in a table of small sets by hash, behind one mutex; a plan in use is never evicted. */
+ * oneDNN's matmul primitive: compiled plans are in a table of small sets by hash. */
 #include "kernels/cpu/onednn/onednn_matmul.h"
 
-#include "kernels/cpu/onednn/onednn_lib.h"
+#include "kernels/cpu/onednn/onednn_plan_table.h"
 
 #ifndef PLK_HAVE_ONEDNN
 
@@ -20,21 +20,17 @@ PlStatus plk_onednn_bf16_run(const PlkBf16Plan *plan, const void *a, const void 
 
 #else
 
-#include <pthread.h>
-#include <stdlib.h>
+#include <stddef.h>
 #include <string.h>
 
 #define lib plk_dnnl()
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static bool fast_bf16; /* written once under `once` */
-static pthread_mutex_t plans_lock = PTHREAD_MUTEX_INITIALIZER;
 
 struct PlkBf16Plan {
+  PlkPlanHead head;
   PlkBf16Key key;
-  int users;         /* borrowers, under plans_lock */
-  bool listed, none; /* in the table; the library has no fast form */
-  uint64_t tick;
   dnnl_primitive_t prim;
   dnnl_primitive_desc_t pd; /* owns what `pad` points to */
   Md a, b, c, bias;
@@ -79,8 +75,8 @@ static dnnl_status_t describe(PlkBf16Plan *p, dnnl_primitive_attr_t at) {
 #endif
 }
 
-static void plan_free(PlkBf16Plan *p) {
-  if (!p) return;
+static void clear(PlkPlanHead *head) {
+  PlkBf16Plan *p = (PlkBf16Plan *)(void *)head;
   if (p->prim) lib->primitive_destroy(p->prim);
   if (p->pd) lib->primitive_desc_destroy(p->pd);
 #if PLK_DNNL_V3
@@ -89,13 +85,10 @@ static void plan_free(PlkBf16Plan *p) {
   if (p->c) lib->memory_desc_destroy(p->c);
   if (p->bias) lib->memory_desc_destroy(p->bias);
 #endif
-  free(p);
 }
 
-static PlStatus plan_new(const PlkBf16Key *key, PlkBf16Plan **out) {
-  PlkBf16Plan *p = calloc(1, sizeof *p);
-  if (!p) PL_FAIL(PL_ERR_OOM, "out of memory for a matrix product");
-  p->key = *key;
+static PlStatus build(PlkPlanHead *head) {
+  PlkBf16Plan *p = (PlkBf16Plan *)(void *)head;
   const int saved = plk_dnnl_alone(); /* a primitive fixes its thread count when it is made */
   dnnl_primitive_attr_t at = NULL;
   dnnl_status_t s = lib->primitive_attr_create(&at);
@@ -107,84 +100,45 @@ static PlStatus plan_new(const PlkBf16Key *key, PlkBf16Plan **out) {
   if (s == dnnl_success) s = lib->primitive_create(&p->prim, p->pd);
   if (at) lib->primitive_attr_destroy(at);
   plk_dnnl_alone_end(saved);
-  if (s == dnnl_out_of_memory) {
-    plan_free(p);
-    return plk_dnnl_check(s, "product of bf16 matrices");
-  }
-  p->none = s != dnnl_success;
-  if (!p->none) {
+  if (s == dnnl_out_of_memory) return plk_dnnl_check(s, "product of bf16 matrices");
+  head->none = s != dnnl_success;
+  if (!head->none) {
     p->pad = lib->primitive_desc_query_md(p->pd, dnnl_query_scratchpad_md, 0);
     p->scratch = lib->memory_desc_get_size(p->pad);
   }
-  *out = p;
   return PL_OK;
 }
 
 /* ---- the table of plans -------------------------------------------------------------------------------------- */
 
-enum { SETS = 64, WAYS = 4 };
-static PlkBf16Plan *plans[SETS][WAYS]; /* guarded by plans_lock, as is the tick */
-static uint64_t plans_tick;
+enum { SETS = 32, WAYS = 8 };
+static PlkPlanSlot slots[SETS * WAYS];
 
-static PlkBf16Plan **set_of(const PlkBf16Key *key) {
-  const int64_t *v = (const int64_t *)(const void *)key;
-  uint64_t h = 0;
-  for (size_t i = 0; i < sizeof *key / sizeof *v; i++) h = (h ^ (uint64_t)v[i]) * 0x9e3779b97f4a7c15ULL;
-  return plans[(h >> 40) % SETS];
-}
-
-/* The plan's slot, or the one to take for it: free, or its least recently used one; NULL: all are in use. */
-static PlkBf16Plan **slot_of(const PlkBf16Key *key) {
-  PlkBf16Plan **set = set_of(key), **best = NULL;
-  for (int i = 0; i < WAYS; i++) {
-    if (set[i] && memcmp(&set[i]->key, key, sizeof *key) == 0) return &set[i];
-    if (!set[i]) {
-      if (!best || *best) best = &set[i];
-    } else if (set[i]->users == 0 && (!best || (*best && set[i]->tick < (*best)->tick))) best = &set[i];
-  }
-  return best;
-}
-
-static PlStatus plan_get(const PlkBf16Key *key, PlkBf16Plan **out) {
-  PlkBf16Plan **slot = slot_of(key), *p = slot ? *slot : NULL;
-  if (!p || memcmp(&p->key, key, sizeof *key) != 0) {
-    PL_TRY(plan_new(key, &p));
-    if (slot) {
-      plan_free(*slot);
-      *slot = p;
-      p->listed = true;
-    }
-  }
-  p->tick = ++plans_tick;
-  if (p->none) {
-    if (!p->listed) plan_free(p);
-    p = NULL;
-  } else p->users++;
-  *out = p;
-  return PL_OK;
-}
+_Static_assert(offsetof(struct PlkBf16Plan, key) == sizeof(PlkPlanHead), "the key follows the head");
+_Static_assert(sizeof(PlkBf16Key) % sizeof(int64_t) == 0, "a key is a list of integers");
+static PlkPlanTable table = {.what = "a matrix product",
+                             .plan_bytes = sizeof(PlkBf16Plan),
+                             .key_bytes = sizeof(PlkBf16Key),
+                             .build = build,
+                             .clear = clear,
+                             .sets = SETS,
+                             .ways = WAYS,
+                             .slots = slots,
+                             .lock = PTHREAD_MUTEX_INITIALIZER};
 
 PlStatus plk_onednn_bf16_get(const PlkBf16Key *key, PlkBf16Plan **out) {
-  *out = NULL;
-  if (!fast_bf16) return PL_OK;
-  pthread_mutex_lock(&plans_lock);
-  PlStatus s = plan_get(key, out);
-  pthread_mutex_unlock(&plans_lock);
+  PlkPlanHead *p = NULL;
+  PlStatus s = fast_bf16 ? plk_plan_get(&table, key, &p) : PL_OK;
+  *out = (PlkBf16Plan *)(void *)p;
   return s;
 }
 
-void plk_onednn_bf16_put(PlkBf16Plan *plan) {
-  if (!plan) return;
-  pthread_mutex_lock(&plans_lock);
-  plan->users--;
-  if (!plan->listed && plan->users == 0) plan_free(plan);
-  pthread_mutex_unlock(&plans_lock);
-}
+void plk_onednn_bf16_put(PlkBf16Plan *plan) { plk_plan_put(&table, (PlkPlanHead *)(void *)plan); }
 
 /* ---- opening --------------------------------------------------------------------------------------------------- */
 
-static void fork_prepare(void) { pthread_mutex_lock(&plans_lock); }
-static void fork_done(void) { pthread_mutex_unlock(&plans_lock); }
+static void fork_prepare(void) { pthread_mutex_lock(&table.lock); }
+static void fork_done(void) { pthread_mutex_unlock(&table.lock); }
 
 /* Without the processor's own products of bf16 the library imitates them, slower than f32. */
 static void probe(void) {
@@ -196,10 +150,10 @@ static void probe(void) {
 #endif
   if (!plk_onednn_ready()) return;
   const PlkBf16Key small = {.m = 64, .n = 64, .k = 64, .lda = 64, .ldb = 64, .ldc = 64};
-  PlkBf16Plan *p = NULL;
-  if (plan_new(&small, &p) != PL_OK) return;
+  PlkPlanHead *p = NULL;
+  if (plk_plan_make(&table, &small, &p) != PL_OK) return;
   const bool fast = !p->none;
-  plan_free(p);
+  plk_plan_free(&table, p);
   fast_bf16 = fast && pthread_atfork(fork_prepare, fork_done, fork_done) == 0;
 }
 
