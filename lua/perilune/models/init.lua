@@ -282,6 +282,10 @@ end
 local function save_gguf(net, path, o)
   local gguf = require "perilune.io.gguf"
   local list, all = {}, weights.to_save(net, net._model.architecture, o.dtype, function(layer)
+    if rawget(layer, "input_scale") then
+      error({ code = "unsupported", message = path .. ": GGUF files have no input_scale, which layers quantized by "
+        .. "\"awq\" have; layer:dequantize() gives numbers" }, 0)
+    end
     return gguf.blocks(layer.weight, layer.format, { layer.weight:size(1), layer.in_features or layer.embedding_dim })
   end)
   for _, name in ipairs(sorted(all)) do list[#list + 1] = { name, all[name] } end

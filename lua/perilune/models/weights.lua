@@ -203,10 +203,11 @@ function weights.to_save(net, a, dtype, keep)
   local _ <close> = T.no_grad()
   for _, item in ipairs(module.collect(net, "state", 0)) do
     local name, value = item[1], item[2]
-    if not seen[value] then
+    local own = rawget(item[3], "_key")
+    if not seen[value] and not (own and item[4] == "input_scale") then -- which is in the layer's numbers
       seen[value] = true
       local t = value:detach()
-      if rawget(item[3], "_key") == item[4] then -- blocks
+      if own == item[4] then -- blocks
         t, name = (keep or item[3].numbers)(item[3], dtype), name:gsub("[^.]+$", "weight")
       elseif t:is_floating_point() and dtype then t = t:to(dtype) end
       local parts, prefix = stacked(name, a.stacks)

@@ -77,25 +77,85 @@ end
 
 local by_bits = { [8] = "Q8_0", [4] = "Q4_0", [5] = "Q5_0" }
 
---- T.quantize(net, {bits=8, format=, group=32, method="rtn", target=, skip=, embeddings=false, activations="i16"}) →
---   net, names
+-- What one layer of a group becomes, by methods that look at its inputs: { [weight] = {blocks, scale} }.
+local function calibrated(list, method, info, o, net)
+  local calibration = require "perilune.nn.quant.calibration"
+  local batches = calibration.batches("quantize", o.calibration, o.forward ~= nil)
+  local forward = o.forward or function(n, ...) return n(...) end
+  local names = {}
+  for _, item in ipairs(list) do names[item[2]] = item[1] end
+  local function each(group, gram, done)
+    local where = group[1].weight:device()
+    local weights = {}
+    for i, m in ipairs(group) do weights[i] = m.weight:detach():double() end
+    local scale = method == "awq" and require("perilune.nn.quant.awq").scales(weights, gram.gram, gram.size, info)
+    for i, m in ipairs(group) do
+      local blocks
+      if scale then
+        blocks = require("perilune.nn.quant.awq").quantize(weights[i], gram.gram, scale, info)
+      else
+        blocks = require("perilune.nn.quant.gptq").quantize(weights[i], gram.gram, info, o)
+        if not blocks then fail("quantize: the inputs of %s are singular; a larger damp may help", names[m]) end
+      end
+      done(m, blocks:to(where), scale and scale:reciprocal():to(m.weight:dtype()) or nil)
+    end
+  end
+  return function(done)
+    calibration.quietly(net, function()
+      calibration.each("quantize", net, batches, forward, list, function(group, gram) each(group, gram, done) end)
+    end)
+  end
+end
+
+local METHODS = { "rtn", "gptq", "awq" }
+-- Options of one method alone.
+local of_method = { calibration = "gptq awq", forward = "gptq awq", act_order = "gptq", damp = "gptq" }
+
+local function check_method(o)
+  local method = o.method == nil and "rtn" or o.method
+  local known = false
+  for _, name in ipairs(METHODS) do known = known or name == method end
+  if not known then fail("quantize: %s", options.unknown("method", tostring(method), METHODS)) end
+  for key, text in pairs(of_method) do
+    if o[key] ~= nil and not (" " .. text .. " "):find(" " .. method .. " ", 1, true) then
+      fail('quantize: %s is for method "%s", and it is "%s"', key, text:gsub(" ", '" or "'), method)
+    end
+  end
+  local function of(key, kind, default)
+    if o[key] == nil then return default end
+    return options.kind("quantize", key, kind, o[key])
+  end
+  return method, { calibration = o.calibration, forward = of("forward", "callable"), act_order = of("act_order", "bool",
+    false), damp = of("damp", "positive", 0.01) }
+end
+
+--- T.quantize(net, {bits=8, format=, group=32, method="rtn", target=, skip=, embeddings=false, activations="i16",
+--   input_scale=false, calibration=, forward=, act_order=false, damp=0.01}) → net, names
 -- Layers of net become quantized ones, in place: every nn.Linear whose rows are whole blocks becomes a
 -- nn.QuantizedLinear, with embeddings every nn.Embedding, too. bits 8, 5, 4 are the formats "Q8_0", "Q5_0", "Q4_0";
--- format names any that can be made. method "rtn": every weight is rounded to the nearest level of its group.
--- target, skip: ends of names of layers, target also f(name, layer). A weight that a layer shares with one that is
--- not meant stays as it is. names: of the layers that were quantized. layer:dequantize() goes back.
+-- format names any that can be made. target, skip: ends of names of layers, target also f(name, layer). A weight that a
+-- layer shares with one that is not meant stays as it is. names: of the layers that were quantized. layer:dequantize()
+-- goes back. Methods:
+-- "rtn": every weight is rounded to the nearest level of its group. input_scale: with scales of ones, into which the
+-- state of a network by "awq" can be loaded.
+-- "gptq" (Frantar et al. 2022): what rounding loses in one column the later ones make up for, on the inputs that the
+-- layer has with the calibration data. act_order: the columns with the largest inputs first. damp: share of the mean
+-- that is added to the diagonal of their Gram matrix.
+-- "awq" (Lin et al. 2023): channels with large inputs are rounded more finely. layer.input_scale, with which x is
+-- multiplied, undoes it.
+-- calibration: inputs of net: a tensor, a list of them or of lists of arguments, a DataLoader or iterator, of which the
+-- first value counts. forward: f(net, …), which gets all of them; without it net(…). Layers are quantized one after
+-- another, each with inputs from those that are quantized already.
 --   local net = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 2))
---   print(T.quantize(net, { bits = 4 })[3])
---   --> QuantizedLinear(in_features=32, out_features=2, bias=true, format=Q4_0)
+--   T.quantize(net, { bits = 4, method = "gptq", calibration = T.randn(100, 64) })
+--   print(net[3])  --> QuantizedLinear(in_features=32, out_features=2, bias=true, format=Q4_0)
 function M.quantize(net, opts)
   if not base.is_module(net) then fail("quantize: a network is wanted, got %s", describe(net)) end
   local o = options.check("quantize", opts, { "bits", "format", "group", "method", "target", "skip", "embeddings",
-    "activations" })
+    "activations", "input_scale", "calibration", "forward", "act_order", "damp" })
   if o.bits ~= nil and not by_bits[o.bits] then fail("quantize: bits must be 8, 5 or 4, got %s", describe(o.bits)) end
   if o.bits ~= nil and o.format ~= nil then fail("quantize: bits and format exclude each other") end
-  if o.method ~= nil and o.method ~= "rtn" then
-    fail("quantize: %s", options.unknown("method", tostring(o.method), { "rtn" }))
-  end
+  local method, settings = check_method(o)
   local format, info = o.format or by_bits[o.bits or 8], nil
   local made = {}
   for _, f in ipairs(T.core.block_formats()) do
@@ -103,6 +163,13 @@ function M.quantize(net, opts)
     if f.writes and f.name == format then info = f end
   end
   if not info then fail("quantize: %s", options.unknown("format", tostring(format), made)) end
+  if method ~= "rtn" then
+    local codes = require "perilune.nn.quant.codes"
+    info = codes.format(format)
+    if not info then
+      fail('quantize: method "%s" makes %s, not %s', method, table.concat(codes.names(), ", "), format)
+    end
+  end
   if o.group ~= nil and o.group ~= info.elements then
     fail("quantize: %s has groups of %d, got group = %s", format, info.elements, describe(o.group))
   end
@@ -110,6 +177,8 @@ function M.quantize(net, opts)
     fail("quantize: %s", options.unknown("activations", tostring(o.activations), { "i16", "float" }))
   end
   local embeddings = o.embeddings ~= nil and options.kind("quantize", "embeddings", "bool", o.embeddings)
+  local ones = o.input_scale ~= nil and options.kind("quantize", "input_scale", "bool", o.input_scale)
+  if ones and method == "gptq" then fail 'quantize: method "gptq" needs no input_scale' end
   local wanted = chooser(names_of(o, "target"), names_of(o, "skip") or {})
   if type(o.skip) == "function" then fail "quantize: skip must be names of layers; target may be a function" end
   local list, shared = {}, {}
@@ -122,20 +191,48 @@ function M.quantize(net, opts)
       if takes then list[#list + 1] = { name, m, w } else shared[w] = true end
     end
   end
-  local new, blocks, names = {}, {}, {}
+  local blocks, names, linear, users, trains = {}, {}, {}, {}, {}
+  local function made_of(m, of, scale)
+    local q = M.replacement(m, of, format, o.activations)
+    if scale and is_exactly(m, Linear) then q:register_buffer("input_scale", scale) end
+    return q:train(trains[m]) -- it does not while data goes through
+  end
   for _, item in ipairs(list) do
     local name, m, w = table.unpack(item)
     if not shared[w] then
-      blocks[w] = blocks[w] or T.no_grad(T.quantize_blocks, w:detach(), { format = format })
-      new[m] = M.replacement(m, blocks[w], format, o.activations)
-      names[#names + 1] = name
+      names[#names + 1], trains[m] = name, m.training
+      users[w] = users[w] or {}
+      table.insert(users[w], m)
+      if method ~= "rtn" and is_exactly(m, Linear) then linear[#linear + 1] = item end
     end
   end
   if #names == 0 then
     fail("quantize: no layer was quantized; nn.Linear with rows of a multiple of %d that is not shared is wanted",
       info.elements)
   end
-  return M.replace(net, new), names
+  for w, modules in pairs(users) do
+    local n = 0
+    for _, m in ipairs(modules) do if is_exactly(m, Linear) then n = n + 1 end end
+    if method ~= "rtn" and n > 0 and #modules > 1 then
+      for _, item in ipairs(list) do
+        if item[3] == w then
+          fail('quantize: the weight of %s is shared by %d layers, for which method "%s" would find different blocks; '
+            .. "name them in skip", item[1], #modules, method)
+        end
+      end
+    end
+  end
+  local run, new = #linear > 0 and calibrated(linear, method, info, settings, net), {}
+  for _, item in ipairs(list) do
+    local m, w = item[2], item[3]
+    if not shared[w] and (method == "rtn" or not is_exactly(m, Linear)) then
+      blocks[w] = blocks[w] or T.no_grad(T.quantize_blocks, w:detach(), { format = format })
+      new[m] = made_of(m, blocks[w], ones and T.ones({ w:size(2) }, { dtype = w:dtype(), device = w:device() }) or nil)
+    end
+  end
+  net = M.replace(net, new)
+  if run then run(function(m, of, scale) net = M.replace(net, { [m] = made_of(m, of, scale) }) end) end
+  return net, names
 end
 
 return M

@@ -68,7 +68,7 @@ end
 local QuantizedLinear = class "QuantizedLinear"
 local linear_spec = options.spec("nn.QuantizedLinear", { { "in_features", "count" }, { "out_features", "size" },
   { "bias", "bool", true }, { "format", "string", "Q8_0" }, { "activations", { "i16", "float" }, "i16" },
-  { "dtype", "string", optional = true } })
+  { "dtype", "string", optional = true }, { "input_scale", "bool", false } })
 
 local function set_up(self, from, to, format, activations)
   self.in_features, self.out_features, self.activations = from, to, activations
@@ -81,15 +81,21 @@ function QuantizedLinear:init(...)
   set_up(self, a.in_features, a.out_features, a.format, a.activations)
   keep(self, empty_blocks("nn.QuantizedLinear", a.out_features, a.in_features, f), a.format)
   if a.bias then self.bias = base.Parameter(T.zeros({ a.out_features }, { dtype = a.dtype })) end
+  if a.input_scale then self:register_buffer("input_scale", T.ones({ a.in_features }, { dtype = a.dtype })) end
 end
 
 function QuantizedLinear:forward(x)
+  local scale = rawget(self, "input_scale")
+  if scale then x = x * (scale:dtype() == x:dtype() and scale or scale:to(x:dtype())) end
   return quantized_linear(x, rawget(self, self._key), self.bias, self._opts)
 end
 
 --- W as numbers, [out_features, in_features] of dtype, f32 by default.
 function QuantizedLinear:numbers(dtype)
-  return dequantize_blocks(self.weight, { format = self.format, dtype = dtype or "f32" })
+  local scale = rawget(self, "input_scale")
+  if not scale then return dequantize_blocks(self.weight, { format = self.format, dtype = dtype or "f32" }) end
+  local wide = (dtype == "f64" or scale:dtype() == "f64") and "f64" or "f32"
+  return (dequantize_blocks(self.weight, { format = self.format, dtype = wide }) * scale:to(wide)):to(dtype or "f32")
 end
 
 --- The nn.Linear with the same numbers.
@@ -102,8 +108,8 @@ function QuantizedLinear:dequantize(dtype)
 end
 
 function QuantizedLinear:extra_repr()
-  return ("in_features=%d, out_features=%d, bias=%s, format=%s"):format(self.in_features, self.out_features,
-    tostring(self.bias ~= nil), self.format)
+  return ("in_features=%d, out_features=%d, bias=%s, format=%s%s"):format(self.in_features, self.out_features,
+    tostring(self.bias ~= nil), self.format, rawget(self, "input_scale") and ", input_scale=true" or "")
 end
 M.QuantizedLinear = QuantizedLinear
 

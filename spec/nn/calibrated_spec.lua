@@ -1,0 +1,324 @@
+-- SPDX-License-Identifier: MIT
+-- T.quantize with calibration: GPTQ against its definition in plain Lua, AWQ's scales, what both leave of a network's
+-- results on data that they have not seen, and the order in which layers are visited.
+
+local T = require "perilune"
+local codes = require "perilune.nn.quant.codes"
+local gptq = require "perilune.nn.quant.gptq"
+local near = require "spec.support.near"
+local nn = T.nn
+local function fails(f, part) return near.fails(part, f) end
+
+-- Inputs with few directions and some large channels, as those of layers in trained networks are.
+local function inputs(n, k)
+  local mix, channels = T.randn(k // 4, k), T.randn(k):exp()
+  local function draw() return (T.randn(n, k // 4):matmul(mix) + 0.3 * T.randn(n, k)) * channels end
+  return draw(), draw()
+end
+
+local function gram_of(x) return x:double():t():matmul(x:double()) end
+
+describe("codes in blocks", function()
+  for _, name in ipairs(codes.names()) do
+    it("are where " .. name .. " has them", function()
+      T.manual_seed(3)
+      local f = codes.format(name)
+      local blocks = T.quantize_blocks(T.randn(5, 2 * f.elements), { format = name })
+      local numbers = T.dequantize_blocks(blocks, { format = name, dtype = "f64" })
+      local base, step = codes.grid(f, blocks)
+      local wide = numbers:view(5, -1, f.group)
+      local q = codes.round(f, wide, base:unsqueeze(3), step:unsqueeze(3))
+      assert.is_true((base:unsqueeze(3) + step:unsqueeze(3) * q - wide):abs():max():item() < 1e-6)
+      assert.is_true(codes.put(f, blocks, q:view(5, -1)):equal(blocks))
+      -- any codes come back, not only those that rounding makes
+      local other = T.randint(0, f.top, { 5, 2 * f.elements })
+      local back = T.dequantize_blocks(codes.put(f, blocks, other), { format = name, dtype = "f64" })
+      back = back:view(5, -1, f.group)
+      local found = codes.round(f, back, base:unsqueeze(3), step:unsqueeze(3)):view(5, -1)
+      assert.is_true(found:equal(other:double()))
+    end)
+  end
+end)
+
+-- The definition: of the columns that are left, H's inverse; round the first, spread its error by the inverse's row,
+-- take the column out of the inverse by elimination. All numbers of Lua. grid(column) → base, step by row; order: of
+-- the columns.
+local function reference(w, h, order, top, grid)
+  local n, k = #w, #w[1]
+  local inverse = T.linalg.inv(T.tensor(h, { dtype = "f64" })):totable()
+  local q = {}
+  for r = 1, n do q[r] = {} end
+  local gone = {}
+  for _, c in ipairs(order) do
+    local base, step = grid(c)
+    for r = 1, n do
+      local v = step[r] == 0 and 0 or (w[r][c] - base[r]) / step[r]
+      local down = math.floor(v)
+      v = v - down > 0.5 and down + 1 or v - down < 0.5 and down or down + down % 2
+      v = math.max(0, math.min(top, v))
+      q[r][c] = v
+      local e = (w[r][c] - (base[r] + step[r] * v)) / inverse[c][c]
+      for j = 1, k do if not gone[j] and j ~= c then w[r][j] = w[r][j] - e * inverse[c][j] end end
+    end
+    gone[c] = true
+    local pivot, row, left = inverse[c][c], inverse[c], {}
+    for j = 1, k do if not gone[j] then left[#left + 1] = j end end
+    for _, i in ipairs(left) do
+      local factor, of = inverse[i][c] / pivot, inverse[i]
+      for _, j in ipairs(left) do of[j] = of[j] - factor * row[j] end
+    end
+  end
+  return q
+end
+
+describe("GPTQ", function()
+  -- 288 columns: more than it works on at a time
+  for _, case in ipairs { { "Q4_0", 288 }, { "Q4_1", 160 }, { "Q5_0", 96 }, { "Q8_0", 96 }, { "Q4_K", 512 },
+    { "Q6_K", 256 } } do
+    local name, k = case[1], case[2]
+    it("of " .. name .. " gives the codes of the definition, in order and with act_order", function()
+      T.manual_seed(4)
+      local f = codes.format(name)
+      local x = inputs(600, k)
+      local w, h = T.randn(3, k):double() / 8, gram_of(x)
+      h = h / h:diagonal():mean()
+      local damped = (h + T.eye(k, { dtype = "f64" }) * 0.01):totable()
+      for _, act in ipairs { false, true } do
+        local blocks = gptq.quantize(w, h, f, { damp = 0.01, act_order = act })
+        -- its scales are those of its blocks; the definition must reach the same codes with them
+        local base, step = codes.grid(f, blocks)
+        local wide = T.dequantize_blocks(blocks, { format = name, dtype = "f64" }):view(3, -1, f.group)
+        local got = codes.round(f, wide, base:unsqueeze(3), step:unsqueeze(3)):view(3, -1):totable()
+        local bases, steps = base:t():totable(), step:t():totable()
+        local order = act and h:diagonal():argsort({ descending = true, stable = true }):totable() or {}
+        if not act then for c = 1, k do order[c] = c end end
+        local want = reference(w:totable(), damped, order, f.top, function(c)
+          local g = (c - 1) // f.group + 1
+          return bases[g], steps[g]
+        end)
+        local differ = 0
+        for r = 1, 3 do
+          for c = 1, k do
+            if step:get(r, (c - 1) // f.group + 1) ~= 0 and got[r][c] ~= want[r][c] then differ = differ + 1 end
+          end
+        end
+        assert.equal(0, differ)
+      end
+    end)
+  end
+
+  it("is plain rounding where inputs have nothing to do with each other", function()
+    T.manual_seed(5)
+    local f = codes.format "Q4_0"
+    local w = T.randn(4, 64):double()
+    local blocks = gptq.quantize(w, T.eye(64, { dtype = "f64" }), f, { damp = 0.01 })
+    local base, step = codes.grid(f, blocks)
+    local wide = w:view(4, -1, 32)
+    local q = codes.round(f, wide, base:unsqueeze(3), step:unsqueeze(3)):view(4, -1)
+    assert.is_true(codes.put(f, blocks, q):equal(blocks))
+  end)
+
+  it("works with fewer rows than columns, and with inputs that are all 0", function()
+    T.manual_seed(6)
+    for _, x in ipairs { T.randn(5, 64), T.zeros(5, 64) } do
+      local l = T.quantize(nn.Sequential(nn.Linear(64, 8)), { bits = 4, method = "gptq", calibration = x })
+      assert.is_true(T.isfinite(l[1]:numbers()):all():item())
+    end
+  end)
+end)
+
+describe("on data that was not seen", function()
+  for _, format in ipairs { "Q4_0", "Q4_1", "Q5_0", "Q8_0", "Q4_K", "Q6_K" } do
+    it("both lose less than plain rounding in " .. format, function()
+      T.manual_seed(7)
+      local seen, unseen = inputs(1500, 256)
+      local l = nn.Linear(256, 64)
+      local want, lost = l(unseen):detach(), {}
+      for _, how in ipairs { "rtn", "gptq", "act_order", "awq" } do
+        local o = { format = format, activations = "float", method = how, calibration = seen }
+        if how == "rtn" then o.calibration = nil end
+        if how == "act_order" then o.method, o.act_order = "gptq", true end
+        local q = T.quantize(nn.Sequential(l), o)
+        lost[how] = (q(unseen):detach() - want):square():mean():item()
+      end
+      assert.is_true(lost.gptq < 0.4 * lost.rtn, ("%g of %g"):format(lost.gptq, lost.rtn))
+      assert.is_true(lost.act_order < 0.1 * lost.rtn, ("%g of %g"):format(lost.act_order, lost.rtn))
+      assert.is_true(lost.awq < 0.85 * lost.rtn, ("%g of %g"):format(lost.awq, lost.rtn))
+    end)
+  end
+
+  it("a language model that has learned keeps more of its loss", function()
+    T.manual_seed(1)
+    -- text with structure: the next letter depends on two before it
+    local rule, state, text = T.randint(0, 31, { 32, 32, 2 }), { 1, 2 }, {}
+    local rows = rule:totable()
+    math.randomseed(5)
+    for i = 1, 30000 do
+      local next_one = rows[state[1] + 1][state[2] + 1][math.random(2)]
+      state, text[i] = { state[2], next_one }, next_one
+    end
+    local ids = T.tensor(text, { dtype = "i64" }):view(-1, 50)
+    local net = T.models.Llama { vocab_size = 32, hidden_size = 64, intermediate_size = 128, num_hidden_layers = 2,
+      num_attention_heads = 4, num_key_value_heads = 2 }
+    local opt = T.optim.AdamW(net:train():parameters(), { lr = 5e-3 })
+    for step = 0, 149 do
+      local batch = ids:narrow(1, step % 25 * 20 + 1, 20)
+      local _, out = net(batch, { labels = batch })
+      opt:zero_grad()
+      out.loss:backward()
+      opt:step()
+    end
+    net:eval()
+    local held = ids:narrow(1, 501, 100)
+    local function loss(n) return T.no_grad(function() return select(2, n(held, { labels = held })).loss:item() end) end
+    local full, lost = loss(net), {}
+    assert.is_true(full < 2.5, "learned nothing: " .. full)
+    local calibration = { ids:narrow(1, 1, 100), ids:narrow(1, 101, 300) }
+    for _, method in ipairs { "rtn", "gptq", "awq" } do
+      local o = { bits = 4, method = method, skip = { "lm_head" }, activations = "float" }
+      if method ~= "rtn" then o.calibration = calibration end
+      lost[method] = loss(T.quantize(net:clone(), o)) - full
+    end
+    assert.is_true(lost.gptq < lost.rtn, ("%g of %g"):format(lost.gptq, lost.rtn))
+    assert.is_true(lost.awq < lost.rtn, ("%g of %g"):format(lost.awq, lost.rtn))
+  end)
+end)
+
+describe("calibration", function()
+  local function net()
+    T.manual_seed(9)
+    return nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 4))
+  end
+
+  local function blocks(n)
+    local list = {}
+    for _, m in ipairs(n:modules()) do
+      if m:type() == "QuantizedLinear" then
+        list[#list + 1] = m.weight
+        list[#list + 1] = rawget(m, "input_scale")
+      end
+    end
+    return list
+  end
+  local function same(a, b)
+    a, b = blocks(a), blocks(b)
+    assert.equal(#a, #b)
+    for i, t in ipairs(a) do assert.is_true(t:equal(b[i]), "of layer " .. i) end
+  end
+
+  it("comes as a tensor, a list, a loader, an iterator", function()
+    local x = T.randn(40, 32)
+    local loader = T.data.DataLoader(T.data.TensorDataset(x, T.arange(40)), { batch_size = 20 })
+    local halves = { x:narrow(1, 1, 20), x:narrow(1, 21, 20) }
+    for _, method in ipairs { "gptq", "awq" } do
+      local function made(calibration, forward)
+        return T.quantize(net(), { bits = 4, method = method, calibration = calibration, forward = forward })
+      end
+      local want = made(halves)
+      same(made(loader), want)
+      local turn = 0
+      same(made(function() turn = turn + 1 return halves[turn] end), want)
+      same(made({ { halves[1] }, { halves[2] } }), want)
+      local labels = 0
+      same(made(loader, function(n, v, y) labels = labels + y:numel() return n(v) end), want)
+      assert.is_true(labels >= 40 and labels % 20 == 0)
+    end
+  end)
+
+  it("leaves modes, hooks and gradients as they were", function()
+    local n, x = net():train(), T.randn(40, 32)
+    n[2]:eval()
+    T.quantize(n, { bits = 4, method = "gptq", calibration = x })
+    assert.is_true(n.training and n[1].training and n[3].training and not n[2].training)
+    assert.is_true(n(x).requires_grad) -- biases are trained
+    local before = net()
+    before[1]:register_forward_hook(function() error "an own hook" end)
+    fails(function() T.quantize(before, { method = "gptq", calibration = x }) end, "an own hook")
+    assert.equal("Linear", before[1]:type())
+    assert.is_true(before.training)
+  end)
+
+  it("goes block by block where blocks are a chain, with the same result as through all of the network", function()
+    T.manual_seed(10)
+    local function model()
+      T.manual_seed(11)
+      return T.models.Llama { vocab_size = 32, hidden_size = 32, intermediate_size = 64, num_hidden_layers = 3,
+        num_attention_heads = 4, num_key_value_heads = 2 }
+    end
+    local ids = {}
+    for i = 1, 3 do ids[i] = T.randint(0, 31, { 2, 10 }) end
+    for _, method in ipairs { "gptq", "awq" } do
+      local calls, n = 0, model()
+      n.model.layers[1]:register_forward_pre_hook(function() calls = calls + 1 end)
+      local chained = T.quantize(n, { bits = 4, method = method, calibration = ids })
+      -- per batch: once to look, once for the inputs of the blocks, four groups of layers, once to the next, the head
+      assert.equal(3 * 8, calls)
+      local other = model()
+      for _, layer in ipairs(other.model.layers) do -- results that are other tensors: no chain
+        layer:register_forward_hook(function(_, _, y) return y * 1 end)
+        layer:register_forward_pre_hook(function(_, args) args[1] = args[1] * 1 return args end)
+      end
+      same(chained, T.quantize(other, { bits = 4, method = method, calibration = ids }))
+    end
+  end)
+
+  it("visits a layer that is called twice, and layers with one input once", function()
+    local Twice = nn.class "Twice"
+    function Twice:init()
+      self.a, self.b, self.c = nn.Linear(32, 32), nn.Linear(32, 32), nn.Linear(32, 32)
+    end
+    function Twice:forward(x)
+      local y = self.a(x) + self.b(x)
+      return self.c(self.c(y):tanh())
+    end
+    T.manual_seed(12)
+    local x = T.randn(60, 32)
+    local n = Twice()
+    local plain = n:clone()
+    T.quantize(n, { bits = 8, method = "gptq", calibration = x })
+    -- what c saw: both of its inputs, behind layers that are quantized
+    local y = n.a(x) + n.b(x)
+    local both = T.cat({ y, plain.c(y):tanh() }, 1):detach()
+    local want = gptq.quantize(plain.c.weight, gram_of(both), codes.format "Q8_0", { damp = 0.01 })
+    local off = n.c.weight:ne(want):float():mean():item()
+    assert.is_true(off < 0.01, "blocks differ in " .. off)
+  end)
+
+  it("by awq survives files, and becomes one weight again", function()
+    local path, x = os.tmpname() .. ".safetensors", T.randn(40, 32)
+    local n = T.quantize(net(), { bits = 4, method = "awq", calibration = x })
+    assert(T.save(path, n:state_dict()))
+    local back = T.quantize(net(), { bits = 4, input_scale = true })
+    back:load_state_dict(assert(T.load(path)))
+    assert.is_true(back(x):equal(n(x)))
+    os.remove(path)
+    local l = n[3]
+    local v = T.randn(5, 64)
+    near.near(l:dequantize()(v), l(v), 1e-3)
+    local clone = n:clone()
+    assert.is_false(rawequal(clone[1].input_scale, n[1].input_scale))
+    assert.equal("QuantizedLinear(in_features=64, out_features=32, bias=true, format=Q4_0, input_scale=true)",
+      tostring(l))
+  end)
+
+  it("is refused where it cannot be right", function()
+    local x = T.randn(8, 32)
+    fails(function() T.quantize(net(), { method = "gptq" }) end, "calibration is missing")
+    fails(function() T.quantize(net(), { method = "gptq", calibration = {} }) end, "calibration is empty")
+    fails(function() T.quantize(net(), { method = "gptq", calibration = 5 }) end, "calibration must be a tensor")
+    fails(function() T.quantize(net(), { calibration = x }) end, 'calibration is for method "gptq" or "awq"')
+    fails(function() T.quantize(net(), { method = "awq", calibration = x, act_order = true }) end, "act_order is for")
+    fails(function() T.quantize(net(), { method = "gptq", calibration = x, format = "IQ4_NL" }) end, "format")
+    fails(function() T.quantize(net(), { method = "gptq", calibration = x / 0 }) end, "not finite")
+    fails(function() T.quantize(net(), { method = "gptq", calibration = T.randn(3, 31) }) end, "31")
+    local lazy = nn.class "Lazy"
+    function lazy:init() self.a, self.b = nn.Linear(32, 32), nn.Linear(32, 32) end
+    function lazy:forward(v) return self.a(v) end
+    local n = lazy()
+    fails(function() T.quantize(n, { method = "gptq", calibration = x }) end, "never reaches b")
+    assert.equal("Linear", n.a:type())
+    local tied = nn.Sequential(nn.Linear(32, 32), nn.Linear(32, 32))
+    tied[2].weight = tied[1].weight
+    fails(function() T.quantize(tied, { method = "gptq", calibration = x }) end, "shared by 2 layers")
+  end)
+end)
