@@ -18,6 +18,10 @@ local clock = T.core.clock
 local Run = { __name = "run" }
 Run.__index = Run
 
+function Run:__tostring()
+  return ("run: epoch %d, step %d%s"):format(self.epoch, self.step, self.stop and ", stopped" or "")
+end
+
 local spec = options.spec("fit", {
   { "train", "any" }, { "valid", "any", optional = true }, { "epochs", "size", optional = true },
   { "steps", "size", optional = true }, { "optimizer", "any" },

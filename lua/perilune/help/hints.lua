@@ -160,6 +160,7 @@ end
 -- What is to be done where a method was taken as a field.
 local function uncalled(name, line)
   local holder = line and line:match("([%a_][%w_]*)%s*%.%s*" .. name .. "%f[^%w_]") or "x"
+  if SPACES[holder] then return ("; %s.%s is a function: %s.%s(…)"):format(holder, name, holder, name) end
   return ("; %s is a method: %s:%s()"):format(name, holder, name)
 end
 

@@ -141,6 +141,22 @@ local function plain_table(t, style, state, at, depth)
   return "{\n" .. pad .. table.concat(items, ",\n" .. pad) .. "\n" .. (" "):rep(at) .. "}"
 end
 
+-- An object that has no text of its own, by what it holds that a line has room for: run {epoch = 3, step = 30}.
+local function object(v, name, style)
+  local keys = {}
+  for key, value in next, v do
+    local kind = type(value)
+    if type(key) == "string" and key:find "^%a" and (kind == "number" or kind == "boolean" or kind == "string"
+        and #value <= 30) then
+      keys[#keys + 1] = key
+    end
+  end
+  table.sort(keys)
+  local more = #keys > 8
+  for i, key in ipairs(keys) do keys[i] = i <= 8 and key .. " = " .. show(rawget(v, key), style, {}, 0, 0) or nil end
+  return ("%s {%s%s}"):format(name, table.concat(keys, ", "), more and ", …" or "")
+end
+
 show = function(v, style, state, at, depth)
   local kind = type(v)
   if kind == "string" then return paint(style, "green", quoted(v)) end
@@ -149,7 +165,7 @@ show = function(v, style, state, at, depth)
   local meta = debug.getmetatable(v)
   if kind == "table" and not (type(meta) == "table" and rawget(meta, "__tostring")) then
     if type(meta) == "table" and rawget(meta, "__index") ~= nil and type(rawget(meta, "__name")) == "string" then
-      return tostring(v)
+      return object(v, rawget(meta, "__name"), style)
     end
     return plain_table(v, style, state, at, depth)
   end
