@@ -35,4 +35,12 @@ PlStatus plk_cpu_cross_entropy_bwd2(const PlkCall *call);
 /* Target probabilities of x's shape. x, target, weight? -> loss; attributes reduction, label_smoothing. */
 PlStatus plk_cpu_cross_entropy_prob(const PlkCall *call);
 
+/* ---- connectionist temporal classification, without a reduction ---- */
+
+/* in log_probs[T,N,C] (f32 or f64), targets[N,S], input_lengths[N], target_lengths[N] (i64); out nll[N],
+ * alpha[N,T,2S+1] (f64). attrs: 0 blank, 1 index_base; class numbers count from the base. */
+PlStatus plk_cpu_ctc_loss(const PlkCall *call);
+/* in dnll, log_probs, targets, input_lengths, target_lengths, nll, alpha; out dlog_probs. Same attrs. */
+PlStatus plk_cpu_ctc_loss_bwd(const PlkCall *call);
+
 #endif

@@ -68,8 +68,8 @@ static PlStatus apply_batched(Call *c, PlTensor **out, bool *done) {
   return s;
 }
 
-/* An op with both: the device may have no kernel for it. */
-static bool expands_on_device(const PlOp *op, PlTensor *const *in, int nin) {
+bool pl_op_expands(const PlOp *op, PlTensor *const *in, int nin) {
+  if (!op->kernel[PL_CPU]) return true;
   for (int i = 0; i < nin; i++)
     if (in[i] && in[i]->a.device != PL_CPU) return !pl_op_on_device(op);
   return false;
@@ -78,7 +78,7 @@ static bool expands_on_device(const PlOp *op, PlTensor *const *in, int nin) {
 PlStatus pl_apply_inside(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out) {
   if (PL_UNLIKELY(pl_any_symbolic(in, nin)) && !pl_batch_call(op, in, nin)) return pl_sym_apply(op, in, nin, attrs, out);
   if (op->autocast && pl_state.autocast) return pl_autocast_apply(op, in, nin, attrs, out);
-  if (op->expand && (!op->kernel[PL_CPU] || PL_UNLIKELY(expands_on_device(op, in, nin)))) return op->expand(in, nin, attrs, out);
+  if (op->expand && pl_op_expands(op, in, nin)) return op->expand(in, nin, attrs, out);
   Call c;
   PL_TRY(pl_call_begin(&c, op, in, nin, attrs));
   if (PL_UNLIKELY(pl_state.modes & PL_MODE_BATCH)) {

@@ -72,6 +72,8 @@ bool pl_call_layout_fits(const PlCall *c, int i);
 /* out must have the shape of d, and a dtype that d's values fit into. */
 PlStatus pl_call_check_target(const PlOp *op, const PlTensor *out, const PlDesc *d);
 PlStatus pl_call_no_memory(const PlOp *op);
+/* Whether an op with `expand` runs as that: it has no kernel, or the inputs' device has none. */
+bool pl_op_expands(const PlOp *op, PlTensor *const *in, int nin);
 extern const PlAttrs pl_no_attrs; /* of ops that have none */
 
 /* Dimensions among the attributes, which may count from the end, become 0-based ones of x (attrs.c). */

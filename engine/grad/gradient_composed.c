@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/call/call.h"
 #include "engine/call/thread_state.h"
 #include "engine/grad/gradient_graph.h"
 #include "engine/graph/ir/graph.h"
@@ -213,5 +214,34 @@ PlStatus pl_grad_by_composition(PlMaker *g) {
   pl_set_trace(trace);
   pl_set_autocast(autocast);
   pl_graph_release(c.f);
+  return s;
+}
+
+/* ---- the composition alone ---- */
+
+static PlStatus run_composed(const PlCall *c, PlTensor **out) {
+  const PlOp *op = c->op;
+  PlVal x[PL_MAX_IN], y[PL_MAX_OUT];
+  PlGradGraph *small;
+  PL_TRY(pl_grad_graph_new(&small, c->nin));
+  for (int i = 0; i < c->nin; i++) x[i] = c->in[i] ? i : PL_NONE;
+  for (int o = 0; o < op->nout; o++) y[o] = PL_NONE;
+  PlMaker m = {
+      .graph = small, .op = op, .attrs = c->attrs, .nin = c->nin, .nout = op->nout, .in = c->arr, .outd = c->desc, .x = x, .dx = y};
+  PlStatus s = op->composed(&m);
+  if (s == PL_OK) s = m.status;
+  if (s == PL_OK) s = pl_grad_graph_results(small, op->nout, y);
+  if (s == PL_OK) s = pl_grad_graph_finish(small);
+  if (s == PL_OK) s = pl_grad_graph_run(small, c->in, out);
+  pl_grad_graph_free(small);
+  return s;
+}
+
+PlStatus pl_expand_composed(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out) {
+  PlCall c;
+  PL_TRY(pl_call_begin(&c, op, in, nin, attrs));
+  PlStatus s = pl_call_infer(&c);
+  if (s == PL_OK) s = run_composed(&c, out);
+  pl_call_end(&c);
   return s;
 }

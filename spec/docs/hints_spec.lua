@@ -97,6 +97,7 @@ describe("a hint", function()
             local line = (kind == "field" and holder .. "." or "x:") .. word .. "()"
             local text = hints.runtime(("attempt to call a nil value (%s '%s')"):format(kind, word), line, nil, env)
             local near, path = text:match "^; did you mean '(.-)'%?$", text:match "^; is (.-) meant%?$"
+            path = path or text:match "^; (x:[%w_]+%(%))$" -- what another library calls otherwise: x:T()
             if near or path then given = given + 1 end
             if text ~= "" and not near and not path or near == word or (near and not exists(kind == "method" and
               "x:" .. near or n.space .. near)) or path and (not exists(path) or path == holder .. "." .. word) then

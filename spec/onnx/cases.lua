@@ -15,6 +15,12 @@ function M.flat(...)
   return out
 end
 
+local function class(init, forward)
+  local C = nn.class "Case"
+  C.init, C.forward = init, forward
+  return C()
+end
+
 function M.layers()
   local list = {}
   T.manual_seed(1)
@@ -88,14 +94,19 @@ function M.layers()
   for _, name in ipairs { "MSELoss", "L1Loss", "SmoothL1Loss", "HuberLoss", "BCEWithLogitsLoss" } do
     add(name, nn[name](), rows, rows:sigmoid())
   end
+  local function sampling(o) return class(function() end, function(_, x, g) return nn.F.grid_sample(x, g, o) end) end
+  for _, mode in ipairs { "bilinear", "nearest", "bicubic" } do
+    for _, padding in ipairs { "zeros", "border", "reflection" } do
+      add(("grid_sample, %s, %s"):format(mode, padding), sampling { mode = mode, padding_mode = padding },
+        picture, T.rand(2, 5, 3, 2) * 3 - 1.5)
+    end
+    if mode ~= "bicubic" then
+      add("grid_sample of volumes, " .. mode, sampling { mode = mode, align_corners = true }, T.randn(1, 2, 3, 4, 5),
+        T.rand(1, 2, 3, 2, 3) * 3 - 1.5)
+    end
+  end
   add("CrossEntropyLoss", nn.CrossEntropyLoss(), rows, T.tensor({ 1, 2, 6 }, { dtype = "i64" }))
   return list
-end
-
-local function class(init, forward)
-  local C = nn.class "Case"
-  C.init, C.forward = init, forward
-  return C()
 end
 
 -- Models with free sizes: `others` are inputs of other sizes.

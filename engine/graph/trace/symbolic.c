@@ -389,7 +389,7 @@ static PlStatus apply_turned(const PlCall *c, PlTensor **out) {
 static PlStatus apply(PlGraph *f, const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out) {
   if (op->flags & PL_F_SIZES) return shape_tensor(in[0], out);
   if (op->autocast && pl_state.autocast) return pl_autocast_apply(op, in, nin, attrs, out);
-  if (op->expand && !op->kernel[PL_CPU]) return op->expand(in, nin, attrs, out);
+  if (op->expand && pl_op_expands(op, in, nin)) return op->expand(in, nin, attrs, out);
   PlCall c;
   PL_TRY(check_values_known(op, in, nin, attrs));
   PL_TRY(pl_call_begin(&c, op, in, nin, attrs));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Connectionist temporal classification: the loss and its gradient. */
-#include "kernels/ctc.h"
+#include "kernels/loss.h"
 
 #include "engine/ops/names.h"
 #include "engine/ops/reduce/dims.h"

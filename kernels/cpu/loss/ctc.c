@@ -7,7 +7,7 @@
  *   dlp[t][c] = dnll (exp lp[t][c] - exp(lse over l'_s = c of (alpha + beta)[t][s] + nll - lp[t][c])) */
 #include <math.h>
 
-#include "kernels/ctc.h"
+#include "kernels/loss.h"
 
 typedef struct Ctc {
   const char *name;

@@ -178,6 +178,77 @@ for nd = 1, 3 do
   R[adaptive:format("max")] = golden(function(g) return distinct(g, image(2, nd)), { output_size = 2 } end)
   R[adaptive:format("avg")] = golden(function(g) return rand(g, image(2, nd)), { output_size = 2 } end)
 end
+-- Positions in n elements from the coordinates of a grid, what is outside moved in.
+local function placed(t, n, align)
+  return align and (t + 1) / 2 * (n - 1) or ((t + 1) * n - 1) / 2
+end
+local function moved(t, n, padding, align)
+  if padding == "reflection" then
+    local low, high = align and 0 or -0.5, align and n - 1 or n - 0.5
+    if low == high then return 0 end
+    while t < low or t > high do t = t < low and 2 * low - t or 2 * high - t end
+  end
+  return padding == "zeros" and t or math.max(0, math.min(n - 1, t))
+end
+-- { position, weight } of what is read along one dimension.
+local function read_along(t, n, o)
+  local padding, align, taps = o.padding_mode or "zeros", o.align_corners, {}
+  t = placed(t, n, align)
+  if o.mode ~= "bicubic" then t = moved(t, n, padding, align) end
+  local low = math.floor(t)
+  if o.mode == "nearest" then return { { math.floor(t + 0.5), 1 } } end
+  if o.mode ~= "bicubic" then return { { low, low + 1 - t }, { low + 1, t - low } } end
+  for k = -1, 2 do
+    local d = abs(t - low - k)
+    local w = d <= 1 and 1.25 * d ^ 3 - 2.25 * d ^ 2 + 1 or -0.75 * (d ^ 3 - 5 * d ^ 2 + 8 * d - 4)
+    taps[#taps + 1] = { moved(low + k, n, padding, align), w }
+  end
+  return taps
+end
+local function sampled(x, grid, o)
+  local nd, C, places = #x.shape - 2, x.shape[2], 1
+  local sizes, at = { table.unpack(x.shape, 3) }, 0
+  local out = { x.shape[1], C, table.unpack(grid.shape, 2, #grid.shape - 1) }
+  local volume, y = 1, { shape = out, data = {} }
+  for d = 1, nd do volume, places = volume * sizes[d], places * out[d + 2] end
+  for n = 0, out[1] - 1 do
+    for c = 0, C - 1 do
+      for p = 0, places - 1 do
+        local reads = { { 0, 1 } }
+        for d = 1, nd do
+          local more = {}
+          for _, r in ipairs(reads) do
+            for _, t in ipairs(read_along(grid.data[(n * places + p) * nd + nd + 1 - d], sizes[d], o)) do
+              if r[1] and t[1] >= 0 and t[1] < sizes[d] then
+                more[#more + 1] = { r[1] * sizes[d] + t[1], r[2] * t[2] }
+              end
+            end
+          end
+          reads = more
+        end
+        local sum = 0
+        for _, r in ipairs(reads) do sum = sum + x.data[(n * C + c) * volume + math.tointeger(r[1]) + 1] * r[2] end
+        at = at + 1
+        y.data[at] = sum
+      end
+    end
+  end
+  return y
+end
+R.grid_sample = {
+  args = function(g) return rand(g, { 2, 2, 3, 4 }), rand(g, { 2, 2, 3, 2 }, -1.4, 1.4), { mode = "bilinear" } end,
+  more = {},
+  ref = sampled,
+}
+for _, mode in ipairs { "bilinear", "nearest", "bicubic" } do
+  for k, padding in ipairs { "zeros", "border", "reflection" } do
+    local o = { mode = mode, padding_mode = padding, align_corners = k % 2 == 0 }
+    local function picture(g) return rand(g, { 1, 5, 4, 3 }), rand(g, { 1, 4, 3, 2 }, -1.9, 1.9), o end
+    local function volume(g) return rand(g, { 1, 3, 2, 3, 2 }), rand(g, { 1, 2, 2, 2, 3 }, -1.9, 1.9), o end
+    table.insert(R.grid_sample.more, picture)
+    if mode ~= "bicubic" then table.insert(R.grid_sample.more, volume) end
+  end
+end
 R.attention = {
   args = function(g) return rand(g, { 2, 5, 3 }), rand(g, { 2, 4, 3 }), rand(g, { 2, 4, 2 }), { scale = 0.7 } end,
   more = {

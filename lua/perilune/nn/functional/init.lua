@@ -45,7 +45,7 @@ end
 
 -- In f32 within T.autocast, as the losses of the engine are.
 T.core.full_precision(F, { "cosine_embedding_loss", "hinge_embedding_loss", "triplet_margin_loss", "poisson_nll_loss",
-  "multi_margin_loss", "multilabel_margin_loss", "margin_ranking_loss", "soft_margin_loss", "grid_sample", "ctc_loss" })
+  "multi_margin_loss", "multilabel_margin_loss", "margin_ranking_loss", "soft_margin_loss", "ctc_loss" })
 
 T.core.rounded_once(F, { "cosine_similarity" })
 

@@ -124,8 +124,6 @@ for _, who in ipairs { "interpolate", "upsample" } do
   declare(who, 1, { x, may("size", "window"), may("scale_factor", "numbers"), may("mode", "string"),
     may("align_corners", "bool"), may("recompute_scale_factor", "bool"), may("antialias", "bool") })
 end
-declare("grid_sample", 2, { x, { "grid", "tensor" }, may("mode", "string"), may("padding_mode", "string"),
-  may("align_corners", "bool") })
 declare("affine_grid", 2, { { "theta", "tensor" }, { "size", "window" }, may("align_corners", "bool") })
 
 -- ---- regions and boxes ----------------------------------------------------------------------------------------

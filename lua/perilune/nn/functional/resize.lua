@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: MIT
---- Resizing (interpolate) and sampling at given places (grid_sample, affine_grid). Resizing works on one
+--- Resizing (interpolate), and the places of affine maps (affine_grid) for the op grid_sample. Resizing works on one
 -- dimension after the other: each output position takes a few input positions with fixed weights.
 -- @module perilune.nn.functional
 local T = require "perilune"
@@ -8,8 +8,7 @@ local options = require "perilune.options"
 local fail, describe = options.fail, options.describe
 local floor, max, min = math.floor, math.max, math.min
 
--- Keys 1981 with a = -0.75: the weights of positions -1, 0, 1, 2 around a point t past position 0. Works on
--- numbers and tensors.
+-- Keys 1981 with a = -0.75: the weights of positions -1, 0, 1, 2 around a point t past position 0.
 local function cubic(t)
   local a = -0.75
   local function near(x) return ((a + 2) * x - (a + 3)) * x * x + 1 end
@@ -199,113 +198,11 @@ local function sizes_of(who, x, o)
   return sizes, scales
 end
 
--- ---- grid_sample -------------------------------------------------------------------------------------
-
--- From [-1, 1] to positions 0 … n-1 (align: of the outer points' centres, else of their borders).
-local function position(g, n, align)
-  if align then return (g + 1) * ((n - 1) / 2) end
-  return (g + 1) * (n / 2) - 0.5
-end
-
--- Positions outside come back as `padding` says.
-local function inside(x, n, padding, align)
-  if padding == "zeros" then return x end
-  if padding == "reflection" then
-    local low, span = align and 0.0 or -0.5, align and n - 1 or n
-    if span == 0 then
-      x = x * 0
-    else
-      x = (x - low):abs()
-      local extra = T.fmod(x, span)
-      local even = T.fmod(T.floor(x / span), 2):eq(0)
-      x = T.where(even, extra + low, (span + low) - extra)
-    end
-  end
-  return x:clamp { min = 0.0, max = n - 1.0 }
-end
-
--- The values at whole positions `at` (a list, one tensor [N, P] a dimension), zeros outside: [N, C, P].
-local function pick(flat, at, shape)
-  local index, ok
-  for d, a in ipairs(at) do
-    local n = shape[d]
-    local within = T.logical_and(a:ge(0), a:le(n - 1))
-    ok = ok and T.logical_and(ok, within) or within
-    local whole = a:nan_to_num(0.0):clamp({ min = 0, max = n - 1 }):long()
-    index = index and index * n + whole or whole
-  end
-  local C = flat:size(2)
-  index = index:unsqueeze(2):expand(index:size(1), C, index:size(2))
-  return T.gather(flat, index, { dim = 3, index_base = 0 }), ok
-end
-
-local function weighted(flat, at, shape, weight)
-  local v, ok = pick(flat, at, shape)
-  if weight then v = v * weight:unsqueeze(2) end
-  return v:masked_fill(ok:logical_not():unsqueeze(2), 0)
-end
-
--- All 2ⁿ corners around positions pos.
-local function multilinear(flat, pos, shape)
-  local low, part, y = {}, {}, nil
-  for d, p in ipairs(pos) do
-    low[d] = p:detach():floor()
-    part[d] = p - low[d]
-  end
-  for corner = 0, (1 << #pos) - 1 do
-    local at, w = {}, nil
-    for d = 1, #pos do
-      local up = corner >> (d - 1) & 1 == 1
-      at[d] = up and low[d] + 1 or low[d]
-      local s = up and part[d] or 1 - part[d]
-      w = w and w * s or s
-    end
-    local v = weighted(flat, at, shape, w)
-    y = y and y + v or v
-  end
-  return y
-end
-
-local function bicubic(flat, pos, shape, padding, align)
-  local low = {}
-  for d, p in ipairs(pos) do low[d] = p:detach():floor() end
-  local wy, wx = cubic(pos[1] - low[1]), cubic(pos[2] - low[2])
-  local y
-  for i = 1, 4 do
-    local row = inside(low[1] + (i - 2), shape[1], padding, align)
-    for j = 1, 4 do
-      local col = inside(low[2] + (j - 2), shape[2], padding, align)
-      local v = weighted(flat, { row, col }, shape, wy[i] * wx[j])
-      y = y and y + v or v
-    end
-  end
-  return y
-end
-
-local grid_modes, paddings = { "bilinear", "nearest", "bicubic" }, { "zeros", "border", "reflection" }
-
 local function one_of(who, what, v, words)
   for _, w in ipairs(words) do
     if v == w then return v end
   end
   fail("%s: %s", who, options.unknown(what, v, words))
-end
-
-local function check_grid(who, x, grid)
-  for i, t in ipairs { x, grid } do
-    if not T.is_tensor(t) or not t:is_floating_point() then
-      fail("%s: argument #%d must be a floating tensor, got %s", who, i, describe(t))
-    end
-  end
-  local nd = x:dim() - 2
-  if nd < 2 or nd > 3 or grid:dim() ~= nd + 2 or grid:size(-1) ~= nd or grid:size(1) ~= x:size(1) then
-    fail("%s: input [N, C, H, W] with grid [N, h, w, 2] (or one dimension more) is wanted, got %s and %s", who,
-      describe(x), describe(grid))
-  end
-  for d = 3, nd + 2 do
-    if x:size(d) < 1 then fail("%s: the input %s is empty", who, describe(x)) end
-  end
-  return nd
 end
 
 return function(F)
@@ -356,43 +253,6 @@ return function(F)
     end
     if not narrow then return T.core.own(x, given) end
     return T.core.own(x:to(dtype), given)
-  end
-
-  -- x [N, C, H, W] read at grid [N, h, w, 2], whose last dimension holds x (width), y (height) in [-1, 1] →
-  -- [N, C, h, w] (Jaderberg et al. 2015); with one dimension more in 3-d. Options `mode="bilinear"` ("nearest"
-  -- "bicubic"), `padding_mode="zeros"` ("border" "reflection"), `align_corners=false`.
-  --- nn.F.grid_sample(x, grid, {mode="bilinear", padding_mode="zeros", align_corners=false}) → [N, C, h, w]
-  -- x [N, C, H, W] read at places grid [N, h, w, 2] in [-1, 1] (Jaderberg et al. 2015).
-  --   print(nn.F.grid_sample(T.ones(1, 1, 2, 2), T.zeros(1, 1, 1, 2)))  --> {{{{1.}}}}  -- f32[1,1,1,1] cpu
-  function F.grid_sample(x, grid, opts)
-    local who = "grid_sample"
-    local nd = check_grid(who, x, grid)
-    local o = options.check(who, opts, { "mode", "padding_mode", "align_corners" })
-    local mode = one_of(who, "mode", o.mode or "bilinear", grid_modes)
-    local padding = one_of(who, "padding_mode", o.padding_mode or "zeros", paddings)
-    if mode == "bicubic" and nd ~= 2 then fail("%s: bicubic takes [N, C, H, W], got %s", who, describe(x)) end
-    local N, C, align = x:size(1), x:size(2), o.align_corners or false
-    local shape, out, pos, volume = {}, { N, C }, {}, 1
-    for d = 1, nd do
-      shape[d], out[d + 2] = x:size(d + 2), grid:size(d + 1)
-      volume = volume * shape[d]
-    end
-    for d = 1, nd do
-      -- the grid names the last dimension first
-      pos[d] = position(grid:select(-1, nd + 1 - d):reshape(N, -1), shape[d], align)
-      if mode ~= "bicubic" then pos[d] = inside(pos[d], shape[d], padding, align) end
-    end
-    local flat = x:reshape(N, C, volume)
-    local y
-    if mode == "bicubic" then
-      y = bicubic(flat, pos, shape, padding, align)
-    elseif mode == "nearest" then
-      for d = 1, nd do pos[d] = pos[d]:detach():round() end
-      y = weighted(flat, pos, shape)
-    else
-      y = multilinear(flat, pos, shape)
-    end
-    return y:reshape(out)
   end
 
   --- nn.F.affine_grid(theta, {N, C, H, W}, {align_corners=false}) → [N, H, W, 2]

@@ -337,8 +337,8 @@ end
 -- The bytes of the model.
 local function model_of(who, f, inputs, opts)
   local is_module = T.nn.is_module(f)
-  local e = setmetatable({ who = who, nodes = {}, initializers = {}, numbers = {}, taken = {}, values = {},
-    names = {} }, Export)
+  local e = setmetatable({ who = who, opset = OPSET, nodes = {}, initializers = {}, numbers = {}, taken = {},
+    values = {}, names = {} }, Export)
   if is_module then
     for name, p in f:named_parameters() do e.names[p] = e.names[p] or name end
     for name, b in f:named_buffers() do e.names[b] = e.names[b] or name end
@@ -410,7 +410,7 @@ local function model_of(who, f, inputs, opts)
     tails[i] = writer.value(name, value.dtype, declared)
   end
   return writer.model { nodes = e.nodes, initializers = e.initializers, inputs = heads, outputs = tails,
-    name = "perilune", version = T.version, opset = OPSET, ir_version = IR_VERSION }
+    name = "perilune", version = T.version, opset = e.opset, ir_version = IR_VERSION }
 end
 
 local function save(path, f, inputs, opts)

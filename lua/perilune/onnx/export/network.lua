@@ -128,6 +128,16 @@ return function(Export)
     ops[("adaptive_max_pool%dd"):format(nd)] = adaptive("GlobalMaxPool", "MaxPool")
   end
 
+  -- Volumes are in ONNX since opset 20, which has other names for two modes.
+  function ops.grid_sample(e, node, x, grid)
+    local a, mode = node.attrs, node.attrs.mode
+    if #x.shape == 5 then
+      e.opset, mode = math.max(e.opset, 20), mode == "bilinear" and "linear" or mode
+    end
+    return e:emit("GridSample", { x.name, grid.name }, { mode = mode, padding_mode = a.padding_mode,
+      align_corners = a.align_corners and 1 or 0 })
+  end
+
   -- ---- norms
 
   local function ones(e, shape, v, d) return e:constant(T.full(shape, v, { dtype = d })) end
