@@ -29,6 +29,8 @@ PlStatus plk_cpu_nonzero(const PlkCall *call);            /* x; base */
 PlStatus plk_cpu_scatter(const PlkCall *call);        /* x, index, src; dim, base, reduce. code 1: add */
 PlStatus plk_cpu_scatter_reduce(const PlkCall *call); /* x, index, src; dim, reduce, include_self, base */
 PlStatus plk_cpu_gather_bwd(const PlkCall *call);     /* dy, index; shape, dim, base */
+/* dy, index; dim, base. Out dx: dy, zeros at the index; dsrc, of index's shape: dy there, once, for the last who wrote. */
+PlStatus plk_cpu_scatter_bwd(const PlkCall *call);
 
 /* kernels/cpu/index/index_write.c: writing whole rows */
 PlStatus plk_cpu_index_add(const PlkCall *call);        /* x, index, src; dim, alpha, base */

@@ -39,33 +39,6 @@ static PlVal gather_again(PlMaker *g, PlVal v) {
   return pl_g_gather(g, v, g->x[1], pl_attr_i(g->attrs, 0), pl_attr_i(g->attrs, base_at(g->op)));
 }
 
-/* Of the values written to one place the last one stays: zeros in d, of index's shape, for the others. Each position
- * along dim writes its number into a table, and those that find it there again have won. */
-static PlVal written_last(PlMaker *g, PlVal d) {
-  const PlArray *x = g->in[0], *index = g->in[1];
-  int dim = (int)pl_attr_i(g->attrs, 0);
-  if (index->ndim == 0 || index->numel == 0 || index->shape[dim] < 2) return d;
-  int64_t along[PL_MAX_DIM];
-  for (int k = 0; k < index->ndim; k++) along[k] = k == dim ? index->shape[k] : 1;
-  PlAttrs a;
-  pl_attrs_init(&pl_op_linear_fill, &a);
-  pl_attrs_int(&a, 0, index->shape[dim]);
-  pl_attrs_int(&a, 1, 0);
-  pl_attrs_int(&a, 2, 1);
-  pl_attrs_int(&a, 3, PL_I64);
-  PlVal number = pl_g_reshape(g, pl_g_op(g, &pl_op_linear_fill, 0, NULL, &a, NULL), index->ndim, along);
-  pl_attrs_init(&pl_op_expand, &a);
-  pl_g_attrs_list(g, &a, 0, index->ndim, index->shape);
-  number = pl_g_op(g, &pl_op_expand, 1, &number, &a, NULL);
-  pl_attrs_init(&pl_op_full, &a);
-  pl_g_attrs_list(g, &a, 0, x->ndim, x->shape);
-  pl_attrs_int(&a, 1, -1);
-  pl_attrs_int(&a, 2, PL_I64);
-  PlVal table = pl_g_op(g, &pl_op_full, 0, NULL, &a, NULL);
-  PlVal last = gather_again(g, scatter_of(g, &pl_op_scatter, table, number));
-  return pl_g3(g, &pl_op_masked_fill, d, pl_g2(g, &pl_op_ne, last, number), pl_g_num(g, 0));
-}
-
 /* v, of index's shape, as src's gradient: summed for a single value, zeros where src is larger than index. */
 static PlVal like_src(PlMaker *g, PlVal v) {
   const PlArray *index = g->in[1], *src = g->in[2];
@@ -87,10 +60,21 @@ static PlStatus scatter_grad(PlMaker *g) {
   bool add = pl_attr_i(g->attrs, 2) == 1;
   if (pl_attr_i(g->attrs, 2) == 2)
     return pl_fail(PL_ERR_UNSUPPORTED, "scatter: reduce=\"multiply\" has no gradient; use scatter_reduce with prod");
-  if (g->want[0]) g->dx[0] = add ? g->dy[0] : scatter_of(g, &pl_op_scatter, g->dy[0], pl_g_num(g, 0));
-  if (g->want[2]) {
-    PlVal d = gather_again(g, g->dy[0]);
-    g->dx[2] = like_src(g, add ? d : written_last(g, d));
+  if (add) {
+    if (g->want[0]) g->dx[0] = g->dy[0];
+    if (g->want[2]) g->dx[2] = like_src(g, gather_again(g, g->dy[0]));
+  } else if (g->want[2]) {
+    const PlVal in[2] = {g->dy[0], g->x[1]};
+    PlVal out[2];
+    PlAttrs a;
+    pl_attrs_init(&pl_op_scatter_bwd, &a);
+    pl_attrs_int(&a, 0, pl_attr_i(g->attrs, 0));
+    pl_attrs_int(&a, 1, pl_attr_i(g->attrs, 1));
+    pl_g_op(g, &pl_op_scatter_bwd, 2, in, &a, out);
+    if (g->want[0]) g->dx[0] = out[0];
+    g->dx[2] = like_src(g, out[1]);
+  } else if (g->want[0]) {
+    g->dx[0] = scatter_of(g, &pl_op_scatter, g->dy[0], pl_g_num(g, 0));
   }
   return g->status;
 }
@@ -104,6 +88,29 @@ PL_OP(scatter,
       .attrs = {A_DIM_REQ("dim"), A_BASE, A_ENUM("reduce", "none|add|multiply", 0)}, .cls = PL_INDEXING, .batch = pl_batch_dims,
       .flags = PL_F_LINEAR | PL_F_CONTIGUOUS | PL_F_SPREAD | PL_F_SCALAR | PL_F_INPLACE, .infer = scatter_infer, .grad = scatter_grad,
       PL_KERNEL(scatter), );
+
+static PlStatus scatter_bwd_infer(PlInfer *c) {
+  const PlArray *dy = c->in[0], *index = c->in[1];
+  PL_TRY(pl_index_check_beside(c, 1, (int)pl_attr_i(c->attrs, 0)));
+  pl_desc_set(&c->out[0], (PlDtype)dy->dtype, dy->ndim, dy->shape);
+  pl_desc_set(&c->out[1], (PlDtype)dy->dtype, index->ndim, index->shape);
+  return PL_OK;
+}
+
+/* Each element of dy goes to one element of the results, or nowhere: back come those that scatter takes, in its order. */
+static PlStatus scatter_bwd_grad(PlMaker *g) {
+  if (!g->want[0]) return g->status;
+  const PlVal dx = g->dy[0] == PL_NONE ? pl_g_zeros_like(g, 0) : g->dy[0];
+  g->dx[0] = scatter_of(g, &pl_op_scatter, dx, g->dy[1] == PL_NONE ? pl_g_num(g, 0) : g->dy[1]);
+  return g->status;
+}
+
+PL_OP(scatter_bwd,
+      .doc = "The gradients of scatter: dy with zeros where it wrote, and what was there, for the last of those that wrote to one place "
+             "(zeros for the others).",
+      .nin = 2, .nout = 2, .nattr = 2, .args = {"dy", "index"}, .attrs = {A_DIM_REQ("dim"), A_BASE}, .cls = PL_INDEXING,
+      .batch = pl_batch_dims, .flags = PL_F_LINEAR | PL_F_INTERNAL | PL_F_CONTIGUOUS | PL_F_SPREAD, .infer = scatter_bwd_infer,
+      .grad = scatter_bwd_grad, PL_KERNEL(scatter_bwd), );
 
 static PlStatus scatter_add_grad(PlMaker *g) {
   if (g->want[0]) g->dx[0] = g->dy[0];

@@ -43,10 +43,14 @@ static PlStatus gather_body(void *ctx, int64_t begin, int64_t end) {
   int64_t coord[PL_MAX_DIM], at = 0, from = 0;
   const int64_t len = g->shape[last], xs = g->xs[last], xd = g->xdim, base = g->base;
   const int64_t vs = len == 1 ? 1 : g->vs[last]; /* one element is no row that is worth a call */
+  /* rows of which much is read, in any order: they are fetched while the values of the index are checked */
+  const bool fetch = xs == 0 && xd == 1 && g->limit > 0 && g->limit * (int64_t)g->esize <= 1 << 14 && len * 8 >= g->limit;
   plk_nd_unravel(begin, last, g->shape, coord);
   for (int d = 0; d < last; d++) at += coord[d] * g->xs[d], from += coord[d] * g->vs[d];
   for (int64_t r = begin; r < end; r++) {
     const int64_t *v = g->v + from;
+    if (fetch)
+      for (int64_t b = 0; b < g->limit * (int64_t)g->esize; b += 64) __builtin_prefetch(g->x + at * (int64_t)g->esize + b);
     if (g->limit && !plk_index_within(v, vs, len, g->limit, base)) {
       atomic_store(g->bad, true);
       return PL_OK;

@@ -29,6 +29,8 @@ static inline bool plk_index_within(const int64_t *v, int64_t step, int64_t n, i
   uint64_t bad = 0; /* the top bit is set by t < 0 and by t > last; adds and ors vectorize everywhere */
   if (step == 1)
     for (int64_t i = 0; i < n; i++) bad |= ((uint64_t)v[i] - from) | (last - ((uint64_t)v[i] - from));
+  else if (step == -1)
+    for (int64_t i = 1 - n; i <= 0; i++) bad |= ((uint64_t)v[i] - from) | (last - ((uint64_t)v[i] - from));
   else
     for (int64_t i = 0; i < (step ? n : n > 0); i++) {
       const uint64_t t = (uint64_t)v[i * step] - from;

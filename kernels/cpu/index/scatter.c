@@ -11,7 +11,7 @@
 
 enum { RUN = 128 }; /* elements of a row that one job takes at least */
 
-typedef enum Mode { SET, ADD, MUL, MAX, MIN, NMODE } Mode;
+typedef enum Mode { SET, ADD, MUL, MAX, MIN, TAKE, NMODE } Mode;
 
 /* out[l·os + (v[l·vs] - base)·od] op= src[l·ss] for l < n. */
 typedef void (*Row)(void *out, int64_t os, int64_t od, const void *src, int64_t ss, const int64_t *v, int64_t vs, int64_t base, int64_t n);
@@ -58,6 +58,36 @@ ROW(set2, uint16_t, b)
 ROW(set4, uint32_t, b)
 ROW(set8, uint64_t, b)
 
+/* The other way round: src[l·ss] = out[…], which becomes 0. */
+#define TAKING(NAME, T)                                                                                                        \
+  static void NAME(void *out, int64_t os, int64_t od, const void *src, int64_t ss, const int64_t *v, int64_t vs, int64_t base, \
+                   int64_t n) {                                                                                                \
+    T *o = out, *s = (T *)(uintptr_t)src;                                                                                      \
+    if (os == 1 && ss == 1 && one_place(v, vs, n)) {                                                                           \
+      T *p = o + (v[0] - base) * od;                                                                                           \
+      memcpy(s, p, (size_t)n * sizeof(T));                                                                                     \
+      memset(p, 0, (size_t)n * sizeof(T));                                                                                     \
+      return;                                                                                                                  \
+    }                                                                                                                          \
+    if (os == 0 && od == 1 && ss == -1 && vs == -1) { /* along rows, the last first */                                         \
+      for (int64_t l = 0; l < n; l++) {                                                                                        \
+        T *p = o + (v[-l] - base);                                                                                             \
+        s[-l] = *p;                                                                                                            \
+        *p = 0;                                                                                                                \
+      }                                                                                                                        \
+      return;                                                                                                                  \
+    }                                                                                                                          \
+    for (int64_t l = 0; l < n; l++) {                                                                                          \
+      T *p = o + l * os + (v[l * vs] - base) * od;                                                                             \
+      s[l * ss] = *p;                                                                                                          \
+      *p = 0;                                                                                                                  \
+    }                                                                                                                          \
+  }
+TAKING(take1, uint8_t)
+TAKING(take2, uint16_t)
+TAKING(take4, uint32_t)
+TAKING(take8, uint64_t)
+
 #define H(x) plk_f16_to_f32(x)
 #define B(x) plk_bf16_to_f32(x)
 /* The larger (smaller) of two; NaN wins. */
@@ -89,7 +119,10 @@ ROW(and_, uint8_t, (uint8_t)((a) & (b)))
 #define TABLE(M) \
   {              \
     M##_f32, M##_f64, M##_f16, M##_bf16, M##_i8, M##_i16, M##_i32, M##_i64, M##_u8
-static const Row rows[NMODE][PL_NDTYPE] = {[SET] = {set4, set8, set2, set2, set1, set2, set4, set8, set1, set1}, [ADD] = TABLE(add), or_},
+static const Row rows[NMODE][PL_NDTYPE] = {[SET] = {set4, set8, set2, set2, set1, set2, set4, set8, set1, set1},
+                                           [TAKE] = {take4, take8, take2, take2, take1, take2, take4, take8, take1, take1},
+                                           [ADD] = TABLE(add),
+                                           or_},
                  [MUL] = TABLE(mul), and_
 }
 , [MAX] = TABLE(max), or_
@@ -210,10 +243,11 @@ static PlStatus write_values(const Values *v, Scatter *s, const PlkIndex *iv, co
   static const Mode modes[] = {SET, ADD, MUL}; /* attribute reduce: none, add, multiply */
   const PlkCall *call = v->call;
   PlArray *y = call->out[0];
+  const int dim = (int)pl_attr_i(call->attrs, 0);
   PL_TRY(plk_start_from(call->in[0], y));
   if (v->index->numel == 0) return PL_OK;
   const Scatter how = *s;
-  *s = scatter_plan(y, v->index, iv, steps, call->in[2], (int)pl_attr_i(call->attrs, 0));
+  *s = scatter_plan(y, v->index, iv, steps, call->in[2], dim);
   s->limit = how.limit, s->bad = how.bad;
   s->row = rows[call->code == 1 ? ADD : modes[pl_attr_i(call->attrs, 2)]][y->dtype];
   return scatter_run(s, v->index);
@@ -254,6 +288,31 @@ static PlStatus gather_bwd(const PlkCall *call) {
   return with_values(&v, add_values);
 }
 PlStatus plk_cpu_gather_bwd(const PlkCall *call) { return plk_wide_sums(call, gather_bwd); }
+
+/* The steps along dim from the last one on: who finds a place that was taken finds zeros. */
+static PlStatus take_values(const Values *v, Scatter *s, const PlkIndex *iv, const int64_t *steps) {
+  PlArray *dx = v->call->out[0], *dsrc = v->call->out[1];
+  const int dim = (int)pl_attr_i(v->call->attrs, 0);
+  PL_TRY(plk_start_from(v->call->in[0], dx));
+  if (v->index->numel == 0) return PL_OK;
+  const Scatter how = *s;
+  *s = scatter_plan(dx, v->index, iv, steps, dsrc, dim);
+  s->limit = how.limit, s->bad = how.bad;
+  s->row = rows[TAKE][dx->dtype];
+  s->v += (s->shape[dim] - 1) * s->is[dim], s->src += (s->shape[dim] - 1) * s->ss[dim] * (int64_t)s->sesize;
+  s->is[dim] = -s->is[dim], s->ss[dim] = -s->ss[dim];
+  return scatter_run(s, v->index);
+}
+
+PlStatus plk_cpu_scatter_bwd(const PlkCall *call) {
+  const PlArray *dy = call->in[0];
+  const Values v = {.call = call,
+                    .index = call->in[1],
+                    .limit = dy->ndim ? dy->shape[pl_attr_i(call->attrs, 0)] : 1,
+                    .base = pl_attr_i(call->attrs, 1),
+                    .fresh = true};
+  return with_values(&v, take_values);
+}
 
 /* ---- scatter_reduce ----------------------------------------------------------------------------------------- */
 

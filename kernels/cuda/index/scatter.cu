@@ -24,6 +24,21 @@ template <typename T> __global__ void scatter_lines(Lines s, Mode mode, bool sin
   }
 }
 
+/* From the last position on: what is there goes to taken, and leaves 0. */
+template <typename T> __global__ void take_lines(Lines s, const void *v, T *taken, T *out) {
+  for (PLC_EACH(i, s.l.numel)) {
+    int64_t at[3];
+    plc_offsets<3>(s.l, i, at);
+    for (int64_t k = s.len - 1; k >= 0; k--) {
+      int64_t to = plc_resolved(s.flag, s.name, plc_get_i(v, s.dtype, at[0] + k * s.is), s.base, s.n, s.wrap);
+      if (to < 0) continue;
+      T *p = out + at[2] + to * s.os;
+      taken[at[1] + k * s.ss] = *p;
+      memset(p, 0, sizeof *p);
+    }
+  }
+}
+
 static PlStatus lines_of(const PlkCall *c, const PlArray *index, const PlArray *src, const PlArray *out, int dim, int64_t base, bool wrap,
                          Lines *s) {
   PlArray a = *index, b = src ? *src : *index, o = *out;
@@ -91,6 +106,19 @@ static PlStatus gather_bwd_here(const PlkCall *c) {
   PL_TRY(clear(c->out[0]));
   return run_lines(c, c->in[1], c->in[0], c->out[0], (int)pl_attr_i(c->attrs, 1), pl_attr_i(c->attrs, 2), true, ADD, NULL);
 }
+static PlStatus scatter_bwd(const PlkCall *c) {
+  Lines s;
+  const PlArray *index = c->in[1];
+  PlArray *dx = c->out[0], *dsrc = c->out[1];
+  PL_TRY(start_from(c, c->in[0], dx));
+  if (index->numel == 0) return PL_OK;
+  PL_TRY(lines_of(c, index, dsrc, dx, (int)pl_attr_i(c->attrs, 0), pl_attr_i(c->attrs, 1), false, &s));
+  PLC_TYPES(dx->dtype, T, c->name, {
+    PLC_LAUNCH(take_lines<T>, plc_grid(s.l.numel, 1), PLC_BLOCK, 0, s, (const void *)index->data, (T *)dsrc->data, (T *)dx->data);
+  });
+  return PL_OK;
+}
+PLC_KERNEL(scatter_bwd, scatter_bwd)
 static PlStatus scatter(const PlkCall *c) {
   return (c->code == 1 || pl_attr_i(c->attrs, 2)) ? wide_sums(c, scatter_here) : scatter_here(c);
 }
