@@ -22,17 +22,28 @@ typedef struct Gather {
   size_t esize;
 } Gather;
 
+/* The position that i has, as `to`; a branch that is never taken costs less than a pass of its own. */
+#define POSITION(i)                                    \
+  const uint64_t to = (uint64_t)v[i] - (uint64_t)base; \
+  if (PL_UNLIKELY(to >= limit)) goto not_there;
 #define GATHER(T)                                                                           \
   {                                                                                         \
     const T *x = (const T *)(const void *)g->x + at;                                        \
     T *y = (T *)(void *)g->y + r * len;                                                     \
     if (vs == 0) {                                                                          \
-      x += (v[0] - base) * xd;                                                              \
+      POSITION(0)                                                                           \
+      x += (int64_t)to * xd;                                                                \
       plk_copy_loops()->window((char *)y, 0, 1, (const char *)x, 0, xs, 1, len, sizeof(T)); \
     } else if (xs == 0 && xd == 1) {                                                        \
-      for (int64_t i = 0; i < len; i++) y[i] = x[v[i] - base];                              \
+      PLK_FOUR for (int64_t i = 0; i < len; i++) {                                          \
+        POSITION(i)                                                                         \
+        y[i] = x[to];                                                                       \
+      }                                                                                     \
     } else {                                                                                \
-      for (int64_t i = 0; i < len; i++) y[i] = x[i * xs + (v[i] - base) * xd];              \
+      for (int64_t i = 0; i < len; i++) {                                                   \
+        POSITION(i)                                                                         \
+        y[i] = x[i * xs + (int64_t)to * xd];                                                \
+      }                                                                                     \
     }                                                                                       \
   }                                                                                         \
   break;
@@ -43,18 +54,11 @@ static PlStatus gather_body(void *ctx, int64_t begin, int64_t end) {
   int64_t coord[PL_MAX_DIM], at = 0, from = 0;
   const int64_t len = g->shape[last], xs = g->xs[last], xd = g->xdim, base = g->base;
   const int64_t vs = len == 1 ? 1 : g->vs[last]; /* one element is no row that is worth a call */
-  /* rows of which much is read, in any order: they are fetched while the values of the index are checked */
-  const bool fetch = xs == 0 && xd == 1 && g->limit > 0 && g->limit * (int64_t)g->esize <= 1 << 14 && len * 8 >= g->limit;
+  const uint64_t limit = g->limit ? (uint64_t)g->limit : INT64_MAX;
   plk_nd_unravel(begin, last, g->shape, coord);
   for (int d = 0; d < last; d++) at += coord[d] * g->xs[d], from += coord[d] * g->vs[d];
   for (int64_t r = begin; r < end; r++) {
     const int64_t *v = g->v + from;
-    if (fetch)
-      for (int64_t b = 0; b < g->limit * (int64_t)g->esize; b += 64) __builtin_prefetch(g->x + at * (int64_t)g->esize + b);
-    if (g->limit && !plk_index_within(v, vs, len, g->limit, base)) {
-      atomic_store(g->bad, true);
-      return PL_OK;
-    }
     switch (g->esize) {
     case 1: GATHER(uint8_t)
     case 2: GATHER(uint16_t)
@@ -68,6 +72,9 @@ static PlStatus gather_body(void *ctx, int64_t begin, int64_t end) {
       coord[d] = 0;
     }
   }
+  return PL_OK;
+not_there:
+  atomic_store(g->bad, true);
   return PL_OK;
 }
 
@@ -94,6 +101,7 @@ PlStatus plk_cpu_gather(const PlkCall *call) {
   g.base = base, g.limit = limit, g.bad = &bad;
   PL_TRY(plk_index_unchecked(call->name, index, base, &iv, g.vs));
   g.v = iv.v;
+  while (g.n > 1 && g.shape[g.n - 1] == 1 && index->numel < PLK_GRAIN) g.n--; /* one of each row: a row of these */
   PlStatus st = limit ? gather_run(&g) : PL_OK;
   plk_index_free(&iv);
   if (st != PL_OK || (limit && !atomic_load(&bad))) return st;

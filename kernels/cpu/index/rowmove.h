@@ -23,14 +23,18 @@ PlStatus plk_index_spread(const char *op, const PlArray *index, int64_t limit, i
 /* The same unchecked, where what is written is no more than a result: who reads values asks plk_index_within of them first, and
  * where some are not, calls plk_index_spread, which says so or resolves them, and begins anew. One pass over memory less. */
 PlStatus plk_index_unchecked(const char *op, const PlArray *index, int64_t base, PlkIndex *out, int64_t *strides);
+#if defined(__clang__)
+#define PLK_FOUR _Pragma("clang loop unroll_count(4)")
+#else
+#define PLK_FOUR _Pragma("GCC unroll 4")
+#endif
+
 /* Whether n values, `step` apart, are positions in 0 … limit-1. */
 static inline bool plk_index_within(const int64_t *v, int64_t step, int64_t n, int64_t limit, int64_t base) {
   const uint64_t from = (uint64_t)base, last = (uint64_t)limit - 1;
   uint64_t bad = 0; /* the top bit is set by t < 0 and by t > last; adds and ors vectorize everywhere */
   if (step == 1)
     for (int64_t i = 0; i < n; i++) bad |= ((uint64_t)v[i] - from) | (last - ((uint64_t)v[i] - from));
-  else if (step == -1)
-    for (int64_t i = 1 - n; i <= 0; i++) bad |= ((uint64_t)v[i] - from) | (last - ((uint64_t)v[i] - from));
   else
     for (int64_t i = 0; i < (step ? n : n > 0); i++) {
       const uint64_t t = (uint64_t)v[i * step] - from;

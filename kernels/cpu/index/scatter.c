@@ -13,8 +13,10 @@ enum { RUN = 128 }; /* elements of a row that one job takes at least */
 
 typedef enum Mode { SET, ADD, MUL, MAX, MIN, TAKE, NMODE } Mode;
 
-/* out[l·os + (v[l·vs] - base)·od] op= src[l·ss] for l < n. */
-typedef void (*Row)(void *out, int64_t os, int64_t od, const void *src, int64_t ss, const int64_t *v, int64_t vs, int64_t base, int64_t n);
+/* out[l·os + (v[l·vs] - base)·od] op= src[l·ss] for l < n. false: one of these is not a position below limit, and what is before it
+ * was written. A branch that is never taken costs less here than a pass of its own. */
+typedef bool (*Row)(void *out, int64_t os, int64_t od, const void *src, int64_t ss, const int64_t *v, int64_t vs, int64_t base,
+                    uint64_t limit, int64_t n);
 
 /* An index that was expanded, also where it was copied since: whole rows go to one place each. */
 static bool one_place(const int64_t *v, int64_t vs, int64_t n) {
@@ -25,33 +27,43 @@ static bool one_place(const int64_t *v, int64_t vs, int64_t n) {
   return other == 0;
 }
 
-#define ROW(NAME, T, EXPR)                                                                                                     \
-  static void NAME(void *out, int64_t os, int64_t od, const void *src, int64_t ss, const int64_t *v, int64_t vs, int64_t base, \
-                   int64_t n) {                                                                                                \
-    T *o = out;                                                                                                                \
-    const T *s = src;                                                                                                          \
-    if (os == 1 && ss == 1 && one_place(v, vs, n)) {                                                                           \
-      T *PL_RESTRICT p = o + (v[0] - base) * od;                                                                               \
-      for (int64_t l = 0; l < n; l++) {                                                                                        \
-        T a = p[l], b = s[l];                                                                                                  \
-        (void)a;                                                                                                               \
-        p[l] = EXPR;                                                                                                           \
-      }                                                                                                                        \
-      return;                                                                                                                  \
-    }                                                                                                                          \
-    if (os == 0 && od == 1 && ss == 1 && vs == 1) { /* along rows: nothing is multiplied */                                    \
-      for (int64_t l = 0; l < n; l++) {                                                                                        \
-        T *p = o + (v[l] - base), a = *p, b = s[l];                                                                            \
-        (void)a;                                                                                                               \
-        *p = EXPR;                                                                                                             \
-      }                                                                                                                        \
-      return;                                                                                                                  \
-    }                                                                                                                          \
-    for (int64_t l = 0; l < n; l++) {                                                                                          \
-      T *p = o + l * os + (v[l * vs] - base) * od, a = *p, b = s[l * ss];                                                      \
-      (void)a;                                                                                                                 \
-      *p = EXPR;                                                                                                               \
-    }                                                                                                                          \
+#define ARGS \
+  void *out, int64_t os, int64_t od, const void *src, int64_t ss, const int64_t *v, int64_t vs, int64_t base, uint64_t limit, int64_t n
+/* The position that l has, as `at`. */
+#define POSITION(l)                                      \
+  const uint64_t at = (uint64_t)(v[l]) - (uint64_t)base; \
+  if (PL_UNLIKELY(at >= limit)) return false;
+
+#define ROW(NAME, T, EXPR)                                                                  \
+  static bool NAME(ARGS) {                                                                  \
+    T *o = out;                                                                             \
+    const T *s = src;                                                                       \
+    if (os == 1 && ss == 1 && one_place(v, vs, n)) {                                        \
+      POSITION(0)                                                                           \
+      T *PL_RESTRICT p = o + (int64_t)at * od;                                              \
+      for (int64_t l = 0; l < n; l++) {                                                     \
+        T a = p[l], b = s[l];                                                               \
+        (void)a;                                                                            \
+        p[l] = EXPR;                                                                        \
+      }                                                                                     \
+      return true;                                                                          \
+    }                                                                                       \
+    if (os == 0 && od == 1 && ss == 1 && vs == 1) { /* along rows: nothing is multiplied */ \
+      PLK_FOUR for (int64_t l = 0; l < n; l++) {                                            \
+        POSITION(l)                                                                         \
+        T *p = o + at, a = *p, b = s[l];                                                    \
+        (void)a;                                                                            \
+        *p = EXPR;                                                                          \
+      }                                                                                     \
+      return true;                                                                          \
+    }                                                                                       \
+    for (int64_t l = 0; l < n; l++) {                                                       \
+      POSITION(l *vs)                                                                       \
+      T *p = o + l * os + (int64_t)at * od, a = *p, b = s[l * ss];                          \
+      (void)a;                                                                              \
+      *p = EXPR;                                                                            \
+    }                                                                                       \
+    return true;                                                                            \
   }
 ROW(set1, uint8_t, b)
 ROW(set2, uint16_t, b)
@@ -59,29 +71,31 @@ ROW(set4, uint32_t, b)
 ROW(set8, uint64_t, b)
 
 /* The other way round: src[l·ss] = out[…], which becomes 0. */
-#define TAKING(NAME, T)                                                                                                        \
-  static void NAME(void *out, int64_t os, int64_t od, const void *src, int64_t ss, const int64_t *v, int64_t vs, int64_t base, \
-                   int64_t n) {                                                                                                \
-    T *o = out, *s = (T *)(uintptr_t)src;                                                                                      \
-    if (os == 1 && ss == 1 && one_place(v, vs, n)) {                                                                           \
-      T *p = o + (v[0] - base) * od;                                                                                           \
-      memcpy(s, p, (size_t)n * sizeof(T));                                                                                     \
-      memset(p, 0, (size_t)n * sizeof(T));                                                                                     \
-      return;                                                                                                                  \
-    }                                                                                                                          \
-    if (os == 0 && od == 1 && ss == -1 && vs == -1) { /* along rows, the last first */                                         \
-      for (int64_t l = 0; l < n; l++) {                                                                                        \
-        T *p = o + (v[-l] - base);                                                                                             \
-        s[-l] = *p;                                                                                                            \
-        *p = 0;                                                                                                                \
-      }                                                                                                                        \
-      return;                                                                                                                  \
-    }                                                                                                                          \
-    for (int64_t l = 0; l < n; l++) {                                                                                          \
-      T *p = o + l * os + (v[l * vs] - base) * od;                                                                             \
-      s[l * ss] = *p;                                                                                                          \
-      *p = 0;                                                                                                                  \
-    }                                                                                                                          \
+#define TAKING(NAME, T)                                                                \
+  static bool NAME(ARGS) {                                                             \
+    T *o = out, *s = (T *)(uintptr_t)src;                                              \
+    if (os == 1 && ss == 1 && one_place(v, vs, n)) {                                   \
+      POSITION(0)                                                                      \
+      T *p = o + (int64_t)at * od;                                                     \
+      memcpy(s, p, (size_t)n * sizeof(T));                                             \
+      memset(p, 0, (size_t)n * sizeof(T));                                             \
+      return true;                                                                     \
+    }                                                                                  \
+    if (os == 0 && od == 1 && ss == -1 && vs == -1) { /* along rows, the last first */ \
+      PLK_FOUR for (int64_t l = 0; l < n; l++) {                                       \
+        POSITION(-l)                                                                   \
+        s[-l] = o[at];                                                                 \
+        o[at] = 0;                                                                     \
+      }                                                                                \
+      return true;                                                                     \
+    }                                                                                  \
+    for (int64_t l = 0; l < n; l++) {                                                  \
+      POSITION(l *vs)                                                                  \
+      T *p = o + l * os + (int64_t)at * od;                                            \
+      s[l * ss] = *p;                                                                  \
+      *p = 0;                                                                          \
+    }                                                                                  \
+    return true;                                                                       \
   }
 TAKING(take1, uint8_t)
 TAKING(take2, uint16_t)
@@ -151,17 +165,17 @@ typedef struct Scatter {
 static PlStatus scatter_body(void *ctx, int64_t begin, int64_t end) {
   const Scatter *s = ctx;
   const int last = s->n - 1;
+  const uint64_t limit = s->limit ? (uint64_t)s->limit : INT64_MAX;
   int64_t shape[PL_MAX_DIM], coord[PL_MAX_DIM] = {0}, o, r, i;
   memcpy(shape, s->shape, sizeof shape);
   shape[s->part] = end - begin;
   o = begin * s->os[s->part], r = begin * s->ss[s->part], i = begin * s->is[s->part];
   for (;;) {
-    if (s->limit && !plk_index_within(s->v + i, s->is[last], shape[last], s->limit, s->base)) {
+    if (!s->row(s->out + o * (int64_t)s->oesize, s->os[last], s->od, s->src + r * (int64_t)s->sesize, s->ss[last], s->v + i, s->is[last],
+                s->base, limit, shape[last])) {
       atomic_store(s->bad, true);
       return PL_OK;
     }
-    s->row(s->out + o * (int64_t)s->oesize, s->os[last], s->od, s->src + r * (int64_t)s->sesize, s->ss[last], s->v + i, s->is[last],
-           s->base, shape[last]);
     int d = last - 1;
     for (; d >= 0; d--) {
       o += s->os[d], r += s->ss[d], i += s->is[d];

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  * Connectionist temporal classification in double (formulas: kernels/cpu/loss/ctc.c), a block a sequence: the states of a frame in
  * parallel, frames one after the other. What frames of one class add up to is found along chains of equal letters, in order. */
-#include "kernels/loss.h"
 #include "kernels/cuda/any_dtype.h"
 #include "kernels/cuda/loss/ctc.h"
+#include "kernels/loss.h"
 
 namespace {
 
