@@ -55,6 +55,26 @@ PlStatus plk_cpu_count_nonzero(const PlArray *x, int64_t *count);
 PlStatus plk_cpu_index_max(const PlArray *x, int64_t *max); /* INT64_MIN if empty */
 PlStatus plk_cpu_unique_count(const PlArray *x, int dim, int64_t *count);
 
+/* What takes a dim of x: nothing, one integer (a 0-d tensor), or positions. */
+typedef enum PlkTaken { PLK_FREE, PLK_ONE, PLK_POSITIONS } PlkTaken;
+
+/* Where the positions' own dims go in the result: how many free dims come before them. Where they were if the dims that
+ * positions take are adjacent, else in front. A dim that one integer takes is gone, as if a number had picked it. */
+static inline int plk_index_where(int ndim, const uint8_t *taken) {
+  int free = 0, where = -1;
+  bool apart = false;
+  for (int d = 0; d < ndim; d++) {
+    if (taken[d] == PLK_FREE) {
+      free++;
+      apart = where >= 0;
+    } else if (taken[d] == PLK_POSITIONS) {
+      if (where >= 0 && apart) return 0;
+      if (where < 0) where = free;
+    }
+  }
+  return where < 0 ? 0 : where;
+}
+
 /* How a list of index tensors addresses x: which dims, what broadcast shape, where it goes in the result.
  * A bool mask means the positions of its trues and takes as many dims as it has. */
 typedef struct PlkIndexPlan {
@@ -64,8 +84,8 @@ typedef struct PlkIndexPlan {
     bool mask;
     int64_t count; /* a mask's trues */
   } at[PL_MAX_DIM];
-  bool taken[PL_MAX_DIM]; /* dims of x that are indexed */
-  int nb;                 /* the indices' broadcast shape */
+  uint8_t taken[PL_MAX_DIM]; /* PlkTaken of x's dims */
+  int nb;                    /* the indices' broadcast shape */
   int64_t bshape[PL_MAX_DIM];
   int64_t np; /* its number of positions */
   int where;  /* in the result: how many free dims come before the broadcast ones */
@@ -74,7 +94,7 @@ typedef struct PlkIndexPlan {
 } PlkIndexPlan;
 
 /* ndim and shape are x's; index[0 … n-1] the tensors; dims (may be NULL: from the first dim on) where each
- * begins. NumPy's rule: adjacent indices put their dims where they were, others in front.
+ * begins. plk_index_where says where the indices' dims go.
  * Errors: PL_ERR_INDEX, PL_ERR_SHAPE, PL_ERR_DTYPE naming the op. */
 PlStatus plk_cpu_index_plan(const char *op, int ndim, const int64_t *shape, int n, const PlArray *const *index, int ndims,
                             const int64_t *dims, PlkIndexPlan *plan);

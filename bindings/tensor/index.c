@@ -367,6 +367,19 @@ static int value_tensor(lua_State *L, PlTensor *like, PlTensor **v) {
   return l_error(L, "index: the value must be a tensor or a number, got %s", l_typename(L, 3));
 }
 
+/* v without the dims of size 1 before its last ndim ones, as index_put and PyTorch take it: h[t] = cell(x[t]) of one sample. */
+static int without_leading_ones(lua_State *L, PlTensor **v, int ndim) {
+  while ((*v)->a.ndim > ndim && (*v)->a.shape[0] == 1) {
+    PlAttrs a;
+    pl_attrs_init(&pl_op_select, &a);
+    for (int k = 0; k < 2; k++) pl_attrs_int(&a, k, 0); /* the first of dim 0 */
+    Box *b = l_new_box(L);
+    CALL(L, l_apply(L, &pl_op_select, v, 1, &a, &b->t));
+    *v = b->t;
+  }
+  return 0;
+}
+
 /* __newindex */
 static int box_newindex(lua_State *L) {
   Box *b = l_box(L, 1);
@@ -395,6 +408,7 @@ static int box_newindex(lua_State *L) {
   apply_views(L, 1, items, n, tens + 2, dims, &ntens);
   PlTensor *target = l_to_tensor(L, -1);
   if (ntens == 0) {
+    without_leading_ones(L, &v, target->a.ndim);
     PlTensor *in[2] = {target, v};
     CALL(L, l_apply(L, &pl_op_copy, in, 2, NULL, &out));
     pl_tensor_release(out);

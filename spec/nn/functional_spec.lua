@@ -208,6 +208,29 @@ describe("images", function()
     fails("did you mean 'bilinear'", F.interpolate, x, { size = 3, mode = "bilinar" })
     fails("align_corners has no meaning", F.interpolate, x, { size = 3, align_corners = true })
   end)
+
+  -- 1.3 of 3 points are 3: PyTorch leaves such a dimension alone, whatever the factor says, but for bicubic's 16 places
+  it("leaves a dimension alone whose size stays", function()
+    for n = 2, 6 do
+      for _, factor in ipairs { 1, 1 + 0.4 / n, 1 + 0.9 / n } do
+        for _, mode in ipairs { "bilinear", "bicubic" } do
+          for _, smooth in ipairs { false, true } do
+            for _, dtype in ipairs { "f64", "f32", "u8" } do
+              local x = (T.rand(1, 2, n, 3) * 200):to(dtype)
+              local o = { mode = mode, antialias = smooth }
+              o.scale_factor = { factor, 2.0 }
+              local y = F.interpolate(x, o)
+              o.scale_factor = { 1, 2.0 }
+              local stays = factor == 1 or smooth or mode == "bilinear" or dtype == "u8"
+              assert.equal(stays, y:equal(F.interpolate(x, o)), ("%d x %g, %s, %s"):format(n, factor, mode, dtype))
+            end
+          end
+        end
+      end
+    end
+    local x = T.tensor { { { 1, 2, 7 } } }
+    assert.same({ 1, 2, 7 }, F.interpolate(x, { scale_factor = 1.3, mode = "linear" }):flatten():totable())
+  end)
   it("a transposed convolution takes the size it should have", function()
     local up = nn.ConvTranspose2d(2, 3, 3, { stride = 2, padding = 1 })
     assert.same({ 1, 3, 8, 7 }, up(T.randn(1, 2, 4, 4), { output_size = { 8, 7 } }):shape())

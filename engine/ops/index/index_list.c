@@ -2,7 +2,6 @@
  * Lists of index tensors, NumPy's advanced indexing: index reads, index_put writes. The list is x (and the
  * value), then one integer tensor or bool mask per indexed place; attribute `dims` says at which dim of x each
  * begins (none: one after the other from the first). Bindings build t[{…}] from views and these. */
-#include <limits.h>
 #include <string.h>
 
 #include "engine/ops/index/index.h"
@@ -52,7 +51,8 @@ static bool list_by_shape(const PlArray *in, const PlAttrs *attrs) {
 
 PL_OP(index,
       .doc = "x at a list of index tensors: integer tensors broadcast together, a bool mask means the positions "
-             "of its trues. Their dims come where the indexed dims were if those are adjacent, else first.",
+             "of its trues. Their dims come where the indexed dims were if those are adjacent, else first; a 0-d integer "
+             "tensor picks as a number does.",
       .example = "print(T.tensor { { 1, 2 }, { 3, 4 } }[T.tensor({ 2, 1 }, { dtype = \"i64\" })])\n"
                  "--> {{3., 4.},\n"
                  "-->  {1., 2.}}  -- f32[2,2] cpu",
@@ -125,14 +125,14 @@ static PlVal read_again(PlMaker *g, PlVal v) {
  * (a mask beside integers that repeat is left alone: how many positions there are is not known here). */
 static bool positions(const PlMaker *g, int *nb, int64_t *shape, int *tail) {
   int64_t count = 1;
-  int n = g->nin - 2, first = INT_MAX, last = -1;
+  int n = g->nin - 2;
+  uint8_t taken[PL_MAX_DIM] = {PLK_FREE};
   *nb = 0;
   for (int k = 0; k < n; k++) {
     const PlArray *a = g->in[k + 2];
     int dim = pl_attr_has(g->attrs, 0) ? (int)pl_attr_list(g->attrs, 0)[k] : k;
     if (a->dtype == PL_BOOL) return false;
-    if (dim < first) first = dim;
-    if (dim > last) last = dim;
+    taken[dim] = a->ndim == 0 ? PLK_ONE : PLK_POSITIONS;
     for (; *nb < a->ndim; ++*nb) {
       memmove(shape + 1, shape, (size_t)*nb * sizeof *shape);
       shape[0] = 1;
@@ -141,8 +141,7 @@ static bool positions(const PlMaker *g, int *nb, int64_t *shape, int *tail) {
       if (a->shape[d] != 1) shape[*nb - a->ndim + d] = a->shape[d];
   }
   for (int d = 0; d < *nb; d++) count *= shape[d];
-  bool adjacent = last - first + 1 == n;
-  *tail = g->in[0]->ndim - (adjacent ? last + 1 : n);
+  *tail = g->in[0]->ndim - n - plk_index_where(g->in[0]->ndim, taken);
   return count > 1;
 }
 

@@ -36,7 +36,7 @@ static PlStatus take_dims(const char *op, PlkIndexPlan *p, int k, const PlArray 
             ndim);
   for (int d = 0; d < n; d++) {
     if (p->taken[dim + d]) PL_FAIL(PL_ERR_INDEX, "%s: dim %lld is indexed twice", op, (long long)dim + d + 1);
-    p->taken[dim + d] = true;
+    p->taken[dim + d] = !mask && a->ndim == 0 ? PLK_ONE : PLK_POSITIONS;
     if (mask && a->shape[d] != shape[dim + d])
       PL_FAIL(PL_ERR_SHAPE, "%s: the mask's size %lld at its dim %d differs from size %lld of dim %lld it selects from", op,
               (long long)a->shape[d], d + 1, (long long)shape[dim + d], (long long)dim + d + 1);
@@ -51,15 +51,9 @@ static PlStatus take_dims(const char *op, PlkIndexPlan *p, int k, const PlArray 
 
 /* The result: free dims before, the broadcast dims, free dims after. */
 static PlStatus result_shape(const char *op, PlkIndexPlan *p, int ndim, const int64_t *shape) {
-  int first = -1, last = -1, count = 0;
-  for (int d = 0; d < ndim; d++) {
-    if (!p->taken[d]) continue;
-    if (first < 0) first = d;
-    last = d;
-    count++;
-  }
-  bool adjacent = count > 0 && last - first + 1 == count;
-  p->where = adjacent ? first : 0;
+  int count = 0;
+  for (int d = 0; d < ndim; d++) count += p->taken[d] != PLK_FREE;
+  p->where = plk_index_where(ndim, p->taken);
   p->ndim = ndim - count + p->nb;
   if (p->ndim > PL_MAX_DIM) PL_FAIL(PL_ERR_SHAPE, "%s: the result would have %d dims; at most %d are possible", op, p->ndim, PL_MAX_DIM);
   int n = 0, before = 0;

@@ -97,15 +97,15 @@ static PlStatus mask_offsets(const PlArray *mask, const int64_t *strides, int64_
   return PL_OK;
 }
 
-/* NumPy's rule, as kernels/cpu/index/index_plan.c has it; shapes were checked by the infer rule. */
+/* As kernels/cpu/index/index_plan.c; shapes were checked by the infer rule. */
 PlStatus plc_rows_listed(const PlkCall *c, const PlArray *table, int n, const PlArray *const *index, int ndims, const int64_t *dims,
                          int64_t base, PlcRows *r) {
   struct {
     int dim, ndim;
     int64_t count, *found;
   } at[PL_MAX_DIM];
-  bool taken[PL_MAX_DIM] = {false};
-  int nb = 0, first = -1, last = -1, count = 0;
+  uint8_t taken[PL_MAX_DIM] = {PLK_FREE};
+  int nb = 0;
   int64_t shape[PL_MAX_DIM], next = 0;
   PlStatus s = PL_OK;
   void *offs = NULL;
@@ -117,7 +117,7 @@ PlStatus plc_rows_listed(const PlkCall *c, const PlArray *table, int n, const Pl
     if (ndims) next = dims[k];
     at[k].dim = (int)next;
     at[k].ndim = a->dtype == PL_BOOL ? a->ndim : 1;
-    for (int d = 0; d < at[k].ndim; d++) taken[next + d] = true;
+    for (int d = 0; d < at[k].ndim; d++) taken[next + d] = a->dtype != PL_BOOL && a->ndim == 0 ? PLK_ONE : PLK_POSITIONS;
     int64_t one = 0;
     const int64_t *as = a->shape;
     int an = a->ndim;
@@ -136,9 +136,7 @@ PlStatus plc_rows_listed(const PlkCall *c, const PlArray *table, int n, const Pl
   }
   r->np = 1;
   for (int d = 0; d < nb; d++) r->np *= shape[d];
-  for (int d = 0; d < table->ndim; d++)
-    if (taken[d]) first = first < 0 ? d : first, last = d, count++;
-  int where = count > 0 && last - first + 1 == count ? first : 0, before = 0, na = 0, ny = 0;
+  int where = plk_index_where(table->ndim, taken), before = 0, na = 0, ny = 0;
   int64_t sa[PL_MAX_DIM], ta[PL_MAX_DIM], sb[PL_MAX_DIM], tb[PL_MAX_DIM];
   r->span = r->unit = 1;
   for (int d = 0; d < table->ndim; d++) {

@@ -168,12 +168,12 @@ end
 
 function ModuleDict:__len() return #self:keys() end
 
---- nn.Identity() → module
--- Returns its arguments.
+--- nn.Identity(…) → module
+-- Returns its arguments, whatever it was made with: it stands for a layer, (norm or nn.Identity)(64).
 -- Shapes: x → x
 --   print(nn.Identity()(T.ones(2)))  --> {1., 1.}  -- f32[2] cpu
 local Identity = class "Identity"
-function Identity:init() end
+function Identity:init(...) end -- luacheck: ignore
 function Identity:forward(...) return ... end
 
 --- nn.checkpointed(module, {save=, names=, policy=, segments=}) → module

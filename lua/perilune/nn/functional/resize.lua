@@ -51,11 +51,15 @@ local function taps_of(mode, n, out, scale, align)
   return taps
 end
 
+-- A size that stays is not resized, even where scale_factor (1.3 of 3 points: 3.9, so 3) would move the places: so does
+-- PyTorch, in these modes.
+local keeps = { linear = true, bilinear = true, trilinear = true }
+
 -- One dimension resized.
 local function resize(x, dim, out, scale, mode, align)
   local n, nd = x:size(dim), x:dim()
   local whole = { dtype = "i64", device = x:device() }
-  if n == out and mode ~= "bicubic" and (align or scale == 1) then return x end
+  if n == out and (keeps[mode] or align or scale == 1) then return x end
   local taps = taps_of(mode, n, out, scale, align)
   local shape = {}
   for d = 1, nd do shape[d] = d == dim and out or 1 end
@@ -112,6 +116,7 @@ local function product(x, dim, rows, dtype)
 end
 
 local function resize_smooth(x, dim, out, scale, mode)
+  if x:size(dim) == out then return x end
   return product(x, dim, smooth_weights(x:size(dim), out, scale, mode), x:dtype())
 end
 
@@ -137,7 +142,7 @@ end
 -- One dimension of a u8 tensor resized, in integers; the sums are rounded to bytes again.
 local function resize_bytes(x, dim, out, scale, mode, align, smooth)
   local n = x:size(dim)
-  if n == out and (align or scale == 1) then return x end
+  if n == out then return x end
   local sum, bits
   if smooth then
     local rows = smooth_weights(n, out, scale, mode)

@@ -1,0 +1,116 @@
+-- SPDX-License-Identifier: MIT
+-- Keys in brackets, by generated ones: a 0-d integer tensor picks what the number picks, in reading, in writing, in
+-- gradients, in T.jit and under T.vmap; and a value may have dimensions of size 1 in front.
+
+local T = require "perilune"
+local random = require "spec.support.random"
+
+local function i64(v) return T.tensor(v, { dtype = "i64" }) end
+
+-- Two keys for a shape, which mean the same: with numbers, and with 0-d tensors in their places.
+local function keys(rng, shape)
+  local numbers, tensors, block = {}, {}, { rng:int(1, 3) }
+  if rng:int(1, 3) == 1 then block[2] = rng:int(1, 2) end
+  for d, n in ipairs(shape) do
+    local kind = rng:int(1, 6)
+    local number, tensor
+    if kind <= 2 then
+      number = rng:int(1, n) * (rng:int(1, 2) == 1 and 1 or -1)
+      tensor = i64(number)
+    elseif kind == 3 then
+      number = {}
+    elseif kind == 4 then
+      local from = rng:int(1, n)
+      number = { from, rng:int(from, n) }
+    elseif kind == 5 then
+      local list = {}
+      for k = 1, block[1] * (block[2] or 1) do list[k] = rng:int(1, n) end
+      number = i64(list):view(block)
+    else
+      number = i64 { rng:int(1, n) }
+    end
+    numbers[d], tensors[d] = number, tensor or number
+  end
+  return numbers, tensors
+end
+
+local function each(n, f)
+  local rng = random.new(28)
+  for case = 1, n do
+    local shape = {}
+    for d = 1, rng:int(2, 5) do shape[d] = rng:int(1, 4) end
+    local a, b = keys(rng, shape)
+    f(case, shape, a, b, rng)
+  end
+end
+
+-- index tensors repeat positions: values that do not depend on which is written last
+local function value_for(x, key) return x[key] * 2 end
+
+describe("a 0-d integer tensor in a key", function()
+  it("reads what the number reads, with its gradient", function()
+    each(300, function(case, shape, a, b)
+      local x = T.randn(shape):requires_grad_()
+      local y = x:detach():clone():requires_grad_()
+      local p, q = x[a], y[b]
+      assert.is_true(p:equal(q), ("case %d: %s, %s"):format(case, p:describe(), q:describe()))
+      local c = T.randn_like(p)
+      T.mul(p, c):sum():backward()
+      T.mul(q, c):sum():backward()
+      assert.is_true(x.grad:allclose(y.grad), "gradient of case " .. case)
+    end)
+  end)
+
+  it("writes what the number writes, with its gradient", function()
+    each(200, function(case, shape, a, b)
+      local w = T.randn(shape)
+      local v = value_for(w, a):detach()
+      local function write(key)
+        local x, value = w:clone():requires_grad_(), v:clone():requires_grad_()
+        local y = x * 1
+        y[key] = value
+        T.mul(y, w):sum():backward()
+        return y, x.grad, value.grad
+      end
+      local y1, x1, v1 = write(a)
+      local y2, x2, v2 = write(b)
+      assert.is_true(y1:equal(y2), "case " .. case)
+      assert.is_true(x1:equal(x2) and v1:equal(v2), "gradients of case " .. case)
+    end)
+  end)
+
+  it("does so in T.jit and under T.vmap", function()
+    each(30, function(case, shape, a, b)
+      local x = T.randn(shape)
+      assert.is_true(T.jit(function(t) return t[b] + 0 end)(x):equal(x[a]), "T.jit, case " .. case)
+      local batch = T.randn(3, table.unpack(shape))
+      local got = T.vmap(function(t) return t[b] end)(batch)
+      for k = 1, 3 do assert.is_true(got[k]:equal(batch[k][a]), "T.vmap, case " .. case) end
+    end)
+  end)
+end)
+
+describe("a value with dimensions of size 1 in front", function()
+  it("is written as if it had none, and gets its gradient", function()
+    each(200, function(case, shape, a, _, rng)
+      local w = T.randn(shape)
+      local v = value_for(w, a):detach()
+      local y = w:clone()
+      y[a] = v
+      local long = v
+      for _ = 1, rng:int(1, 2) do long = long:unsqueeze(1) end
+      local x = w:clone():requires_grad_()
+      local z = x * 1
+      long = long:clone():requires_grad_()
+      z[a] = long
+      assert.is_true(z:equal(y), "case " .. case)
+      z:sum():backward()
+      assert.same(long:shape(), long.grad:shape())
+    end)
+    local h = T.zeros(2, 3)
+    h[2] = T.ones(1, 3)
+    h["1, 2"] = T.tensor { { 5 } }
+    assert.same({ { 0, 5, 0 }, { 1, 1, 1 } }, h:totable())
+    assert.has_error(function() h[1] = T.ones(2, 3) end)
+  end)
+end)
