@@ -89,7 +89,6 @@ static bool same_tensor(const Arg *a, const int64_t *dims, const PlTensor *t, Pl
   if (PL_UNLIKELY(pl_history_old(t))) return false; /* jit_key brings it up to date */
   for (int d = 0; d < a->ndim; d++)
     if (t->a.shape[d] != dims[d]) return false;
-  if (PL_LIKELY(t->a.contiguous)) return !a->permuted;
   uint8_t order[PL_MAX_DIM];
   return l_layout_permuted(&t->a, order) == a->permuted && (!a->permuted || memcmp(order, a->order, a->ndim) == 0);
 }

@@ -199,14 +199,14 @@ static int jit_unchanged(lua_State *L) {
 }
 
 /* Does a repeat its elements along dim d? Such a dim has no say in how results lie. */
-static bool repeated(const PlArray *a, int d) { return a->strides[d] == 0 && a->shape[d] > 1; }
+static bool repeated(const PlArray *a, int d) { return a->strides[d] == 0 && a->shape[d] > 1 && a->numel > 0; }
 
 /* How t's dims lie in memory, from the outermost, where a trace has to know: it is not row-major, or elements repeat. */
 bool l_layout_permuted(const PlArray *a, uint8_t *order) {
   int64_t strides[PL_MAX_DIM];
   int dims[PL_MAX_DIM];
   bool any = false;
-  if (PL_LIKELY(a->contiguous) || a->device != PL_CPU || a->ndim == 0) return false;
+  if (a->device != PL_CPU || a->ndim == 0 || PL_LIKELY(pl_layout_row_major(a))) return false;
   for (int d = 0; d < a->ndim; d++) any = any || repeated(a, d), dims[d] = d;
   if (pl_layout_permuted(a, strides)) pl_layout_order(a->ndim, a->shape, strides, dims);
   else if (!any) return false;

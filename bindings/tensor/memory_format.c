@@ -59,20 +59,36 @@ static int t_layout_of(lua_State *L) {
   return 1;
 }
 
-/* t's elements in the order of memory of `like`, through ops: inside graphs and batches. Takes t. */
-static PlStatus lie_by_ops(PlTensor **t, int n, const int *order) {
-  int64_t to[PL_MAX_DIM], back[PL_MAX_DIM];
+/* The same memory under those strides. */
+static PlStatus restride(PlTensor *x, const int64_t *strides, PlTensor **out) {
   PlAttrs a;
-  PlTensor *turned = NULL, *dense = NULL;
+  pl_attrs_init(&pl_op_as_strided, &a);
+  PL_TRY(pl_attrs_list(&a, 0, x->a.ndim, x->a.shape));
+  PL_TRY(pl_attrs_list(&a, 1, x->a.ndim, strides));
+  pl_attrs_int(&a, 2, 0);
+  return pl_apply(&pl_op_as_strided, &x, 1, &a, out);
+}
+
+/* t's elements in the order of memory that dense strides give, through ops: inside graphs and batches. Takes t. */
+static PlStatus lie_by_ops(PlTensor **t, const int64_t *strides) {
+  const int n = (*t)->a.ndim;
+  int64_t to[PL_MAX_DIM], back[PL_MAX_DIM];
+  int order[PL_MAX_DIM];
+  PlAttrs a;
+  PlTensor *whole = *t, *turned = NULL, *dense = NULL;
+  *t = NULL;
+  pl_layout_order(n, whole->a.shape, strides, order);
   for (int d = 0; d < n; d++) back[order[d]] = d, to[d] = order[d];
   pl_attrs_init(&pl_op_permute, &a);
   PlStatus s = pl_attrs_list(&a, 0, n, to);
-  if (s == PL_OK) s = pl_apply(&pl_op_permute, t, 1, &a, &turned);
-  if (s == PL_OK) s = pl_apply(&pl_op_contiguous, &turned, 1, NULL, &dense);
-  if (s == PL_OK) s = pl_attrs_list(&a, 0, n, back);
-  pl_tensor_release(*t);
-  *t = NULL;
-  if (s == PL_OK) s = pl_apply(&pl_op_permute, &dense, 1, &a, t);
+  if (s == PL_OK) s = pl_apply(&pl_op_permute, &whole, 1, &a, &turned);
+  if (s == PL_OK && turned->a.contiguous) s = restride(whole, strides, t); /* only sizes of 0 and 1 are elsewhere */
+  else {
+    if (s == PL_OK) s = pl_apply(&pl_op_contiguous, &turned, 1, NULL, &dense);
+    if (s == PL_OK) s = pl_attrs_list(&a, 0, n, back);
+    if (s == PL_OK) s = pl_apply(&pl_op_permute, &dense, 1, &a, t);
+  }
+  pl_tensor_release(whole);
   pl_tensor_release(turned);
   pl_tensor_release(dense);
   return s;
@@ -95,10 +111,8 @@ static int t_lie_as(lua_State *L) {
   }
   Box *b = l_new_box(L);
   if (t->a.symbolic) {
-    int order[PL_MAX_DIM];
-    pl_layout_order(t->a.ndim, t->a.shape, strides, order);
     b->t = pl_retain(t);
-    CALL(L, lie_by_ops(&b->t, t->a.ndim, order));
+    CALL(L, lie_by_ops(&b->t, strides));
     return 1;
   }
   CALL(L, pl_tensor_empty(&b->t, (PlDtype)t->a.dtype, t->a.ndim, t->a.shape));

@@ -293,7 +293,7 @@ enum {
   PL_F_CROSSES = 1 << 27, /* copies between devices by itself: inputs and output may be on different ones */
 
   PL_F_STRIDED = 1 << 28, /* with PL_F_CONTIGUOUS: the CPU's kernel takes any strides of input 0 */
-  PL_F_KEEPS = 1 << 29,   /* on any device its result is channels last where input 0 is */
+  PL_F_KEEPS = 1 << 29,   /* a copy: its result lies as input 0 does, also where sizes of 0 and 1 leave that open */
 
   PL_F_WIDE = 1 << 30 /* arithmetic: beside f16 or bf16 a number, or a 0-d tensor of the CPU, is not rounded to that, but is an f32 input */
 };
@@ -325,7 +325,8 @@ struct PlOp {
   PlStatus (*infer)(PlInfer *c);
   /* Whether infer needs of `in`, an input in reads_values, no more than dtype and shape. attrs NULL: defaults. NULL: never */
   bool (*by_shape)(const PlArray *in, const PlAttrs *attrs);
-  const struct PlOp *sized;       /* of an op with an input in `sizes`: its twin with the sizes in attribute 0, for graphs */
+  const struct PlOp
+      *sized; /* of an op one of whose inputs, in `sizes` or not, only gives sizes: its twin with these in attribute 0, for graphs */
   PlStatus (*grad)(PlMaker *g);   /* NULL: no gradient */
   const struct PlOp *gradient_of; /* of a gradient's op that has none itself: whose it is, for the message; its own has one, too */
   /* The op by others that have gradients of any order: emits its results into dx[o] from x, with the shapes in outd; attrs and op are

@@ -116,27 +116,42 @@ static int outside(const PlArray *const *in, int nin, int ndim, const int64_t *s
   return 0;
 }
 
-/* All operands are dense and have the very same strides: so has the result, where sizes of 1 leave them open, too. */
-static bool all_the_same(const PlArray *const *in, int nin, int ndim, const int64_t *shape) {
-  const PlArray *first = NULL;
-  const size_t size = (size_t)ndim * sizeof *shape;
+/* All operands are dense with their dims in the very same order: so is the result, where sizes of 1 leave it open, too. */
+static bool all_the_same(const PlArray *const *in, int nin, int ndim, const int64_t *shape, int *order) {
+  bool any = false;
   for (int i = 0; i < nin; i++) {
     const PlArray *a = in[i];
+    int other[PL_MAX_DIM];
     if (!a) continue;
-    if (a->ndim != ndim || memcmp(a->shape, shape, size) != 0) return false;
-    if (first ? memcmp(a->strides, first->strides, size) != 0 : !pl_layout_dense(a)) return false;
-    first = a;
+    if (a->ndim != ndim || memcmp(a->shape, shape, (size_t)ndim * sizeof *shape) != 0 || !pl_layout_dense(a)) return false;
+    pl_layout_order(ndim, shape, a->strides, any ? other : order);
+    if (any && memcmp(other, order, (size_t)ndim * sizeof *order) != 0) return false;
+    any = true;
   }
-  return first != NULL;
+  return any;
+}
+
+bool pl_layout_row_major(const PlArray *a) {
+  if (!a->contiguous) return false;
+  int64_t step = 1;
+  for (int d = a->ndim - 1; d >= 0; d--) {
+    if (a->strides[d] != step) return false;
+    step *= a->shape[d] ? a->shape[d] : 1;
+  }
+  return true;
 }
 
 bool pl_layout_like(const PlArray *const *in, int nin, int ndim, const int64_t *shape, int64_t *strides) {
   int order[PL_MAX_DIM]; /* from the innermost dim */
   bool as_written = true;
-  if (all_the_same(in, nin, ndim, shape)) {
-    for (int i = 0; i < nin; i++)
-      if (in[i]) memcpy(strides, in[i]->strides, (size_t)ndim * sizeof *strides);
-    return true;
+  int64_t step = 1;
+  if (all_the_same(in, nin, ndim, shape, order)) {
+    for (int k = ndim - 1; k >= 0; k--) {
+      as_written = as_written && order[k] == k;
+      strides[order[k]] = step;
+      step *= shape[order[k]] ? shape[order[k]] : 1;
+    }
+    return !as_written;
   }
   for (int k = 0; k < ndim; k++) order[k] = ndim - 1 - k;
   for (int i = 1; i < ndim; i++)
@@ -149,7 +164,6 @@ bool pl_layout_like(const PlArray *const *in, int nin, int ndim, const int64_t *
       order[at] = d;
       at = k;
     }
-  int64_t step = 1;
   for (int k = 0; k < ndim; k++) {
     as_written = as_written && order[k] == ndim - 1 - k;
     strides[order[k]] = step;
@@ -159,7 +173,7 @@ bool pl_layout_like(const PlArray *const *in, int nin, int ndim, const int64_t *
 }
 
 bool pl_layout_permuted(const PlArray *a, int64_t *strides) {
-  if (PL_LIKELY(a->contiguous) || a->device != PL_CPU || a->ndim < 2) return false;
+  if (a->device != PL_CPU || a->ndim < 2 || PL_LIKELY(pl_layout_row_major(a))) return false;
   return pl_layout_like(&a, 1, a->ndim, a->shape, strides);
 }
 
@@ -173,6 +187,7 @@ void pl_layout_keep(PlCall *c) {
   PlDesc *d = &c->desc[0];
   bool strays = false;
   for (int i = 0; i < c->nin; i++) strays = strays || (c->arr[i] && !c->arr[i]->contiguous);
+  if (!strays && (op->flags & PL_F_KEEPS)) strays = !pl_layout_row_major(c->arr[0]);
   if (PL_LIKELY(!strays) || op->cls != PL_POINTWISE || op->nout != 1 || (op->flags & (PL_F_CONTIGUOUS | PL_F_MUTATES)) || d->is_view ||
       d->ndim < 2 || pl_state.row_major || pl_state.batch)
     return;

@@ -33,6 +33,8 @@ PlStatus pl_tensor_copy_as(PlTensor **out, int layout, PlTensor *t);
 bool pl_layout_like(const PlArray *const *in, int nin, int ndim, const int64_t *shape, int64_t *strides);
 /* The same for one tensor of the CPU: the strides of its clone, if that is not row-major. */
 bool pl_layout_permuted(const PlArray *a, int64_t *strides);
+/* Is a contiguous, with the strides of a fresh array also where sizes of 0 and 1 leave them open? */
+bool pl_layout_row_major(const PlArray *a);
 /* Are a's elements one behind the other, each once, in any order of its dims? */
 bool pl_layout_dense(const PlArray *a);
 /* order[0] is the outermost dim of dense strides. */

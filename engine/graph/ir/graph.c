@@ -175,7 +175,7 @@ PlStatus pl_graph_input_like(PlGraph *f, const char *name, PlDtype d, int ndim, 
   const char *copy = pl_graph_string(f, name);
   if (!copy) return no_memory();
   PlArray a = {.numel = numel, .shape = shape, .strides = strides, .dtype = (uint8_t)d, .ndim = (uint8_t)ndim, .contiguous = 1};
-  if (like && pl_layout_permuted(like, strides)) a.contiguous = 0;
+  if (like && pl_layout_permuted(like, strides)) a.contiguous = like->contiguous; /* strides of sizes of 1 alone leave it so */
   PL_TRY(pl_graph_value(f, PL_FV_INPUT, &a, -1, 0, out));
   f->vals[*out].name = copy;
   f->vals[*out].leaf = leaf;
@@ -186,7 +186,7 @@ PlStatus pl_graph_input_like(PlGraph *f, const char *name, PlDtype d, int ndim, 
 PlStatus pl_graph_laid(const PlGValue *v, PlTensor *t, PlTensor **out) {
   PlTensor *c;
   PL_TRY(pl_tensor_empty_as(&c, PL_ROW_MAJOR, t->a.device, (PlDtype)t->a.dtype, t->a.ndim, t->a.shape));
-  if (!v->contiguous) pl_layout_stride(c, v->dims + v->ndim);
+  pl_layout_stride(c, v->dims + v->ndim);
   PlStatus s = pl_copy_data(c, t);
   if (s == PL_OK) *out = c;
   else pl_tensor_release(c);

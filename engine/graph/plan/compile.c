@@ -94,11 +94,11 @@ static PlStatus permuted(PlGraph *f, PlGVal v, const int *order, PlGVal *out) {
 
 /* A copy that lies as clone's result would. */
 static PlStatus copy_of(PlGraph *f, PlGVal v, PlGVal *out) {
-  const PlArray a = pl_gvalue_array(&f->vals[v]), *in[1] = {&a};
+  const PlArray a = pl_gvalue_array(&f->vals[v]);
   const int n = a.ndim;
   int64_t strides[PL_MAX_DIM];
   int order[PL_MAX_DIM], back[PL_MAX_DIM];
-  const bool turned = !a.contiguous && a.device == PL_CPU && pl_layout_like(in, 1, n, a.shape, strides);
+  const bool turned = pl_layout_permuted(&a, strides);
   if (turned) {
     pl_layout_order(n, a.shape, strides, order);
     for (int k = 0; k < n; k++) back[order[k]] = k;

@@ -206,7 +206,7 @@ static PlStatus make_outputs(const PlGraph *f, PlTensor **out) {
   for (int32_t o = 0; o < f->noutputs; o++) {
     const PlGValue *v = &f->vals[f->outputs[o]];
     PL_TRY(pl_tensor_empty(&out[o], (PlDtype)v->dtype, v->ndim, v->dims));
-    if (PL_UNLIKELY(!v->contiguous)) pl_layout_stride(out[o], v->dims + v->ndim);
+    if (v->ndim > 1) pl_layout_stride(out[o], v->dims + v->ndim); /* also of sizes of 1 */
   }
   return PL_OK;
 }

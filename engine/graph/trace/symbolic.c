@@ -142,7 +142,7 @@ static PlStatus with_sizes(const PlOp *op, const PlCall *c, PlTensor **out, bool
   const PlDesc *d = &c->desc[0];
   PlTensor *x = c->in[0];
   *done = true;
-  if (at == 1 && x->a.ndim == d->ndim && memcmp(x->a.shape, d->shape, d->ndim * sizeof(int64_t)) == 0) {
+  if (op->sizes && at == 1 && x->a.ndim == d->ndim && memcmp(x->a.shape, d->shape, d->ndim * sizeof(int64_t)) == 0) {
     *out = pl_retain(x); /* nothing to do */
     return PL_OK;
   }

@@ -316,5 +316,5 @@ PL_OP(cast,
       .doc = "A copy of x in the dtype given. Floats are cut toward 0 for integers; numbers that do not "
              "fit wrap around. x:to(dtype) is the usual spelling.",
       .example = "print(T.tensor { 1.9, -1.9 }:cast(\"i64\"))  --> { 1, -1}  -- i64[2] cpu", .formula = "dx = dy in x's dtype", .nin = 1,
-      .nout = 1, .nattr = 1, .args = {"x"}, .attrs = {A_DTYPE_REQ("dtype")}, .cls = PL_POINTWISE, .flags = PL_F_LINEAR | PL_F_POLY,
-      .infer = cast_infer, .grad = cast_grad, PL_ELEMENTWISE(PLK_EW_CAST));
+      .nout = 1, .nattr = 1, .args = {"x"}, .attrs = {A_DTYPE_REQ("dtype")}, .cls = PL_POINTWISE,
+      .flags = PL_F_LINEAR | PL_F_POLY | PL_F_KEEPS, .infer = cast_infer, .grad = cast_grad, PL_ELEMENTWISE(PLK_EW_CAST));

@@ -351,8 +351,8 @@ PL_OP(expand_as, .doc = "x broadcast to the shape of other without copying; othe
       .example = "print(T.tensor { 1, 2 }:expand_as(T.ones(2, 2)))\n"
                  "--> {{1., 2.},\n"
                  "-->  {1., 2.}}  -- f32[2,2] cpu",
-      .nin = 2, .nout = 1, .args = {"x", "other"}, .cls = PL_VIEW, .batch = pl_batch_expand, .flags = PL_F_POLY, .infer = expand_as_infer,
-      .grad = expand_grad, );
+      .nin = 2, .nout = 1, .args = {"x", "other"}, .cls = PL_VIEW, .batch = pl_batch_expand, .flags = PL_F_POLY, .sized = &pl_op_expand,
+      .infer = expand_as_infer, .grad = expand_grad, );
 
 static PlStatus expand_to_infer(PlInfer *c) {
   int64_t sizes[PL_MAX_DIM];

@@ -4,6 +4,8 @@
 #include "engine/ops/names.h"
 #include "engine/ops/shape/view.h"
 
+#include <string.h>
+
 /* ---- shared rules --------------------------------------------------------------------------------- */
 
 void pl_view_same(const PlInfer *c, PlDesc *d) {
@@ -65,6 +67,10 @@ bool pl_strides_reshaped(int n, const int64_t *shape, const int64_t *strides, in
   int64_t numel = 1;
   for (int d = 0; d < n; d++) numel *= shape[d];
   int64_t s = 1;
+  if (numel == 0 && n == m && memcmp(shape, to, (size_t)n * sizeof *to) == 0) { /* the same shape has the same strides */
+    memcpy(out, strides, (size_t)n * sizeof *out);
+    return true;
+  }
   if (numel == 0 || n == 0) { /* nothing to address, or one element */
     for (int d = m - 1; d >= 0; d--) {
       out[d] = s;
