@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "bindings/graph/graph.h"
 #include "engine/deploy/program.h"
@@ -11,14 +12,43 @@
 
 /* What is made of a file, and goes whatever happens. */
 typedef struct Made {
-  PlSavedGraph saved;
+  PlSavedGraph base, saved; /* as it was saved; at the sizes that are wanted */
   const char **inputs;
   PlPlan *plan;
   PlProgram *program;
 } Made;
 
-static PlStatus make(Made *m, const char *path) {
-  PL_TRY(pl_saved_graph_read(&m->saved, path, PL_CPU));
+/* A size that is wanted: its name, and the number. */
+typedef struct Want {
+  const char *name;
+  int64_t value;
+  bool used;
+} Want;
+
+enum { MOST_WANTS = 4 * PL_MOST_FREE_SIZES };
+
+static PlStatus at_sizes(Made *m, Want *want, int n) {
+  int64_t value[PL_MOST_FREE_SIZES];
+  for (int32_t k = 0; k < m->base.nsizes; k++) {
+    const PlFreeSize *s = &m->base.sizes[k];
+    Want *w = NULL;
+    for (int i = 0; i < n; i++)
+      if (strcmp(want[i].name, s->name) == 0) w = &want[i];
+    if (!w) PL_FAIL(PL_ERR_UNSUPPORTED, "the graph leaves '%s' free, and a program has fixed sizes: give --size %s=N", s->name, s->name);
+    if (w->value < s->least || w->value > s->most)
+      PL_FAIL(PL_ERR_UNSUPPORTED, "--size %s=%lld: the graph was saved for %lld to %lld", s->name, (long long)w->value, (long long)s->least,
+              (long long)s->most);
+    w->used = true;
+    value[k] = w->value;
+  }
+  for (int i = 0; i < n; i++)
+    if (!want[i].used) PL_FAIL(PL_ERR_UNSUPPORTED, "--size %s: the graph leaves no size of that name free", want[i].name);
+  return pl_saved_graph_at(&m->saved, &m->base, value, PL_CPU);
+}
+
+static PlStatus make(Made *m, const char *path, Want *want, int n) {
+  PL_TRY(pl_saved_graph_read(&m->base, path, PL_CPU));
+  PL_TRY(at_sizes(m, want, n));
   const PlGraph *f = m->saved.graph;
   m->inputs = calloc((size_t)f->ninputs + 1, sizeof *m->inputs);
   if (!m->inputs) PL_FAIL(PL_ERR_OOM, "build: out of memory");
@@ -33,6 +63,7 @@ static void end(Made *m) {
   pl_plan_release(m->plan);
   free(m->inputs);
   if (m->saved.graph) pl_saved_graph_free(&m->saved);
+  if (m->base.graph) pl_saved_graph_free(&m->base);
 }
 
 static PlStatus emit(const Made *m, const char *prefix, const char *source, const char *weights) {
@@ -77,13 +108,20 @@ static int tell(lua_State *L) {
   return 1;
 }
 
-/* deploy_program(path[, prefix, source path, weights path]) → {inputs= outputs= arena=}; or nil, message, "io", "format" or "unsupported". The saved graph at path
+/* deploy_program(path[, prefix, source path, weights path[, {size = number}]]) → {inputs= outputs= arena=}; or nil, message, "io", "format" or "unsupported". The saved graph at path
  * as a program; written as C source and weights if their paths are given. */
 static int deploy_program(lua_State *L) {
   const char *path = luaL_checkstring(L, 1), *prefix = luaL_optstring(L, 2, NULL);
   const char *source = prefix ? luaL_checkstring(L, 3) : NULL, *weights = prefix ? luaL_checkstring(L, 4) : NULL;
   Made m = {.plan = NULL};
-  PlStatus s = make(&m, path);
+  Want want[MOST_WANTS];
+  int n = 0;
+  if (lua_istable(L, 5))
+    for (lua_pushnil(L); lua_next(L, 5); lua_pop(L, 1)) {
+      if (n == MOST_WANTS) return luaL_error(L, "build: more than %d sizes", MOST_WANTS);
+      want[n++] = (Want){lua_tostring(L, -2), (int64_t)luaL_checkinteger(L, -1), false};
+    }
+  PlStatus s = make(&m, path, want, n);
   if (s == PL_OK && prefix) s = emit(&m, prefix, source, weights);
   if (s != PL_OK) {
     end(&m);

@@ -39,7 +39,7 @@ static PlStatus no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory for a model
 
 /* Lists of its leaves. */
 static PlStatus list(perilune_model *m) {
-  const PlGraph *f = m->saved.graph;
+  const PlGraph *f = m->base->saved.graph;
   m->inputs = calloc((size_t)f->ninputs + 1, sizeof *m->inputs);
   m->weights = calloc((size_t)f->nvals + 1, sizeof *m->weights);
   if (!m->inputs || !m->weights) return no_memory();
@@ -55,7 +55,7 @@ static PlStatus list(perilune_model *m) {
 
 /* What stands for a step can be a step again only if its attributes say all of it. */
 static PlStatus check_writes(perilune_model *m) {
-  const PlGraph *f = m->saved.graph;
+  const PlGraph *f = m->base->saved.graph;
   for (int32_t i = 0; i < f->nnodes; i++) {
     const PlGNode *n = &f->nodes[i];
     if (!(n->flags & PL_FN_MUTATES)) continue;
@@ -69,16 +69,87 @@ static PlStatus check_writes(perilune_model *m) {
   return PL_OK;
 }
 
+static PlStatus plan(const perilune_model *m, PlModelAt *at) {
+  PL_TRY(pl_graph_compile(&at->plan, at->saved.graph));
+  if (m->trains || m->device != PL_CPU) return pl_exec_new(&at->exec, at->plan);
+  at->refused = pl_program_new(&at->program, at->plan, m->inputs, at->saved.names);
+  if (at->refused == PL_ERR_OOM) return at->refused;
+  if (at->refused != PL_OK) snprintf(at->why, sizeof at->why, "%s", pl_message());
+  return PL_OK;
+}
+
 static PlStatus prepare(perilune_model *m) {
   PL_TRY(list(m));
   PL_TRY(check_writes(m));
-  PL_TRY(pl_graph_compile(&m->plan, m->saved.graph));
-  if (m->trains || m->device != PL_CPU) return pl_exec_new(&m->exec, m->plan);
-  m->refused = pl_program_new(&m->program, m->plan, m->inputs, m->saved.names);
-  if (m->refused == PL_ERR_OOM) return m->refused;
-  if (m->refused != PL_OK) snprintf(m->why, sizeof m->why, "%s", pl_message());
+  if (m->trains && m->base->saved.nsizes > 0)
+    PL_FAIL(PL_ERR_UNSUPPORTED, "a model that trains has all its sizes fixed; this one leaves '%s' free", m->base->saved.sizes[0].name);
+  return plan(m, m->base);
+}
+
+/* ---- at other sizes ------------------------------------------------------------------------------------------------------ */
+
+static PlModelAt *at_new(void) {
+  PlModelAt *at = calloc(1, sizeof *at);
+  if (at) at->refs = 1;
+  return at;
+}
+
+/* Under the lock, or by the last one. */
+static void at_let_go(PlModelAt *at) {
+  if (!at || --at->refs > 0) return;
+  pl_program_free(at->program);
+  pl_exec_release(at->exec);
+  pl_plan_release(at->plan);
+  if (at->saved.graph) pl_saved_graph_free(&at->saved);
+  free(at);
+}
+
+static PlStatus make_at(perilune_model *m, const int64_t *value, PlModelAt **out) {
+  PlModelAt *at = at_new();
+  if (!at) return no_memory();
+  memcpy(at->value, value, (size_t)m->base->saved.nsizes * sizeof *value);
+  PlStatus s = pl_saved_graph_at(&at->saved, &m->base->saved, value, m->device);
+  if (s == PL_OK) s = plan(m, at);
+  if (s == PL_OK) *out = at;
+  else at_let_go(at); /* changes no message */
+  return s;
+}
+
+static PlStatus find_at(perilune_model *m, const int64_t *value, PlModelAt **out) {
+  const size_t bytes = (size_t)m->base->saved.nsizes * sizeof *value;
+  int place = 0;
+  *out = m->base;
+  if (bytes == 0 || memcmp(m->base->value, value, bytes) == 0) return PL_OK;
+  for (int i = 0; i < PL_MODEL_AT; i++) {
+    PlModelAt *at = m->others[i];
+    *out = at;
+    if (at && memcmp(at->value, value, bytes) == 0) return PL_OK;
+    if (m->others[place] && (!at || at->used < m->others[place]->used)) place = i;
+  }
+  PL_TRY(make_at(m, value, out));
+  at_let_go(m->others[place]);
+  m->others[place] = *out;
   return PL_OK;
 }
+
+PlStatus pl_model_at(perilune_model *m, const int64_t *value, PlModelAt **out) {
+  pthread_mutex_lock(&m->lock);
+  PlStatus s = find_at(m, value, out);
+  if (s == PL_OK) {
+    (*out)->refs++;
+    (*out)->used = ++m->tick;
+  }
+  pthread_mutex_unlock(&m->lock);
+  return s;
+}
+
+void pl_model_leave(perilune_model *m, PlModelAt *at) {
+  pthread_mutex_lock(&m->lock);
+  at_let_go(at);
+  pthread_mutex_unlock(&m->lock);
+}
+
+/* ---- from a file ---------------------------------------------------------------------------------------------------------- */
 
 /* A model that somebody wants to load as it came: what to do with it. */
 static PlStatus check_path(const char *path) {
@@ -117,7 +188,10 @@ perilune_status perilune_model_load(const char *path, const perilune_options *op
   atomic_init(&m->refs, 1);
   pthread_mutex_init(&m->lock, NULL);
   m->device = device;
-  PlStatus s = pl_saved_graph_read(&m->saved, path, device);
+  m->base = at_new();
+  PlStatus s = m->base ? pl_saved_graph_read(&m->base->saved, path, device) : no_memory();
+  if (s == PL_OK)
+    for (int32_t i = 0; i < m->base->saved.nsizes; i++) m->base->value[i] = m->base->saved.sizes[i].example;
   if (s == PL_OK) s = prepare(m);
   if (s != PL_OK) {
     char text[512];
@@ -132,10 +206,8 @@ perilune_status perilune_model_load(const char *path, const perilune_options *op
 /* The last one who lets go is the only one left. */
 void pl_model_drop(perilune_model *m) {
   if (atomic_fetch_sub_explicit(&m->refs, 1, memory_order_acq_rel) > 1) return;
-  pl_program_free(m->program);
-  pl_exec_release(m->exec);
-  pl_plan_release(m->plan);
-  if (m->saved.graph) pl_saved_graph_free(&m->saved);
+  for (int i = 0; i < PL_MODEL_AT; i++) at_let_go(m->others[i]);
+  at_let_go(m->base);
   pthread_mutex_destroy(&m->lock);
   free(m->inputs);
   free(m->weights);
@@ -148,37 +220,87 @@ void perilune_model_release(perilune_model *m) {
 
 /* ---- telling ----------------------------------------------------------------------------------------------------------- */
 
-static perilune_tensor_info info_of(const PlGValue *v, const char *name) {
+perilune_tensor_info pl_model_info(const PlGValue *v, const char *name) {
   return (perilune_tensor_info){
       .name = name, .shape = v->dims, .bytes = (size_t)pl_gvalue_bytes(v), .dtype = (perilune_dtype)v->dtype, .ndim = v->ndim};
 }
 
-int32_t perilune_model_input_count(const perilune_model *m) { return m ? m->saved.graph->ninputs : 0; }
-int32_t perilune_model_output_count(const perilune_model *m) { return m ? m->saved.graph->noutputs : 0; }
+/* As it is told of the model itself: a free size is -1. */
+static perilune_tensor_info free_info(const PlGValue *v, const char *name, const int64_t *shape) {
+  perilune_tensor_info info = pl_model_info(v, name);
+  if (!shape) return info;
+  info.shape = shape;
+  info.bytes = 0;
+  return info;
+}
+
+int32_t perilune_model_input_count(const perilune_model *m) { return m ? m->base->saved.graph->ninputs : 0; }
+int32_t perilune_model_output_count(const perilune_model *m) { return m ? m->base->saved.graph->noutputs : 0; }
 int32_t perilune_model_weight_count(const perilune_model *m) { return m ? m->nweights : 0; }
 int64_t perilune_model_weight_bytes(const perilune_model *m) { return m ? m->weight_bytes : 0; }
-int64_t perilune_model_arena_bytes(const perilune_model *m) { return m ? m->plan->arena_bytes : 0; }
+int64_t perilune_model_arena_bytes(const perilune_model *m) { return m ? m->base->plan->arena_bytes : 0; }
 int32_t perilune_model_trains(const perilune_model *m) { return m && m->trains; }
 
-perilune_status perilune_model_input(const perilune_model *m, int32_t i, perilune_tensor_info *out) {
-  PL_TRY(pl_model_given("perilune_model_input", "the model", m));
-  PL_TRY(pl_model_given("perilune_model_input", "out", out));
-  const PlGraph *f = m->saved.graph;
+PlStatus pl_model_input_value(const PlSavedGraph *saved, int32_t i, const PlGValue **out) {
+  const PlGraph *f = saved->graph;
   for (PlGVal v = 0; v < f->nvals; v++)
     if (f->vals[v].kind == PL_FV_INPUT && f->vals[v].slot == i) {
-      *out = info_of(&f->vals[v], f->vals[v].name);
+      *out = &f->vals[v];
       return PL_OK;
     }
   PL_FAIL(PL_ERR_ARG, "there is no input %d; there are %d, from 0", (int)i, (int)f->ninputs);
 }
 
+PlStatus pl_model_output_value(const PlSavedGraph *saved, int32_t i, const PlGValue **out) {
+  const PlGraph *f = saved->graph;
+  if (i < 0 || i >= f->noutputs) PL_FAIL(PL_ERR_ARG, "there is no output %d; there are %d, from 0", (int)i, (int)f->noutputs);
+  *out = &f->vals[f->outputs[i]];
+  return PL_OK;
+}
+
+perilune_status perilune_model_input(const perilune_model *m, int32_t i, perilune_tensor_info *out) {
+  const PlGValue *v;
+  PL_TRY(pl_model_given("perilune_model_input", "the model", m));
+  PL_TRY(pl_model_given("perilune_model_input", "out", out));
+  PL_TRY(pl_model_input_value(&m->base->saved, i, &v));
+  *out = free_info(v, v->name, m->base->saved.input_shapes[i]);
+  return PL_OK;
+}
+
 perilune_status perilune_model_output(const perilune_model *m, int32_t i, perilune_tensor_info *out) {
+  const PlGValue *v;
   PL_TRY(pl_model_given("perilune_model_output", "the model", m));
   PL_TRY(pl_model_given("perilune_model_output", "out", out));
-  const PlGraph *f = m->saved.graph;
-  if (i < 0 || i >= f->noutputs) PL_FAIL(PL_ERR_ARG, "there is no output %d; there are %d, from 0", (int)i, (int)f->noutputs);
-  *out = info_of(&f->vals[f->outputs[i]], m->saved.names[i]);
+  PL_TRY(pl_model_output_value(&m->base->saved, i, &v));
+  *out = free_info(v, m->base->saved.names[i], m->base->saved.output_shapes[i]);
   return PL_OK;
+}
+
+int32_t perilune_model_size_count(const perilune_model *m) { return m ? m->base->saved.nsizes : 0; }
+
+perilune_status perilune_model_size(const perilune_model *m, int32_t i, perilune_size_info *out) {
+  PL_TRY(pl_model_given("perilune_model_size", "the model", m));
+  PL_TRY(pl_model_given("perilune_model_size", "out", out));
+  const PlSavedGraph *saved = &m->base->saved;
+  if (i < 0 || i >= saved->nsizes) PL_FAIL(PL_ERR_ARG, "there is no free size %d; there are %d, from 0", (int)i, (int)saved->nsizes);
+  const PlFreeSize *s = &saved->sizes[i];
+  *out = (perilune_size_info){.name = s->name, .example = s->example, .least = s->least, .most = s->most};
+  return PL_OK;
+}
+
+/* What dimension d is called; NULL: there is none, or it is fixed. */
+static const char *dim_name(const char *const *names, const PlGValue *v, int32_t d) {
+  return names && d >= 0 && d < v->ndim ? names[d] : NULL;
+}
+
+const char *perilune_model_input_dim(const perilune_model *m, int32_t i, int32_t d) {
+  const PlGValue *v;
+  return m && pl_model_input_value(&m->base->saved, i, &v) == PL_OK ? dim_name(m->base->saved.input_dims[i], v, d) : NULL;
+}
+
+const char *perilune_model_output_dim(const perilune_model *m, int32_t i, int32_t d) {
+  const PlGValue *v;
+  return m && pl_model_output_value(&m->base->saved, i, &v) == PL_OK ? dim_name(m->base->saved.output_dims[i], v, d) : NULL;
 }
 
 static int32_t find(const char *const *names, int32_t n, const char *name) {
@@ -188,10 +310,10 @@ static int32_t find(const char *const *names, int32_t n, const char *name) {
 }
 
 int32_t perilune_model_input_find(const perilune_model *m, const char *name) {
-  return m ? find(m->inputs, m->saved.graph->ninputs, name) : -1;
+  return m ? find(m->inputs, m->base->saved.graph->ninputs, name) : -1;
 }
 int32_t perilune_model_output_find(const perilune_model *m, const char *name) {
-  return m ? find(m->saved.names, m->saved.graph->noutputs, name) : -1;
+  return m ? find(m->base->saved.names, m->base->saved.graph->noutputs, name) : -1;
 }
 
 perilune_status perilune_model_weight(const perilune_model *m, int32_t i, perilune_tensor_info *out, const void **data) {
@@ -199,8 +321,8 @@ perilune_status perilune_model_weight(const perilune_model *m, int32_t i, perilu
   PL_TRY(pl_model_given("perilune_model_weight", "out", out));
   if (i < 0 || i >= m->nweights) PL_FAIL(PL_ERR_ARG, "there is no weight %d; there are %d, from 0", (int)i, (int)m->nweights);
   if (m->device != PL_CPU && data) PL_FAIL(PL_ERR_UNSUPPORTED, "the model's weights are on a GPU");
-  const PlGValue *v = &m->saved.graph->vals[m->weights[i]];
-  *out = info_of(v, v->name);
+  const PlGValue *v = &m->base->saved.graph->vals[m->weights[i]];
+  *out = pl_model_info(v, v->name);
   if (data) *data = v->real->a.data;
   return PL_OK;
 }

@@ -11,29 +11,48 @@
 #include "engine/deploy/saved_graph.h"
 #include "engine/graph/run/executor.h"
 
-struct perilune_model {
-  atomic_int refs; /* the caller's and the sessions' */
+/* A model at some sizes; one that leaves none free is there once. Nothing changes but the executor. */
+typedef struct PlModelAt {
+  int32_t refs; /* under the model's lock */
+  uint64_t used;
+  int64_t value[PL_MOST_FREE_SIZES];
   PlSavedGraph saved;
+  PlPlan *plan;
+  PlProgram *program; /* what sessions of the CPU run; NULL: it trains, or is on a device, or why there is none */
+  PlStatus refused;   /* … with this status */
+  char why[256];
+  PlExec *exec; /* steps, and runs on a device; under the model's lock */
+} PlModelAt;
+
+enum { PL_MODEL_AT = 16 }; /* sizes that a model has plans for at a time, besides those that sessions use */
+
+struct perilune_model {
+  atomic_int refs;     /* the caller's and the sessions' */
+  PlModelAt *base;     /* as it was saved */
   const char **inputs; /* names, by slot */
   PlGVal *weights;     /* captured values of the graph */
   int32_t nweights;
   int64_t weight_bytes;
   uint8_t device;
   bool trains;
-  PlPlan *plan;
-  PlProgram *program; /* what sessions of the CPU run; NULL: it trains, or is on a device, or why there is none */
-  PlStatus refused;   /* … with this status */
-  char why[256];
   pthread_mutex_t lock; /* what follows, and whatever the engine changes in tensors and plans */
-  PlExec *exec;         /* steps, and runs on a device */
+  PlModelAt *others[PL_MODEL_AT];
+  uint64_t tick;
 };
 
+/* The model at these sizes, which are within their bounds; made if need be. Give it back with pl_model_leave. Takes the lock. */
+PlStatus pl_model_at(perilune_model *m, const int64_t *value, PlModelAt **out);
+void pl_model_leave(perilune_model *m, PlModelAt *at);
 /* NULL arguments, by name. */
 PlStatus pl_model_given(const char *function, const char *what, const void *p);
 /* As many inputs and outputs as it has. */
 PlStatus pl_model_counts(const perilune_model *m, int32_t nin, int32_t nout);
 void pl_model_drop(perilune_model *m);
 /* Runs the executor, under the lock: host memory to host memory. */
-PlStatus pl_model_execute(perilune_model *m, int threads, const void *const *in, void *const *out);
+PlStatus pl_model_execute(perilune_model *m, PlModelAt *at, int threads, const void *const *in, void *const *out);
+/* What the value is, at the sizes it was made for. */
+perilune_tensor_info pl_model_info(const PlGValue *v, const char *name);
+PlStatus pl_model_input_value(const PlSavedGraph *saved, int32_t i, const PlGValue **out);
+PlStatus pl_model_output_value(const PlSavedGraph *saved, int32_t i, const PlGValue **out);
 
 #endif

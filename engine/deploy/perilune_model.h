@@ -17,10 +17,10 @@
  * Ownership. Models and sessions belong to the caller and are released by their _release, which takes NULL. A session keeps its
  * model. Names and shapes that are told live as long as the model. Memory for inputs and outputs is the caller's.
  * Threads. A model may be used by any number of threads. A session is one thread's at a time; two sessions of one model run at
- * once, share the weights, and have everything else apart: after the first run a session of one thread takes no lock.
+ * once, share the weights, and have everything else apart: after the first run (at its sizes) a session of one thread takes no lock.
  * Results do not depend on the number of threads or sessions, to the bit.
  * Memory. Tensors are contiguous and row-major: element (i, j) of a shape {m, n} is number i * n + j. Addresses are multiples
- * of the element's size. All sizes of a model are fixed when it is saved.
+ * of the element's size. Sizes of a model are fixed when it is saved, but for those that were left free by name: see below.
  * Versions. The library's soname is libperilune.so.1, its symbols have the version PERILUNE_1. In one major version functions
  * and enumerators are added, never changed; perilune_abi_version() says what the library has. */
 #ifndef PERILUNE_MODEL_H
@@ -40,7 +40,7 @@ extern "C" {
 #endif
 
 /* Of this header: 1000 * major + minor. */
-#define PERILUNE_ABI_VERSION 1000
+#define PERILUNE_ABI_VERSION 1001
 /* Of the library that was loaded: it has everything of this header if its thousands are the same and it is not smaller. */
 PERILUNE_API int32_t perilune_abi_version(void);
 /* The release, "0.1.0". */
@@ -101,8 +101,8 @@ PERILUNE_API void perilune_model_release(perilune_model *m);
 
 typedef struct perilune_tensor_info {
   const char *name;     /* of an input as it was declared ("x1" for a jitted function's first argument), of an output its key, "1" …*/
-  const int64_t *shape; /* ndim sizes */
-  size_t bytes;         /* of all elements */
+  const int64_t *shape; /* ndim sizes; -1: it is free */
+  size_t bytes;         /* of all elements; 0 if some size is free */
   perilune_dtype dtype;
   int32_t ndim;
 } perilune_tensor_info;
@@ -115,6 +115,23 @@ PERILUNE_API perilune_status perilune_model_output(const perilune_model *m, int3
 /* Number of the input or output of that name; -1: there is none. */
 PERILUNE_API int32_t perilune_model_input_find(const perilune_model *m, const char *name);
 PERILUNE_API int32_t perilune_model_output_find(const perilune_model *m, const char *name);
+/* ---- free sizes: T.save_graph(path, f, inputs, {dynamic=, sizes=}) leaves sizes of inputs free within bounds, such as a batch or the
+ * length of a text. A session has its own, which are set by name or by the shapes of inputs, and are the example's until then; what its inputs
+ * and outputs are then, it tells (perilune_session_output). For each set of sizes memory is planned once, as when loading; a model keeps
+ * the last 16 of these plans, a session memory for the last 4. So few different sizes are faster than many. ---- */
+
+typedef struct perilune_size_info {
+  const char *name;
+  int64_t example, least, most; /* what it was when the model was saved, and between what it may be */
+} perilune_size_info;
+PERILUNE_API int32_t perilune_model_size_count(const perilune_model *m);
+/* Free size i, from 0. Errors: ARG. */
+PERILUNE_API perilune_status perilune_model_size(const perilune_model *m, int32_t i, perilune_size_info *out);
+/* What dimension d (from 0) of input or output i is: the name of a free size, a formula such as "2*batch+1", or "?" for another
+ * dependence on them; NULL: it is fixed, or there is none. */
+PERILUNE_API const char *perilune_model_input_dim(const perilune_model *m, int32_t i, int32_t d);
+PERILUNE_API const char *perilune_model_output_dim(const perilune_model *m, int32_t i, int32_t d);
+
 /* Bytes of its weights, and of what one session of the CPU needs between its inputs and outputs (the arena). */
 PERILUNE_API int64_t perilune_model_weight_bytes(const perilune_model *m);
 PERILUNE_API int64_t perilune_model_arena_bytes(const perilune_model *m);
@@ -131,13 +148,22 @@ PERILUNE_API perilune_status perilune_session_new(perilune_model *m, perilune_se
 PERILUNE_API void perilune_session_release(perilune_session *s);
 /* Threads of a run, 1 by default: the right number for servers whose threads have a session each. Errors: ARG (n < 1). */
 PERILUNE_API perilune_status perilune_session_set_threads(perilune_session *s, int32_t n);
+/* Sets a free size, for runs to come. Errors: ARG (there is none of that name), SHAPE (beyond its bounds). */
+PERILUNE_API perilune_status perilune_session_set_size(perilune_session *s, const char *name, int64_t value);
+/* Sets the free sizes that input i has, so that its shape is this one. After an error sizes are as they were. Errors: ARG, SHAPE (another number of
+ * dimensions, another fixed size, beyond a bound), UNSUPPORTED (a size that is a formula). */
+PERILUNE_API perilune_status perilune_session_set_shape(perilune_session *s, int32_t i, const int64_t *shape, int32_t ndim);
+/* What input or output i is at the sizes that are set; shape and bytes hold until others are set, or the session goes. Errors: ARG; SHAPE (an
+ * op of the model refuses these sizes), UNSUPPORTED, OOM. */
+PERILUNE_API perilune_status perilune_session_input(perilune_session *s, int32_t i, perilune_tensor_info *out);
+PERILUNE_API perilune_status perilune_session_output(perilune_session *s, int32_t i, perilune_tensor_info *out);
 /* Runs the model: in[nin] are the addresses of all inputs, out[nout] of all outputs, as many bytes each as their info says. An
  * output shares no memory with an input or another output. After an error outputs are undefined, and the session may go on.
- * Errors: SHAPE (another count), ARG (NULL, addresses), INDEX, OOM, INTERRUPT. */
+ * Errors: SHAPE (another count; an op refuses the sizes that are set), ARG (NULL, addresses), INDEX, OOM, INTERRUPT. */
 PERILUNE_API perilune_status perilune_session_run(perilune_session *s, const void *const *in, int32_t nin, void *const *out, int32_t nout);
 /* Runs it into memory of the session's own; perilune_session_result tells where. */
 PERILUNE_API perilune_status perilune_session_run_inside(perilune_session *s, const void *const *in, int32_t nin);
-/* Output i of the last run_inside, until the next; NULL: it has not run, or there is no such output. */
+/* Output i of the last run_inside, until the next, or until other sizes are set; NULL: it has not run, or there is no such output. */
 PERILUNE_API const void *perilune_session_result(const perilune_session *s, int32_t i);
 
 /* ---- training ---------------------------------------------------------------------------------------------------------- */

@@ -133,7 +133,7 @@ static size_t sum_there(const char *path, char *sum) {
 }
 
 static PlStatus write_files(perilune_model *m, const char *path, PlText text, const char *sum) {
-  const PlGraph *f = m->saved.graph;
+  const PlGraph *f = m->base->saved.graph;
   char replaced[16], *brought = NULL, *file = malloc(strlen(path) + sizeof ".safetensors");
   PlText *names = calloc((size_t)m->nweights + 1, sizeof *names);
   PlTensor **tensors = calloc((size_t)m->nweights + 1, sizeof *tensors);
@@ -172,7 +172,7 @@ perilune_status perilune_model_save(perilune_model *m, const char *path) {
   char *text, sum[16];
   size_t n;
   pthread_mutex_lock(&m->lock);
-  PlStatus s = write_text(&m->saved, &text, &n, sum);
+  PlStatus s = write_text(&m->base->saved, &text, &n, sum);
   if (s == PL_OK) s = write_files(m, path, (PlText){text, n}, sum);
   pthread_mutex_unlock(&m->lock);
   free(text);

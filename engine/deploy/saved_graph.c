@@ -2,6 +2,7 @@
  * See saved_graph.h. One reader a kind of line; values are made once and before they are used. */
 #include "engine/deploy/saved_graph.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,6 +16,8 @@
 typedef struct Value {
   int64_t number; /* + 1; 0: an empty place of the table */
   PlTensor *t;    /* NULL: an output that the node does not have */
+  PlText dims;    /* as the text has them, between separators `sep` */
+  char sep;
 } Value;
 
 typedef struct Reader {
@@ -32,6 +35,14 @@ typedef struct Reader {
   char pair[16], replaces[16];
   uint8_t device;
   bool paired;
+  const PlSavedGraph *of; /* NULL: it is read for the first time */
+  PlFreeSize *sizes;      /* now.n of them */
+  PlSizesNow now;
+  PlTensor **stored;
+  int64_t nstored, cap_stored;
+  const char *const **input_dims, *const **output_dims;
+  const int64_t **input_shapes, **output_shapes;
+  int64_t cap_input_dims, cap_output_dims;
 } Reader;
 
 #define BAD(...)      return pl_file_bad(r->path, __VA_ARGS__)
@@ -73,8 +84,8 @@ static PlStatus grow_values(Reader *r) {
   return PL_OK;
 }
 
-/* The value of that number is t, which it takes. */
-static PlStatus new_value(Reader *r, PlText number, PlTensor *t) {
+/* The value of that number is t, which it takes; of the sizes `dims` in the text, if it has them. */
+static PlStatus new_sized_value(Reader *r, PlText number, PlTensor *t, PlText dims, char sep) {
   int64_t k;
   PlStatus s = PL_OK;
   if (!pl_field_integer(number, 0, 1 << 28, &k))
@@ -85,7 +96,7 @@ static PlStatus new_value(Reader *r, PlText number, PlTensor *t) {
     Value *v = place_of(r, k);
     if (v->number) s = pl_file_bad(r->path, AT_LINE("value %lld is made twice"), (long long)k);
     else {
-      *v = (Value){k + 1, t};
+      *v = (Value){k + 1, t, dims, sep};
       r->nvalues++;
       return PL_OK;
     }
@@ -94,10 +105,24 @@ static PlStatus new_value(Reader *r, PlText number, PlTensor *t) {
   return s;
 }
 
-static PlStatus find_value(const Reader *r, PlText number, PlTensor **out) {
+static PlStatus new_value(Reader *r, PlText number, PlTensor *t) { return new_sized_value(r, number, t, (PlText){NULL, 0}, 'x'); }
+
+static const Value *known(const Reader *r, PlText number) {
   int64_t k;
   const Value *v = pl_field_integer(number, 0, 1 << 28, &k) && r->capacity ? place_of(r, k) : NULL;
-  if (!v || !v->number || !v->t) BAD(AT_LINE("value %.*s is used before it is made"), (int)(number.n < 40 ? number.n : 40), number.s);
+  return v && v->number && v->t ? v : NULL;
+}
+
+static bool size_of(const void *ud, PlText number, int64_t dim, int64_t *out) {
+  const Value *v = known(ud, number);
+  if (!v || dim > v->t->a.ndim) return false;
+  *out = v->t->a.shape[dim - 1];
+  return true;
+}
+
+static PlStatus find_value(const Reader *r, PlText number, PlTensor **out) {
+  const Value *v = known(r, number);
+  if (!v) BAD(AT_LINE("value %.*s is used before it is made"), (int)(number.n < 40 ? number.n : 40), number.s);
   *out = v->t;
   return PL_OK;
 }
@@ -116,12 +141,71 @@ static bool fields(PlText line, int n, bool rest, PlText *out) {
 
 /* ---- lines ------------------------------------------------------------------------------------------------------------ */
 
+/* A field in which expressions of free sizes are their values; `room` has to be as large as the field's longest form. */
+static PlStatus settle(const Reader *r, PlText *field, char sep, char *to, size_t room) {
+  if (!pl_size_is_free(*field)) return PL_OK;
+  if (!pl_sizes_put(&r->now, *field, sep, to, room, field)) BAD(AT_LINE("the size %.*s"), (int)(field->n < 60 ? field->n : 60), field->s);
+  return PL_OK;
+}
+
+enum { ROOM = 24 * PL_ATTR_POOL };
+
+static PlStatus read_free_size(Reader *r, PlText line) {
+  PlText name;
+  PlFreeSize s;
+  bool bad;
+  if (r->now.n == PL_MOST_FREE_SIZES) BAD(AT_LINE("more than %d free sizes"), PL_MOST_FREE_SIZES);
+  if (!pl_free_size_read(line, &name, &s)) BAD(AT_LINE("a size line"));
+  s.name = pl_field_name(r->f, name, &bad);
+  if (!s.name) return no_memory();
+  if (bad) BAD(AT_LINE("its name has a zero byte or a blank"));
+  for (int32_t i = 0; i < r->now.n; i++)
+    if (strcmp(r->sizes[i].name, s.name) == 0) BAD(AT_LINE("there is a size named '%s' already"), s.name);
+  if (!r->sizes) r->sizes = calloc(PL_MOST_FREE_SIZES, sizeof *r->sizes);
+  if (!r->sizes) return no_memory();
+  if (!r->of) r->now.value[r->now.n] = s.example;
+  r->sizes[r->now.n++] = s;
+  return PL_OK;
+}
+
+typedef struct DimLists {
+  const char *const ***names;
+  const int64_t ***shapes;
+  int64_t *capacity;
+} DimLists;
+
+/* What the sizes of a value are called, and which are free, as entry n of the lists. */
+static PlStatus tell_dims(const Reader *r, const Value *v, int64_t n, DimLists to) {
+  int64_t capacity = *to.capacity;
+  PlText rest = v->dims, one;
+  PL_TRY(grow((void *)to.names, n, &capacity, sizeof **to.names));
+  PL_TRY(grow((void *)to.shapes, n, to.capacity, sizeof **to.shapes));
+  (*to.names)[n] = NULL;
+  (*to.shapes)[n] = NULL;
+  if (r->of || (!pl_size_is_free(v->dims) && !(v->dims.n && memchr(v->dims.s, '?', v->dims.n)))) return PL_OK;
+  const char **names = pl_graph_alloc(r->f, (size_t)(v->t->a.ndim + 1) * sizeof *names);
+  int64_t *shape = pl_graph_alloc(r->f, (size_t)(v->t->a.ndim + 1) * sizeof *shape);
+  if (!names || !shape) return no_memory();
+  for (int d = 0; d < v->t->a.ndim; d++) {
+    names[d] = NULL;
+    shape[d] = v->t->a.shape[d];
+    if (!pl_field_next(&rest, v->sep, &one) || !(pl_size_is_free(one) || pl_field_is(one, "?"))) continue;
+    names[d] = pl_size_words(r->f, r->sizes, r->now.n, one);
+    shape[d] = -1;
+    if (!names[d]) return no_memory();
+  }
+  (*to.names)[n] = names;
+  (*to.shapes)[n] = shape;
+  return PL_OK;
+}
+
 static PlStatus read_pair(Reader *r, PlText line) {
   PlText f[1];
   if (r->paired) BAD(AT_LINE("a second pair line"));
+  r->paired = true;
+  if (r->of) return PL_OK; /* the tensors are those that came with it */
   if (!fields(line, 1, false, f) || !r->pair[0] || !pl_field_is(f[0], r->pair))
     BAD(AT_LINE("its tensors (the .safetensors file beside it) come from another save; save the graph again"));
-  r->paired = true;
   return PL_OK;
 }
 
@@ -131,10 +215,13 @@ static PlStatus read_input(Reader *r, PlText line) {
   int ndim;
   int64_t shape[PL_MAX_DIM];
   bool bad;
+  char room[ROOM];
   PlGVal v;
   PlTensor *t;
   if (!fields(line, 5, false, f) || !(pl_field_is(f[4], "leaf") || pl_field_is(f[4], "fed"))) BAD(AT_LINE("an input line"));
   if (!pl_field_dtype(f[2], &dtype)) BAD(AT_LINE("the dtype %.*s"), (int)(f[2].n < 40 ? f[2].n : 40), f[2].s);
+  const PlText said = f[3];
+  PL_TRY(settle(r, &f[3], ',', room, sizeof room));
   if (!pl_field_shape(pl_field_is(f[3], "-") ? (PlText){"", 0} : f[3], ',', &ndim, shape)) BAD(AT_LINE("its sizes"));
   const char *name = pl_field_name(r->f, f[1], &bad);
   if (!name) return no_memory();
@@ -145,7 +232,11 @@ static PlStatus read_input(Reader *r, PlText line) {
   PL_TRY(pl_graph_input(r->f, name, dtype, ndim, shape, pl_field_is(f[4], "leaf"), &v));
   r->f->vals[v].device = r->device;
   PL_TRY(pl_sym_tensor(&t, r->f, v));
-  return new_value(r, f[0], t);
+  const DimLists lists = {&r->input_dims, &r->input_shapes, &r->cap_input_dims};
+  const PlStatus s = tell_dims(r, &(Value){1, t, said, ','}, r->f->ninputs - 1, lists);
+  if (s != PL_OK) pl_tensor_release(t);
+  PL_TRY(s);
+  return new_sized_value(r, f[0], t, said, ',');
 }
 
 static PlStatus read_constant(Reader *r, PlText line) {
@@ -154,8 +245,11 @@ static PlStatus read_constant(Reader *r, PlText line) {
   bool is_int;
   int64_t i;
   double d;
+  char room[ROOM];
   PlTensor *t;
-  if (!fields(line, 4, false, f) || !pl_field_dtype(f[1], &dtype) || !pl_field_number(f[3], &is_int, &i, &d) ||
+  if (!fields(line, 4, false, f)) BAD(AT_LINE("a number line"));
+  PL_TRY(settle(r, &f[3], ',', room, sizeof room));
+  if (!pl_field_dtype(f[1], &dtype) || !pl_field_number(f[3], &is_int, &i, &d) ||
       !(pl_field_is(f[2], "weak") || pl_field_is(f[2], "tensor")))
     BAD(AT_LINE("a number line"));
   PL_TRY(pl_tensor_empty(&t, dtype, 0, NULL));
@@ -166,12 +260,26 @@ static PlStatus read_constant(Reader *r, PlText line) {
   return new_value(r, f[0], t);
 }
 
+/* A captured tensor of that name, which the value takes. */
+static PlStatus store(Reader *r, PlText name, PlTensor *t) {
+  PlGVal v;
+  bool bad;
+  PL_TRY(new_value(r, name, t));
+  PL_TRY(grow(&r->stored, r->nstored, &r->cap_stored, sizeof *r->stored));
+  r->stored[r->nstored++] = pl_retain(t);
+  PL_TRY(pl_graph_capture(r->f, t, &v));
+  r->f->vals[v].name = pl_field_name(r->f, name, &bad);
+  return r->f->vals[v].name ? PL_OK : no_memory();
+}
+
 static PlStatus read_stored(Reader *r, PlText line) {
   PlText f[1];
   PlTensor *t;
-  PlGVal v;
-  bool bad;
   if (!fields(line, 1, false, f)) BAD(AT_LINE("a line of a stored tensor"));
+  if (r->of) {
+    if (r->nstored == r->of->nstored) BAD(AT_LINE("a tensor that the safetensors file lacks"));
+    return store(r, f[0], pl_retain(r->of->stored[r->nstored]));
+  }
   for (int64_t i = 0; i < pl_safetensors_count(r->tensors); i++) {
     size_t n;
     const char *name = pl_safetensors_name(r->tensors, i, &n);
@@ -183,10 +291,7 @@ static PlStatus read_stored(Reader *r, PlText line) {
       pl_tensor_release(host);
       PL_TRY(s);
     }
-    PL_TRY(new_value(r, f[0], t));
-    PL_TRY(pl_graph_capture(r->f, t, &v));
-    r->f->vals[v].name = pl_field_name(r->f, f[0], &bad);
-    return r->f->vals[v].name ? PL_OK : no_memory();
+    return store(r, f[0], t);
   }
   BAD(AT_LINE("a tensor that the safetensors file lacks"));
 }
@@ -200,30 +305,52 @@ static PlStatus read_attrs(Reader *r, const PlOp *op, PlText text, PlAttrs *a) {
     const char *eq = memchr(one.s, '=', one.n), *why = "";
     int k = 0;
     if (!eq) BAD(AT_LINE("its attributes"));
-    const PlText name = {one.s, (size_t)(eq - one.s)}, value = {eq + 1, one.n - name.n - 1};
+    const PlText name = {one.s, (size_t)(eq - one.s)};
+    PlText value = {eq + 1, one.n - name.n - 1};
+    char room[ROOM];
     while (k < op->nattr && !pl_field_is(name, op->attrs[k].name)) k++;
     if (k == op->nattr) BAD(AT_LINE("%s has no attribute '%.*s'"), op->name, (int)(name.n < 40 ? name.n : 40), name.s);
     if ((seen >> k) & 1) BAD(AT_LINE("attribute %s is given twice"), op->attrs[k].name);
     seen |= 1u << k;
+    if (!(value.n && value.s[0] == '"')) PL_TRY(settle(r, &value, ',', room, sizeof room));
     if (!pl_field_attr(op, a, k, value, &why)) BAD(AT_LINE("%s: attribute %s must be %s"), op->name, op->attrs[k].name, why);
   }
   return PL_OK;
 }
 
-/* Is what the op made what the line says? Files that say nothing of types were saved before types were noted. */
-static PlStatus check_type(const Reader *r, const PlOp *op, const PlTensor *t, PlText said) {
+/* The sizes of a result as the line has them; "?" stands for what the rule gives. */
+static bool said_shape(const Reader *r, const PlTensor *t, PlText said, int *ndim, int64_t *shape) {
+  PlText one;
+  *ndim = 0;
+  while (said.n > 0 && pl_field_next(&said, 'x', &one)) {
+    if (*ndim == PL_MAX_DIM) return false;
+    int64_t *to = &shape[*ndim];
+    if (pl_field_is(one, "?")) *to = t && *ndim < t->a.ndim ? t->a.shape[*ndim] : 0;
+    else if (pl_size_is_free(one) ? !pl_size_value(&r->now, one, to) : !pl_field_integer(one, 0, INT64_MAX, to)) return false;
+    ++*ndim;
+    if (!said.s) break;
+    if (said.n == 0) return false; /* 3x */
+  }
+  return true;
+}
+
+/* Is what the op made what the line says? Files that say nothing of types were saved before types were noted. *dims: its sizes
+ * in the text. */
+static PlStatus check_type(const Reader *r, const PlOp *op, const PlTensor *t, PlText said, PlText *dims) {
   PlDtype dtype;
   int ndim;
   int64_t shape[PL_MAX_DIM];
+  *dims = (PlText){NULL, 0};
   if (said.n == 0) return PL_OK;
   if (pl_field_is(said, "none")) {
     if (t) BAD(AT_LINE("%s gives an output more than the line says"), op->name);
     return PL_OK;
   }
   const char *open = memchr(said.s, '[', said.n);
-  if (!open || said.s[said.n - 1] != ']' || !pl_field_dtype((PlText){said.s, (size_t)(open - said.s)}, &dtype) ||
-      !pl_field_shape((PlText){open + 1, (size_t)(said.s + said.n - 2 - open)}, 'x', &ndim, shape))
+  if (!open || said.s[said.n - 1] != ']' || !pl_field_dtype((PlText){said.s, (size_t)(open - said.s)}, &dtype))
     BAD(AT_LINE("the type of an output"));
+  *dims = (PlText){open + 1, (size_t)(said.s + said.n - 2 - open)};
+  if (!said_shape(r, t, *dims, &ndim, shape)) BAD(AT_LINE("the type of an output"));
   if (!t || t->a.dtype != dtype || t->a.ndim != ndim || (ndim && memcmp(t->a.shape, shape, (size_t)ndim * sizeof *shape) != 0))
     BAD(AT_LINE("%s gives %s, the line says %.*s"), op->name, t ? pl_desc_text(&t->a) : "nothing", (int)(said.n < 80 ? said.n : 80),
         said.s);
@@ -242,11 +369,12 @@ static PlStatus keep_results(Reader *r, const PlOp *op, PlText text, PlTensor **
     const PlText type = colon ? (PlText){colon + 1, one.n - number.n - 1} : (PlText){NULL, 0};
     if (n == nout) s = pl_file_bad(r->path, AT_LINE("%s has %d outputs, the line names more"), op->name, nout);
     if (s == PL_OK && colon && type.n == 0) s = pl_file_bad(r->path, AT_LINE("the type of an output"));
-    if (s == PL_OK) s = check_type(r, op, out[n], type);
+    PlText dims;
+    if (s == PL_OK) s = check_type(r, op, out[n], type, &dims);
     if (s != PL_OK) break;
     PlTensor *t = out[n];
     out[n++] = NULL;
-    s = new_value(r, number, t);
+    s = new_sized_value(r, number, t, dims, 'x');
   }
   if (s == PL_OK && n != nout) s = pl_file_bad(r->path, AT_LINE("%s has %d outputs, the line names %d"), op->name, nout, n);
   pl_release_all(out, nout);
@@ -320,7 +448,7 @@ static PlStatus read_after(Reader *r, PlText line) {
 
 static PlStatus read_output(Reader *r, PlText line) {
   PlText f[2];
-  PlTensor *t;
+  PlTensor *t = NULL;
   PlGVal v;
   int64_t k;
   bool bad = false;
@@ -338,6 +466,7 @@ static PlStatus read_output(Reader *r, PlText line) {
   int64_t capacity = r->cap_outputs;
   PL_TRY(grow(&r->outputs, r->noutputs, &capacity, sizeof *r->outputs));
   PL_TRY(grow(&r->names, r->noutputs, &r->cap_outputs, sizeof *r->names));
+  PL_TRY(tell_dims(r, known(r, f[0]), r->noutputs, (DimLists){&r->output_dims, &r->output_shapes, &r->cap_output_dims}));
   r->outputs[r->noutputs] = v;
   r->names[r->noutputs++] = name;
   return PL_OK;
@@ -394,8 +523,9 @@ static PlStatus read_region(Reader *r, PlText line) {
 static const struct {
   const char *word;
   PlStatus (*read)(Reader *r, PlText line);
-} kinds[] = {{"input", read_input}, {"number", read_constant}, {"capture", read_stored}, {"constant", read_stored}, {"node", read_node},
-             {"after", read_after}, {"output", read_output},   {"region", read_region},  {"pair", read_pair}};
+} kinds[] = {{"input", read_input}, {"number", read_constant}, {"capture", read_stored}, {"constant", read_stored},
+             {"node", read_node},   {"after", read_after},     {"output", read_output},  {"region", read_region},
+             {"pair", read_pair},   {"size", read_free_size}};
 
 static PlStatus read_line(Reader *r, PlText line) {
   PlText word;
@@ -507,35 +637,69 @@ static void end(Reader *r) {
   free(r->nodes);
   free(r->outputs);
   free(r->names);
+  for (int64_t i = 0; i < r->nstored; i++) pl_tensor_release(r->stored[i]);
+  free(r->stored);
+  free(r->sizes);
+  free(r->input_dims);
+  free(r->output_dims);
+  free(r->input_shapes);
+  free(r->output_shapes);
   pl_graph_release(r->f);
   pl_safetensors_release(r->tensors);
 }
 
+/* What was read, which the reader gives away; its text is copied. */
+static PlStatus give(Reader *r, PlText use, PlSavedGraph *out) {
+  char *own = malloc(use.n + 1);
+  if (!own) return no_memory();
+  memcpy(own, use.s, use.n);
+  *out = (PlSavedGraph){.graph = r->f,
+                        .names = r->names,
+                        .text = {own, use.n},
+                        .nodes = r->nodes,
+                        .nnodes = r->nnodes,
+                        .stored = r->stored,
+                        .nstored = r->nstored,
+                        .sizes = r->sizes,
+                        .nsizes = r->now.n,
+                        .input_dims = r->input_dims,
+                        .output_dims = r->output_dims,
+                        .input_shapes = r->input_shapes,
+                        .output_shapes = r->output_shapes};
+  r->f = NULL;
+  r->names = NULL;
+  r->nodes = NULL;
+  r->stored = NULL;
+  r->nstored = 0;
+  r->sizes = NULL;
+  r->input_dims = r->output_dims = NULL;
+  r->input_shapes = r->output_shapes = NULL;
+  return PL_OK;
+}
+
+static PlStatus build(Reader *r, PlText text, PlSavedGraph *out) {
+  const uint8_t was = pl_state.device;
+  r->now.size_of = size_of;
+  r->now.ud = r;
+  pl_state.device = r->device;
+  PlStatus s = pl_graph_new(&r->f);
+  if (s == PL_OK) s = read_text(r, text);
+  pl_state.device = was;
+  return s == PL_OK ? give(r, text, out) : s;
+}
+
 PlStatus pl_saved_graph_read(PlSavedGraph *out, const char *path, uint8_t device) {
   Reader r = {.path = path, .device = device};
-  const uint8_t was = pl_state.device;
   char *text = NULL, *other = NULL;
   size_t n = 0, nother = 0;
   PL_TRY(pl_file_bytes(path, PL_SAVED_MOST_BYTES, &text, &n));
   PlStatus s = open_tensors(&r);
   if (s == PL_OK) s = read_metadata(&r, &other, &nother);
-  if (s == PL_OK) s = pl_graph_new(&r.f);
   PlText use = {text, n};
   if (s == PL_OK) { /* a save that was cut between its two files: the tensors know the text that goes with them */
     const PlText sum = pl_saved_graph_pair(use);
     if (other && sum.n && !pl_field_is(sum, r.pair) && pl_field_is(sum, r.replaces)) use = (PlText){other, nother};
-    pl_state.device = device;
-    s = read_text(&r, use);
-    pl_state.device = was;
-  }
-  char *own = s == PL_OK ? malloc(use.n + 1) : NULL;
-  if (s == PL_OK && !own) s = no_memory();
-  if (s == PL_OK) {
-    memcpy(own, use.s, use.n);
-    *out = (PlSavedGraph){r.f, r.names, {own, use.n}, r.nodes, r.nnodes};
-    r.f = NULL;
-    r.names = NULL;
-    r.nodes = NULL;
+    s = build(&r, use, out);
   }
   end(&r);
   free(other);
@@ -543,7 +707,25 @@ PlStatus pl_saved_graph_read(PlSavedGraph *out, const char *path, uint8_t device
   return s;
 }
 
+PlStatus pl_saved_graph_at(PlSavedGraph *out, const PlSavedGraph *of, const int64_t *value, uint8_t device) {
+  Reader r = {.path = "the model at these sizes", .device = device, .of = of};
+  memcpy(r.now.value, value, (size_t)of->nsizes * sizeof *value);
+  PlStatus s = build(&r, of->text, out);
+  end(&r);
+  if (s != PL_ERR_FORMAT) return s;
+  char why[512];
+  snprintf(why, sizeof why, "%s", pl_message());
+  PL_FAIL(PL_ERR_SHAPE, "%s", why);
+}
+
 void pl_saved_graph_free(PlSavedGraph *g) {
+  for (int64_t i = 0; i < g->nstored; i++) pl_tensor_release(g->stored[i]);
+  free(g->stored);
+  free(g->sizes);
+  free(g->input_dims);
+  free(g->output_dims);
+  free(g->input_shapes);
+  free(g->output_shapes);
   pl_graph_release(g->graph);
   free(g->names);
   free((char *)(uintptr_t)g->text.s);

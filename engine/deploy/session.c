@@ -9,42 +9,169 @@
 #include "engine/deploy/model.h"
 #include "engine/device/device.h"
 
-struct perilune_session {
-  perilune_model *m;
+enum { SESSION_AT = 4 }; /* sizes that a session has memory for at a time */
+
+typedef struct At { /* the session at some sizes */
+  PlModelAt *at;
   PlkSession *run; /* NULL: on a device */
   void **own;      /* outputs of run_inside, made when it is first called */
-  int32_t threads;
+} At;
+
+struct perilune_session {
+  perilune_model *m;
+  At list[SESSION_AT]; /* the newest first */
+  int64_t value[PL_MOST_FREE_SIZES];
+  bool settled; /* list[0] has these sizes */
   bool ran;
+  int32_t threads;
 };
 
 static PlStatus no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory for a session"); }
+
+/* ---- sizes --------------------------------------------------------------------------------------------------------------- */
+
+static void leave(const perilune_session *s, At *a) {
+  if (!a->at) return;
+  plk_session_free(a->run);
+  for (int32_t o = 0; a->own && o < a->at->saved.graph->noutputs; o++) free(a->own[o]);
+  free(a->own);
+  pl_model_leave(s->m, a->at);
+  *a = (At){NULL, NULL, NULL};
+}
+
+static PlStatus make(const perilune_session *s, At *out) {
+  At a = {NULL, NULL, NULL};
+  PL_TRY(pl_model_at(s->m, s->value, &a.at));
+  PlStatus st = a.at->refused == PL_OK ? PL_OK : pl_fail(a.at->refused, "%s", a.at->why);
+  if (st == PL_OK && a.at->program) st = plk_session_new(&a.run, pl_program_of(a.at->program));
+  if (st == PL_OK) *out = a;
+  else leave(s, &a);
+  return st;
+}
+
+/* list[0] has the sizes that were set. */
+static PlStatus settle(perilune_session *s) {
+  const size_t bytes = (size_t)s->m->base->saved.nsizes * sizeof *s->value;
+  At now = {NULL, NULL, NULL};
+  int k = 0;
+  if (s->settled) return PL_OK;
+  while (k < SESSION_AT && !(s->list[k].at && memcmp(s->list[k].at->value, s->value, bytes) == 0)) k++;
+  if (k < SESSION_AT) now = s->list[k];
+  else {
+    PL_TRY(make(s, &now));
+    k = SESSION_AT - 1;
+    leave(s, &s->list[k]);
+  }
+  memmove(s->list + 1, s->list, (size_t)k * sizeof *s->list);
+  s->list[0] = now;
+  s->settled = true;
+  s->ran = false;
+  return PL_OK;
+}
+
+static PlStatus set_size(perilune_session *s, int32_t k, int64_t value) {
+  const PlFreeSize *z = &s->m->base->saved.sizes[k];
+  if (value < z->least || value > z->most)
+    PL_FAIL(PL_ERR_SHAPE, "the size '%s' is %lld; the model was saved for %lld to %lld", z->name, (long long)value, (long long)z->least,
+            (long long)z->most);
+  if (s->value[k] == value) return PL_OK;
+  s->value[k] = value;
+  s->settled = s->ran = false;
+  return PL_OK;
+}
+
+static int32_t size_find(const perilune_session *s, const char *name) {
+  const PlSavedGraph *g = &s->m->base->saved;
+  for (int32_t k = 0; k < g->nsizes; k++)
+    if (strcmp(g->sizes[k].name, name) == 0) return k;
+  return -1;
+}
+
+perilune_status perilune_session_set_size(perilune_session *s, const char *name, int64_t value) {
+  PL_TRY(pl_model_given("perilune_session_set_size", "the session", s));
+  PL_TRY(pl_model_given("perilune_session_set_size", "name", name));
+  const int32_t k = size_find(s, name);
+  if (k < 0) PL_FAIL(PL_ERR_ARG, "perilune_session_set_size: the model has no free size '%s'", name);
+  return set_size(s, k, value);
+}
+
+perilune_status perilune_session_set_shape(perilune_session *s, int32_t i, const int64_t *shape, int32_t ndim) {
+  const PlGValue *v;
+  int64_t were[PL_MOST_FREE_SIZES];
+  PL_TRY(pl_model_given("perilune_session_set_shape", "the session", s));
+  if (ndim > 0) PL_TRY(pl_model_given("perilune_session_set_shape", "shape", shape));
+  const PlSavedGraph *g = &s->m->base->saved;
+  PL_TRY(pl_model_input_value(g, i, &v));
+  if (ndim != v->ndim) PL_FAIL(PL_ERR_SHAPE, "input %d (%s) has %d dimensions, got %d", (int)i, v->name, v->ndim, (int)ndim);
+  memcpy(were, s->value, sizeof were);
+  const bool settled = s->settled, ran = s->ran;
+  PlStatus st = PL_OK;
+  for (int32_t d = 0; d < ndim && st == PL_OK; d++) {
+    const char *name = g->input_dims[i] ? g->input_dims[i][d] : NULL;
+    const int32_t k = name ? size_find(s, name) : -1;
+    if (name && k < 0)
+      st = pl_fail(PL_ERR_UNSUPPORTED, "size %d of input %d (%s) is %s; set the free sizes by their names", (int)d, (int)i, v->name, name);
+    else if (name) st = set_size(s, k, shape[d]);
+    else if (shape[d] != v->dims[d])
+      st = pl_fail(PL_ERR_SHAPE, "size %d of input %d (%s) is %lld in the model, got %lld", (int)d, (int)i, v->name, (long long)v->dims[d],
+                   (long long)shape[d]);
+    for (int32_t e = 0; e < d && name && st == PL_OK; e++)
+      if (g->input_dims[i][e] && strcmp(g->input_dims[i][e], name) == 0 && shape[e] != shape[d])
+        st = pl_fail(PL_ERR_SHAPE, "sizes %d and %d of input %d (%s) are both %s, got %lld and %lld", (int)e, (int)d, (int)i, v->name, name,
+                     (long long)shape[e], (long long)shape[d]);
+  }
+  if (st == PL_OK) return PL_OK;
+  memcpy(s->value, were, sizeof were);
+  s->settled = settled;
+  s->ran = ran;
+  return st;
+}
+
+perilune_status perilune_session_input(perilune_session *s, int32_t i, perilune_tensor_info *out) {
+  const PlGValue *v;
+  PL_TRY(pl_model_given("perilune_session_input", "the session", s));
+  PL_TRY(pl_model_given("perilune_session_input", "out", out));
+  PL_TRY(settle(s));
+  PL_TRY(pl_model_input_value(&s->list[0].at->saved, i, &v));
+  *out = pl_model_info(v, s->m->inputs[i]);
+  return PL_OK;
+}
+
+perilune_status perilune_session_output(perilune_session *s, int32_t i, perilune_tensor_info *out) {
+  const PlGValue *v;
+  PL_TRY(pl_model_given("perilune_session_output", "the session", s));
+  PL_TRY(pl_model_given("perilune_session_output", "out", out));
+  PL_TRY(settle(s));
+  PL_TRY(pl_model_output_value(&s->list[0].at->saved, i, &v));
+  *out = pl_model_info(v, s->m->base->saved.names[i]);
+  return PL_OK;
+}
+
+/* ---- a session ------------------------------------------------------------------------------------------------------------ */
 
 perilune_status perilune_session_new(perilune_model *m, perilune_session **out) {
   PL_TRY(pl_model_given("perilune_session_new", "the model", m));
   PL_TRY(pl_model_given("perilune_session_new", "out", (const void *)out));
   if (m->trains) PL_FAIL(PL_ERR_STATE, "this model writes into its weights, so sessions cannot share it; perilune_model_step runs it");
-  if (m->refused != PL_OK) return pl_fail(m->refused, "%s", m->why);
+  if (m->base->refused != PL_OK) return pl_fail(m->base->refused, "%s", m->base->why);
   perilune_session *s = calloc(1, sizeof *s);
   if (!s) return no_memory();
-  if (m->program) {
-    PlStatus st = plk_session_new(&s->run, pl_program_of(m->program));
-    if (st != PL_OK) {
-      free(s);
-      return st;
-    }
-  }
-  atomic_fetch_add_explicit(&m->refs, 1, memory_order_relaxed);
   s->m = m;
   s->threads = 1;
+  memcpy(s->value, m->base->value, sizeof s->value);
+  PlStatus st = m->base->saved.nsizes > 0 ? PL_OK : settle(s); /* else other sizes are likely to be set before a run */
+  if (st != PL_OK) {
+    free(s);
+    return st;
+  }
+  atomic_fetch_add_explicit(&m->refs, 1, memory_order_relaxed);
   *out = s;
   return PL_OK;
 }
 
 void perilune_session_release(perilune_session *s) {
   if (!s) return;
-  plk_session_free(s->run);
-  for (int32_t o = 0; s->own && o < s->m->saved.graph->noutputs; o++) free(s->own[o]);
-  free(s->own);
+  for (int k = 0; k < SESSION_AT; k++) leave(s, &s->list[k]);
   pl_model_drop(s->m);
   free(s);
 }
@@ -57,16 +184,17 @@ perilune_status perilune_session_set_threads(perilune_session *s, int32_t n) {
 }
 
 PlStatus pl_model_counts(const perilune_model *m, int32_t nin, int32_t nout) {
-  const PlGraph *f = m->saved.graph;
+  const PlGraph *f = m->base->saved.graph;
   if (nin != f->ninputs) PL_FAIL(PL_ERR_SHAPE, "the model has %d inputs, got %d", (int)f->ninputs, (int)nin);
   if (nout != f->noutputs) PL_FAIL(PL_ERR_SHAPE, "the model has %d outputs, got %d", (int)f->noutputs, (int)nout);
   return PL_OK;
 }
 
 static PlStatus run(perilune_session *s, const void *const *in, void *const *out) {
-  if (s->run) return plk_session_run(s->run, s->threads, in, out); /* no lock, nothing of the engine's */
+  At *now = &s->list[0];
+  if (now->run) return plk_session_run(now->run, s->threads, in, out); /* no lock, nothing of the engine's */
   pthread_mutex_lock(&s->m->lock);
-  PlStatus st = pl_model_execute(s->m, s->threads, in, out);
+  PlStatus st = pl_model_execute(s->m, now->at, s->threads, in, out);
   pthread_mutex_unlock(&s->m->lock);
   return st;
 }
@@ -76,14 +204,15 @@ perilune_status perilune_session_run(perilune_session *s, const void *const *in,
   PL_TRY(pl_model_counts(s->m, nin, nout));
   if (nin > 0) PL_TRY(pl_model_given("perilune_session_run", "in", (const void *)in));
   PL_TRY(pl_model_given("perilune_session_run", "out", (const void *)out));
+  PL_TRY(settle(s));
   PlStatus st = run(s, in, out);
   if (st != PL_OK) pl_thread_watch();
   return st;
 }
 
-static PlStatus make_own(perilune_session *s) {
-  const PlGraph *f = s->m->saved.graph;
-  if (s->own) return PL_OK;
+static PlStatus make_own(At *a) {
+  const PlGraph *f = a->at->saved.graph;
+  if (a->own) return PL_OK;
   void **own = calloc((size_t)f->noutputs + 1, sizeof *own);
   if (!own) return no_memory();
   for (int32_t o = 0; o < f->noutputs; o++) {
@@ -93,29 +222,29 @@ static PlStatus make_own(perilune_session *s) {
     free(own);
     return no_memory();
   }
-  s->own = own;
+  a->own = own;
   return PL_OK;
 }
 
 perilune_status perilune_session_run_inside(perilune_session *s, const void *const *in, int32_t nin) {
   PL_TRY(pl_model_given("perilune_session_run_inside", "the session", s));
-  PL_TRY(pl_model_counts(s->m, nin, s->m->saved.graph->noutputs));
+  PL_TRY(pl_model_counts(s->m, nin, s->m->base->saved.graph->noutputs));
   if (nin > 0) PL_TRY(pl_model_given("perilune_session_run_inside", "in", (const void *)in));
-  PL_TRY(make_own(s));
   s->ran = false;
-  PL_TRY(run(s, in, s->own));
+  PL_TRY(settle(s));
+  PL_TRY(make_own(&s->list[0]));
+  PL_TRY(run(s, in, s->list[0].own));
   s->ran = true;
   return PL_OK;
 }
 
 const void *perilune_session_result(const perilune_session *s, int32_t i) {
-  return s && s->ran && i >= 0 && i < s->m->saved.graph->noutputs ? s->own[i] : NULL;
+  return s && s->ran && i >= 0 && i < s->m->base->saved.graph->noutputs ? s->list[0].own[i] : NULL;
 }
 
 /* ---- the executor: training, and devices ------------------------------------------------------------------------------- */
 
-static PlStatus bring(const perilune_model *m, const void *const *in, PlTensor **t) {
-  const PlGraph *f = m->saved.graph;
+static PlStatus bring(const perilune_model *m, const PlGraph *f, const void *const *in, PlTensor **t) {
   for (PlGVal v = 0; v < f->nvals; v++) {
     const PlGValue *val = &f->vals[v];
     if (val->kind != PL_FV_INPUT) continue;
@@ -144,20 +273,20 @@ static PlStatus fetch(PlTensor *t, void *to) {
   return s;
 }
 
-PlStatus pl_model_execute(perilune_model *m, int threads, const void *const *in, void *const *out) {
-  const PlGraph *f = m->saved.graph;
+PlStatus pl_model_execute(perilune_model *m, PlModelAt *at, int threads, const void *const *in, void *const *out) {
+  const PlGraph *f = at->saved.graph;
   PlTensor **t = calloc((size_t)f->ninputs + (size_t)f->noutputs + 1, sizeof *t), **y = t ? t + f->ninputs : NULL;
   if (!t) return no_memory();
   PlStatus s = PL_OK;
   for (int32_t o = 0; o < f->noutputs && s == PL_OK; o++)
     if (!out[o] && f->vals[f->outputs[o]].numel > 0)
-      s = pl_fail(PL_ERR_ARG, "output %d (%s): no memory was given", (int)o, m->saved.names[o]);
-  if (s == PL_OK) s = bring(m, in, t);
+      s = pl_fail(PL_ERR_ARG, "output %d (%s): no memory was given", (int)o, m->base->saved.names[o]);
+  if (s == PL_OK) s = bring(m, f, in, t);
   const int were = plk_threads();
   const uint8_t device = pl_state.device;
   plk_set_threads(threads < 1 ? 1 : threads);
   pl_state.device = m->device;
-  if (s == PL_OK) s = pl_exec_run(m->exec, t, y);
+  if (s == PL_OK) s = pl_exec_run(at->exec, t, y);
   for (int32_t o = 0; o < f->noutputs && s == PL_OK; o++) s = fetch(y[o], out[o]);
   pl_state.device = device;
   plk_set_threads(were);

@@ -15,15 +15,15 @@ static int attr_of(const PlGNode *n, const char *name) {
 
 /* The plan's nodes share their attributes with the graph's. */
 static PlStatus put(const perilune_model *m, int32_t i, const PlAttrs *now) {
-  const PlGNode *n = &m->saved.graph->nodes[i];
-  PL_TRY(pl_graph_node_takes(m->saved.graph, i, now));
+  const PlGNode *n = &m->base->saved.graph->nodes[i];
+  PL_TRY(pl_graph_node_takes(m->base->saved.graph, i, now));
   memcpy(n->attrs, now, pl_attrs_size(n->attrs));
   return PL_OK;
 }
 
 /* The saved attributes are those of the newest step: the next one is a step further, and no first one. */
 static PlStatus advance(const perilune_model *m, int by) {
-  const PlGraph *f = m->saved.graph;
+  const PlGraph *f = m->base->saved.graph;
   for (int32_t i = 0; i < f->nnodes; i++) {
     const int step = attr_of(&f->nodes[i], "step"), first = attr_of(&f->nodes[i], "first");
     if (step < 0 && first < 0) continue;
@@ -50,8 +50,8 @@ perilune_status perilune_model_step(perilune_model *m, int32_t threads, const vo
   if (nout > 0) PL_TRY(pl_model_given("perilune_model_step", "out", (const void *)out));
   pthread_mutex_lock(&m->lock);
   PlStatus s = advance(m, 1);
-  if (s == PL_OK) s = pl_model_execute(m, threads, in, out);
-  if (s != PL_OK && !pl_exec_began(m->exec)) {
+  if (s == PL_OK) s = pl_model_execute(m, m->base, threads, in, out);
+  if (s != PL_OK && !pl_exec_began(m->base->exec)) {
     const PlStatus was = s;
     s = advance(m, -1) == PL_OK ? was : s;
   }
@@ -60,7 +60,7 @@ perilune_status perilune_model_step(perilune_model *m, int32_t threads, const vo
 }
 
 static PlStatus set(const perilune_model *m, const char *name, double value) {
-  const PlGraph *f = m->saved.graph;
+  const PlGraph *f = m->base->saved.graph;
   bool any = false;
   for (int32_t i = 0; i < f->nnodes; i++) {
     const int k = attr_of(&f->nodes[i], name);
@@ -91,7 +91,7 @@ perilune_status perilune_model_get(perilune_model *m, const char *name, double *
   PL_TRY(must_train("perilune_model_get", m));
   PL_TRY(pl_model_given("perilune_model_get", "name", name));
   PL_TRY(pl_model_given("perilune_model_get", "out", out));
-  const PlGraph *f = m->saved.graph;
+  const PlGraph *f = m->base->saved.graph;
   PlStatus s = PL_ERR_ARG;
   pthread_mutex_lock(&m->lock);
   for (int32_t i = 0; i < f->nnodes && s != PL_OK; i++) {

@@ -120,9 +120,9 @@ describe("the C ABI", function()
     if not io.open(library) then return pending "libperilune.so is not built" end
     local exported, other = {}, {}
     for line in output("nm -D --defined-only '%s'", library):gmatch "[^\n]+" do
-      local name = line:match "^%x+ T (perilune_[%w_]+)@@PERILUNE_1$"
+      local name = line:match "^%x+ T (perilune_[%w_]+)@@PERILUNE_1[_%d]*$"
       if name then exported[#exported + 1] = name
-      elseif not line:find " A PERILUNE_1$" and not sanitized then other[#other + 1] = line end
+      elseif not line:find " A PERILUNE_1[_%d]*$" and not sanitized then other[#other + 1] = line end
     end
     table.sort(exported)
     assert.same(listed, exported)

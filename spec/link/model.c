@@ -4,7 +4,10 @@
  *   link_model step PATH N [SAVED]   N steps, with the loss of each; then the model is saved
  *   link_model on PATH DEVICE the first elements of each output, computed there; or the message
  *   link_model wrong PATH     the messages of wrong calls
- *   link_model serve PATH THREADS RUNS   all threads at once, each with a session: the bits of one thread? */
+ *   link_model free PATH SET ...   what the model says of its free sizes, then for each SET, "batch=2,h=9" or "0:2x3" (the shape of input 0),
+ *                            its inputs and outputs, and the bits, of two runs; or the message
+ *   link_model serve PATH THREADS RUNS   all threads at once, each with a session: the bits of one thread? Each variant of
+ *                            the inputs has free sizes of its own. */
 #include <locale.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -49,6 +52,24 @@ typedef struct Memory {
 static void release(Memory *m) {
   for (int i = 0; i < m->nin; i++) free(m->in[i]);
   for (int i = 0; i < m->nout; i++) free(m->out[i]);
+}
+
+/* As the session's sizes are. */
+static int prepare_at(perilune_session *s, int32_t nin, int32_t nout, size_t variant, Memory *m) {
+  perilune_tensor_info t;
+  memset(m, 0, sizeof *m);
+  if (nin > MOST || nout > MOST) return 1;
+  m->nin = nin;
+  m->nout = nout;
+  for (int32_t i = 0; i < nin; i++) {
+    if (perilune_session_input(s, i, &t) || !(m->in[i] = malloc(t.bytes + 1))) return 1;
+    fill(&t, m->in[i], variant);
+  }
+  for (int32_t i = 0; i < nout; i++) {
+    if (perilune_session_output(s, i, &t) || !(m->out[i] = malloc(t.bytes + 1))) return 1;
+    m->bytes[i] = t.bytes;
+  }
+  return 0;
 }
 
 static int prepare(perilune_model *model, size_t variant, Memory *m) {
@@ -112,6 +133,72 @@ static int run(perilune_model *model) {
   printf("first %.9g\n", (double)first[0]);
   perilune_session_release(s);
   release(&m);
+  return 0;
+}
+
+/* "batch=2,h=9" or "0:2x3" */
+static perilune_status set_sizes(perilune_session *s, const char *text) {
+  char name[64];
+  int64_t shape[16];
+  int32_t ndim = 0;
+  int k, at = 0;
+  long long n;
+  if (strchr(text, ':')) {
+    const char *p = strchr(text, ':') + 1;
+    for (; ndim < 16 && sscanf(p, "%lld%n", &n, &at) == 1; p += p[at] == 'x' ? at + 1 : at) shape[ndim++] = n;
+    return perilune_session_set_shape(s, (int32_t)atoi(text), shape, ndim);
+  }
+  while (sscanf(text, "%63[^=]=%lld%n", name, &n, &k) == 2) {
+    const perilune_status st = perilune_session_set_size(s, name, n);
+    if (st) return st;
+    text += k;
+    text += *text == ',';
+  }
+  return PERILUNE_OK;
+}
+
+static int free_sizes(perilune_model *model, int n, char **sets) {
+  perilune_size_info z;
+  perilune_tensor_info t;
+  perilune_session *s;
+  const int32_t nin = perilune_model_input_count(model), nout = perilune_model_output_count(model);
+  for (int32_t i = 0; i < perilune_model_size_count(model); i++) {
+    if (perilune_model_size(model, i, &z)) return fail("size");
+    printf("size %s %lld from %lld to %lld\n", z.name, (long long)z.example, (long long)z.least, (long long)z.most);
+  }
+  for (int32_t k = 0; k < nin + nout; k++) {
+    const int32_t i = k < nin ? k : k - nin;
+    if (k < nin ? perilune_model_input(model, i, &t) : perilune_model_output(model, i, &t)) return fail("port");
+    printf("%s %s:", k < nin ? "input" : "output", t.name);
+    for (int32_t d = 0; d < t.ndim; d++) {
+      const char *dim = k < nin ? perilune_model_input_dim(model, i, d) : perilune_model_output_dim(model, i, d);
+      if ((dim != NULL) != (t.shape[d] == -1) || (dim && t.bytes)) return fail("what is free");
+      if (dim) printf(" %s", dim);
+      else printf(" %lld", (long long)t.shape[d]);
+    }
+    printf("\n");
+  }
+  if (perilune_session_new(model, &s)) return fail("session");
+  for (int k = 0; k < n; k++) {
+    Memory m;
+    const perilune_status st = set_sizes(s, sets[k]);
+    if (st || perilune_session_output(s, 0, &t)) {
+      printf("%s: %s\n", sets[k], perilune_message());
+      continue;
+    }
+    if (prepare_at(s, nin, nout, 0, &m)) return fail("prepare");
+    for (int32_t o = 0; o < nout; o++) {
+      if (perilune_session_output(s, o, &t)) return fail("output");
+      tell("output", o, &t);
+    }
+    if (perilune_session_run(s, (const void *const *)m.in, m.nin, m.out, m.nout)) return fail("run");
+    printf("%s: bits %016llx\n", sets[k], (unsigned long long)outputs(&m));
+    if (perilune_session_run_inside(s, (const void *const *)m.in, m.nin)) return fail("inside");
+    for (int32_t o = 0; o < nout; o++)
+      if (memcmp(perilune_session_result(s, o), m.out[o], m.bytes[o]) != 0) return fail("inside gives OTHERS");
+    release(&m);
+  }
+  perilune_session_release(s);
   return 0;
 }
 
@@ -211,13 +298,25 @@ typedef struct Server {
   long runs, others;
 } Server;
 
+/* Sizes of a variant. */
+static int resize(perilune_model *model, perilune_session *s, size_t k) {
+  perilune_size_info z;
+  for (int32_t i = 0; i < perilune_model_size_count(model); i++)
+    if (perilune_model_size(model, i, &z) || perilune_session_set_size(s, z.name, z.least + (int64_t)((k + (size_t)i) % 6))) return 1;
+  return 0;
+}
+
+static int prepare_variant(perilune_model *model, perilune_session *s, size_t k, Memory *m) {
+  return resize(model, s, k) || prepare_at(s, perilune_model_input_count(model), perilune_model_output_count(model), k, m);
+}
+
 static void *serve(void *ctx) {
   Server *v = ctx;
   Memory m[VARIANTS];
   perilune_session *s;
   v->others = v->runs; /* until it is known better */
   bool bad = perilune_session_new(v->model, &s) != PERILUNE_OK;
-  for (size_t k = 0; k < VARIANTS && !bad; k++) bad = prepare(v->model, k, &m[k]) != 0;
+  for (size_t k = 0; k < VARIANTS && !bad; k++) bad = prepare_variant(v->model, s, k, &m[k]) != 0;
   atomic_fetch_add(&waiting, 1);
   if (bad) return NULL;
   while (!atomic_load(&go)) {
@@ -225,7 +324,7 @@ static void *serve(void *ctx) {
   long others = 0;
   for (long i = 0; i < v->runs; i++) {
     const long k = (i + v->number) % VARIANTS;
-    if (perilune_session_run(s, (const void *const *)m[k].in, m[k].nin, m[k].out, m[k].nout)) others++;
+    if (resize(v->model, s, (size_t)k) || perilune_session_run(s, (const void *const *)m[k].in, m[k].nin, m[k].out, m[k].nout)) others++;
     else others += outputs(&m[k]) != wanted[k];
   }
   v->others = others;
@@ -240,7 +339,8 @@ static int serve_all(perilune_model *model, int nthread, long runs) {
   if (nthread < 1 || nthread > MOST || perilune_session_new(model, &s)) return fail("session");
   for (size_t k = 0; k < VARIANTS; k++) {
     Memory m;
-    if (prepare(model, k, &m) || perilune_session_run(s, (const void *const *)m.in, m.nin, m.out, m.nout)) return fail("run");
+    if (prepare_variant(model, s, k, &m)) return fail("prepare");
+    if (perilune_session_run(s, (const void *const *)m.in, m.nin, m.out, m.nout)) return fail("run");
     wanted[k] = outputs(&m);
     release(&m);
   }
@@ -276,6 +376,7 @@ int main(int argc, char **argv) {
   if (strcmp(argv[1], "serve") == 0 && argc == 5) return serve_all(model, atoi(argv[3]), atol(argv[4]));
   int status = 2;
   if (strcmp(argv[1], "run") == 0) status = run(model);
+  if (strcmp(argv[1], "free") == 0) status = free_sizes(model, argc - 3, argv + 3);
   if (strcmp(argv[1], "step") == 0 && argc >= 4) status = step(model, atoi(argv[3]), argv[4]);
   if (strcmp(argv[1], "wrong") == 0) status = wrong(argv[2], model);
   perilune_model_release(model);

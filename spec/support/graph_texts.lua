@@ -65,9 +65,21 @@ local function writes()
   return step:graph()
 end
 
+-- Sizes that the text leaves free: in shapes, types, attributes and numbers, products and sums of them, and of sizes
+-- that rules give.
+local function free(path)
+  local net = nn.Sequential(nn.Conv2d(1, 2, 3, { stride = 2 }), nn.ReLU())
+  return T.save_graph(path, function(x, y)
+    local h = net(x):flatten(3):transpose(2, 3)
+    local n, k = y:size(1), h:size(1) * h:size(2)
+    return h:reshape(k, 2):sum() * n + T.arange(n):sum() + y:repeat_interleave(2, 1):narrow(1, n, n + 1):sum(), h
+  end, { T.rand(2, 1, 7, 5), T.rand(4) }, { dynamic = { x1 = { "batch", [3] = "height" }, x2 = { "n" } },
+    sizes = { batch = { 1, 9 }, height = { 5, 40 }, n = { 1, 30 } } })
+end
+
 local function saved(path, g)
   os.remove(path) -- a save that replaces a text keeps that one's checksum
-  assert(T.save_graph(path, g))
+  if type(g) == "function" then assert(g(path)) else assert(T.save_graph(path, g)) end
   local text = mutate.read(path)
   local tensors, meta = T.load(path .. ".safetensors")
   return text, tensors, meta["perilune.graph"], mutate.read(path .. ".safetensors")
@@ -79,14 +91,14 @@ function M.make()
   T.manual_seed(3)
   local texts, by_text, path = {}, {}, os.tmpname()
   local makers = { perceptron, pictures, places, sequences }
-  for k = 1, #makers + 1 do
-    local g = makers[k] and T.graph() or writes()
+  for k = 1, #makers + 2 do
+    local g = makers[k] and T.graph() or k == #makers + 1 and writes() or free
     if makers[k] then makers[k](g) end
     local text, tensors, pair, file = saved(path, g)
     local good = "perilune graph 1\npair " .. pair .. "\n"
     assert(text:sub(1, #good) == good)
     texts[2 * k - 1] = text
-    texts[2 * k] = text:gsub(":%w+%[[%dx]*%]", ""):gsub(":none", "")
+    texts[2 * k] = text:gsub(":%w+%[[%dx$@*+.?-]*%]", ""):gsub(":none", "")
     by_text[2 * k - 1] = { tensors = tensors, pair = pair, file = file }
     by_text[2 * k] = by_text[2 * k - 1]
   end

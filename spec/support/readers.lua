@@ -550,7 +550,9 @@ do
       end
       local own = folder .. k
       write(own, text)
-      local program, message, code = T.core.deploy_program(own)
+      -- a graph with free sizes is built for others than the example's, too
+      local sizes = text:find("\nsize ", 1, true) and { batch = 2, height = 9, n = 3 } or {}
+      local program, message, code = T.core.deploy_program(own, nil, nil, nil, sizes)
       os.remove(own)
       local read = program ~= nil or code == "unsupported"
       local taken, problem = graphs.taken(text, by_text[tonumber(k)])

@@ -59,6 +59,18 @@ local function places()
     :format(folder)
 end
 
+-- Free sizes of a saved graph by name, of --size NAME=N; nil, message. (An ONNX file has them fixed when it becomes a
+-- graph.)
+local function sizes_of(list)
+  local out = {}
+  for _, text in ipairs(list or {}) do
+    local name, n = text:match "^(.+)=(%d+)$"
+    out[name or ""] = n and math.tointeger(tonumber(n))
+    if not out[name] then return nil, ("--size is NAME=N, got '%s'"):format(text) end
+  end
+  return out
+end
+
 -- ---- source ---------------------------------------------------------------------------------------------------------
 
 local function identifier(s) return (s:gsub("[^%w_]", "_")) end
@@ -403,8 +415,10 @@ local function build(dir, model, from, out, options)
   ok, message = name_is_free(dir, cc, at, name, kind)
   if not ok then return nil, message end
   local source, weights = dir .. "/program.c", dir .. "/program.weights"
-  local about
-  about, message = core.deploy_program(from, name, source, weights)
+  local about, sizes
+  sizes, message = sizes_of(model == from and options.size or {})
+  if not sizes then return nil, message end
+  about, message = core.deploy_program(from, name, source, weights, sizes)
   if not about then return nil, message end
   about.model = model:match "[^/]*$"
   about.link = kind ~= ".a" and " this library alone" or options.static and " -lm -lpthread"
@@ -488,7 +502,7 @@ function M.run(model, out, options)
     from = dir .. "/model.graph"
     local convert = require "perilune.command.convert"
     local ok
-    ok, message = convert.graph(model, from, options)
+    ok, message = convert.graph(model, from, { size = options.size, fixed = true })
     if not ok then from = nil end
   end
   local text

@@ -100,32 +100,49 @@ writers[".gguf"] = function(from, kind, to, options)
   return T.save_gguf(to, tensors, { metadata = meta, type = options.type })
 end
 
--- Sizes by name, of --size NAME=N; nil, message.
+-- Sizes by name, of --size NAME=N or NAME=A..B: {least, most}; nil, message.
 local function sizes_of(list)
   local out = {}
   for _, text in ipairs(list or {}) do
-    local name, n = text:match "^(.+)=(%d+)$"
-    if not name then return nil, ("--size is NAME=N, got '%s'"):format(text) end
-    out[name] = math.tointeger(tonumber(n))
-    if not out[name] then return nil, ("--size %s is too large"):format(text) end
+    local name, least, most = text:match "^(.+)=(%d+)%.%.(%d+)$"
+    if not name then name, least = text:match "^(.+)=(%d+)$" end
+    if not name then return nil, ("--size is NAME=N or NAME=LEAST..MOST, got '%s'"):format(text) end
+    least = math.tointeger(tonumber(least))
+    most = most and math.tointeger(tonumber(most)) or not most and least
+    if not least or not most then return nil, ("--size %s is too large"):format(text) end
+    out[name] = { least, most }
   end
   return out
 end
 
--- The sizes of an input of an ONNX file: those that are free there come from --size.
-local function shape_of(input, about, sizes, missing)
-  if not about.shape then return nil, ("input '%s' has no number of dimensions in the file"):format(input.name) end
-  local shape = {}
-  for d, n in ipairs(about.shape) do
-    local param = not n and about.param[d].param or nil
-    local name = param ~= nil and param ~= "" and param or ("%s:%d"):format(input.name, d)
-    shape[d] = n or sizes[name]
-    if not shape[d] and not missing[name] then
-      missing[name] = true
-      missing[#missing + 1] = name
+-- Inputs of an ONNX file: names, shapes of an example, and what is free in them (as T.save_graph's dynamic and sizes),
+-- where --size says no number.
+local function inputs_of(from, net, sizes)
+  local names, shapes, dynamic, bounds, program = {}, {}, {}, {}, net._program()
+  for i, input in ipairs(net.inputs) do
+    if not input.optional then
+      local about, shape = program.input_types[i], {}
+      if not about.shape then
+        return nil, ("%s: input '%s' has no number of dimensions in the file"):format(from, input.name)
+      end
+      if not input.dtype then return nil, ("%s: input '%s' is no tensor of a dtype here"):format(from, input.name) end
+      for d, n in ipairs(about.shape) do
+        local param = not n and about.param[d].param or nil
+        local name = param ~= nil and param ~= "" and param or ("%s:%d"):format(input.name, d)
+        local range = not n and sizes[name] or nil
+        if not n and not (range and range[1] == range[2]) then
+          dynamic[input.name] = dynamic[input.name] or {}
+          dynamic[input.name][d] = name
+          bounds[name] = range
+          -- an example that is neither 1 nor another's size tells more
+          n = math.min(range and range[2] or 5, math.max(range and range[1] or 1, 5))
+        end
+        shape[d] = n or range[1]
+      end
+      names[#names + 1], shapes[#shapes + 1] = input, shape
     end
   end
-  return shape
+  return names, shapes, dynamic, bounds
 end
 
 -- A model as a graph that runs without Lua: with the file's names of inputs and outputs.
@@ -140,39 +157,40 @@ writers[".graph"] = function(from, kind, to, options)
   net, message = T.onnx.load(from, { inference = true })
   if not net then return nil, message end
   net:eval()
-  local g, inputs, missing, program = T.graph(), {}, {}, net._program()
-  for i, input in ipairs(net.inputs) do
-    if not input.optional then
-      local shape
-      shape, message = shape_of(input, program.input_types[i], sizes, missing)
-      if not shape then return nil, from .. ": " .. message end
-      if #missing == 0 then
-        if not input.dtype then
-          return nil, ("%s: input '%s' is no tensor of a dtype here"):format(from, input.name)
-        end
-        inputs[input.name] = g:input(input.name, shape, { dtype = input.dtype })
-      end
+  local inputs, shapes, dynamic, bounds = inputs_of(from, net, sizes)
+  if not inputs then return nil, shapes end
+  local names = {}
+  for i, input in ipairs(inputs) do names[i] = input.name end
+  local free = require("perilune.graph.sizes").read("convert", names, shapes, dynamic, bounds)
+  if options.fixed and #free > 0 then
+    local list = {}
+    for i, s in ipairs(free) do list[i] = s.name end
+    return nil, ("%s: sizes that the file leaves free: give --size %s=N"):format(from, table.concat(list, "=N --size "))
+  end
+  local nodes
+  local function graph_at(moved)
+    local g, given, outputs = T.graph(), {}, {}
+    for i, input in ipairs(inputs) do
+      given[input.name] = g:input(input.name, moved[i], { dtype = input.dtype })
     end
-  end
-  if #missing > 0 then
-    return nil, ("%s: sizes that the file leaves free: give --size %s=N"):format(from,
-      table.concat(missing, "=N --size "))
-  end
-  local outputs = {}
-  local results = T.no_grad(function() return table.pack(g:trace(function() return net(inputs) end)) end)
-  for i, output in ipairs(net.outputs) do
-    if not core.is_tensor(results[i]) then
-      return nil, ("%s: output '%s' is no tensor"):format(from, output.name)
+    local results = table.pack(g:trace(function() return net(given) end))
+    for i, output in ipairs(net.outputs) do
+      if not core.is_tensor(results[i]) then error(("%s: output '%s' is no tensor"):format(from, output.name), 0) end
+      outputs[output.name] = results[i]
     end
-    outputs[output.name] = results[i]
+    g:outputs(outputs)
+    if not nodes then nodes = select(2, tostring(g):gsub("\n", "")) end
+    return g
   end
-  g:outputs(outputs)
-  local ok, why, code = T.save_graph(to, g)
+  local ok, why, code = T.no_grad(function()
+    return require("perilune.graph.file").save_free("convert", to, shapes, free, graph_at)
+  end)
   if not ok then return nil, why, code end
-  local _, nodes = tostring(g):gsub("\n", "")
-  return ("%s: a graph of %d lines, %d input%s, %d output%s; tensors in %s.safetensors"):format(show.printable(to),
+  local ranges = {}
+  for i, s in ipairs(free) do ranges[i] = ("%s %d to %d"):format(s.name, s.least, s.most) end
+  return ("%s: a graph of %d lines, %d input%s, %d output%s%s; tensors in %s.safetensors"):format(show.printable(to),
     nodes, #net.inputs, #net.inputs == 1 and "" or "s", #net.outputs, #net.outputs == 1 and "" or "s",
-    show.printable(to))
+    #free > 0 and ", free sizes: " .. show.printable(table.concat(ranges, ", ")) or "", show.printable(to))
 end
 
 --- An ONNX file as a saved graph. → a text; or nil, message

@@ -40,7 +40,8 @@ read.]] },
     "writes the tensors of a file in another format",
     [[B's ending says which: .safetensors, .gguf or .npz; A is any file that peek knows, an index of shards or a folder.
 .graph makes of an ONNX file a graph that libperilune runs without Lua, in B and B.safetensors; sizes that the file
-leaves free are given by --size NAME=N, once for each, where a size without a name is called INPUT:DIMENSION.
+leaves free stay free, from 1 to 4096, or as --size NAME=LEAST..MOST says; --size NAME=N fixes one. A size without a
+name is called INPUT:DIMENSION.
 --type Q8_0 (Q5_1, Q5_0, Q4_1, Q4_0, F16, BF16, F32) is what tensors become in a GGUF file: those of floats with two
 dimensions or more and rows of whole blocks. From GGUF to GGUF all others keep their bytes. --dtype f16 is what
 tensors of floats become. Metadata goes along where B has room for it; nested values of PyTorch stay nested in
@@ -55,7 +56,7 @@ has those that the plan names. Results have the bits of T.jit. A C compiler is n
   --static    no other library: a program is linked statically, and kernels never open oneDNN or OpenBLAS; then
               the bits are those of T.jit where PERILUNE_LIBRARIES=none is set
   --name NAME of the functions, NAME_open, NAME_run ...: by default OUT's
-  --size NAME=N    as perilune convert has it
+  --size NAME=N    of each size that MODEL leaves free; a program's are fixed
 Exit status 1 if the model cannot be read or what is made cannot be linked.]] },
   { "generate", "generate [OPTIONS] MODEL PROMPT", "a model goes on with a text",
     [[MODEL is a folder of transformers (config.json, weights, tokenizer) or a GGUF file. PROMPT - is standard input.

@@ -8,6 +8,7 @@
 -- say of the results must be what the line says.
 local T = require "perilune"
 local options = require "perilune.options"
+local free = require "perilune.graph.sizes"
 
 local core, fail, describe = T.core, options.fail, options.describe
 local M = {}
@@ -29,21 +30,46 @@ local function number_text(v)
   return s:find("[%.e]") and s or s .. ".0"
 end
 
-local function attr_text(v)
-  if type(v) == "table" then
-    local list = {}
-    for i, x in ipairs(v) do list[i] = number_text(x) end
-    return "{" .. table.concat(list, ",") .. "}"
+-- Lines are lists of pieces, texts and integers as {v}, so that those of traces at other sizes can be compared
+-- (sizes.lua).
+local function integer(v, what) return { v, what = what } end
+
+local function put(line, ...)
+  for _, piece in ipairs { ... } do line[#line + 1] = piece end
+  return line
+end
+
+local function put_number(line, v, what)
+  if math.type(v) == "integer" then return put(line, integer(v, what)) end
+  if v == math.floor(v) and math.abs(v) < 1 << 53 then
+    return put(line, { math.tointeger(v), text = number_text(v), what = what })
   end
-  if type(v) == "number" then return number_text(v) end
-  if type(v) == "string" then return '"' .. v .. '"' end
-  return tostring(v)
+  return put(line, number_text(v))
+end
+
+local function put_attr(line, v, what)
+  if type(v) == "table" then
+    put(line, "{")
+    for i, x in ipairs(v) do put_number(put(line, i > 1 and "," or ""), x, what) end
+    return put(line, "}")
+  end
+  if type(v) == "number" then return put_number(line, v, what) end
+  if type(v) == "string" then return put(line, '"' .. v .. '"') end
+  return put(line, tostring(v))
 end
 
 -- "3:f32[2x4]": an output of a node, with its type.
-local function output_text(v, dtype, shape)
-  if dtype == "none" then return v .. ":none" end
-  return ("%d:%s[%s]"):format(v, dtype, table.concat(shape, "x"))
+local function put_output(line, v, dtype, shape)
+  if dtype == "none" then return put(line, v .. ":none") end
+  put(line, ("%d:%s["):format(v, dtype))
+  for d, n in ipairs(shape) do put(line, d > 1 and "x" or "", { n, of = v, dim = d }) end
+  return put(line, "]")
+end
+
+local function put_sizes(line, list)
+  if #list == 0 then return put(line, "-") end
+  for d, n in ipairs(list) do put(line, d > 1 and "," or "", integer(n, "a size")) end
+  return line
 end
 
 local function read_number(s)
@@ -95,67 +121,78 @@ end
 -- ---- saving --------------------------------------------------------------------------------------------------------
 
 local function node_line(node)
-  local keys, parts, inputs = {}, {}, {}
+  local keys, inputs = {}, {}
   for key in pairs(node.attrs) do keys[#keys + 1] = key end
   table.sort(keys)
-  for _, key in ipairs(keys) do parts[#parts + 1] = key .. "=" .. attr_text(node.attrs[key]) end
   for i, v in ipairs(node.inputs) do inputs[i] = v and tostring(v) or "-" end
-  local outputs = {}
-  for i, v in ipairs(node.outputs) do outputs[i] = output_text(v, node.dtypes[i], node.shapes[i]) end
-  return ("node %s %s %d %d %s -> %s %s"):format(escape(node.name), node.op, node.stage, node.origin or 0,
-    #inputs == 0 and "-" or table.concat(inputs, ","), #outputs == 0 and "-" or table.concat(outputs, ","),
-    table.concat(parts, " "))
+  local line = { ("node %s %s %d %d %s -> "):format(escape(node.name), node.op, node.stage, node.origin or 0,
+    #inputs == 0 and "-" or table.concat(inputs, ",")) }
+  if #node.outputs == 0 then put(line, "-") end
+  for i, v in ipairs(node.outputs) do
+    if i > 1 then put(line, ",") end
+    put_output(line, v, node.dtypes[i], node.shapes[i])
+  end
+  put(line, " ")
+  for i, key in ipairs(keys) do
+    put(line, i > 1 and " " or "", key, "=")
+    put_attr(line, node.attrs[key], key)
+  end
+  return line
 end
 
 local function pair_of(text) return text:match("^[^\n]*\npair (%x+)\n") end
 
---- T.save_graph(path, graph) → true, or nil, message, code
--- Writes a text (path) and the captured tensors (path .. ".safetensors"); both are replaced, or neither.
---   local g = T.graph()
---   g:outputs { g:input("x", { 2 }) * 2 }
---   local path = os.tmpname()
---   print(T.save_graph(path, g))  --> true
---   os.remove(path .. ".safetensors")
-function M.save(path, g)
-  if type(path) ~= "string" then fail("save_graph: the path must be a string, got %s", describe(path)) end
-  if type(g) ~= "table" or not g.ir then fail("save_graph: a graph expected, got %s", describe(g)) end
-  if g.given and g.given.strange then
-    fail("save_graph: the function returns a tensor that it did not compute, which is no value of the graph; "
-      .. "return a copy, such as t:clone()")
-  end
-  local lines, tensors, named = { HEADER }, {}, {}
+-- A graph's lines, and its tensors by the numbers of their values.
+local function lines_of(g)
+  local lines, tensors, named = {}, {}, {}
+  local function add(text) lines[#lines + 1] = { text } end
   for _, leaf in ipairs(core.graph_leaves(g.ir)) do
     if leaf.kind == "input" then
       local own, k = leaf.name, 1
       while named[own] do own, k = ("%s_%d"):format(leaf.name, k + 1), k + 1 end -- as graph.lua calls them
       named[own] = true
-      lines[#lines + 1] = ("input %d %s %s %s %s"):format(leaf.value, escape(own), leaf.dtype, sizes(leaf.shape),
-        leaf.leaf and "leaf" or "fed")
+      add(("input %d %s %s "):format(leaf.value, escape(own), leaf.dtype))
+      put(put_sizes(lines[#lines], leaf.shape), leaf.leaf and " leaf" or " fed")
     elseif leaf.kind == "number" then
-      lines[#lines + 1] = ("number %d %s %s %s"):format(leaf.value, leaf.dtype, leaf.weak and "weak" or "tensor",
-        number_text(leaf.number))
+      add(("number %d %s %s "):format(leaf.value, leaf.dtype, leaf.weak and "weak" or "tensor"))
+      put_number(lines[#lines], leaf.number, "a number")
     else
-      lines[#lines + 1] = ("%s %d"):format(leaf.kind, leaf.value)
+      add(("%s %d"):format(leaf.kind, leaf.value))
       tensors[tostring(leaf.value)] = leaf.tensor
     end
   end
   for _, node in ipairs(g:nodes()) do
     lines[#lines + 1] = node_line(node)
-    if node.after then lines[#lines + 1] = "after " .. sizes(node.after) end
+    if node.after then add("after " .. sizes(node.after)) end
   end
   for i, v in ipairs(g.given or core.graph_output_values(g.ir)) do
     local key = g.given and i or g.keys[i]
-    lines[#lines + 1] = ("output %d %s"):format(v, type(key) == "number" and "#" .. key or "=" .. escape(key))
+    add(("output %d %s"):format(v, type(key) == "number" and "#" .. key or "=" .. escape(key)))
   end
   for _, region in ipairs(core.graph_regions(g.ir)) do
     local ys, chosen = {}, {}
     for i, v in ipairs(region.ys) do ys[i] = tostring(v) end
     for k, c in pairs(region.choice) do chosen[#chosen + 1] = ("%d:%d"):format(k, c) end
     table.sort(chosen)
-    lines[#lines + 1] = ("region %d %s %d %s %s %s %s %s"):format(region.policy, number_text(region.fraction),
+    add(("region %d %s %d %s %s %s %s %s"):format(region.policy, number_text(region.fraction),
       region.bytes, region.seeded, region.heavy, region.listed, sizes(ys), #chosen == 0 and "-" or
-      table.concat(chosen, ","))
+      table.concat(chosen, ",")))
   end
+  return lines, tensors
+end
+
+local function texts_of(lines)
+  local out = {}
+  for i, line in ipairs(lines) do
+    local texts = {}
+    for j, piece in ipairs(line) do texts[j] = type(piece) == "string" and piece or piece.text or tostring(piece[1]) end
+    out[i] = table.concat(texts)
+  end
+  return out
+end
+
+local function write_files(path, lines, tensors)
+  table.insert(lines, 1, HEADER)
   lines[#lines + 1] = "end\n"
   local names, list = {}, {}
   for name, t in pairs(tensors) do names[#names + 1], list[#list + 1] = name, t end
@@ -170,6 +207,93 @@ function M.save(path, g)
     metadata = { PAIR, sum, REPLACES, replaced, TEXT, utf8 }
   end
   return core.save_safetensors(path .. ".safetensors", names, list, metadata, path, text)
+end
+
+--- Saves graphs of one function whose inputs have these names and, in the example, shapes; free: what sizes.read gave.
+-- graph_at(shapes) → the graph for other ones.
+function M.save_free(who, path, shapes, sizes_free, graph_at)
+  local lines, tensors = free.lines(who, sizes_free, shapes, function(moved) return lines_of(graph_at(moved)) end)
+  for k = #sizes_free, 1, -1 do
+    local s = sizes_free[k]
+    table.insert(lines, 1, ("size %s %d %d %d"):format(escape(s.name), s.size, s.least, s.most))
+  end
+  return write_files(path, lines, tensors)
+end
+
+local function put_results(who, v, i, out)
+  if core.is_tensor(v) then
+    out[#out + 1] = v
+  elseif type(v) == "table" and getmetatable(v) == nil then
+    for k = 1, #v do put_results(who, v[k], i, out) end
+  elseif v ~= nil then
+    fail("%s: result %d is %s; tensors are wanted", who, i, describe(v))
+  end
+end
+
+local function names_of(who, what, given, n, default)
+  if given == nil then
+    local out = {}
+    for i = 1, n do out[i] = n == 1 and default or default .. i end
+    return out
+  end
+  options.list(who, what, given, "names")
+  if #given ~= n then fail("%s: %d %s for %d tensors", who, #given, what, n) end
+  for i, name in ipairs(given) do
+    if type(name) ~= "string" or name == "" then fail("%s: %s: entry %d is no name", who, what, i) end
+    for k = 1, i - 1 do if given[k] == name then fail("%s: %s: '%s' twice", who, what, name) end end
+  end
+  return given
+end
+
+local function save_function(path, f, inputs, opts)
+  local who = "save_graph"
+  opts = options.check(who, opts, { "dynamic", "sizes", "input_names", "output_names" })
+  if core.is_tensor(inputs) then inputs = { inputs } end
+  options.tensors(who, "inputs", inputs, 1)
+  local names, shapes = names_of(who, "input_names", opts.input_names, #inputs, "x"), {}
+  for i, x in ipairs(inputs) do shapes[i] = x:shape() end
+  local free_sizes = free.read(who, names, shapes, opts.dynamic or {}, opts.sizes)
+  local function graph_at(moved)
+    local g, xs, out = T.graph(), {}, {}
+    for i, x in ipairs(inputs) do xs[i] = g:input(names[i], moved[i], { dtype = x:dtype() }) end
+    local got = table.pack(g:trace(function(...) return f(...) end, table.unpack(xs)))
+    for i = 1, got.n do put_results(who, got[i], i, out) end
+    if #out == 0 then fail("%s: the function returns no tensor", who) end
+    if opts.output_names then
+      local keyed = {}
+      for i, name in ipairs(names_of(who, "output_names", opts.output_names, #out)) do keyed[name] = out[i] end
+      out = keyed
+    end
+    return g:outputs(out)
+  end
+  return T.no_grad(function() return M.save_free(who, path, shapes, free_sizes, graph_at) end)
+end
+
+--- T.save_graph(path, graph_or_function, inputs, {dynamic=, sizes=, input_names=, output_names=}) → true, or nil, error
+-- Writes a text (path) and the captured tensors (path .. ".safetensors"); both are replaced, or neither. Of a function
+-- or module: its graph for the example inputs (a tensor or a list) without gradients. dynamic: {x = {[1] = "batch"}}:
+-- the first size of x is free and called batch; equal names are equal sizes. sizes: {batch = {1, 64}}: its least and
+-- largest value (1 and 4096 where none are given). The function is traced at some dozen sets of sizes between these;
+-- what does not follow the sizes by one formula is an error. Names are x (x1, x2, …).
+--   local g = T.graph()
+--   g:outputs { g:input("x", { 2 }) * 2 }
+--   local path = os.tmpname()
+--   print(T.save_graph(path, g))  --> true
+--   print(T.save_graph(path, nn.Linear(2, 3), T.ones(4, 2), { dynamic = { x = { "n" } } }))  --> true
+--   print(T.load_graph(path, { sizes = { n = 7 } }):run { x = T.ones(7, 2) }[1]:size(1))  --> 7
+--   os.remove(path .. ".safetensors")
+function M.save(path, g, ...)
+  if type(path) ~= "string" then fail("save_graph: the path must be a string, got %s", describe(path)) end
+  local callable = type(g) == "function" or type(g) == "table" and getmetatable(g) and getmetatable(g).__call
+  if callable then return save_function(path, g, ...) end
+  if type(g) ~= "table" or not g.ir then fail("save_graph: a graph expected, got %s", describe(g)) end
+  if select("#", ...) > 0 then fail("save_graph: a graph has its inputs already; nothing may follow it") end
+  if g.given and g.given.strange then
+    fail("save_graph: the function returns a tensor that it did not compute, which is no value of the graph; "
+      .. "return a copy, such as t:clone()")
+  end
+  local lines, tensors = lines_of(g)
+  return write_files(path, texts_of(lines), tensors)
 end
 
 -- ---- loading -------------------------------------------------------------------------------------------------------
@@ -204,18 +328,61 @@ local function read_shape(s, separator)
   return shape
 end
 
+local function size_of(state)
+  return function(v, d)
+    local t = state.values[v]
+    return core.is_tensor(t) and d <= t:dim() and t:size(d) or nil
+  end
+end
+
+-- A field in which expressions of free sizes are their values; nil: one has none.
+local function settle(state, s, separator)
+  if not free.is_free(s) then return s end
+  local list = s:match "^{(.*)}$"
+  local out = {}
+  for x in ((list or s) .. separator):gmatch("([^" .. separator .. "]*)" .. separator) do
+    local v = free.is_free(x) and free.value(x, state.sizes, size_of(state)) or not free.is_free(x) and x
+    if not v then return nil end
+    out[#out + 1] = tostring(v)
+  end
+  local text = table.concat(out, separator)
+  return list and "{" .. text .. "}" or text
+end
+
+function readers.size(state, line)
+  local name, example, least, most = line:match "^size (%S+) (%S+) (%S+) (%S+)$"
+  least = name and read_integer(least, 1, 0x7fffffff)
+  most = least and read_integer(most, least, 0x7fffffff)
+  example = most and read_integer(example, least, most)
+  if not example then return "a size line" end
+  if #state.sizes == free.most then return ("more than %d free sizes"):format(free.most) end
+  name = read_name(name)
+  for _, s in ipairs(state.free) do
+    if s.name == name then return "there is a size named '" .. name .. "' already" end
+  end
+  local v = state.wanted[name] or example
+  if math.type(v) ~= "integer" or v < least or v > most then
+    state.problem = ("the size '%s' must be an integer from %d to %d, got %s"):format(name, least, most, describe(v))
+    return state.problem
+  end
+  state.free[#state.free + 1] = { name = name, size = example, least = least, most = most }
+  state.sizes[#state.sizes + 1] = v
+end
+
 function readers.input(state, line)
   local s, name, dtype, shape, kind = line:match("^input (%d+) (%S+) (%S+) (%S+) (%S+)$")
   if not s or kind ~= "leaf" and kind ~= "fed" then return "an input line" end
   local v, problem = new_value(state, s)
   if not v then return problem end
-  local list = read_shape(shape == "-" and "" or shape, ",")
+  local settled = settle(state, shape, ",")
+  local list = settled and read_shape(settled == "-" and "" or settled, ",")
   if not list then return "the sizes " .. shape end
   state.values[v] = state.graph:input(read_name(name), list, { dtype = dtype, leaf = kind == "leaf" })
 end
 
 function readers.number(state, line)
   local s, dtype, kind, text = line:match("^number (%d+) (%S+) (%S+) (%S+)$")
+  text = text and settle(state, text, ",")
   local number = text and read_number(text)
   if number == nil or kind ~= "weak" and kind ~= "tensor" then return "a number line" end
   local v, problem = new_value(state, s)
@@ -235,13 +402,14 @@ end
 readers.capture, readers.constant = stored, stored
 
 -- key=value behind each other → {key = value}; nil where anything else is there.
-local function read_attrs(text)
+local function read_attrs(state, text)
   local attrs, at = {}, 1
   while at <= #text do
     local key, value, behind = text:match("^([%w_]+)=(%b{})()", at)
     if not key then key, value, behind = text:match("^([%w_]+)=([^%s{}]+)()", at) end
     if not key or attrs[key] ~= nil then return nil end
-    attrs[key] = read_attr(value)
+    if not value:find '^"' then value = settle(state, value, ",") end
+    attrs[key] = value and read_attr(value)
     if attrs[key] == nil then return nil end
     at = text:match("^ ()", behind) or behind
     if at == behind and at <= #text then return nil end
@@ -250,14 +418,22 @@ local function read_attrs(text)
 end
 
 -- Is what the op made what the line says? Files that say nothing of types were saved before types were noted.
-local function result_problem(x, said, name)
+local function result_problem(state, x, said, name)
   if said == "" then return nil end
   if said == "none" then
     if x then return ("%s gives an output more than the line says"):format(name) end
     return nil
   end
-  local dtype, size_text = said:match("^(%w+)%[([%dx]*)%]$")
-  local shape = dtype and read_shape(size_text, "x")
+  local dtype, size_text = said:match("^(%w+)%[([%dx$@*+.?-]*)%]$")
+  local real, d = x and core.is_tensor(x) and x:shape() or {}, 0
+  if dtype then -- "?" is what the rule gives
+    size_text = (size_text .. "x"):gsub("([^x]*)x", function(one)
+      d = d + 1
+      return (one == "?" and tostring(real[d] or 0) or one) .. "x"
+    end):sub(1, -2)
+    size_text = settle(state, size_text, "x")
+  end
+  local shape = size_text and read_shape(size_text, "x")
   if not shape then return "the type " .. said end
   local got = x and core.is_tensor(x) and x:dtype() .. "[" .. table.concat(x:shape(), "x") .. "]" or "nothing"
   local want = dtype .. "[" .. table.concat(shape, "x") .. "]"
@@ -273,7 +449,7 @@ function readers.node(state, line)
     inputs[i] = s ~= "-" and state.values[v or -1]
     if inputs[i] == nil then return "value " .. s .. " used before it is made" end
   end
-  local attrs = read_attrs(rest)
+  local attrs = read_attrs(state, rest)
   if not attrs then return "its attributes" end
   local level, from = read_integer(stage, 0, 255), read_integer(origin, 0, #state.nodes)
   if not level then return "stage " .. stage end
@@ -291,7 +467,7 @@ function readers.node(state, line)
   if #made ~= #numbers then return ("%s has %d outputs, the line names %d"):format(op, #made, #numbers) end
   state.nodes[#state.nodes + 1] = node
   for i, v in ipairs(numbers) do
-    local problem = result_problem(made[i], said[i], op)
+    local problem = result_problem(state, made[i], said[i], op)
     if problem then return problem end
     state.values[v] = made[i] or nil
   end
@@ -363,10 +539,10 @@ function readers.pair(state, line)
 end
 
 --- The graph of a text, or nil and what is wrong with it. tensors: by the number of their value; pair: the checksum
--- that came with them.
-function M.build(text, tensors, pair)
-  local state = { pair = pair, graph = T.graph(), tensors = tensors, values = {}, made = {}, outputs = {},
-    output_names = {}, nodes = {} }
+-- that came with them; wanted: free sizes by name, else they are the example's.
+function M.build(text, tensors, pair, wanted)
+  local state = { wanted = wanted or {}, sizes = {}, free = {}, pair = pair, graph = T.graph(), tensors = tensors,
+    values = {}, made = {}, outputs = {}, output_names = {}, nodes = {} }
   local number, done = 0, false
   for line, at in text:gmatch("([^\n]*)\n()") do
     number = number + 1
@@ -387,6 +563,11 @@ function M.build(text, tensors, pair)
   if not done then return nil, "the file is cut off" end
   if not state.paired then return nil, "it does not say which tensors go with it" end
   if next(state.outputs) == nil then return nil, "it names no outputs" end
+  for name in pairs(state.wanted) do
+    local known = false
+    for _, one in ipairs(state.free) do known = known or one.name == name end
+    if not known then return nil, ("it leaves no size '%s' free"):format(tostring(name)) end
+  end
   local ok, problem = pcall(state.graph.outputs, state.graph, state.outputs)
   if not ok then return nil, tostring(problem) end
   ok, problem = pcall(core.graph_verify, state.graph.ir)
@@ -394,10 +575,15 @@ function M.build(text, tensors, pair)
   return state.graph
 end
 
---- T.load_graph(path) → graph, captured tensors; or nil, message, code
--- Builds a saved graph again, gradient passes and their recomputation included.
+--- T.load_graph(path, {sizes=}) → graph, captured tensors; or nil, message, code
+-- Builds a saved graph again, gradient passes and their recomputation included. sizes: {batch = 8}, where it was saved
+-- with free sizes; those that are not given are the example's.
 --   print(T.load_graph("/no/such/graph") == nil)  --> true
-function M.load(path)
+function M.load(path, opts)
+  opts = options.check("load_graph", opts, { "sizes" })
+  if opts.sizes ~= nil and type(opts.sizes) ~= "table" then
+    fail("load_graph: sizes must be a table such as { batch = 8 }, got %s", describe(opts.sizes))
+  end
   if type(path) ~= "string" then fail("load_graph: the path must be a string, got %s", describe(path)) end
   local f, why = io.open(path, "rb")
   if not f then return nil, why, "io" end
@@ -409,7 +595,7 @@ function M.load(path)
   for name, t in pairs(tensors) do tensors[name] = t:to(T.get_default_device()) end
   local sum = pair_of(text)
   if sum and sum ~= message[PAIR] and sum == message[REPLACES] and message[TEXT] then text = unescape(message[TEXT]) end
-  local g, problem = M.build(text, tensors, message[PAIR])
+  local g, problem = M.build(text, tensors, message[PAIR], opts.sizes)
   if not g then return nil, ("%s: %s"):format(path, problem), "format" end
   return g, tensors
 end

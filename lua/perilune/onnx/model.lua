@@ -10,6 +10,7 @@ local registry = require "perilune.onnx.operators.registry"
 local schema = require "perilune.onnx.schema"
 local tensors = require "perilune.onnx.tensors"
 local wire = require "perilune.onnx.wire"
+local sizes = require "perilune.graph.sizes"
 
 for _, part in ipairs { "elementwise", "reduce", "shape", "index", "conv", "nn", "resize", "recurrent", "quantize",
   "control", "signal" } do require("perilune.onnx.operators." .. part) end
@@ -311,6 +312,29 @@ local function narrowed(step, args, n, out)
   end
 end
 
+-- While a graph with free sizes is traced (perilune.graph.sizes), numbers that come of sizes stay numbers, but tensors
+-- of so many elements are made in the graph: they have another shape for other sizes.
+local of_sizes = setmetatable({}, { __mode = "k" }) -- constants that depend on sizes of the inputs, by value
+local makes = { Range = true, ConstantOfShape = true, Expand = true, Tile = true, EyeLike = true, OneHot = true }
+local tells = { Shape = true, Size = true }
+
+local function depends(args, n)
+  for i = 1, n do if type(args[i]) == "userdata" and of_sizes[args[i]] then return true end end
+  return false
+end
+
+local function note_sizes(step, args, n, out)
+  local op = step.node.op_type
+  if tells[op] then
+    if not core.is_symbolic(args[1]) then return end -- of fixed sizes
+  elseif not depends(args, n) then
+    return
+  end
+  for i = 1, out.n do
+    if type(out[i]) == "userdata" and not core.is_symbolic(out[i]) then of_sizes[out[i]] = true end
+  end
+end
+
 local function run_step(step, env)
   local node, args, n = step.node, {}, #step.node.input
   for i = 1, n do
@@ -322,12 +346,14 @@ local function run_step(step, env)
   environment = env
   local fixed = not step.random and core.jit_tracing()
   for i = 1, fixed and n or 0 do fixed = fixed and known(args[i]) end
+  if fixed and sizes.tracing and makes[node.op_type] and depends(args, n) then fixed = false end
   if fixed and not step.c.a.body and not step.c.a.then_branch and n > 0 then
     out = table.pack(finish(step, pcall(core.jit_untraced, f, step.c, table.unpack(args, 1, n))))
   else
     out = table.pack(finish(step, pcall(f, step.c, table.unpack(args, 1, n))))
   end
   environment = outer
+  if sizes.tracing then note_sizes(step, args, n, out) end
   if next(tensors.label) then narrowed(step, args, n, out) end
   if out.n < step.outputs then
     for i = out.n + 1, step.outputs do

@@ -3,6 +3,7 @@
 -- @module perilune.onnx.operators.registry
 local T = require "perilune"
 local options = require "perilune.options"
+local sizes = require "perilune.graph.sizes"
 
 local registry = {}
 
@@ -80,8 +81,9 @@ function registry.tensor(list, dtype, device, shape)
   end)
 end
 
---- 0 … n - 1, which belongs to no trace.
+--- 0 … n - 1, which belongs to no trace, unless n may be another one (perilune.graph.sizes).
 function registry.count(n, device)
+  if sizes.tracing and T.core.jit_tracing() then return (T.arange(n) - 1):to(device) end
   return T.core.jit_untraced(function() return (T.arange(n) - 1):to(device) end)
 end
 

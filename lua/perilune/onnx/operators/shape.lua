@@ -4,6 +4,7 @@
 local T = require "perilune"
 local registry = require "perilune.onnx.operators.registry"
 local schema = require "perilune.onnx.schema"
+local free = require "perilune.graph.sizes"
 
 local op, ints, axis_of, axes_of = registry.op, registry.ints, registry.axis, registry.axes
 local number, beside = registry.number, registry.beside
@@ -348,7 +349,8 @@ op("ConstantOfShape", "value:tensor", function(c, shape)
   local v = c.a.value
   if not v then return T.zeros(list) end
   if v:numel() ~= 1 then c:fail("a value of %d elements", v:numel()) end
-  return T.full(list, v:reshape(-1)[1]:item(), { dtype = v:dtype() })
+  local number_of = T.core.jit_untraced(function() return v:reshape(-1)[1]:item() end)
+  return T.full(list, number_of, { dtype = v:dtype() })
 end)
 op("EyeLike", "dtype:int k:int", function(c, x)
   if x:dim() ~= 2 then c:fail "two dimensions are wanted" end
@@ -360,6 +362,11 @@ op("Range", "stash_type:int", function(c, from, to, step)
   local a, b, s = number(c, from, "start"), number(c, to, "limit"), number(c, step, "delta")
   if s == 0 then c:fail "a delta of 0" end
   local n = max(0, math.ceil((b - a) / s))
+  if free.tracing and T.core.jit_tracing() then
+    local y = registry.count(n, from:device()):to(from:dtype())
+    if s ~= 1 then y = y * s end
+    return a ~= 0 and y + a or y
+  end
   local list = {}
   for i = 1, n do list[i] = a + (i - 1) * s end
   return registry.tensor(list, from:dtype())
