@@ -18,4 +18,9 @@ PlStatus plk_cpu_conv_bwd_input(const PlkCall *call);
 /* in dy, x; out dw. */
 PlStatus plk_cpu_conv_bwd_weight(const PlkCall *call);
 
+/* x f32 [N, C, H, W] is rounded to q = x / x_scale + x_zero, whole numbers of 8 bits; w i8 [O, C/g, kh, kw]; sums are exact:
+ *   y[n, o, t] = x_scale scale[o] sum of (q - x_zero) w + bias[o], outside of the image q = x_zero; then max(y, 0) with attrs 4.
+ * in x, w, scale f32 [O], x_scale f32 [1], x_zero i32 [1], optional bias f32 [O]; attrs 0 to 3 as above, 4 relu. */
+PlStatus plk_cpu_int8_conv2d(const PlkCall *call);
+
 #endif

@@ -107,8 +107,8 @@ T.log = setmetatable({}, {
 local parts = {
   "autograd.checkpoint", "autograd.forward_mode", "autograd.functional", "autograd.gradcheck", "autograd.grad_manager",
   "autograd.memory_limit", "autograd.saved_tensors", "autograd.vmap", "device.cuda", "help", "math.distance",
-  "math.einsum", "math.special", "math.statistics", "tensor.conveniences", "tensor.print", "tensor.rearrange",
-  "tensor.aliases", "linalg",
+  "math.einsum", "math.fake_quantize", "math.special", "math.statistics", "tensor.conveniences", "tensor.print",
+  "tensor.rearrange", "tensor.aliases", "linalg",
 }
 local beside = { ["linalg.decompositions"] = "linalg" } -- a file that a part loads
 local methods, loading, part_of = core.metatable().methods, {}, nil

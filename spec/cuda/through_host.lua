@@ -7,6 +7,7 @@ for name in ([=[
     linalg.slogdet linalg.cofactor linalg.cholesky linalg.qr linalg.svd linalg.svdvals linalg.eigh linalg.eigvalsh
     linalg.pinv linalg.lu_factor linalg.eig matrix_exp
     grid_sample_bwd linalg.pivoted_cholesky linalg.geqrf multinomial_alias_setup quantize_blocks
+    int8_conv2d
     mse_loss_dual l1_loss_dual smooth_l1_loss_dual huber_loss_dual prod_tangent extreme_tangent
 ]=]):gmatch("%S+") do M.list[name] = true end
 return M

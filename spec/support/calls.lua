@@ -4,7 +4,8 @@
 local T = require "perilune"
 local M = {}
 
-local SPACES = { "nn", "nn.F", "nn.init", "nn.utils", "nn.utils.rnn", "optim", "optim.lr_scheduler", "optim.swa_utils",
+local SPACES = { "nn", "nn.F", "nn.init", "nn.utils", "nn.utils.rnn", "nn.quant", "optim",
+  "optim.lr_scheduler", "optim.swa_utils",
   "data", "data.transforms", "linalg", "special", "distributions", "metrics" }
 
 local function space_of(path)

@@ -4,6 +4,7 @@
  * depends on their order. The plain form, everywhere else, judges it. */
 #include <string.h>
 
+#include "kernels/cpu/gemm/int_tile.h"
 #include "kernels/cpu/gemm/matmul_int.h"
 #include "kernels/cpu/isa/level.h"
 #include "kernels/cpu/shape/strided_copy.h"
@@ -37,7 +38,7 @@ static PlStatus plain(void *ctx, int64_t begin, int64_t end) {
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-enum { COLS = 64, ROWS = 6, STRIPE = 8 * ROWS /* rows of a job */ };
+enum { COLS = PLK_INT_COLS, ROWS = PLK_INT_ROWS, STRIPE = 8 * ROWS /* rows of a job */ };
 #define VNNI __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")))
 
 /* Four rows of sixteen columns, column by column. */
@@ -91,8 +92,7 @@ static inline __attribute__((always_inline)) VNNI __m512i plus_dots(__m512i sums
   return sums;
 }
 
-/* Six rows by COLS sums of 4 · quads terms, in registers by name: as an array the compiler keeps them in memory. x's rows are
- * ldx apart; of fewer than six the last one is done again. The first n columns are stored. */
+/* The sums are in registers by name: as an array the compiler keeps them in memory. */
 #define EACH_ROW(DO) DO(0) DO(1) DO(2) DO(3) DO(4) DO(5)
 #define START(r)                                                     \
   const int64_t i##r = r < rows ? r : rows - 1;                      \
@@ -115,8 +115,8 @@ static inline __attribute__((always_inline)) VNNI __m512i plus_dots(__m512i sums
   _mm512_mask_storeu_epi32(z + i##r * ldz + 32, some[2], s##r##2); \
   _mm512_mask_storeu_epi32(z + i##r * ldz + 48, some[3], s##r##3);
 
-static VNNI void tile(int64_t rows, int64_t quads, const int8_t *x, int64_t ldx, const uint8_t *panel, const int32_t *off, int32_t *z,
-                      int64_t ldz, int64_t n) {
+VNNI void plk_int_tile(int64_t rows, int64_t quads, const int8_t *x, int64_t ldx, const uint8_t *panel, const int32_t *off, int32_t *z,
+                       int64_t ldz, int64_t n) {
   __mmask16 some[4];
   for (int v = 0; v < 4; v++) some[v] = (__mmask16)(n >= 16 * v + 16 ? 0xffff : n > 16 * v ? (1 << (n - 16 * v)) - 1 : 0);
   EACH_ROW(START)
@@ -153,15 +153,15 @@ static PlStatus stripes(void *ctx, int64_t begin, int64_t end) {
     const int64_t ldx = dense ? p->xs[0] : ld;
     for (int64_t j = 0; j < p->N; j += COLS)
       for (int64_t i = 0; i < m; i += ROWS)
-        tile(plk_min64(ROWS, m - i), quads, x + i * ldx, ldx, p->panel + j * 4 * quads, off + i, p->z + (i0 + i) * p->N + j, p->N,
-             plk_min64(COLS, p->N - j));
+        plk_int_tile(plk_min64(ROWS, m - i), quads, x + i * ldx, ldx, p->panel + j * 4 * quads, off + i, p->z + (i0 + i) * p->N + j, p->N,
+                     plk_min64(COLS, p->N - j));
     status = plk_poll();
   }
   plk_scratch_free(copy);
   return status;
 }
 
-static bool has_vnni(void) {
+bool plk_int_tile_there(void) {
   __builtin_cpu_init();
   return plk_isa()[1] == '4' && __builtin_cpu_supports("avx512vnni");
 }
@@ -177,7 +177,11 @@ static PlStatus fast(Product *p) {
   return s;
 }
 #else
-static bool has_vnni(void) { return false; }
+bool plk_int_tile_there(void) { return false; }
+void plk_int_tile(int64_t rows, int64_t quads, const int8_t *x, int64_t ldx, const uint8_t *panel, const int32_t *off, int32_t *z,
+                  int64_t ldz, int64_t n) {
+  (void)rows, (void)quads, (void)x, (void)ldx, (void)panel, (void)off, (void)z, (void)ldz, (void)n;
+}
 static PlStatus fast(Product *p) { return plain(p, 0, p->M); }
 #endif
 
@@ -190,6 +194,6 @@ PlStatus plk_cpu_int_mm(const PlkCall *call) {
   p.M = x->shape[0], p.K = x->shape[1], p.N = y->shape[1];
   for (int d = 0; d < 2; d++) p.xs[d] = x->strides[d], p.ys[d] = y->strides[d];
   if (p.M == 0 || p.N == 0) return PL_OK;
-  if (p.K > 0 && p.M > 1 && p.M * p.N >= SMALL / p.K && has_vnni()) return fast(&p);
+  if (p.K > 0 && p.M > 1 && p.M * p.N >= SMALL / p.K && plk_int_tile_there()) return fast(&p);
   return plk_parallel(p.M, plk_max64(1, PLK_GRAIN / (p.N * plk_max64(p.K, 1))), plain, &p);
 }

@@ -92,6 +92,7 @@ local symbol_pages = {
   { "nn-losses", "nn: losses", "^nn/loss", "^nn/adaptive_softmax" },
   { "nn-spatial", "nn: convolutions, pooling, padding, normalization, images", "^nn/conv", "^nn/pool", "^nn/padding",
     "^nn/norm", "^nn/image", "^nn/lazy" },
+  { "nn-quant", "T.quantize and nn.quant", "^nn/quant" },
   { "nn", "nn: layers and containers", "^nn/" },
   { "schedules", "optim.lr_scheduler", "^optim/lr_scheduler" },
   { "optim", "optim", "^optim/" },

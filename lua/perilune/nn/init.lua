@@ -26,9 +26,10 @@ for name, f in next, require "perilune.nn.functional" do -- those that modules h
 end
 seal(nn, nil, "nn.") seal(nn.init, nil, "nn.init.") seal(nn.utils)
 
--- nn.parallel.DistributedDataParallel: loaded with its first use, as it needs T.distributed
+-- Loaded with their first use: nn.parallel.DistributedDataParallel needs T.distributed.
+local rooms = { parallel = "perilune.nn.parallel", quant = "perilune.nn.quant" }
 return setmetatable(nn, { __index = function(t, key)
-  if key ~= "parallel" then return nil end
-  rawset(t, key, require "perilune.nn.parallel")
+  if not rooms[key] then return nil end
+  rawset(t, key, require(rooms[key]))
   return rawget(t, key)
-end, __lazy = { parallel = true } })
+end, __lazy = { parallel = true, quant = true } })

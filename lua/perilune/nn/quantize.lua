@@ -64,25 +64,32 @@ local function chooser(target, skip)
   end
 end
 
-local function names_of(o, key)
+local function names_of(who, o, key)
   local v = o[key]
   if type(v) == "string" then v = { v } end
   if v == nil or type(v) == "function" then return v end
-  options.list("quantize", key, v, "names")
+  options.list(who, key, v, "names")
   for _, word in ipairs(v) do
-    if type(word) ~= "string" then fail("quantize: %s must be names of layers, got %s", key, describe(word)) end
+    if type(word) ~= "string" then fail("%s: %s must be names of layers, got %s", who, key, describe(word)) end
   end
   return v
 end
 
+--- Whether a layer is meant by the options target and skip: f(name, layer).
+function M.chooser(who, o)
+  if type(o.skip) == "function" then fail("%s: skip must be names of layers; target may be a function", who) end
+  return chooser(names_of(who, o, "target"), names_of(who, o, "skip") or {})
+end
+
 local by_bits = { [8] = "Q8_0", [4] = "Q4_0", [5] = "Q5_0" }
+
+local function forward_of(o) return o.forward or function(net, ...) return net(...) end end
 
 -- What one layer of a group becomes, by methods that look at its inputs: { [weight] = {blocks, scale} }.
 local function calibrated(list, method, info, o, net)
   local calibration = require "perilune.nn.quant.calibration"
   local batches = calibration.batches("quantize", o.calibration, o.forward ~= nil)
-  local forward = o.forward or function(n, ...) return n(...) end
-  local names = {}
+  local forward, names = forward_of(o), {}
   for _, item in ipairs(list) do names[item[2]] = item[1] end
   local function each(group, gram, done)
     local where = group[1].weight:device()
@@ -107,9 +114,11 @@ local function calibrated(list, method, info, o, net)
   end
 end
 
-local METHODS = { "rtn", "gptq", "awq" }
+local METHODS = { "rtn", "gptq", "awq", "static" }
 -- Options of one method alone.
-local of_method = { calibration = "gptq awq", forward = "gptq awq", act_order = "gptq", damp = "gptq" }
+local of_method = { calibration = "gptq awq static", forward = "gptq awq static", act_order = "gptq", damp = "gptq",
+  observer = "static", bits = "rtn gptq awq", format = "rtn gptq awq", group = "rtn gptq awq",
+  embeddings = "rtn gptq awq", activations = "rtn gptq awq", input_scale = "rtn awq" }
 
 local function check_method(o)
   local method = o.method == nil and "rtn" or o.method
@@ -130,7 +139,7 @@ local function check_method(o)
 end
 
 --- T.quantize(net, {bits=8, format=, group=32, method="rtn", target=, skip=, embeddings=false, activations="i16",
---   input_scale=false, calibration=, forward=, act_order=false, damp=0.01}) → net, names
+--   input_scale=false, calibration=, forward=, act_order=false, damp=0.01, observer="histogram"}) → net, names
 -- Layers of net become quantized ones, in place: every nn.Linear whose rows are whole blocks becomes a
 -- nn.QuantizedLinear, with embeddings every nn.Embedding, too. bits 8, 5, 4 are the formats "Q8_0", "Q5_0", "Q4_0";
 -- format names any that can be made. target, skip: ends of names of layers, target also f(name, layer). A weight that a
@@ -143,6 +152,9 @@ end
 -- that is added to the diagonal of their Gram matrix.
 -- "awq" (Lin et al. 2023): channels with large inputs are rounded more finely. layer.input_scale, with which x is
 -- multiplied, undoes it.
+-- "static": nn.Conv2d and nn.Linear become nn.quant.Int8Conv2d and nn.quant.Int8Linear, which round their inputs, too,
+-- to 8 bits with scales that the calibration data sets, and compute with integers; batch norms and ReLUs behind them
+-- become part of them. observer as in nn.quant.prepare.
 -- calibration: inputs of net: a tensor, a list of them or of lists of arguments, a DataLoader or iterator, of which the
 -- first value counts. forward: f(net, …), which gets all of them; without it net(…). Layers are quantized one after
 -- another, each with inputs from those that are quantized already.
@@ -152,10 +164,15 @@ end
 function M.quantize(net, opts)
   if not base.is_module(net) then fail("quantize: a network is wanted, got %s", describe(net)) end
   local o = options.check("quantize", opts, { "bits", "format", "group", "method", "target", "skip", "embeddings",
-    "activations", "input_scale", "calibration", "forward", "act_order", "damp" })
+    "activations", "input_scale", "calibration", "forward", "act_order", "damp", "observer" })
   if o.bits ~= nil and not by_bits[o.bits] then fail("quantize: bits must be 8, 5 or 4, got %s", describe(o.bits)) end
   if o.bits ~= nil and o.format ~= nil then fail("quantize: bits and format exclude each other") end
   local method, settings = check_method(o)
+  if method == "static" then
+    local calibration = require "perilune.nn.quant.calibration"
+    local batches = calibration.batches("quantize", o.calibration, o.forward ~= nil)
+    return require("perilune.nn.quant.prepare").static(net, batches, forward_of(settings), o)
+  end
   local format, info = o.format or by_bits[o.bits or 8], nil
   local made = {}
   for _, f in ipairs(T.core.block_formats()) do
@@ -178,9 +195,7 @@ function M.quantize(net, opts)
   end
   local embeddings = o.embeddings ~= nil and options.kind("quantize", "embeddings", "bool", o.embeddings)
   local ones = o.input_scale ~= nil and options.kind("quantize", "input_scale", "bool", o.input_scale)
-  if ones and method == "gptq" then fail 'quantize: method "gptq" needs no input_scale' end
-  local wanted = chooser(names_of(o, "target"), names_of(o, "skip") or {})
-  if type(o.skip) == "function" then fail "quantize: skip must be names of layers; target may be a function" end
+  local wanted = M.chooser("quantize", o)
   local list, shared = {}, {}
   for name, m in net:named_modules() do
     local w = m._parameters.weight

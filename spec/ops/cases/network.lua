@@ -85,6 +85,36 @@ R.int_mm = { args = function()
     T.tensor({ { 3, -128 }, { 4, 7 }, { -128, 127 } }, { dtype = "i8" })
 end, ref = oracle.matmul }
 
+local function int8_image(g)
+  local w = T.tensor({ { { { 3, -128 } } }, { { { 127, 5 } } } }, { dtype = "i8" })
+  local zero = T.tensor({ 7 }, { dtype = "i32" })
+  return rand(g, { 2, 2, 3, 4 }, -2, 2):float(), w, T.tensor { 0.5, 2 }, T.tensor { 0.02 }, zero
+end
+R.int8_conv2d = {
+  args = function(g)
+    local x, w, scale, x_scale, zero = int8_image(g)
+    return x, w, scale, x_scale, zero, { groups = 2 }
+  end,
+  more = { function(g)
+    local x, w, scale, x_scale, zero = int8_image(g)
+    return x, w, scale, x_scale, zero, T.tensor { 1, -1 }, { groups = 2, padding = 1, stride = 2, relu = true }
+  end },
+  ref = function(x, w, scale, x_scale, zero, bias, o)
+    if o == nil then bias, o = nil, bias end
+    local s, z = x_scale.data[1], zero.data[1]
+    local q = oracle.pointwise(function(v) return math.max(-128, math.min(127, math.floor(v / s + 0.5) + z)) - z end)(x)
+    local y = oracle.conv2d(q, w, nil, o)
+    local outs, places = y.shape[2], y.shape[3] * y.shape[4]
+    for i, v in ipairs(y.data) do
+      local channel = (i - 1) // places % outs + 1
+      v = v * s * scale.data[channel] + (bias and bias.data[channel] or 0)
+      y.data[i] = o.relu and math.max(v, 0) or v
+    end
+    return y
+  end,
+  tol = 1e-6,
+}
+
 -- Rows of Q8_0: 32 whole numbers of 8 bits behind their scale, a half.
 local function blocks_of(g, n, k) return T.quantize_blocks(rand(g, { n, k }), { format = "Q8_0" }) end
 local function dequantized(w)
