@@ -158,6 +158,7 @@ static PlStatus topk_infer(PlInfer *c) {
   if (k < 0 || k > n)
     PL_FAIL(PL_ERR_ARG, "topk: k = %lld, but dim %lld of %s has %lld elements", (long long)k, (long long)dim + 1, pl_desc_text(x),
             (long long)n);
+  if (x->ndim == 0 && k == 0) PL_FAIL(PL_ERR_ARG, "topk: k = 0 of %s, whose result has one element; k = 1", pl_desc_text(x));
   for (int i = 0; i < 2; i++) {
     pl_desc_set(&c->out[i], i ? PL_I64 : c->compute, x->ndim, x->shape);
     if (x->ndim) c->out[i].shape[dim] = k;

@@ -77,8 +77,12 @@ return function(T, core)
 
   -- ---- histograms ------------------------------------------------------------------------------------------
 
+  -- The ends of the first and the last bin; low nil: the extremes of x.
   local function limits(who, x, low, high)
-    if low == high and low == 0 and x:numel() > 0 then low, high = x:min():item(), x:max():item() end
+    if not low then
+      low, high = 0, 0
+      if x:numel() > 0 then low, high = x:min():item(), x:max():item() end
+    end
     if not (low - low == 0 and high - high == 0) then
       fail("%s: the range is not finite: %s to %s", who, tostring(low), tostring(high))
     end
@@ -109,12 +113,13 @@ return function(T, core)
   end
 
   --- T.histc(…) → tensor
-  -- How many elements are in each of equal bins from min to max (both 0: the extremes of x); others do not count.
+  -- How many elements are in each of equal bins from min to max (equal: from the least to the largest element).
   --   print(T.tensor { 1, 2, 2, 3 }:histc(3, 1, 4))  --> {1., 2., 1.}  -- f32[3] cpu
   define("histc", { { "x", "tensor" }, { "bins", "count", 100 }, { "min", "number", 0 }, { "max", "number", 0 } },
     function(a)
       floating("histc", a.x)
-      local low, high = limits("histc", a.x, a.min, a.max)
+      local same = a.min == a.max
+      local low, high = limits("histc", a.x, not same and a.min or nil, a.max)
       return counted(a.x, a.bins, low, high):to(a.x:dtype())
     end)
   -- counts and edges; bins: how many between the extremes (or range), or the edges themselves
@@ -143,8 +148,8 @@ return function(T, core)
     else
       local bins = options.integer(a.bins)
       if not bins or bins < 1 then fail("histogram: bins must be a positive integer, got %s", describe(a.bins)) end
-      local r = a.range or { 0, 0 }
-      if type(r) ~= "table" or type(r[1]) ~= "number" or type(r[2]) ~= "number" then
+      local r = a.range or {}
+      if a.range and (type(r) ~= "table" or type(r[1]) ~= "number" or type(r[2]) ~= "number") then
         fail("histogram: range must be {low, high}, got %s", describe(a.range))
       end
       local low, high = limits("histogram", a.x, r[1], r[2])
@@ -196,14 +201,16 @@ return function(T, core)
     for k = 1, sorted:dim() do shape[k] = k == d and q:numel() or 1 end
     local top = (skip and count:clamp { min = 1 } or T.full_like(count, n)):to(x:dtype()) - 1
     local at = top * q:reshape(shape)
-    local low, high = at:floor(), at:ceil()
-    local share = at - low
-    if a.interpolation == "lower" then share = T.zeros_like(share)
-    elseif a.interpolation == "higher" then share = share:gt(0):to(x:dtype())
-    elseif a.interpolation == "midpoint" then share = share:gt(0):to(x:dtype()) * 0.5
-    elseif a.interpolation == "nearest" then share = at:round() - low end
-    local y = T.lerp(T.take_along_dim(sorted, low:long(), { dim = d, index_base = 0 }),
-      T.take_along_dim(sorted, high:long(), { dim = d, index_base = 0 }), share)
+    local function element(place) return T.take_along_dim(sorted, place:long(), { dim = d, index_base = 0 }) end
+    local round = ({ lower = T.floor, higher = T.ceil, nearest = T.round })[a.interpolation]
+    local y
+    if round then y = element(round(at)) -- an element itself, infinite ones, too
+    else
+      local low = at:floor()
+      local share = at - low
+      if a.interpolation == "midpoint" then share = share:gt(0):to(x:dtype()) * 0.5 end
+      y = T.lerp(element(low), element(at:ceil()), share)
+    end
     local bad = skip and count:eq(0) or count:lt(n)
     y = y:masked_fill(bad, 0 / 0)
     -- the dimension of q goes first, or away for a number; reduced dimensions stay only with keepdim

@@ -368,10 +368,12 @@ return function(T, core)
     local dim = axis(x, a.dim or 1)
     local n = x:size(dim)
     if n == 0 then
-      local none = T.zeros({ 0 }, { dtype = "i64" })
-      return x:clone(), a.return_inverse and none or nil, a.return_counts and none or nil
+      local none, out = { dtype = "i64", device = x:device() }, { x:clone() }
+      if a.return_inverse then out[2] = T.zeros(a.dim and { 0 } or a.x:shape(), none) end
+      if a.return_counts then out[#out + 1] = T.zeros({ 0 }, none) end
+      return table.unpack(out)
     end
-    local new = T.ones({ 1 }, { dtype = "bool" })
+    local new = T.ones({ 1 }, { dtype = "bool", device = x:device() })
     if n > 1 then
       local differ = T.ne(T.slice(x, dim, 2, n - 1), T.slice(x, dim, 1, n - 1)):movedim(dim, 1):reshape(n - 1, -1)
       new = T.cat({ new, differ:any(2) }, 1)
@@ -384,7 +386,7 @@ return function(T, core)
     end
     if a.return_counts then
       local ends = T.cat({ T.slice(starts, 1, math.min(2, starts:numel()), starts:numel() - 1),
-        T.tensor({ n + 1 }, { dtype = "i64" }) }, 1)
+        T.tensor({ n + 1 }, { dtype = "i64", device = x:device() }) }, 1)
       out[#out + 1] = ends - starts
     end
     return table.unpack(out)

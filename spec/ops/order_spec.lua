@@ -1,0 +1,71 @@
+-- SPDX-License-Identifier: MIT
+-- Order statistics and histograms of values with infinities and NaN, by generated lists, counted by hand in Lua.
+
+local T = require "perilune"
+local near = require "spec.support.near"
+local random = require "spec.support.random"
+
+local inf, nan = math.huge, 0 / 0
+local function same(a, b) return a == b or a ~= a and b ~= b end
+
+-- As IEEE rounds: halves to even.
+local function round(v)
+  local low = math.floor(v)
+  if v - low == 0.5 then return low % 2 == 0 and low or low + 1 end
+  return math.floor(v + 0.5)
+end
+
+local function wanted(list, q, mode, skip)
+  local numbers = {}
+  for _, v in ipairs(list) do
+    if v == v then numbers[#numbers + 1] = v end
+  end
+  if #numbers == 0 or #numbers < #list and not skip then return nan end
+  table.sort(numbers)
+  local at = q * (#numbers - 1)
+  local low, high = numbers[math.floor(at) + 1], numbers[math.ceil(at) + 1]
+  if mode == "lower" then return low elseif mode == "higher" then return high end
+  if mode == "nearest" then return numbers[round(at) + 1] end
+  local share = at - math.floor(at)
+  if mode == "midpoint" then share = share > 0 and 0.5 or 0 end
+  return share < 0.5 and low + share * (high - low) or high - (high - low) * (1 - share)
+end
+
+it("quantiles of infinite values are elements where no mean is taken", function()
+  local rng = random.new(7)
+  local values = { inf, -inf, nan, 0, 1, -2, 3.5, 4, 5 }
+  for case = 1, 400 do
+    local list = {}
+    for i = 1, rng:int(1, 6) do list[i] = values[rng:int(1, #values)] end
+    local q = rng:int(0, 8) / 8
+    for _, mode in ipairs { "linear", "lower", "higher", "midpoint", "nearest" } do
+      for _, name in ipairs { "quantile", "nanquantile" } do
+        local got = T[name](T.tensor(list, { dtype = "f64" }), q, { interpolation = mode }):item()
+        local want = wanted(list, q, mode, name == "nanquantile")
+        assert.is_true(same(got, want) or math.abs(got - want) < 1e-12,
+          ("case %d: %s of {%s} at %g, %s: %g, not %g"):format(case, name, table.concat(list, " "), q, mode, got, want))
+      end
+    end
+  end
+end)
+
+it("a histogram between equal ends is one between the extremes, or around the end that range names", function()
+  local x = T.tensor { 1, 2, 2, 5 }
+  for _, at in ipairs { 0, 1, -3 } do
+    assert.same({ 1, 2, 0, 1 }, T.histc(x, { bins = 4, min = at, max = at }):totable())
+  end
+  assert.same({ 1, 2, 0, 1 }, (T.histogram(x, 4)):totable())
+  local counts, edges = T.histogram(x, 2, { range = { 2, 2 } })
+  assert.same({ { 1, 2 }, { 1, 2, 3 } }, { counts:totable(), edges:totable() })
+  assert.same({ 0, 1 }, (T.histogram(x, 2, { range = { 0, 0 } })):totable())
+end)
+
+it("the results of nothing have the places of results", function()
+  local x = T.zeros(2, 0)
+  local y, inverse, counts = x:unique_consecutive { return_inverse = true, return_counts = true }
+  assert.same({ { 0 }, { 2, 0 }, { 0 } }, { y:shape(), inverse:shape(), counts:shape() })
+  y, counts = x:unique_consecutive { return_counts = true }
+  assert.same({ { 0 }, { 0 } }, { y:shape(), counts:shape() })
+  near.fails("topk: k = 0 of f32[]", function() return T.tensor(3.0):topk(0) end)
+  assert.equal(3, (T.tensor(3.0):topk(1)):item())
+end)
