@@ -106,6 +106,27 @@ function M.layers()
     end
   end
   add("CrossEntropyLoss", nn.CrossEntropyLoss(), rows, T.tensor({ 1, 2, 6 }, { dtype = "i64" }))
+  -- writes through views, and windows of any strides
+  local function f(name, g) add(name, class(function() end, function(_, x) return g(x * 1) end), T.randn(5, 6)) end
+  f("a row is written", function(y)
+    y:narrow(1, 1, 1):copy_(y:narrow(1, 2, 1) * 2)
+    return y
+  end)
+  f("columns are written in steps", function(y)
+    y[{ { 1, 3, 2 }, { 2, 6, 2 } }] = y[{ { 1, 3, 2 }, { 1, 5, 2 } }] + 1
+    y:t():select(1, 3):mul_(3)
+    return y
+  end)
+  f("a diagonal is written, then a window of a window", function(y)
+    y:diagonal():fill_(7)
+    y:narrow(2, 2, 3):narrow(1, 1, 2):add_(1)
+    return y
+  end)
+  f("windows of any strides", function(y)
+    local w = y:as_strided({ 2, 2, 2 }, { 7, 2, 1 }, 3)
+    y:as_strided({ 2, 2 }, { 7, 2 }):add_(1)
+    return w, y
+  end)
   return list
 end
 
@@ -138,6 +159,16 @@ function M.free()
   end), { "batch", "length" }, T.randn(2, 5, 6), T.randn(3, 8, 6))
   add("an LSTM", class(function(self) self.l = nn.LSTM { 6, 5, batch_first = true } end,
     function(self, x) return (self.l(x)) end), { "batch", "length" }, T.randn(2, 5, 6), T.randn(3, 8, 6))
+  local function f(g) return class(function() end, function(_, x) return g(x) end) end
+  add("moments over them", f(function(x)
+    return x:var(1), x:std { 1, 2 }, x:var(2, { correction = 0 }), x:var({ 2 }, { keepdim = true })
+  end), { "n", "m" }, T.randn(4, 6), T.randn(7, 5), T.randn(3, 9))
+  add("writes of a whole tensor", f(function(x)
+    local y = x * 1
+    y:mul_(2)
+    y:narrow(1, 1, x:size(1)):add_(1)
+    return y
+  end), { "n" }, T.randn(4, 6), T.randn(7, 6))
   return list
 end
 

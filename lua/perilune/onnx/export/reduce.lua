@@ -48,15 +48,20 @@ return function(Export)
   end
 
   local function moment(e, node, x)
-    local axes, n, d = dims_of(node, x), 1, node.dtypes[1]
+    local axes, n, d, free = dims_of(node, x), 1, node.dtypes[1], {}
     for _, axis in ipairs(axes) do
       local size = x.shape[axis + 1]
-      if is_free(size) then e:fail(node, "over the free size '%s' is not supported", size.symbol.name) end
-      n = n * size
+      if is_free(size) then free[#free + 1] = size else n = n * size end
     end
     local c = e:emit("Sub", { x.name, reduced(e, "ReduceMean", x.name, axes, 1) })
-    local sums = reduced(e, "ReduceSumSquare", c, axes, keep(node))
-    return e:emit("Div", { sums, e:number(n - (node.attrs.correction or 1), d) })
+    local sums, correction = reduced(e, "ReduceSumSquare", c, axes, keep(node)), node.attrs.correction or 1
+    if #free == 0 then return e:emit("Div", { sums, e:number(math.max(0, n - correction), d) }) end
+    local count = e:emit("Cast", { e:integers { n } }, { to = Export.kind(d) })
+    for _, size in ipairs(free) do
+      count = e:emit("Mul", { count, e:emit("Cast", { e:integers { size } }, { to = Export.kind(d) }) })
+    end
+    count = e:emit("Reshape", { e:emit("Sub", { count, e:number(correction, d) }), e:integers {} })
+    return e:emit("Div", { sums, e:emit("Max", { count, e:number(0, d) }) })
   end
   ops.var = moment
   function ops.std(e, node, x) return e:emit("Sqrt", { moment(e, node, x) }) end

@@ -32,22 +32,47 @@ return function(Export)
     end
     return true
   end
-  function ops.as_strided(e, node, x)
-    -- only the whole tensor in its own order, as writes in place leave it
-    local stride, want = node.attrs.stride, 1
+  local function value_of(n) return is_free(n) and n.value or n end
+
+  -- Is the window of these sizes and strides the whole of x in its own order, as writes in place leave it? A stride
+  -- follows a free size where one of the sizes behind it is free.
+  local function whole(size, stride, offset, x)
+    local want, free, count = 1, false, 1
     for d = #stride, 1, -1 do
-      local n = node.shapes[1][d]
-      if is_free(n) or is_free(stride[d]) then
-        if not same(node.shapes[1], x.shape) then e:fail(node, "strides are not supported") end
-        return x
-      end
-      if n ~= 1 and stride[d] ~= want then e:fail(node, "strides are not supported") end
-      want = want * n
+      local n = size[d]
+      if (is_free(n) or n ~= 1) and (value_of(stride[d]) ~= want or is_free(stride[d]) ~= free) then return false end
+      want, free = want * value_of(n), free or is_free(n)
     end
-    local count = 1
-    for _, n in ipairs(x.shape) do count = count * (is_free(n) and n.value or n) end
-    if want ~= count or (node.attrs.offset or 0) ~= 0 then e:fail(node, "strides are not supported") end
-    return reshaped(e, node, x)
+    for _, n in ipairs(x.shape) do count = count * value_of(n) end
+    return want == count and not is_free(offset) and offset == 0
+  end
+  local function fixed_list(list)
+    for _, n in ipairs(list) do if is_free(n) then return false end end
+    return true
+  end
+
+  -- The places of a window's elements in its tensor as a row; all sizes are fixed.
+  local function window_places(e, node, size, x)
+    local stride, offset = node.attrs.stride, node.attrs.offset or 0
+    if not (fixed_list(size) and fixed_list(stride) and fixed_list(x.shape)) or is_free(offset) then
+      e:fail(node, "a window whose sizes or strides depend on a free size is not supported")
+    end
+    local at = T.full({}, offset, { dtype = "i64" })
+    for d, n in ipairs(size) do at = at:unsqueeze(-1) + (T.arange(n) - 1) * stride[d] end
+    return e:constant(at:reshape(-1):to "i64", "places")
+  end
+  function ops.as_strided(e, node, x)
+    local size = node.shapes[1]
+    if whole(size, node.attrs.stride, node.attrs.offset or 0, x) then return reshaped(e, node, x) end
+    local places = window_places(e, node, size, x)
+    return e:reshape(e:emit("Gather", { e:reshape(x.name, { -1 }), places }, { axis = 0 }), size)
+  end
+  function ops.strided_put(e, node, x, v)
+    local name = e:cast(v, node.dtypes[1])
+    if whole(v.shape, node.attrs.stride, node.attrs.offset or 0, x) then return e:reshape(name, node.shapes[1]) end
+    local places = window_places(e, node, v.shape, x)
+    local row = e:emit("ScatterElements", { e:reshape(x.name, { -1 }), places, e:reshape(name, { -1 }) }, { axis = 0 })
+    return e:reshape(row, node.shapes[1])
   end
   local function transposed(e, x, a, b)
     local perm = {}
