@@ -12,6 +12,16 @@
 
 enum { UP_OP = 1, UP_INPLACE = 2, UP_RESULT = 3, MAX_ARGS = 250 };
 
+/* The same for results that are shown: those behind op->nvisible may be missing. */
+static PlStatus apply_shown(lua_State *L, const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *a, PlTensor **out) {
+  PlStatus s = pl_apply_shown(op, in, nin, a, out);
+  if (PL_UNLIKELY(s == PL_ERR_OOM)) {
+    l_collect_full(L);
+    s = pl_apply_shown(op, in, nin, a, out);
+  }
+  return s;
+}
+
 PlStatus l_apply(lua_State *L, const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *a, PlTensor **out) {
   PlStatus s = pl_apply(op, in, nin, a, out);
   if (PL_UNLIKELY(s == PL_ERR_OOM)) { /* operands are anchored on the stack: collecting is safe here */
@@ -88,7 +98,7 @@ static int call_general(lua_State *L, const PlOp *op, bool inplace) {
   int first = lua_gettop(L) + 1;
   for (int o = 0; o < op->nout; o++) l_new_box(L);
   PlTensor *out[PL_MAX_OUT];
-  CALL(L, l_apply(L, op, p.in, p.nin, &p.attrs, out));
+  CALL(L, apply_shown(L, op, p.in, p.nin, &p.attrs, out));
   for (int o = 0; o < op->nout; o++) l_box(L, first + o)->t = out[o];
   return push_results(L, op, first);
 }

@@ -106,6 +106,23 @@ PlStatus pl_apply_inside(const PlOp *op, PlTensor *const *in, int nin, const PlA
   return s;
 }
 
+/* Nothing else happens than the call: no mode, no cast, no record. */
+static bool alone(const PlOp *op, PlTensor *const *in, int nin) {
+  if (pl_state.modes || (op->autocast && pl_state.autocast) || op->expand || pl_any_symbolic(in, nin)) return false;
+  return pl_state.grad_off || !pl_may_record(in, nin);
+}
+
+PlStatus pl_apply_shown(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out) {
+  if (PL_LIKELY(!op->spare) || !alone(op, in, nin)) return pl_apply(op, in, nin, attrs, out);
+  Call c;
+  PL_TRY(pl_call_begin(&c, op, in, nin, attrs));
+  PlStatus s = pl_call_infer(&c);
+  c.spared = op->spare;
+  if (s == PL_OK) s = pl_call_outputs(&c, out);
+  pl_call_end(&c);
+  return s;
+}
+
 PlStatus pl_apply_any(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out) {
   if (PL_LIKELY((pl_state.modes & PL_MODES_AROUND) == 0)) return pl_apply_inside(op, in, nin, attrs, out);
   const PlApplied a = {.op = op, .in = in, .nin = nin, .attrs = attrs, .out = out};

@@ -134,6 +134,7 @@ PlStatus pl_call_begin(Call *c, const PlOp *op, PlTensor *const *in, int nin, co
   PL_TRY(pl_call_check_count(op, in, nin));
   c->nin = want;
   c->layout = 0;
+  c->spared = 0;
   c->in = c->few_in;
   c->made = c->few_made;
   c->arr = c->few_arr;
@@ -299,7 +300,7 @@ static PlStatus compute(Call *c, PlTensor **out) {
   const PlOp *op = c->op;
   PlStatus s = PL_OK;
   for (int o = 0; o < op->nout && s == PL_OK; o++) {
-    if (c->desc[o].dtype == PL_NDTYPE) continue; /* an output that this call does not have */
+    if (c->desc[o].dtype == PL_NDTYPE || (c->spared >> o & 1)) continue; /* an output that this call does not have */
     s = pl_tensor_empty_on(&out[o], c->device, (PlDtype)c->desc[o].dtype, c->desc[o].ndim, c->desc[o].shape);
     if (PL_LIKELY(!c->desc[o].layout) || s != PL_OK) continue;
     if (c->desc[o].layout == PL_STRIDED) pl_layout_stride(out[o], c->desc[o].strides);

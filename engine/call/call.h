@@ -22,6 +22,7 @@ typedef struct PlCall {
   uint8_t device; /* where it computes (engine/device/device.h) */
   uint8_t layout; /* on a device: of outputs, and of images that the kernel reads (engine/tensor/layout.h) */
   PlDesc desc[PL_MAX_OUT];
+  uint8_t spared; /* outputs that nobody will read: they are not made */
 } PlCall;
 
 /* One call of pl_apply or pl_apply_into. */
@@ -72,6 +73,9 @@ bool pl_call_layout_fits(const PlCall *c, int i);
 /* out must have the shape of d, and a dtype that d's values fit into. */
 PlStatus pl_call_check_target(const PlOp *op, const PlTensor *out, const PlDesc *d);
 PlStatus pl_call_no_memory(const PlOp *op);
+/* pl_apply for a caller that shows no more than op->nvisible results: those behind may be NULL, and are where nobody keeps them for
+ * a gradient and the kernel can do without (PlOp.spare). */
+PlStatus pl_apply_shown(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out);
 /* Whether an op with `expand` runs as that: it has no kernel, or the inputs' device has none. */
 bool pl_op_expands(const PlOp *op, PlTensor *const *in, int nin);
 extern const PlAttrs pl_no_attrs; /* of ops that have none */

@@ -307,6 +307,7 @@ struct PlOp {
   int8_t nopt;         /* the last nopt inputs are optional */
   int8_t nout;
   uint8_t nvisible; /* results that Lua shows, the first ones; 0: all. The rest is kept for backward */
+  uint8_t spare;    /* of the rest, those that the kernels can do without, where nobody will read them (bit mask) */
   uint8_t nattr;
   const char *args[PL_MAX_IN]; /* input names; a variadic op names its list */
   PlAttrDef attrs[PL_MAX_ATTR];

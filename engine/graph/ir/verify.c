@@ -75,7 +75,8 @@ PlStatus pl_graph_verify(const PlGraph *f) {
   return s;
 }
 
-static bool same_desc(const PlDesc *d, const PlGValue *v) {
+static bool same_desc(const PlDesc *d, const PlGValue *v, bool spare) {
+  if (v->dtype == PL_NDTYPE && spare) return true;
   if (d->dtype == PL_NDTYPE || v->dtype == PL_NDTYPE) return d->dtype == v->dtype;
   return d->dtype == v->dtype && d->ndim == v->ndim && (d->ndim == 0 || memcmp(d->shape, v->dims, d->ndim * sizeof *v->dims) == 0);
 }
@@ -105,7 +106,7 @@ PlStatus pl_graph_node_takes(const PlGraph *f, int32_t i, const PlAttrs *attrs) 
   PlInfer c = {.op = n->op, .attrs = &normal, .nin = n->nin, .in = in, .out = desc, .compute = pl_compute_dtype(n->op, n->nin, in)};
   if (s == PL_OK) s = n->op->infer(&c);
   for (int o = 0; s == PL_OK && o < n->op->nout && o < n->nout; o++)
-    if (!same_desc(&desc[o], &f->vals[n->first + o]))
+    if (!same_desc(&desc[o], &f->vals[n->first + o], n->op->spare >> o & 1))
       s = pl_fail(PL_ERR_SHAPE, "%s: with other options its result is another one than the graph was made for", n->op->name);
   free(arr);
   if (in != few) free((void *)in);

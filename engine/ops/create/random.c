@@ -189,7 +189,7 @@ static PlStatus dropout_grad(PlMaker *g) {
 PL_OP(dropout,
       .doc = "Zeroes elements with probability p and scales the others by 1 / (1 - p); also gives the bool mask of "
              "what was kept.",
-      .example = "print(T.dropout(T.ones(2), 0))  --> {1., 1.}  -- f32[2] cpu", .nin = 1, .nout = 2, .nvisible = 1, .nattr = 1,
+      .example = "print(T.dropout(T.ones(2), 0))  --> {1., 1.}  -- f32[2] cpu", .nin = 1, .nout = 2, .nvisible = 1, .spare = 2, .nattr = 1,
       .args = {"x"}, .attrs = {A_FLOAT("p", 0.5)}, .cls = PL_OPAQUE, .flags = PL_F_SEEDED | PL_F_CONTIGUOUS | PL_F_POLY,
       .infer = dropout_infer, .grad = dropout_grad, .draws = draws_dropout, PL_KERNEL(dropout), );
 

@@ -195,7 +195,7 @@ PL_OP(attention,
                  "print((T.attention(q, q, T.tensor { { { 1 }, { 3 } } }:expand(1, 2, 4), { scale = 0.5 })))\n"
                  "--> {{{2., 2., 2., 2.},\n"
                  "-->   {2., 2., 2., 2.}}}  -- f32[1,2,4] cpu",
-      .nout = 2, .batch = attention_batch, .flags = PL_F_NOMETHOD | PL_F_POLY, COMMON_BUT(pure_infer));
+      .nout = 2, .spare = 2, .batch = attention_batch, .flags = PL_F_NOMETHOD | PL_F_POLY, COMMON_BUT(pure_infer));
 
 PL_OP(attention_dropout,
       .doc = "attention with each share dropped with probability dropout_p and the others over 1 - dropout_p: " SHAPES
@@ -203,7 +203,7 @@ PL_OP(attention_dropout,
       .example = "local q = T.ones(1, 2, 4)\n"
                  "print((T.attention_dropout(q, q, q, nil, { scale = 0.5, dropout_p = 0.0 })):flatten())\n"
                  "--> {1., 1., 1., 1., 1., 1., 1., 1.}  -- f32[8] cpu",
-      .nout = 3, .flags = PL_F_NOMETHOD | PL_F_POLY | PL_F_SEEDED, .draws = plk_attention_draws, COMMON_BUT(attention_infer));
+      .nout = 3, .spare = 6, .flags = PL_F_NOMETHOD | PL_F_POLY | PL_F_SEEDED, .draws = plk_attention_draws, COMMON_BUT(attention_infer));
 
 static PlStatus attention_bwd_infer(PlInfer *c) {
   PL_TRY(check_qkv(c, B_Q, B_MASK));

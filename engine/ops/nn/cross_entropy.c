@@ -174,9 +174,10 @@ PL_OP(cross_entropy, .autocast = PL_CAST_RESULT,
       .example = "local target = T.tensor({ 1 }, { dtype = \"i64\" })\n"
                  "print(T.cross_entropy(T.tensor { { 2, 0 } }, target))  --> 0.1269  -- f32[] cpu",
       .formula = "l = (1-e) w_t (lse - x_t) + e/C sum_c w_c (lse - x_c);  dx = (softmax x - onehot t) dy for w = 1, e = 0", .nin = 3,
-      .nopt = 1, .nout = 2, .nvisible = 1, .nattr = 5, .args = {"x", "target", "weight"}, .attrs = {ATTRS, SMOOTH, A_DTYPE_OPT("dtype")},
-      .cls = PL_REDUCTION, .batch = pl_batch_class_loss, .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_NOMETHOD, .infer = class_infer,
-      .grad = cross_entropy_grad, .tangent = cross_entropy_tangent, .dual = &pl_op_cross_entropy_dual, PL_KERNEL(cross_entropy));
+      .nopt = 1, .nout = 2, .nvisible = 1, .spare = 2, .nattr = 5, .args = {"x", "target", "weight"},
+      .attrs = {ATTRS, SMOOTH, A_DTYPE_OPT("dtype")}, .cls = PL_REDUCTION, .batch = pl_batch_class_loss,
+      .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_NOMETHOD, .infer = class_infer, .grad = cross_entropy_grad,
+      .tangent = cross_entropy_tangent, .dual = &pl_op_cross_entropy_dual, PL_KERNEL(cross_entropy));
 
 static PlStatus ce_dual_infer(PlInfer *c) {
   const PlArray *x = c->in[0];

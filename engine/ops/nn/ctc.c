@@ -151,7 +151,7 @@ PL_OP(ctc_nll, .autocast = PL_CAST_F32,
                  "local i64 = { dtype = \"i64\" }\n"
                  "print((T.ctc_nll(log_probs, T.tensor({ { 2 } }, i64), T.tensor({ 2 }, i64), T.tensor({ 1 }, i64), { blank = 1 })))\n"
                  "--> {0.2877}  -- f32[1] cpu",
-      .nin = 4, .nout = 2, .nvisible = 1, .nattr = 2, .args = {"log_probs", "targets", "input_lengths", "target_lengths"},
+      .nin = 4, .nout = 2, .nvisible = 1, .spare = 2, .nattr = 2, .args = {"log_probs", "targets", "input_lengths", "target_lengths"},
       .attrs = {CTC_ATTRS}, .cls = PL_OPAQUE, .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD | PL_F_POLY | PL_F_COSTLY, .infer = ctc_infer,
       .grad = ctc_grad, .tangent = ctc_tangent, .composed = ctc_composed, PL_KERNEL(ctc_loss));
 

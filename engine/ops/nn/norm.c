@@ -121,7 +121,7 @@ PL_OP(layer_norm,
       .example = "print((T.layer_norm(T.tensor { { 1, 2, 3 } }, { normalized_shape = { 3 } })))\n"
                  "--> {{-1.2247,  0.0000,  1.2247}}  -- f32[1,3] cpu",
       .formula = "h = (x - mean)/sqrt(var + eps);  y = h w + b;  dx = (g - mean g - h mean(g h))/sqrt(var + eps), g = w dy", .nin = 3,
-      .nopt = 2, .nout = 3, .nvisible = 1, .nattr = 2, .args = {"x", "weight", "bias"},
+      .nopt = 2, .nout = 3, .nvisible = 1, .spare = 6, .nattr = 2, .args = {"x", "weight", "bias"},
       .attrs = {A_INTS_REQ("normalized_shape"), A_FLOAT("eps", 1e-5)}, .cls = PL_REDUCTION, .batch = pl_batch_row_norm,
       .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_NOMETHOD, .kcode = 0, .rows = {PL_ROWS_SHAPE, 0, "frr:f?c?c?", NULL},
       .infer = layer_infer, .grad = layer_norm_grad, .tangent = layer_norm_tangent, .fused = {1 + PLK_FUSED_LAYER_NORM},
@@ -131,10 +131,10 @@ PL_OP(rms_norm,
              "unless given, the epsilon of f64 for f64, else that of f32. Further output: 1/root.",
       .example = "print((T.rms_norm(T.tensor { { 3, 4 } }, { normalized_shape = { 2 } })))  --> {{0.8485, 1.1314}}  -- f32[1,2] cpu",
       .formula = "h = x/sqrt(mean(x^2) + eps);  y = h w;  dx = (g - h mean(g h))/sqrt(mean(x^2) + eps), g = w dy", .nin = 2, .nopt = 1,
-      .nout = 2, .nvisible = 1, .nattr = 2, .args = {"x", "weight"}, .attrs = {A_INTS_REQ("normalized_shape"), A_FLOAT_OPT("eps")},
-      .cls = PL_REDUCTION, .batch = pl_batch_row_norm, .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_NOMETHOD, .kcode = 1,
-      .rows = {PL_ROWS_SHAPE, 0, "fr:f?c?", NULL}, .infer = layer_infer, .grad = rms_norm_grad, .tangent = rms_norm_tangent,
-      .fused = {1 + PLK_FUSED_RMS_NORM}, PL_KERNEL(layer_norm));
+      .nout = 2, .nvisible = 1, .spare = 2, .nattr = 2, .args = {"x", "weight"},
+      .attrs = {A_INTS_REQ("normalized_shape"), A_FLOAT_OPT("eps")}, .cls = PL_REDUCTION, .batch = pl_batch_row_norm,
+      .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_NOMETHOD, .kcode = 1, .rows = {PL_ROWS_SHAPE, 0, "fr:f?c?", NULL}, .infer = layer_infer,
+      .grad = rms_norm_grad, .tangent = rms_norm_tangent, .fused = {1 + PLK_FUSED_RMS_NORM}, PL_KERNEL(layer_norm));
 
 /* Of a backward op: dy and x of one shape and dtype, statistics of `ndim` sizes, a weight of `wdim` sizes, all floating.
  * Inputs: dy, x, 1 or 2 statistics, weight. */
@@ -238,8 +238,8 @@ PL_OP(group_norm,
              "num_groups = C is instance norm. Further outputs: mean and 1/deviation.",
       .example = "print((T.group_norm(T.arange(4):float():view(1, 4), nil, nil, { num_groups = 2 })))\n"
                  "--> {{-1.0000,  1.0000, -1.0000,  1.0000}}  -- f32[1,4] cpu",
-      .formula = "as layer_norm over C/num_groups channels and all positions", .nin = 3, .nopt = 2, .nout = 3, .nvisible = 1, .nattr = 2,
-      .args = {"x", "weight", "bias"}, .attrs = {A_INT_REQ("num_groups"), A_FLOAT("eps", 1e-5)}, .cls = PL_REDUCTION,
+      .formula = "as layer_norm over C/num_groups channels and all positions", .nin = 3, .nopt = 2, .nout = 3, .nvisible = 1, .spare = 6,
+      .nattr = 2, .args = {"x", "weight", "bias"}, .attrs = {A_INT_REQ("num_groups"), A_FLOAT("eps", 1e-5)}, .cls = PL_REDUCTION,
       .batch = pl_batch_samples, .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_NOMETHOD, .infer = group_infer, .grad = group_norm_grad,
       .tangent = group_norm_tangent, PL_KERNEL(group_norm));
 PL_OP(group_norm_bwd, .doc = "The gradients of group_norm: dx, dw, db.", .nin = 5, .nopt = 1, .nout = 3, .nattr = 2,

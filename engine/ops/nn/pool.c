@@ -114,14 +114,14 @@ static void index_outputs(PlInfer *c, int k) {
 }
 /* The kernel's two outputs, then the caller's positions. */
 static PlStatus run_max(const PlkCall *call, PlKernel kernel, int64_t base) {
-  PlArray *out[2] = {call->out[VALUES], call->out[PLACES]};
+  PlArray *indices = call->out[INDICES], *from = call->out[PLACES] ? call->out[PLACES] : indices;
+  PlArray *out[2] = {call->out[VALUES], from};
   PlkCall k = *call;
   k.nout = 2;
   k.out = out;
   PL_TRY(kernel(&k));
-  const PlArray *from = call->out[PLACES];
-  if (!call->out[INDICES]) return PL_OK;
-  for (int64_t i = 0; i < from->numel; i++) ((int64_t *)call->out[INDICES]->data)[i] = ((const int64_t *)from->data)[i] + base;
+  if (!indices) return PL_OK;
+  for (int64_t i = 0; i < from->numel; i++) ((int64_t *)indices->data)[i] = ((const int64_t *)from->data)[i] + base;
   return PL_OK;
 }
 
@@ -418,7 +418,7 @@ BWD(adaptive_avg_pool_bwd, 1, 2, adaptive_bwd_infer, adaptive_avg_bwd_grad, adap
         .doc = "Largest values of windows over x[N,C," IN "] (or without N); with return_indices also their places "                       \
                "in the planes of x. stride is kernel_size unless given; padding has one number, one a dim, or all before and then "        \
                "all behind: {top, left, bottom, right}.",                                                                                  \
-        .example = MAX, .nin = 1, .nout = 3, .nvisible = 2, .nattr = 7, .args = {"x"}, .attrs = {MAX_ATTRS, ASKED},                        \
+        .example = MAX, .nin = 1, .nout = 3, .nvisible = 2, .spare = 1 << PLACES, .nattr = 7, .args = {"x"}, .attrs = {MAX_ATTRS, ASKED},  \
         .batch = pl_batch_samples, .cls = PL_OPAQUE, .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD, .infer = max##ND##_infer,                   \
         .grad = max##ND##_grad, .flops = pool_flops, PL_KERNEL_OWN(pl_host_max_pool##ND##d));                                              \
   static PlStatus avg##ND##_infer(PlInfer *c) { return avg_infer(c, ND); }                                                                 \
@@ -442,7 +442,7 @@ BWD(adaptive_avg_pool_bwd, 1, 2, adaptive_bwd_infer, adaptive_avg_bwd_grad, adap
   PL_OP(adaptive_max_pool##ND##d, .autocast = ND == 3 ? PL_CAST_F32 : PL_CAST_NONE,                                                        \
         .doc = "x[N,C," IN "] (or without N) cut into output_size windows of nearly equal size: their largest "                            \
                "values; with return_indices also their places in the planes of x.",                                                        \
-        .example = ADAPTIVE_MAX, .nin = 1, .nout = 3, .nvisible = 2, .nattr = 3, .args = {"x"},                                            \
+        .example = ADAPTIVE_MAX, .nin = 1, .nout = 3, .nvisible = 2, .spare = 1 << PLACES, .nattr = 3, .args = {"x"},                      \
         .attrs = {A_INTS_REQ("output_size"), ASKED}, .batch = pl_batch_samples, .cls = PL_OPAQUE,                                          \
         .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD, .infer = adaptive##ND##_infer, .grad = adaptive_max##ND##_grad,                          \
         PL_KERNEL_OWN(pl_host_adaptive_max_pool##ND##d));                                                                                  \

@@ -52,25 +52,27 @@ typedef int64_t L4 __attribute__((vector_size(32), aligned(8), may_alias));
 #define WINS(F, right, left) (((right) > (left)) | ((right) != (right)))
 
 /* N outputs from column j on. */
-#define PAIRS(N, F, I, L)                                                         \
-  {                                                                               \
-    const F a0 = *(const F *)(a + 2 * j), a1 = *(const F *)(a + 2 * j + N);       \
-    const F b0 = *(const F *)(b + 2 * j), b1 = *(const F *)(b + 2 * j + N);       \
-    const F v0 = EVEN_##N(a0, a1), v1 = ODD_##N(a0, a1);                          \
-    const F v2 = EVEN_##N(b0, b1), v3 = ODD_##N(b0, b1);                          \
-    const I t = WINS(F, v1, v0), u = WINS(F, v3, v2);                             \
-    const F top = PICK(F, I, t, v1, v0), low = PICK(F, I, u, v3, v2);             \
-    const I l = WINS(F, low, top);                                                \
-    I at = {0};                                                                   \
-    for (int i = 0; i < N; i++) at[i] = 2 * i;                                    \
-    at += base + 2 * j + PICK(I, I, l, W - u, -t); /* a mask that is set is -1 */ \
-    *(F *)(d + j) = PICK(F, I, l, low, top);                                      \
-    *(L *)(index + r * Wo + j) = __builtin_convertvector(at, L);                  \
+#define PAIRS(N, F, I, L)                                                           \
+  {                                                                                 \
+    const F a0 = *(const F *)(a + 2 * j), a1 = *(const F *)(a + 2 * j + N);         \
+    const F b0 = *(const F *)(b + 2 * j), b1 = *(const F *)(b + 2 * j + N);         \
+    const F v0 = EVEN_##N(a0, a1), v1 = ODD_##N(a0, a1);                            \
+    const F v2 = EVEN_##N(b0, b1), v3 = ODD_##N(b0, b1);                            \
+    const I t = WINS(F, v1, v0), u = WINS(F, v3, v2);                               \
+    const F top = PICK(F, I, t, v1, v0), low = PICK(F, I, u, v3, v2);               \
+    const I l = WINS(F, low, top);                                                  \
+    *(F *)(d + j) = PICK(F, I, l, low, top);                                        \
+    if (places) {                                                                   \
+      I at = {0};                                                                   \
+      for (int i = 0; i < N; i++) at[i] = 2 * i;                                    \
+      at += base + 2 * j + PICK(I, I, l, W - u, -t); /* a mask that is set is -1 */ \
+      *(L *)(index + r * Wo + j) = __builtin_convertvector(at, L);                  \
+    }                                                                               \
   }
 
 /* Vectors of eight, then of four, the last of which may overlap what is done; rows below
  * four outputs by the general code. */
-static void two_by_two(const PlkPool *p, float *dst, const float *src, int64_t *index) {
+PLK_LANE void two_by_two(const PlkPool *p, float *dst, const float *src, int64_t *index, bool places) {
   const int32_t W = (int32_t)p->in[2], Wo = (int32_t)p->out[2];
   for (int64_t r = 0; r < p->out[1]; r++) {
     const float *a = src + 2 * r * W, *b = a + W;
@@ -93,8 +95,12 @@ static bool is_two_by_two(const PlkPool *p) {
 }
 
 static void max_any_f32(const PlkPool *p, float *y, const float *x, int64_t *index, void *room, bool fresh) {
-  if (y && index && is_two_by_two(p)) two_by_two(p, y, x, index);
-  else max_f32(p, y, x, index, room, fresh);
+  if (y && is_two_by_two(p)) {
+    if (index) two_by_two(p, y, x, index, true);
+    else two_by_two(p, y, x, index, false);
+  } else {
+    max_f32(p, y, x, index, room, fresh);
+  }
 }
 
 extern const PlkPoolLoops PLK_ISA_NAME(plk_pool_table);

@@ -77,6 +77,12 @@ static inline T *FN(kth)(const PlkPool *p, const FN(Room) * r, int64_t k) {
     b = yes_ ? v_ : b;                      \
     c = yes_ ? at_ : c;                     \
   }
+/* The same without places. */
+#define TAKE_VALUE(x)                   \
+  {                                     \
+    const T v_ = (x);                   \
+    b = (v_ > b) | (v_ != v_) ? v_ : b; \
+  }
 #define EACH(n, ...)                         \
   for (int64_t q = 0; q < (n); q += STEP)    \
     for (int64_t i = q; i < q + STEP; i++) { \
@@ -105,18 +111,35 @@ static void FN(take)(T *PL_RESTRICT best, I *PL_RESTRICT code, const T *PL_RESTR
     code[i] = c;
   })
 }
-static void FN(take_rows)(T *PL_RESTRICT best, I *PL_RESTRICT code, const T *PL_RESTRICT v, const I *PL_RESTRICT from, int64_t n) {
+static void FN(take_rows)(T *PL_RESTRICT best, I *PL_RESTRICT code, const T *PL_RESTRICT v, const I *PL_RESTRICT from,
+                          int64_t n){EACH(n,
+                                          {
+                                            T b = best[i];
+                                            I c = code[i];
+                                            TAKE(v[i], from[i])
+                                            best[i] = b;
+                                            code[i] = c;
+                                          })}
+
+PLK_LANE void FN(first_values)(const T *PL_RESTRICT v0, const T *PL_RESTRICT v1, const T *PL_RESTRICT v2, bool three, T *PL_RESTRICT best,
+                               int64_t n) {
+  EACH(n, {
+    T b = v0[i];
+    TAKE_VALUE(v1[i])
+    if (three) TAKE_VALUE(v2[i])
+    best[i] = b;
+  })
+}
+static void FN(take_values)(T *PL_RESTRICT best, const T *PL_RESTRICT v, int64_t n) {
   EACH(n, {
     T b = best[i];
-    I c = code[i];
-    TAKE(v[i], from[i])
+    TAKE_VALUE(v[i])
     best[i] = b;
-    code[i] = c;
   })
 }
 
 /* The slot with the windows of row `row` of the plane: their maxima, and their places less ox * stride. */
-static int64_t FN(max_row)(const PlkPool *p, const FN(Room) * r, const T *x, int64_t row) {
+static int64_t FN(max_row)(const PlkPool *p, const FN(Room) * r, const T *x, int64_t row, bool places) {
   const int64_t slot = row % r->slots;
   if (r->held[slot] == row) return slot;
   r->held[slot] = row;
@@ -126,6 +149,12 @@ static int64_t FN(max_row)(const PlkPool *p, const FN(Room) * r, const T *x, int
   FN(deal)(p, r, x + row * p->in[2]);
   const T *v0 = FN(kth)(p, r, 0), *v1 = FN(kth)(p, r, 1), *v2 = FN(kth)(p, r, 2);
   int64_t k = p->k[2] < 3 ? p->k[2] : 3;
+  if (!places) {
+    if (k == 3) FN(first_values)(v0, v1, v2, true, best, r->wo);
+    else FN(first_values)(v0, k == 2 ? v1 : v0, v0, false, best, r->wo);
+    for (; k < p->k[2]; k++) FN(take_values)(best, FN(kth)(p, r, k), r->wo);
+    return slot;
+  }
   if (k == 3) FN(first)(v0, v1, v2, true, base, d, r->to, best, code, r->wo);
   else if (k == 2) FN(first)(v0, v1, v1, false, base, d, r->to, best, code, r->wo);
   else FN(first)(v0, v0, v0, false, base, 0, r->to, best, code, r->wo);
@@ -137,7 +166,56 @@ static void FN(places)(int64_t *PL_RESTRICT index, const I *PL_RESTRICT code, co
   for (int64_t i = 0; i < n; i++) index[i] = (int64_t)(code[i] + column[i]);
 }
 
+/* Windows along one row alone, a stride of 1 or 2, no places: no row has to be kept, so it is read where it is. */
+static bool FN(alone)(const PlkPool *p) {
+  bool yes = p->stride[2] <= 2 && p->in[2] < (1 << 28);
+  for (int d = 0; d < 2; d++) yes = yes && p->k[d] == 1 && p->stride[d] == 1 && p->pad[d] == 0 && p->out[d] == p->in[d];
+  return yes;
+}
+PLK_LANE V FN(larger)(V b, V v) {
+  const CAT1(PlkM, SFX) m = (CAT1(PlkM, SFX))(v > b) | (CAT1(PlkM, SFX))(v != v);
+  return (V)(((CAT1(PlkM, SFX))v & m) | ((CAT1(PlkM, SFX))b & ~m));
+}
+/* Windows q … below `to`, one after the other. */
+static int64_t FN(windows)(const PlkPool *p, T *y, const T *x, int64_t q, int64_t to) {
+  for (; q < to; q++) {
+    T b = -(T)INFINITY;
+    for (int64_t k = 0, at = q * p->stride[2] - p->pad[2]; k < p->k[2]; k++, at += p->dil[2])
+      if (at >= 0 && at < p->in[2]) TAKE_VALUE(x[at])
+    y[q] = b;
+  }
+  return q;
+}
+PLK_LANE V FN(strided)(const T *x, bool two) { return two ? EVEN(*(const V *)x, *(const V *)(x + N)) : *(const V *)x; }
+PLK_LANE int64_t FN(inner_windows)(const PlkPool *p, T *y, const T *x, int64_t q, int64_t to, bool two, int64_t count) {
+  const int64_t s = two ? 2 : 1, d = p->dil[2];
+  if (to - q < N) return q;
+  for (; q < to; q += N) {
+    if (to - q < N) q = to - N; /* some of them once more */
+    const T *at = x + q * s - p->pad[2];
+    V b = FN(strided)(at, two);
+    for (int64_t k = 1; k < count; k++) b = FN(larger)(b, FN(strided)(at + k * d, two));
+    *(V *)(y + q) = b;
+  }
+  return to;
+}
+static void FN(max_alone)(const PlkPool *p, T *y, const T *x) {
+  const int64_t s = p->stride[2], k = p->k[2], n = p->out[2], left = (p->pad[2] + s - 1) / s;
+  const int64_t last = p->in[2] + p->pad[2] - (p->k[2] - 1) * p->dil[2] - s * N; /* vectors of windows from q on read below x + in */
+  const int64_t most = last < 0 ? 0 : last / s + N, inner = most < n ? most : n;
+  for (int64_t r = 0; r < p->out[0] * p->out[1]; r++, y += n, x += p->in[2]) {
+    int64_t q = FN(windows)(p, y, x, 0, left < n ? left : n);
+    if (s == 2) q = k == 3 ? FN(inner_windows)(p, y, x, q, inner, true, 3) : FN(inner_windows)(p, y, x, q, inner, true, k);
+    else q = k == 3 ? FN(inner_windows)(p, y, x, q, inner, false, 3) : FN(inner_windows)(p, y, x, q, inner, false, k);
+    FN(windows)(p, y, x, q, n);
+  }
+}
+
 static void FN(max)(const PlkPool *p, T *y, const T *x, int64_t *index, void *mem, bool fresh) {
+  if (!index && FN(alone)(p)) {
+    FN(max_alone)(p, y, x);
+    return;
+  }
   const FN(Room) r = FN(rooms)(p, mem, -(T)INFINITY, fresh);
   const int64_t wo = p->out[2];
   for (int64_t oz = 0, o = 0; oz < p->out[0]; oz++)
@@ -147,7 +225,7 @@ static void FN(max)(const PlkPool *p, T *y, const T *x, int64_t *index, void *me
       const I *code_now = NULL;
       for (int64_t i = z.lo; i < z.hi; i += z.step)
         for (int64_t j = v.lo; j < v.hi; j += v.step) {
-          const int64_t slot = FN(max_row)(p, &r, x, i * p->in[1] + j);
+          const int64_t slot = FN(max_row)(p, &r, x, i * p->in[1] + j, index != NULL);
           const T *best = r.best + slot * r.wo;
           const I *code = r.code + slot * r.wo;
           if (!now) {
@@ -156,10 +234,11 @@ static void FN(max)(const PlkPool *p, T *y, const T *x, int64_t *index, void *me
           }
           if (now != r.now) {
             memcpy(r.now, now, (size_t)r.wo * sizeof *best);
-            memcpy(r.code_now, code_now, (size_t)r.wo * sizeof *code);
+            if (index) memcpy(r.code_now, code_now, (size_t)r.wo * sizeof *code);
             now = r.now, code_now = r.code_now;
           }
-          FN(take_rows)(r.now, r.code_now, best, code, r.wo);
+          if (index) FN(take_rows)(r.now, r.code_now, best, code, r.wo);
+          else FN(take_values)(r.now, best, r.wo);
         }
       if (y) memcpy(y + o, now, (size_t)wo * sizeof *y);
       if (index) FN(places)(index + o, code_now, r.column, wo);
@@ -298,6 +377,7 @@ static void FN(avg_back)(const PlkPool *p, T *dx, const T *dy, void *mem, bool f
 #undef V
 #undef EACH
 #undef TAKE
+#undef TAKE_VALUE
 #undef FN
 #undef CAT1
 #undef CAT2
