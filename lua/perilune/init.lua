@@ -196,7 +196,20 @@ local function from_parts(t, key)
   return nil
 end
 
-setmetatable(methods, { __index = function(t, key) return outside(from_parts, t, key) end, __lazy = function()
+-- PyTorch's attributes of tensors that are calls here: `if x.ndim == 2` with a nil would be false, without a word.
+local attributes = { ndim = "x:dim()", T = "x:t()", mT = "x:transpose(-2, -1)", H = "x:t()", mH = "x:transpose(-2, -1)",
+  data = "x:detach()", nbytes = "x:numel() * x:element_size()", itemsize = "x:element_size()",
+  is_cpu = 'x:device() == "cpu"' }
+
+local function method_of(t, key)
+  local found = from_parts(t, key)
+  if found == nil and attributes[key] then
+    require("perilune.options").fail("tensors have no field '%s'; %s", key, attributes[key])
+  end
+  return found
+end
+
+setmetatable(methods, { __index = function(t, key) return outside(method_of, t, key) end, __lazy = function()
   core.load_parts()
   return {}
 end })
