@@ -293,8 +293,12 @@ static int box_index(lua_State *L) {
     if (!l_box(L, 1)) return 0;
     if (get_field(L, key)) return 1;
     lua_settop(L, 2);
-    if (is_name(key)) {                     /* an unknown one is nil, as for any Lua object */
+    if (is_name(key)) {                     /* an unknown one is nil, as for any Lua object, */
       lua_gettable(L, lua_upvalueindex(1)); /* loads the part that has the method, if one has */
+      if (lua_isnil(L, -1) && luaL_getmetafield(L, lua_upvalueindex(1), "__attributes") == LUA_TTABLE &&
+          lua_getfield(L, -1, key) == LUA_TSTRING)
+        return l_error(L, "tensors have no field '%s'; %s", key, lua_tostring(L, -1)); /* but for PyTorch's attributes */
+      lua_settop(L, 2);
       return 1;
     }
   }

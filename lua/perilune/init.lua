@@ -201,18 +201,11 @@ local attributes = { ndim = "x:dim()", T = "x:t()", mT = "x:transpose(-2, -1)", 
   data = "x:detach()", nbytes = "x:numel() * x:element_size()", itemsize = "x:element_size()",
   is_cpu = 'x:device() == "cpu"' }
 
-local function method_of(t, key)
-  local found = from_parts(t, key)
-  if found == nil and attributes[key] then
-    require("perilune.options").fail("tensors have no field '%s'; %s", key, attributes[key])
-  end
-  return found
-end
-
-setmetatable(methods, { __index = function(t, key) return outside(method_of, t, key) end, __lazy = function()
-  core.load_parts()
-  return {}
-end })
+setmetatable(methods, { __index = function(t, key) return outside(from_parts, t, key) end, __attributes = attributes,
+  __lazy = function()
+    core.load_parts()
+    return {}
+  end })
 
 -- PyTorch's names of dtypes are their texts here: nil in their place would be the default dtype, without a word.
 local dtypes = { float16 = "f16", float32 = "f32", float64 = "f64", int8 = "i8", int16 = "i16", int32 = "i32",
