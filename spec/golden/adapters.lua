@@ -205,7 +205,8 @@ R.pixel_unshuffle = { pos = { "input", "downscale_factor" } }
 index("argmax", "argmin", "argsort", "sort", "topk", "kthvalue", "median", "mode", "cummax", "cummin", "max",
   "min", "gather", "scatter", "scatter_add", "scatter_reduce", "index_select", "index_add", "index_copy",
   "index_fill", "index_put", "take", "take_along_dim", "nonzero", "searchsorted", "bucketize", "one_hot",
-  "embedding", "cross_entropy", "nll_loss", "multi_margin_loss", "multilabel_margin_loss", "bincount",
+  "embedding", "cross_entropy", "linear_cross_entropy",
+  "nll_loss", "multi_margin_loss", "multilabel_margin_loss", "bincount",
   "nanmedian", "unique_consecutive", "argwhere", "unravel_index", "max_unpool1d", "max_unpool2d", "max_unpool3d",
   "embedding_bag", "max_pool1d", "max_pool2d", "max_pool3d", "adaptive_max_pool1d", "adaptive_max_pool2d",
   "adaptive_max_pool3d", "unique", "tril_indices", "triu_indices", "ctc_loss")

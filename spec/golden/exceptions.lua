@@ -96,6 +96,25 @@ for _, op in ipairs { "linspace", "logspace" } do
   end
 end
 
+-- ---- op_database.py --autocast --------------------------------------------------------------------------------------
+
+for _, variant in ipairs { "reflect", "replicate", "replicate_negative" } do
+  database("pad@" .. variant, "/b?f16/", "dtype b?f16, should be f32", "copies keep their dtype")
+end
+for d = 1, 3 do
+  for _, variant in ipairs { "", "@grad" } do
+    database("max_unpool" .. d .. "d" .. variant, "/b?f16/", "dtype b?f16, should be f32",
+      "what only copies keeps its dtype")
+  end
+end
+database("max_pool3d", "/b?f16/", "dtype f32, should be", "f32 with indices, too; PyTorch's is without them alone")
+database("matrix_exp", "/b?f16/", "convert it first", "PyTorch's of halves is wrong (e is -1e30); refused")
+database("bilinear", "/f32/", "element", "f32 throughout; PyTorch's has factors of bf16 on the way to f32")
+for _, op in ipairs { "addbmm", "conv_transpose2d", "conv_transpose3d" } do
+  database(op, "/", "element", "sums are rounded once, and are nearer to those of f64 than PyTorch's")
+end
+database("div@trunc_rounding", "/bf16/", "element", "what f64 gives; PyTorch rounds the quotient before it is cut")
+
 -- ---- special_values.py ---------------------------------------------------------------------------------------------
 
 for _, op in ipairs { "fmod", "remainder" } do

@@ -232,7 +232,7 @@ ADDED(addmm, PL_CAST_LOW, pl_batch_addmm, "x", "y",
       "-->  {0., 3.}}  -- f32[2,2] cpu")
 ADDED(addmv, PL_CAST_NONE, pl_batch_addmm, "x", "y", "beta input + alpha x[M,K] y[K]; input broadcasts to [M].",
       "print(T.addmv(T.tensor { 1, 1 }, T.eye(2), T.tensor { 2, 3 }))  --> {3., 4.}  -- f32[2] cpu")
-ADDED(addr, PL_CAST_NONE, pl_batch_addr, "x", "y", "beta input + alpha times the outer product of x[M] and y[N].",
+ADDED(addr, PL_CAST_WIDEST, pl_batch_addr, "x", "y", "beta input + alpha times the outer product of x[M] and y[N].",
       "print(T.addr(T.zeros(2, 2), T.tensor { 1, 2 }, T.tensor { 3, 4 }))\n"
       "--> {{3., 4.},\n"
       "-->  {6., 8.}}  -- f32[2,2] cpu")

@@ -45,6 +45,7 @@ static PlStatus inner_expand(PlTensor *const *in, int nin, const PlAttrs *attrs,
   if (nx == 0 || ny == 0) return pl_apply(&pl_op_mul, in, 2, NULL, out);
   const int64_t *sx = pl_tensor_shape(x), *sy = pl_tensor_shape(y);
   if (sx[nx - 1] != sy[ny - 1]) return shapes_fail("inner", x, y, "the last sizes differ");
+  if (nx == 1 && ny == 1) return pl_apply(&pl_op_dot, in, 2, NULL, out); /* which a region of mixed precision leaves in f32 */
   if (nx + ny - 2 > PL_MAX_DIM) return shapes_fail("inner", x, y, "too many dims");
   int64_t rows[2] = {1, sy[ny - 1]}, shape[2 * PL_MAX_DIM];
   int n = 0;
@@ -149,4 +150,4 @@ static PlStatus bilinear_expand(PlTensor *const *in, int nin, const PlAttrs *att
 PL_OP(bilinear, .doc = "z[...,o] = sum over i, j of x[...,i] weight[o,i,j] y[...,j], plus bias[o] if given.",
       .example = "print(T.bilinear(T.tensor { { 1, 2 } }, T.tensor { { 3 } }, T.ones(1, 2, 1)))  --> {{9.}}  -- f32[1,1] cpu",
       .formula = "z = x w y + b", .nin = 4, .nopt = 1, .nout = 1, .args = {"x", "y", "weight", "bias"}, .cls = PL_HEAVY,
-      .flags = PL_F_NOMETHOD, .infer = parts_infer, .expand = bilinear_expand);
+      .autocast = PL_CAST_WIDEST, .flags = PL_F_NOMETHOD, .infer = parts_infer, .expand = bilinear_expand);

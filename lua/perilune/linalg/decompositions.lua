@@ -315,8 +315,13 @@ return function(T, core)
   --- T.linalg.vecdot(…) → tensor
   -- The sum of x y along dim.
   --   print(T.linalg.vecdot(T.tensor { 1, 2 }, T.tensor { 3, 4 }))  --> 11.  -- f32[] cpu
-  define("vecdot", { { "x", "tensor" }, { "y", "tensor" }, { "dim", "int", -1 } },
-    function(a) return (a.x * a.y):sum(a.dim) end)
+  local products = { vecdot = function(x, y, dim) return (x * y):sum(dim) end }
+  core.rounded_once(products, { "vecdot" })
+  define("vecdot", { { "x", "tensor" }, { "y", "tensor" }, { "dim", "int", -1 } }, function(a)
+    local x, y, low = a.x, a.y, core.autocast_dtype()
+    if low then x, y = core.autocast_cast(x, low), core.autocast_cast(y, low) end -- a product, as matmul is
+    return products.vecdot(x, y, a.dim)
+  end)
   local function count(shape, from, to)
     local n = 1
     for i = from, to do n = n * shape[i] end
