@@ -53,8 +53,8 @@ static PlStatus compute_into(Call *c, PlTensor *out) {
   bool direct = c->desc[0].dtype == out->a.dtype && !c->desc[0].is_view && c->op->nout == 1 &&
                 (out->a.contiguous || (c->op->cls == PL_POINTWISE && !(c->op->flags & PL_F_CONTIGUOUS)));
   if (PL_UNLIKELY(c->layout != 0) && (c->op->flags & PL_F_CONTIGUOUS)) direct = pl_is_channels_last(&out->a);
-  /* integer division meets its zeros on the way */
-  if ((c->op->flags & PL_F_DIVIDES) && !pl_is_float((PlDtype)out->a.dtype)) direct = false;
+  if (PL_UNLIKELY(c->op->flags & PL_F_LATE)) /* what is refused must not have been written */
+    direct = direct && (c->op->cls == PL_POINTWISE ? pl_is_float((PlDtype)out->a.dtype) : c->in[0] && c->in[0]->a.data == out->a.data);
   for (int i = 0; i < c->nin && direct; i++)
     direct = !(c->in[i] && c->in[i]->storage == out->storage) ||
              ((c->op->cls == PL_POINTWISE || (i == 0 && (c->op->flags & PL_F_INPLACE))) && !hurts(out, c->in[i]));

@@ -260,11 +260,13 @@ enum {
   PL_F_STORES = 1 << 6,  /* its attributes or its last input, given as numbers, become elements of input 0 and must fit its dtype */
 
   /* what it does besides computing outputs of inputs */
-  PL_F_MUTATES = 1 << 7,  /* always works on input 0 in place; output 0 is input 0 */
-  PL_F_SETS = 1 << 8,     /* with PL_F_MUTATES: input 0 becomes input 1, broadcast, or attribute 0, or without either zero */
-  PL_F_SEEDED = 1 << 9,   /* draws random numbers; `draws` says how many counters */
-  PL_F_IMPURE = 1 << 10,  /* looks at values to decide its shape, or has side effects */
-  PL_F_DIVIDES = 1 << 11, /* of integers: the kernel meets a divisor of 0 when part of the output is written */
+  PL_F_MUTATES = 1 << 7, /* always works on input 0 in place; output 0 is input 0 */
+  PL_F_SETS = 1 << 8,    /* with PL_F_MUTATES: input 0 becomes input 1, broadcast, or attribute 0, or without either zero */
+  PL_F_SEEDED = 1 << 9,  /* draws random numbers; `draws` says how many counters */
+  PL_F_IMPURE = 1 << 10, /* looks at values to decide its shape, or has side effects */
+  PL_F_LATE = 1 << 11,   /* the kernel may refuse a value when part of the output is written: an integer divisor of 0, an index, a
+                           * matrix of a batch. So a tensor that is there gets the result when it is whole; what works in place and is
+                           * not pointwise looks first */
 
   /* its memory */
   PL_F_CONTIGUOUS = 1 << 12,  /* the kernel wants contiguous inputs and outputs; the engine copies where needed */

@@ -131,7 +131,7 @@ static PlStatus multinomial_infer(PlInfer *c) {
 PL_OP(multinomial, .doc = "num_samples categories drawn with the weights in the last dim of x ([k] or [rows,k]), i64.",
       .example = "print(T.multinomial(T.tensor { 0, 1, 0 }, 1))  --> {2}  -- i64[1] cpu", .nin = 1, .nout = 1, .nattr = 3, .args = {"x"},
       .attrs = {A_INT_REQ("num_samples"), A_BOOL("replacement", 0), A_BASE}, .cls = PL_CREATION,
-      .flags = PL_F_SEEDED | PL_F_CONTIGUOUS | PL_F_NOGRAD_OK, .infer = multinomial_infer, .draws = draws_multinomial,
+      .flags = PL_F_SEEDED | PL_F_CONTIGUOUS | PL_F_NOGRAD_OK | PL_F_LATE, .infer = multinomial_infer, .draws = draws_multinomial,
       PL_KERNEL(multinomial_based), );
 
 static PlStatus alias_infer(PlInfer *c) {

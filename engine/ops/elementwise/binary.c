@@ -148,11 +148,11 @@ static PlStatus flat_grad(PlMaker *g) {
 }
 #define floor_divide_grad flat_grad
 #define trunc_divide_grad flat_grad
-BINARY_FLAGS(floor_divide, ARITHMETIC | PL_F_DIVIDES, "x", "y", FLOOR_DIVIDE, PL_PROMOTE_ALL, pl_infer_broadcast, NULL,
+BINARY_FLAGS(floor_divide, ARITHMETIC | PL_F_LATE, "x", "y", FLOOR_DIVIDE, PL_PROMOTE_ALL, pl_infer_broadcast, NULL,
              "floor(x / y); gradients are 0", "x / y rounded down, in the common dtype. Integer division by 0 is an error.",
              "print(T.tensor { 7, -7 } // 2)  --> { 3., -4.}  -- f32[2] cpu\n"
              "print(T.tensor { 7 }:floor_divide(2))  --> {3.}  -- f32[1] cpu")
-BINARY_FLAGS(trunc_divide, ARITHMETIC | PL_F_DIVIDES, "x", "y", TRUNC_DIVIDE, PL_PROMOTE_ALL, pl_infer_broadcast, NULL,
+BINARY_FLAGS(trunc_divide, ARITHMETIC | PL_F_LATE, "x", "y", TRUNC_DIVIDE, PL_PROMOTE_ALL, pl_infer_broadcast, NULL,
              "trunc(x / y); gradients are 0", "x / y rounded toward 0, in the common dtype. Integer division by 0 is an error.",
              "print(T.tensor { 7, -7 }:trunc_divide(2))  --> { 3., -3.}  -- f32[2] cpu")
 
@@ -163,9 +163,9 @@ static PlStatus modulo_grad(PlMaker *g, const PlOp *quotient) {
 }
 static PlStatus fmod_grad(PlMaker *g) { return modulo_grad(g, &pl_op_trunc_divide); }
 static PlStatus remainder_grad(PlMaker *g) { return modulo_grad(g, &pl_op_floor_divide); }
-BINARY_FLAGS(fmod, ARITHMETIC | PL_F_DIVIDES, "x", "y", FMOD, PL_PROMOTE_ALL, pl_infer_broadcast, NULL, "dx = dz; dy = -dz trunc(x / y)",
+BINARY_FLAGS(fmod, ARITHMETIC | PL_F_LATE, "x", "y", FMOD, PL_PROMOTE_ALL, pl_infer_broadcast, NULL, "dx = dz; dy = -dz trunc(x / y)",
              "x - y trunc(x / y): C's remainder, with the sign of x.", "print(T.tensor { 7, -7 }:fmod(3))  --> { 1., -1.}  -- f32[2] cpu")
-BINARY_FLAGS(remainder, ARITHMETIC | PL_F_DIVIDES, "x", "y", REMAINDER, PL_PROMOTE_ALL, pl_infer_broadcast, NULL,
+BINARY_FLAGS(remainder, ARITHMETIC | PL_F_LATE, "x", "y", REMAINDER, PL_PROMOTE_ALL, pl_infer_broadcast, NULL,
              "dx = dz; dy = -dz floor(x / y)", "x - y floor(x / y): Lua's %, with the sign of y.",
              "print(T.tensor { 7, -7 } % 3)  --> {1., 2.}  -- f32[2] cpu\n"
              "print(T.tensor { 7 }:remainder(4))  --> {3.}  -- f32[1] cpu")

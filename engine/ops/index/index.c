@@ -100,7 +100,7 @@ PL_OP(gather,
                  "--> {{2.},\n"
                  "-->  {3.}}  -- f32[2,1] cpu",
       .nin = 2, .nout = 1, .nattr = 2, .args = {"x", "index"}, .attrs = {A_DIM_REQ("dim"), A_BASE}, .cls = PL_INDEXING,
-      .batch = pl_batch_dims, .flags = PL_F_LINEAR | PL_F_CONTIGUOUS | PL_F_SPREAD, .infer = gather_infer, .grad = gather_grad,
+      .batch = pl_batch_dims, .flags = PL_F_LINEAR | PL_F_CONTIGUOUS | PL_F_SPREAD | PL_F_LATE, .infer = gather_infer, .grad = gather_grad,
       PL_KERNEL(gather), );
 
 /* take_along_dim's adjoint is gather_bwd too, and its negative values must survive backward. */

@@ -86,8 +86,8 @@ PL_OP(scatter,
                  "--> {6., 0., 5.}  -- f32[3] cpu",
       .nin = 3, .nout = 1, .nattr = 3, .args = {"x", "index", "src"},
       .attrs = {A_DIM_REQ("dim"), A_BASE, A_ENUM("reduce", "none|add|multiply", 0)}, .cls = PL_INDEXING, .batch = pl_batch_dims,
-      .flags = PL_F_LINEAR | PL_F_CONTIGUOUS | PL_F_SPREAD | PL_F_SCALAR | PL_F_INPLACE, .infer = scatter_infer, .grad = scatter_grad,
-      PL_KERNEL(scatter), );
+      .flags = PL_F_LINEAR | PL_F_CONTIGUOUS | PL_F_SPREAD | PL_F_SCALAR | PL_F_INPLACE | PL_F_LATE, .infer = scatter_infer,
+      .grad = scatter_grad, PL_KERNEL(scatter), );
 
 static PlStatus scatter_bwd_infer(PlInfer *c) {
   const PlArray *dy = c->in[0], *index = c->in[1];
@@ -121,7 +121,7 @@ static PlStatus scatter_add_grad(PlMaker *g) {
 PL_OP(scatter_add, .doc = "x with src's elements added where index says along dim; src may be a number.",
       .example = "print(T.zeros(2):scatter_add(1, T.tensor({ 1, 1, 2 }, { dtype = \"i64\" }), T.ones(3)))  --> {2., 1.}  -- f32[2] cpu",
       .nin = 3, .nout = 1, .nattr = 2, .args = {"x", "index", "src"}, .attrs = {A_DIM_REQ("dim"), A_BASE}, .cls = PL_INDEXING,
-      .batch = pl_batch_dims, .flags = PL_F_LINEAR | PL_F_CONTIGUOUS | PL_F_SPREAD | PL_F_SCALAR | PL_F_INPLACE, .kcode = 1,
+      .batch = pl_batch_dims, .flags = PL_F_LINEAR | PL_F_CONTIGUOUS | PL_F_SPREAD | PL_F_SCALAR | PL_F_INPLACE | PL_F_LATE, .kcode = 1,
       .infer = scatter_infer, .grad = scatter_add_grad, PL_KERNEL(scatter), );
 
 /* ---- scatter_reduce ---------------------------------------------------------------------------------------- */

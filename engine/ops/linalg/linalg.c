@@ -149,7 +149,7 @@ static PlStatus pinv_infer(PlInfer *c) {
 /* ---- descriptors ------------------------------------------------------------------------------------------- */
 
 #define PL_OP_LINALG(NAME, ...)     const PlOp pl_op_linalg_##NAME = {.name = "linalg." #NAME, __VA_ARGS__}
-#define LINALG(KERNEL, INFER, GRAD) .cls = PL_HEAVY, .flags = PL_F_NOMETHOD, .infer = INFER, .grad = GRAD, PL_KERNEL_OWN(KERNEL)
+#define LINALG(KERNEL, INFER, GRAD) .cls = PL_HEAVY, .flags = PL_F_NOMETHOD | PL_F_LATE, .infer = INFER, .grad = GRAD, PL_KERNEL_OWN(KERNEL)
 #define ON_A                        .nin = 1, .batch = pl_batch_each, .args = {"A"}
 #define ON_A_B                      .nin = 2, .batch = pl_batch_solve, .args = {"A", "B"}
 

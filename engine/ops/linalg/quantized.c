@@ -136,5 +136,5 @@ PL_OP(quantize_blocks,
              "as little "
              "as its own. K must be whole blocks; x finite. No gradient.",
       .example = "print(T.quantize_blocks(T.ones(2, 64), { format = \"Q4_0\" }):shape()[2])  --> 36", .nin = 1, .nout = 1, .args = {"x"},
-      .nattr = 1, .attrs = {FORMAT}, .cls = PL_OPAQUE, .flags = PL_F_NOGRAD_OK | PL_F_NOMETHOD | PL_F_CONTIGUOUS, .infer = quantize_infer,
-      PL_KERNEL(quantize_blocks));
+      .nattr = 1, .attrs = {FORMAT}, .cls = PL_OPAQUE, .flags = PL_F_NOGRAD_OK | PL_F_NOMETHOD | PL_F_CONTIGUOUS | PL_F_LATE,
+      .infer = quantize_infer, PL_KERNEL(quantize_blocks));
