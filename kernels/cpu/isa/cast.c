@@ -5,6 +5,10 @@
 
 #include <string.h>
 
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#endif
+
 #define ARGS char *const *ptr, const int64_t *stride, int64_t n, const PlAttrs *p
 #define EACH PLK_IVDEP for (int64_t i = 0; i < n; i++)
 
@@ -75,6 +79,28 @@ SATURATE(f64_to_u8, double, uint8_t, 0.0, 255.0, 256.0, UINT8_MAX)
   CAST(s##_b, S, uint8_t, x != 0)
 
 FROM_FLOAT(float, f32)
+#if defined(__AVX512F__)
+/* The instruction gives INT32_MIN for what does not fit, and for NaN: those from 2^31 on, and NaN, are looked for. */
+static int f32_i32_wide(ARGS) {
+  int32_t *const o = (int32_t *)(void *)ptr[0];
+  const float *const a = (const float *)(const void *)ptr[1];
+  int64_t i = 0;
+  (void)stride, (void)p;
+  for (; i + 16 <= n; i += 16) {
+    const __m512 x = _mm512_loadu_ps(a + i);
+    __m512i y = _mm512_cvttps_epi32(x);
+    const __mmask16 over = _mm512_cmp_ps_mask(x, _mm512_set1_ps(0x1p31f), _CMP_NLT_UQ);
+    if (PL_UNLIKELY(over)) {
+      y = _mm512_mask_mov_epi32(y, over, _mm512_set1_epi32(INT32_MAX));
+      y = _mm512_mask_mov_epi32(y, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), _mm512_setzero_si512());
+    }
+    _mm512_storeu_si512(o + i, y);
+  }
+  char *const rest[2] = {(char *)(o + i), ptr[1] + i * 4};
+  return f32_i32(rest, stride, n - i, p);
+}
+#define f32_i32 f32_i32_wide
+#endif
 FROM_FLOAT(double, f64)
 FROM_INT(int8_t, i8)
 FROM_INT(int16_t, i16)
