@@ -26,6 +26,9 @@ local CASES = {
   { "odd channels", { 4, 19, 21, 18 }, { 37, 19, 5, 3 }, { stride = { 2, 1 }, padding = { 0, 2 } } },
   { "groups", { 3, 48, 14, 14 }, { 96, 12, 3, 3 }, { groups = 4, padding = 1, bias = true } },
   { "depthwise", { 2, 96, 40, 40 }, { 96, 1, 3, 3 }, { groups = 96, padding = 1, bias = true } },
+  { "groups of few channels, turned round", { 2, 60, 33, 29 }, { 40, 3, 5, 3 }, { groups = 20, padding = { 3, 0 },
+    dilation = { 1, 2 } } },
+  { "groups of few channels with stride", { 2, 60, 33, 29 }, { 40, 3, 5, 3 }, { groups = 20, stride = { 2, 1 } } },
   { "one dim", { 6, 32, 300 }, { 64, 32, 5 }, { padding = 2, bias = true } },
   { "three dims", { 3, 16, 8, 10, 9 }, { 24, 16, 3, 3, 3 }, { padding = 1 } },
 }

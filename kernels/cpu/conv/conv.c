@@ -46,13 +46,48 @@ static bool library_pays(const PlkConv *v) {
   return true;
 }
 
+/* Of groups with few channels, at a stride of one, the gradient for x is a convolution of dy with each kernel turned round, for which
+ * the library has a fast form: a depthwise one takes a fifth of the time of its matrix products. */
+static bool turns_round(const PlkConv *v) {
+  bool yes = v->kind == PLK_CONV_BWD_INPUT && v->dtype == PL_F32 && v->g > 1 && v->c <= 8 && v->o <= 8 && plk_onednn_ready();
+  for (int d = 0; d < 3 && yes; d++) {
+    const int64_t reach = v->dil[d] * (v->k[d] - 1);
+    yes = v->stride[d] == 1 && v->pad[d] <= reach && v->in[d] == v->out[d] + reach - 2 * v->pad[d];
+  }
+  return yes && plk_conv_macs(v) * (double)v->n >= LIBRARY_MACS;
+}
+
+static PlStatus turned_round(const PlkConv *v, bool *done) {
+  PlkConv f = *v;
+  void *mem;
+  PL_TRY(plk_scratch((size_t)plk_conv_numel(v, PLK_CONV_W) * sizeof(float), &mem));
+  const float *from = v->w;
+  float *to = mem;
+  for (int64_t g = 0; g < v->g; g++)
+    for (int64_t c = 0; c < v->c; c++)
+      for (int64_t o = 0; o < v->o; o++)
+        for (int64_t k = v->ksize; k-- > 0;) *to++ = from[((g * v->o + o) * v->c + c) * v->ksize + k];
+  f.kind = PLK_CONV_FWD, f.kept = NULL, f.bias = NULL;
+  f.c = v->o, f.o = v->c, f.x = v->y, f.w = mem, f.y = v->x;
+  memcpy(f.in, v->out, sizeof f.in), memcpy(f.out, v->in, sizeof f.out);
+  f.insize = v->outsize, f.outsize = v->insize;
+  for (int d = 0; d < 3; d++) f.pad[d] = v->dil[d] * (v->k[d] - 1) - v->pad[d];
+  PlStatus s = plk_conv_onednn(&f, done);
+  plk_scratch_free(mem);
+  return s;
+}
+
 static PlStatus compute(const PlkConv *v) {
   if (v->dtype > PL_F64) return plk_conv_plain(v);
   const bool empty = plk_conv_numel(v, PLK_CONV_X) == 0 || plk_conv_numel(v, PLK_CONV_W) == 0 || plk_conv_numel(v, PLK_CONV_Y) == 0;
   if (empty) return plk_conv_plain(v);
   if (plk_conv_winograd_pays(v)) return plk_conv_winograd(v);
+  bool done = false;
+  if (turns_round(v)) {
+    PL_TRY(turned_round(v, &done));
+    if (done) return PL_OK;
+  }
   if (v->dtype == PL_F32 && library_pays(v) && plk_onednn_ready()) {
-    bool done = false;
     PL_TRY(plk_conv_onednn(v, &done));
     if (done) return PL_OK;
   }
