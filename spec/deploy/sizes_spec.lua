@@ -248,6 +248,62 @@ L.perilune_model_release(m[0])
     end
   end)
 
+  it("are told from each other, also many with few values", function()
+    local random = math.random
+    math.randomseed(28)
+    for _ = 1, 12 do
+      local k, inputs, options = random(2, 6), {}, { dynamic = {}, sizes = {}, input_names = {} }
+      local parts = {}
+      for i = 1, k do
+        local name, size, least = "x" .. i, "s" .. i, random(1, 3)
+        options.input_names[i], options.dynamic[name] = name, { size }
+        options.sizes[size] = { least, least + random(0, 2) }
+        inputs[i] = T.rand(random(least, options.sizes[size][2]), 2)
+        parts[i] = { random(k), random(k), random(3) }
+      end
+      local function f(...)
+        local xs, ys = { ... }, {}
+        for i, x in ipairs(xs) do
+          local other, n, m = xs[parts[i][1]], xs[parts[i][1]]:size(1), xs[parts[i][2]]:size(1)
+          if parts[i][3] == 1 then ys[i] = x:unsqueeze(1):expand(n, -1, -1):reshape(n * x:size(1), 2) * m
+          elseif parts[i][3] == 2 then ys[i] = T.cat({ x, other }, 1) + m
+          else ys[i] = x:mm(other:t()) * n end
+        end
+        return table.unpack(ys)
+      end
+      assert(T.save_graph(dir .. "/many", f, inputs, options))
+      for _ = 1, 6 do
+        local at, feed, xs = {}, {}, {}
+        for i = 1, k do
+          local size = "s" .. i
+          at[size] = random(table.unpack(options.sizes[size]))
+          xs[i] = T.rand(at[size], 2)
+          feed["x" .. i] = xs[i]
+        end
+        local got = assert(T.load_graph(dir .. "/many", { sizes = at })):run(feed)
+        for i, want in ipairs { f(table.unpack(xs)) } do assert.is_true(want:equal(got[i])) end
+      end
+    end
+    for n = 1, 16 do -- every value of each comes, and any two differ somewhere where one of them does not change
+      local list = {}
+      for k = 1, n do
+        local least = random(1, 9)
+        list[k] = { least = least, most = least + random(1, 9) ^ 2 // 1 | 0, size = least }
+      end
+      local points = sizes.points(list)
+      for k = 1, n do
+        local seen = {}
+        for _, p in ipairs(points) do seen[p[k]] = true end
+        assert.is_true(seen[list[k].least] and seen[list[k].most] and seen[list[k].most - 1])
+        for j = 1, n do
+          local alone = j == k
+          for _, p in ipairs(points) do alone = alone or p[k] ~= points[1][k] and p[j] == points[1][j] end
+          assert.is_true(alone, ("%d of %d is not told from %d"):format(k, n, j))
+        end
+      end
+    end
+  end)
+
   it("refuses what depends on them in a way that no formula says", function()
     local weight = T.rand(4, 4)
     local cases = {

@@ -13,6 +13,7 @@ local M = {}
 M.tracing = false
 M.most, M.least_default, M.most_default, M.most_factors = 16, 1, 4096, 4
 local LARGEST, MOST_SIZE = 1 << 53, 0x7fffffff
+local MOST_TRIED = 12 -- values of a size that are all tried
 local MOST_RULED = 8 -- different sizes that only rules give, as atoms of expressions
 
 -- ---- expressions
@@ -62,7 +63,7 @@ function M.is_free(text) return text:find "[$@]" ~= nil end
 -- ---- which sizes are tried
 -- -----------------------------------------------------------------------------------------------
 
--- Values of one size: the example, the ends and their neighbours, and some between.
+-- Values of one size: the example, the ends and their neighbours, and some between; all where they are few.
 local function trials(s)
   local list, seen = {}, {}
   local function add(v)
@@ -72,6 +73,7 @@ local function trials(s)
   add(s.size)
   add(s.least)
   add(s.most)
+  for v = s.least, s.most - s.least < MOST_TRIED and s.most or 0 do add(v) end
   add(s.least + 1)
   add(s.most - 1)
   local ratio = s.most / s.least
@@ -82,21 +84,42 @@ local function trials(s)
   return list
 end
 
---- Sets of values, the example first.
+-- The same numbers at every run, so that a function is saved as the same text.
+local function shuffled(list, draw)
+  local out = table.move(list, 1, #list, 1, {})
+  for i = #out, 2, -1 do
+    local j = draw() % i + 1
+    out[i], out[j] = out[j], out[i]
+  end
+  return out
+end
+
+--- Sets of values, the example first: all least, all most; then one size alone at its ends, which tells it from every
+-- other one; then each in an order of its own, in which all of its values come.
 function M.points(sizes)
-  local lists, n = {}, 3
+  local lists, points, n, seed = {}, {}, 0, 1
+  local function draw()
+    seed = (seed * 1103515245 + 12345) & 0x7fffffff
+    return seed >> 12
+  end
+  local function add(at)
+    local point = {}
+    for k, list in ipairs(lists) do point[k] = at(k, list) end
+    points[#points + 1] = point
+  end
   for k, s in ipairs(sizes) do
     lists[k] = trials(s)
     n = math.max(n, #lists[k])
   end
-  local points = {}
-  for p = 1, n + 2 do
-    points[p] = {}
-    for k, list in ipairs(lists) do
-      -- all at the example, all least, all at most; then each in an order of its own
-      points[p][k] = p <= 3 and list[math.min(p, #list)] or list[(p * (2 * k - 1) + k) % #list + 1]
+  for p = 1, 3 do add(function(_, list) return list[math.min(p, #list)] end) end
+  for one = 1, #sizes > 1 and #sizes or 0 do
+    for p = 2, math.min(3, #lists[one]) do
+      add(function(k, list) return list[k == one and p or 1] end)
     end
   end
+  local orders = {}
+  for k, list in ipairs(lists) do orders[k] = shuffled(list, draw) end
+  for p = 0, n - 1 do add(function(k) return orders[k][p % #orders[k] + 1] end) end
   return points
 end
 
