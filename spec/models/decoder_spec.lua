@@ -172,8 +172,47 @@ describe("a decoder of T.models", function()
       net:gradient_checkpointing()
       for i, g in ipairs(gradients()) do assert.is_true(g:equal(want[i])) end
     end
+    for _, name in ipairs { "Llama", "GPT2", "Mixtral", "Gemma2", "GPTNeoX" } do
+      local net = made(name):train()
+      for _, how in ipairs { { every = 2 }, { places = 2 }, { every = 2, places = 3 }, { every = 5, places = 100 } } do
+        local function gradients(on)
+          net:gradient_checkpointing(on)
+          net:zero_grad()
+          select(2, net(ids { text, text }, { labels = ids { text, text } })).loss:backward()
+          local list = {}
+          for i, p in ipairs(net:parameters()) do list[i] = p.grad:clone() end
+          return list
+        end
+        local want = gradients(false)
+        for i, g in ipairs(gradients(how)) do same(g, want[i], 1e-5) end
+      end
+      fails(function() net:gradient_checkpointing { every = 0 } end, "every")
+      fails(function() net:gradient_checkpointing { rows = 2 } end, "rows")
+    end
     fails(function() T.models.ResNet { depths = { 1 }, hidden_sizes = { 4 } }:gradient_checkpointing() end,
       "ResNetForImageClassification has no layers")
+  end)
+
+  it("needs less memory in training with fewer inputs kept, and feed-forward layers in parts", function()
+    T.manual_seed(1)
+    local net = T.models.Llama { vocab_size = 50, hidden_size = 32, intermediate_size = 2048, num_hidden_layers = 6,
+      num_attention_heads = 4 }:train()
+    T.nn.lora(net, { rank = 2 })
+    local tokens = T.randint(0, 49, { 1, 512 })
+    local function peak(on)
+      net:gradient_checkpointing(on)
+      local before
+      for _ = 1, 2 do
+        collectgarbage() collectgarbage()
+        before = T.memory().live
+        T.reset_peak_memory()
+        select(2, net(tokens, { labels = tokens, logits = false })).loss:backward()
+      end
+      return T.memory().peak - before
+    end
+    local plain, layers, parts = peak(false), peak(true), peak { every = 3, places = 32 }
+    assert.is_true(layers < 0.5 * plain, ("%d of %d"):format(layers, plain))
+    assert.is_true(parts < 0.75 * layers, ("%d of %d"):format(parts, layers))
   end)
 
   it("shows its hidden states and takes embeddings in place of ids", function()

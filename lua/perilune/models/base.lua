@@ -165,12 +165,19 @@ function base.initialize(net, std)
 end
 
 --- Layers of decoders are computed again in backward in place of keeping what they need: less memory for a third more
--- time. For training; on=false: no more.
+-- time. For training; on=false: no more. A table: every, so many layers keep one input, and are computed once more;
+-- places, feed-forward layers keep what so many places need at a time, and are computed once more.
 function Pretrained:gradient_checkpointing(on)
-  local some = false
+  local some, set = false, { every = 1 }
+  if type(on) == "table" then
+    local who = "gradient_checkpointing"
+    local o = options.check(who, on, { "every", "places" })
+    if o.every ~= nil then set.every = options.kind(who, "every", "count", o.every) end
+    if o.places ~= nil then set.places = options.kind(who, "places", "count", o.places) end
+  end
   for _, m in ipairs(self:modules()) do
     if m.can_checkpoint then
-      m.checkpointed, some = on ~= false, true
+      m.checkpointed, some = on ~= false and set, true
     end
   end
   if not some then fail("gradient_checkpointing: %s has no layers that can be computed again", self:type()) end

@@ -51,7 +51,8 @@ function Layer:init(d, i)
   self.parallel, self.drop = d.parallel or false, d.dropout or 0
 end
 
-function Layer:forward(x, how)
+-- places: of how many the feed-forward layer keeps something at a time; nil: of all.
+function Layer:forward(x, how, places)
   local n, p = self._n, self.training and self.drop or 0
   local function dropped(y) return p > 0 and T.dropout(y, p) or y end
   local seen = self[n.attention_norm](x)
@@ -62,9 +63,21 @@ function Layer:forward(x, how)
     return x + y + dropped((self[n.mlp](n.mlp_norm and self[n.mlp_norm](x) or seen)))
   end
   x = x + y
-  local z = (self[n.mlp](self[n.mlp_norm](x)))
-  if n.mlp_post then z = self[n.mlp_post](z) end
-  return x + dropped(z)
+  local function feed(rows)
+    local z = (self[n.mlp](self[n.mlp_norm](rows)))
+    return n.mlp_post and self[n.mlp_post](z) or z
+  end
+  local all = places and x:numel() // x:size(-1)
+  if not all or all <= places then return x + dropped(feed(x)) end
+  local parts = x:reshape(all, x:size(-1)):split(places, 1) -- every place by itself: some at a time
+  for i, rows in ipairs(parts) do parts[i] = T.checkpoint(feed, rows) end
+  return x + dropped(T.cat(parts, 1):view(x:shape()))
+end
+
+-- Several layers; each is computed again in backward, as all of them are.
+local function run_group(layers, x, hows, places)
+  for i, layer in ipairs(layers) do x = T.checkpoint(layer, x, hows[i], places) end
+  return x
 end
 
 -- ---- the stack ---------------------------------------------------------------------------------------------
@@ -137,7 +150,9 @@ function Decoder:forward(tokens, opts)
   x = self.drop(x)
   local turns, masks, hidden = {}, {}, o.hidden_states and { x } or nil
   for i = 1, d.ropes do turns[i] = table.pack(self["rotary" .. i](at)) end
-  local again = self.training and self.checkpointed and not o.cache
+  local again = self.training and not o.cache and self.checkpointed
+  local every = again and not hidden and again.every or 1
+  local group, hows
   for i, layer in ipairs(self[n.layers]) do
     local window = d.windows[i] or false
     if masks[window] == nil then
@@ -149,7 +164,16 @@ function Decoder:forward(tokens, opts)
     local how = { mask = m.mask, is_causal = m.plain, rope = r and self["rotary" .. r] or nil,
       cos = r and turns[r][1] or nil, sin = r and turns[r][2] or nil, cache = o.cache, layer = i, window = window
         or nil }
-    x = again and T.checkpoint(layer, x, how) or layer(x, how)
+    if every > 1 then
+      if not group then group, hows = {}, {} end
+      group[#group + 1], hows[#hows + 1] = layer, how
+      if #group == every or i == #self[n.layers] then
+        x = T.checkpoint(run_group, group, x, hows, again.places)
+        group = nil
+      end
+    else
+      x = again and T.checkpoint(layer, x, how, again.places) or layer(x, how)
+    end
     if hidden then hidden[i + 1] = x end
   end
   x = self[n.norm](x)
