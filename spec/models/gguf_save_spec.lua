@@ -74,6 +74,78 @@ describe("T.models.save to GGUF", function()
     end
   end)
 
+  it("puts a tokenizer beside the weights, which reads texts as before", function()
+    local learn = T.data.train_bpe
+    local learned = learn and learn { 300, text = ("the cat sat on the mat; it's 1234 o'clock\n\n"):rep(50),
+      special = { "<pad>", "<s>" } }
+    if not learned then return pending "built without tokenizers" end
+    local json = require "perilune.io.json"
+    local texts = { "the cat sat", "  it's 12345 o'clock!\n\n\t x", "naïve Grüße 日本語 🎉", "<pad>the<s> mat", "" }
+    local function opened(change)
+      local t, file = json.decode(learned.json), os.tmpname()
+      change(t)
+      assert(json.write(file, t))
+      local tokenizer = assert(T.models.tokenizer(file))
+      os.remove(file)
+      return tokenizer
+    end
+    local function split(pattern)
+      return { type = "Sequence", pretokenizers = json.array { { type = "Split", pattern = { Regex = pattern },
+        behavior = "Isolated", invert = false }, { type = "ByteLevel", add_prefix_space = false, trim_offsets = true,
+        use_regex = false } } }
+    end
+    local llama3 = [[(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|]]
+      .. [[ ?[^\s\p{L}\p{N}]+[\r\n]*|]] .. [[\s*[\r\n]+|\s+(?!\S)|\s+]]
+    local kinds = {
+      ["gpt-2"] = function() end,
+      dbrx = function(t) t.pre_tokenizer = split(llama3) end,
+      ["llama-bpe"] = function(t)
+        t.pre_tokenizer, t.model.ignore_merges = split(llama3), true
+        local first = { SpecialToken = { id = "<s>", type_id = 0 } }
+        local function text(name, kind) return { Sequence = { id = name, type_id = kind } } end
+        t.post_processor = { type = "TemplateProcessing", single = json.array { first, text("A", 0) },
+          pair = json.array { first, text("A", 0), text("B", 1) },
+          special_tokens = { ["<s>"] = { id = "<s>", ids = json.array { 1 }, tokens = json.array { "<s>" } } } }
+      end,
+      qwen2 = function(t)
+        t.pre_tokenizer = split((llama3:gsub("{1,3}", "", 1)))
+      end,
+    }
+    for name, change in pairs(kinds) do
+      local tokenizer = opened(change)
+      local net = made("Llama", { vocab_size = 320 })
+      assert(T.models.save(net, path, { tokenizer = tokenizer }))
+      local _, meta = T.load(path)
+      assert.equal(name, meta["tokenizer.ggml.pre"])
+      assert.equal(320, #meta["tokenizer.ggml.tokens"])
+      local back = assert(T.models.tokenizer(path))
+      for _, text in ipairs(texts) do
+        assert.same(tokenizer:encode(text):totable(), back:encode(text):totable(), name .. ": " .. text)
+      end
+      assert.equal(texts[3], back:decode(tokenizer:encode(texts[3]), { skip_special = true }))
+      same(net, assert(T.models.load(path)))
+    end
+    local function refused(part, change, size)
+      local net = made("Llama", { vocab_size = size or 320 })
+      local ok, why = T.models.save(net, path, { tokenizer = opened(change) })
+      assert.is_nil(ok)
+      assert.truthy(why:find(part, 1, true), why)
+    end
+    refused("patterns that none", function(t) t.pre_tokenizer = split "\\p{L}+|." end)
+    refused("its normalizer is Lowercase", function(t) t.normalizer = { type = "Lowercase" } end)
+    refused("adds a blank", function(t) t.pre_tokenizer.add_prefix_space = true end)
+    refused("and the model has 64 tokens", function() end, 64)
+    near.fails("tokenizer must be one", function() T.models.save(made "Llama", path, { tokenizer = "x" }) end)
+  end)
+
+  it("writes a Mistral without a window as llama.cpp does, as a Llama", function()
+    local net = made("Mistral", { sliding_window = false })
+    local back = saved(net)
+    assert.equal("LlamaForCausalLM", back:type())
+    same(net, back)
+    near.fails("windows", function() assert(T.models.save(made("Mistral", { sliding_window = 4 }), path)) end)
+  end)
+
   it("gives the tensors of others' files back as they were", function()
     local folder = (os.getenv "PERILUNE_MODELS" or "../shared/models") .. "/gguf/"
     if not T.core.file_head(folder .. "llama_f32.gguf") then return pending "no files of others" end

@@ -138,6 +138,8 @@ end
 -- ByteLevel's pattern as a step among others.
 local gpt2_pattern = [['s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+]]
 
+M.gpt2_pattern, M.pre = gpt2_pattern, pre -- what tokenizer_to_gguf.lua names
+
 local kinds = {}
 
 function kinds.gpt2(t)

@@ -169,16 +169,17 @@ local function write_rope(who, rope, arch, meta)
   end
 end
 
---- Writes a network of T.models to a GGUF file, without a tokenizer. list: {{name, tensor or Blocks}} under
--- transformers' names; kind: what matrices become (T.save_gguf's type); nil: what they are. → true, or nil, message,
--- code
-function M.write(path, net, list, kind)
+--- Writes a network of T.models to a GGUF file. list: {{name, tensor or Blocks}} under transformers' names; kind: what
+-- matrices become (T.save_gguf's type); nil: what they are; tokenizer: goes into the file, too. → true, or nil,
+-- message, code
+function M.write(path, net, list, kind, tokenizer)
   local m, c = net._model, net.config
   local arch, found
+  if m.class == "MistralForCausalLM" then arch, found = "llama", kinds.llama end -- as llama.cpp has it
   for name, k in pairs(kinds) do if k[2] == m.class then arch, found = name, k end end
   if not arch then
-    config.fault("models.save: GGUF files are written of LlamaForCausalLM, Qwen2ForCausalLM and "
-      .. "Qwen3ForCausalLM, not %s", m.class)
+    config.fault("models.save: GGUF files are written of LlamaForCausalLM, MistralForCausalLM without a window, "
+      .. "Qwen2ForCausalLM and Qwen3ForCausalLM, not %s", m.class)
   end
   for _, window in pairs(net._d.windows or {}) do
     if window then config.fault "models.save: GGUF has no windows for this architecture" end
@@ -200,6 +201,9 @@ function M.write(path, net, list, kind)
     local id = net.generation_config[name .. "_token_id"]
     if type(id) == "table" then id = id[1] end
     if math.type(id) == "integer" and id >= 0 then meta["tokenizer.ggml." .. name .. "_token_id"] = id end
+  end
+  if tokenizer then
+    for key, v in pairs(require("perilune.data.tokenizer_to_gguf").keys(tokenizer, c.vocab_size)) do meta[key] = v end
   end
   local rows = {}
   for _, item in ipairs(list) do

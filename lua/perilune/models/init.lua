@@ -289,25 +289,30 @@ local function save_gguf(net, path, o)
     return gguf.blocks(layer.weight, layer.format, { layer.weight:size(1), layer.in_features or layer.embedding_dim })
   end)
   for _, name in ipairs(sorted(all)) do list[#list + 1] = { name, all[name] } end
-  return require("perilune.models.gguf").write(path, net, list, o.type)
+  return require("perilune.models.gguf").write(path, net, list, o.type, o.tokenizer)
 end
 
---- T.models.save(net, dir, {dtype=, type=}) → true; or nil and a message
+--- T.models.save(net, dir, {dtype=, type=, tokenizer=}) → true; or nil and a message
 -- Writes a network of T.models into a folder that is there, as transformers reads it: config.json,
 -- generation_config.json, model.safetensors under the names of its files. dtype: of the weights there; without it
 -- that of the parameters. Quantized weights become numbers there, f32 without dtype. Where dir ends in ".gguf" it is a
--- GGUF file of a LlamaForCausalLM, Qwen2ForCausalLM or Qwen3ForCausalLM, without a tokenizer: quantized weights keep
--- their blocks, other matrices become type ("Q8_0", "F16" …, as in T.save_gguf), norms f32.
+-- GGUF file of a LlamaForCausalLM, MistralForCausalLM without a window, Qwen2ForCausalLM or Qwen3ForCausalLM: quantized
+-- weights keep their blocks, other matrices become type ("Q8_0", "F16" …, as in T.save_gguf), norms f32; tokenizer, a
+-- byte-level BPE, goes into the file with its chat template. In folders tokenizer becomes tokenizer.json.
 --   local net = T.models.Llama { vocab_size = 8, hidden_size = 4, intermediate_size = 8, num_hidden_layers = 1,
 --     num_attention_heads = 2 }
 --   print((T.models.save(net, "/nowhere")))  --> nil
 function models.save(net, dir, opts)
-  local o = with_short_dtype(options.check("models.save", opts, { "dtype", "type" }))
+  local o = with_short_dtype(options.check("models.save", opts, { "dtype", "type", "tokenizer" }))
   local m = type(net) == "table" and rawget(net, "_model")
   if not m then fail("models.save: a network of T.models is wanted, got %s", describe(net)) end
   if type(dir) ~= "string" then fail("models.save: the folder must be a string, got %s", describe(dir)) end
   if o.dtype ~= nil and not dtype_names[o.dtype] then
     fail("models.save: %s", options.unknown("dtype", tostring(o.dtype), sorted(dtype_names)))
+  end
+  if o.tokenizer ~= nil and (type(o.tokenizer) ~= "table" or type(o.tokenizer.json) ~= "string") then
+    fail("models.save: tokenizer must be one that T.models.tokenizer or T.data.tokenizer opened, got %s",
+      describe(o.tokenizer))
   end
   for name, part in net:named_modules() do
     if rawget(part, "_lora") then
@@ -321,6 +326,10 @@ function models.save(net, dir, opts)
   local ok, why, code = T.save(dir .. "/model.safetensors", tensors, { metadata = { format = "pt" } })
   if not ok then return nil, why .. (core.list_folder(dir) and "" or "; make the folder first"), code end
   local texts = { ["config.json"] = to_json(net, o.dtype or first:dtype()) }
+  if o.tokenizer then
+    ok, why, code = o.tokenizer:save(dir .. "/tokenizer.json")
+    if not ok then return nil, why, code end
+  end
   if next(net.generation_config) ~= nil then texts["generation_config.json"] = net.generation_config end
   for name, v in pairs(texts) do
     ok, why, code = json.write(dir .. "/" .. name, v)
