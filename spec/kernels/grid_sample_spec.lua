@@ -76,6 +76,24 @@ describe("grid_sample", function()
     end
   end)
 
+  it("gives nearest places zeros as their gradient, whatever is read there", function()
+    local function slopes(x, g)
+      return T.grad(function(v) return F.grid_sample(x, v, { mode = "nearest" }):sum() end)(g)
+    end
+    for _, C in ipairs { 1, 4, 20 } do
+      local x, g = T.full({ 2, C, 3, 3 }, math.huge), T.rand(2, 4, 4, 2)
+      x[{ {}, {}, 2 }] = 0 / 0
+      for _, f in ipairs { slopes, T.jit(slopes) } do
+        assert.equal(0, (f(x, g)):abs():sum():item())
+      end
+      -- through the composition, which second derivatives take
+      local h = T.grad(function(v)
+        return T.grad(function(u) return F.grid_sample(x, u, { mode = "nearest" }):sum() end)(v):sum() + v:sum()
+      end)(g)
+      assert.equal(g:numel(), h:sum():item())
+    end
+  end)
+
   it("takes empty batches, channels and grids, and refuses what does not fit", function()
     assert.same({ 0, 2, 3, 3 }, F.grid_sample(T.ones(0, 2, 4, 4), T.ones(0, 3, 3, 2)):shape())
     assert.same({ 2, 3, 0, 3 }, F.grid_sample(T.ones(2, 3, 4, 4), T.ones(2, 0, 3, 2)):shape())

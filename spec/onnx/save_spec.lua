@@ -129,6 +129,19 @@ describe("onnx.save refuses", function()
       { dynamic = { x = { "n" } } })
     fails("depends on the size 'n'", T.onnx.save, path, function(x) return x * x:size(1) end, T.ones(3),
       { dynamic = { x = { "n" } } })
+    -- two sizes of which fit a line that others do not
+    for _, f in ipairs {
+      function(x) return x:narrow(1, 1, math.min(x:size(1), 100)) * 2 end,
+      function(x) return x:sum() * T.ones(math.max(x:size(1), 9)) end,
+      function(x) return x:size(1) > 100 and x:sin() or x:cos() end,
+    } do
+      local ok, why = pcall(T.onnx.save, path, f, T.ones(3, 2), { dynamic = { x = { "n" } } })
+      assert.is_false(ok)
+      assert.truthy(why:find "depends on 'n' in a way that ONNX cannot follow" or why:find "something else", why)
+    end
+    local places = T.rand(10, 2) -- which ends where other sizes are tried
+    assert(T.onnx.save(path, function(x) return x + places:narrow(1, 1, x:size(1)) end, T.ones(3, 2),
+      { dynamic = { x = { "n" } } }))
     -- tensors that are made of sizes, and captured ones that are not
     fails("depends on the size 'n'", T.onnx.save, path, function(x) return x * T.tensor(x:size(1) + 0.0) end, T.ones(3),
       { dynamic = { x = { "n" } } })

@@ -122,7 +122,8 @@ static void axis_of(PlMaker *g, const PlAttrs *attrs, PlVal x, int64_t size, Axi
   x = padded(g, x, size, padding, align);
   if (mode == PLK_GRID_NEAREST) {
     PlVal at = g_where(g, finite, pl_g1(g, &pl_op_round, x), none);
-    tap(g, a, at, size, g_addn(g, g_muln(g, at, 0), 1)); /* a gradient of zeros, as the kernel's */
+    /* 1, with a gradient of zeros, as the kernel's: chosen, since 0 times an infinite element is NaN */
+    tap(g, a, at, size, g_where(g, pl_g1(g, &pl_op_isfinite, at), pl_g_num(g, 1), at));
     return;
   }
   PlVal low = g_where(g, finite, pl_g1(g, &pl_op_floor, x), none), part = g_sub(g, x, low);

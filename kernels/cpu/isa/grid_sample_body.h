@@ -227,6 +227,10 @@ static void F(sample)(const PlkGrid *g, const T *grid, int64_t n, const T *x, T 
 
 static void F(back)(const PlkGrid *g, const T *grid, int64_t n, int64_t channels, const T *x, const T *dy, T *dx, T *dgrid) {
   F(Taps) room[3];
+  if (dgrid && g->mode == PLK_GRID_NEAREST) { /* no slope: a product of 0 and what is read would be NaN where that is infinite */
+    memset(dgrid, 0, (size_t)(n * g->nd) * sizeof *dgrid);
+    dgrid = NULL;
+  }
   const F(Taps) *const t = F(taps)(g, grid, n, room, dgrid != NULL);
   if (g->lanes == 0) F(back_planes)(g, t, n, channels, x, dy, dx, dgrid);
   else if (g->lanes == PLK_GRID_FEW) F(back_few)(g, t, n, channels, x, dy, dx, dgrid);

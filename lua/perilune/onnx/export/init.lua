@@ -63,6 +63,14 @@ local function free_number(e, a, b, symbol, what)
 end
 
 local function merged(e, old, a, b, symbol, what)
+  if symbol.at then -- a third size: what two said must hold there, too
+    local want = is_free(old) and old.symbol == symbol and old.factor * symbol.at + old.offset or a
+    if b ~= want and (b == b or want == want) then
+      fail("%s: %s depends on '%s' in a way that ONNX cannot follow (%s at %d, %s at %d)", e.who, what, symbol.name,
+        tostring(a), symbol.size, tostring(b), symbol.at)
+    end
+    return old
+  end
   local v = free_number(e, a, b, symbol, what)
   if not is_free(v) then return old end
   if is_free(old) then
@@ -348,11 +356,19 @@ local function model_of(who, f, inputs, opts)
   for i, x in ipairs(inputs) do shapes[i] = x:shape() end
   local first = traced(who, f, inputs, shapes, names)
   for k, s in ipairs(symbols) do
+    local function traced_at(size)
+      local moved = {}
+      for i, shape in ipairs(shapes) do moved[i] = table.move(shape, 1, #shape, 1, {}) end
+      for _, at in ipairs(s.places) do moved[at[1]][at[2]] = size end
+      return traced(who, f, inputs, moved, names)
+    end
     s.other = s.size + 2 * k + 1
-    local moved = {}
-    for i, shape in ipairs(shapes) do moved[i] = table.move(shape, 1, #shape, 1, {}) end
-    for _, at in ipairs(s.places) do moved[at[1]][at[2]] = s.other end
-    compare(e, first, traced(who, f, inputs, moved, names), s)
+    compare(e, first, traced_at(s.other), s)
+    for _, size in ipairs { 5 * s.size + 3, 67 * s.size + 1 } do
+      local ok, there = pcall(traced_at, size) -- the function itself may end before, as a table of places does
+      s.at = size
+      if ok then compare(e, first, there, s) end
+    end
   end
   for _, name in ipairs(names) do e:unique(name) end
   local heads = {}
