@@ -384,6 +384,27 @@ static int without_leading_ones(lua_State *L, PlTensor **v, int ndim) {
   return 0;
 }
 
+/* target[mask] = v, one number of the target's dtype, has the target's shape whatever the mask says: masked_fill can be
+ * traced, index_put of a mask cannot. false: another case, or the mask does not fit, which index_put says better. */
+static bool fill_at_mask(lua_State *L, PlTensor *target, PlTensor *mask, int dim, PlTensor *v) {
+  if (mask->a.dtype != PL_BOOL || v->a.ndim || v->a.dtype != target->a.dtype) return false;
+  for (int d = 0; d < mask->a.ndim; d++) {
+    if (mask->a.shape[d] != target->a.shape[dim + d]) return false;
+    if (mask->a.shape[d] == 1) l_saw(mask, d), l_saw(target, dim + d); /* must not broadcast to another size later */
+  }
+  for (int d = mask->a.ndim; dim + d < target->a.ndim; d++) {
+    PlAttrs a;
+    pl_attrs_init(&pl_op_unsqueeze, &a);
+    pl_attrs_int(&a, 0, d);
+    Box *b = l_new_box(L);
+    CALL(L, l_apply(L, &pl_op_unsqueeze, &mask, 1, &a, &b->t));
+    mask = b->t;
+  }
+  PlTensor *in[3] = {target, mask, v};
+  CALL(L, pl_apply_into(&pl_op_masked_fill, in, 3, NULL, &target));
+  return true;
+}
+
 /* __newindex */
 static int box_newindex(lua_State *L) {
   Box *b = l_box(L, 1);
@@ -418,6 +439,7 @@ static int box_newindex(lua_State *L) {
     pl_tensor_release(out);
     return 0;
   }
+  if (ntens == 1 && fill_at_mask(L, target, tens[2], (int)dims[0], v)) return 0;
   PlAttrs a;
   pl_attrs_init(&pl_op_index_put, &a);
   CALL(L, pl_attrs_list(&a, 0, ntens, dims));

@@ -114,3 +114,67 @@ describe("a value with dimensions of size 1 in front", function()
     assert.has_error(function() h[1] = T.ones(2, 3) end)
   end)
 end)
+
+describe("a number under a mask", function()
+  it("is written in T.jit and under T.vmap, too, with its gradient", function()
+    local rng = random.new(29)
+    for case = 1, 120 do
+      local shape, key = {}, {}
+      for d = 1, rng:int(1, 4) do shape[d] = rng:int(1, 4) end
+      local from = rng:int(1, #shape)
+      local to = rng:int(from, #shape)
+      for d = 1, from - 1 do key[d] = rng:int(1, 2) == 1 and {} or rng:int(1, shape[d]) end
+      local x, v = T.randn(shape), T.randn()
+      local function mask_of(t)
+        for d = #shape, 1, -1 do
+          if d < from or d > to then t = t:sum(d) end
+        end
+        return t:gt(0)
+      end
+      local function f(t, value)
+        local y, k = t * 1, table.move(key, 1, #key, 1, {})
+        k[from] = mask_of(t)
+        y[k] = value
+        return y
+      end
+      local function slopes(g)
+        local a, b = x:clone():requires_grad_(), v:clone():requires_grad_()
+        local y = g(a, b)
+        T.mul(y, x):sum():backward()
+        return y, a.grad, b.grad
+      end
+      local y1, a1, b1 = slopes(f)
+      local y2, a2, b2 = slopes(T.jit(f))
+      assert.is_true(y1:equal(y2) and a1:equal(a2) and b1:equal(b2), "T.jit, case " .. case)
+      -- by hand: the mask's positions in the whole
+      local whole = mask_of(x)
+      for _ = to + 1, #shape do whole = whole:unsqueeze(-1) end
+      for d = from - 1, 1, -1 do
+        whole = whole:unsqueeze(1)
+        if type(key[d]) == "number" then
+          local at = T.zeros(shape[d]):bool()
+          at[key[d]] = true
+          for _ = d + 1, #shape do at = at:unsqueeze(-1) end
+          whole = T.logical_and(whole, at)
+        end
+      end
+      assert.is_true(y1:equal(T.where(whole, v, x)), "case " .. case)
+      local batch = T.randn(3, table.unpack(shape))
+      local got = T.vmap(function(t) return f(t, 2.0) end)(batch)
+      for k = 1, 3 do assert.is_true(got[k]:equal(f(batch[k], 2.0)), "T.vmap, case " .. case) end
+    end
+  end)
+
+  it("must be under a mask that fits", function()
+    local x = T.zeros(3, 4)
+    assert.has_error(function() x[T.ones(1, 4):bool()] = 1 end)
+    assert.has_error(function() x[T.ones(4):bool()] = 1 end)
+    local f = T.jit(function(t, mask)
+      local y = t * 1
+      y[mask] = 1
+      return y
+    end)
+    assert.same({ { 1, 1 } }, f(T.zeros(1, 2), T.ones(1, 2):bool()):totable())
+    assert.has_error(function() f(T.zeros(3, 2), T.ones(1, 2):bool()) end)
+  end)
+end)
