@@ -17,8 +17,8 @@ function classes.class(C, label, skip)
   for key, f in pairs(C) do
     local names, any = nil, nil
     local method = type(f) == "function" and type(key) == "string" and key:sub(1, 1) ~= "_"
-    if method and key ~= skip and key ~= "forward" and key ~= "init" and not sealed[f] then
-      names, any = surface.parameters(f)
+    if method and key ~= skip and key ~= "forward" and key ~= "init" then
+      if sealed[f] then C[key] = sealed[f] else names, any = surface.parameters(f) end
     end
     if names and names[1] == "self" then
       local given, n = table.move(names, 2, #names, 1, {}), #names - 1
@@ -33,6 +33,19 @@ function classes.class(C, label, skip)
     end
   end
   return C
+end
+
+local whole = setmetatable({}, { __mode = "k" }) -- classes that were looked at
+
+--- The same for all classes of modules in t and those that they come from.
+function classes.modules(t)
+  for _, C in next, t do
+    while type(C) == "table" and rawget(C, "__perilune_module") and not whole[C] do
+      whole[C] = true
+      C = rawget(classes.class(C, "net"), "super")
+    end
+  end
+  return t
 end
 
 -- ---- modules ------------------------------------------------------------------------------------------------------

@@ -266,4 +266,5 @@ function Scaler:__tostring()
   return ("GradScaler(scale=%g%s)"):format(self:get_scale(), self._enabled and "" or ", off")
 end
 
+require("perilune.classes").class(Scaler, "scaler")
 return setmetatable(Scaler, { __call = new })

@@ -208,4 +208,5 @@ function M.apply(self, messages, opts)
   return self:encode(text, { add_special = false, index_base = opts.index_base })
 end
 
+require("perilune.classes").class(Template, "template")
 return M

@@ -181,4 +181,5 @@ function Csv:categories(name)
   return T.tensor(out, { dtype = "i64", device = "cpu" }), words
 end
 
+require("perilune.classes").class(Csv, "csv")
 return { csv = csv, Csv = Csv }

@@ -126,4 +126,6 @@ local function text(...)
   return dataset.transformed(windows, a.transform)
 end
 
+require("perilune.classes").class(Characters, "tokenizer")
+require("perilune.classes").class(Windows, "set")
 return { text = text, Characters = Characters, Windows = Windows }

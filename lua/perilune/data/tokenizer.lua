@@ -425,4 +425,6 @@ function Tokenizer:save(path)
   return core.write_file(path, self.json)
 end
 
+require("perilune.classes").class(Tokenizer, "tokenizer")
+require("perilune.classes").class(Stream, "stream")
 return M

@@ -94,10 +94,10 @@ end
 
 --- T.distributions.Distribution :: T.distributions.Distribution, the parent of all
 -- What all have: d:sample(shape?) without gradients, d:rsample(shape?) with gradients where has_rsample, d:log_prob(x),
--- d:entropy(), d:expand(shape), d:type(); cdf, icdf, enumerate_support, perplexity where they make sense; fields mean,
--- variance, stddev, mode, batch_shape, event_shape. Parameters are numbers or tensors and broadcast. A sample has shape
--- .. batch_shape .. event_shape, a log_prob shape .. batch_shape. Parameters and values are checked unless
--- validate_args=false is given, during T.jit's tracing or in T.vmap.
+-- d:entropy(), d:expand(shape), d:type(); cdf, icdf, enumerate_support(expand=true), perplexity where they make sense;
+-- fields mean, variance, stddev, mode, batch_shape, event_shape. Parameters are numbers or tensors and broadcast. A
+-- sample has shape .. batch_shape .. event_shape, a log_prob shape .. batch_shape. Parameters and values are checked
+-- unless validate_args=false is given, during T.jit's tracing or in T.vmap.
 --   local d = T.distributions.Normal(T.zeros(3), 1) -- a T.distributions.Distribution
 --   print(d:sample(2):describe(), d:log_prob(d:sample(2)):describe())  --> f32[2,3]	f32[2,3]
 --   print(d.variance)  --> {1., 1., 1.}  -- f32[3] cpu
@@ -126,8 +126,25 @@ function Distribution:rsample()
   fail("%s: its samples have no gradient with respect to the parameters; use sample and log_prob", self:type())
 end
 
-for _, name in ipairs { "log_prob", "entropy", "cdf", "icdf", "enumerate_support" } do
-  Distribution[name] = function(self) fail("%s: there is no %s", self:type(), name) end
+for name, f in pairs {
+  log_prob = function(self, _) fail("%s: there is no log_prob", self:type()) end,
+  entropy = function(self) fail("%s: there is no entropy", self:type()) end,
+  cdf = function(self, _) fail("%s: there is no cdf", self:type()) end,
+  icdf = function(self, _) fail("%s: there is no icdf", self:type()) end,
+} do Distribution[name] = f end
+
+--- All values, [n] .. batch_shape .. event_shape; without expand [n] .. ones .. event_shape.
+function Distribution:enumerate_support(expand)
+  if not self.has_enumerate_support then fail("%s: there is no enumerate_support", self:type()) end
+  if type(expand) == "table" then expand = options.check("enumerate_support", expand, { "expand" }).expand end
+  if expand ~= nil and type(expand) ~= "boolean" then
+    fail("enumerate_support: expand must be true or false, got %s", describe(expand))
+  end
+  local all = self:_values()
+  local n, ones = all:size(1), {}
+  for i = 1, #self.batch_shape do ones[i] = 1 end
+  all = all:view(M.join({ n }, ones, self.event_shape))
+  return expand == false and all or all:expand(M.join({ n }, self.batch_shape, self.event_shape))
 end
 
 --- A value as a tensor of the parameters' dtype and device; checked against the support.

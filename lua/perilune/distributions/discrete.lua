@@ -69,12 +69,9 @@ function Bernoulli:log_prob(x)
   return -cross(self.logits, self:value(x))
 end
 function Bernoulli:entropy() return cross(self.logits, self.probs) end
-function Bernoulli:enumerate_support()
+function Bernoulli:_values()
   local p = self:parameters()[1]
-  local v = T.tensor({ 0, 1 }, { dtype = p:dtype(), device = p:device() })
-  local shape = { 2 }
-  for i = 1, #self.batch_shape do shape[i + 1] = 1 end
-  return v:view(shape):expand(base.join({ 2 }, self.batch_shape))
+  return T.tensor({ 0, 1 }, { dtype = p:dtype(), device = p:device() })
 end
 
 -- Failures before the first success.
@@ -98,7 +95,7 @@ end
 function Geometric:entropy() return cross(self.logits, self.probs) / self.probs end
 
 local Binomial = binary("Binomial", with({ "total_count", "operand", 1 }), { sets = { total_count = "count" } })
-Binomial.support = "count"
+Binomial.support, Binomial.has_enumerate_support = "count", true
 function Binomial.props.mean(d) return d.total_count * d.probs end
 function Binomial.props.mode(d) return ((d.total_count + 1) * d.probs):floor():minimum(d.total_count) end
 function Binomial.props.variance(d) return d.total_count * d.probs * (1 - d.probs) end
@@ -117,14 +114,11 @@ function Binomial:log_prob(x)
   if self.validate_args then base.check("Binomial: log_prob", "total_count - the value", n - k, "nonnegative") end
   return (n + 1):lgamma() - (k + 1):lgamma() - (n - k + 1):lgamma() + k * l - n * F.softplus(l)
 end
-function Binomial:enumerate_support()
+function Binomial:_values()
   local n = self.total_count:detach()
   local most = n:max():item()
   if n:ne(most):any():item() then fail("Binomial: enumerate_support needs one total_count for all") end
-  local shape = { math.tointeger(most) + 1 }
-  for i = 1, #self.batch_shape do shape[i + 1] = 1 end
-  return (T.arange(shape[1], { dtype = n:dtype(), device = n:device() }) - 1):view(shape)
-    :expand(base.join({ shape[1] }, self.batch_shape))
+  return T.arange(math.tointeger(most) + 1, { dtype = n:dtype(), device = n:device() }) - 1
 end
 function Binomial:entropy()
   local lp = self:log_prob(self:enumerate_support())
@@ -202,12 +196,15 @@ Categorical.has_enumerate_support = true
 function Categorical.props.mean(d) return T.full_like(d.probs:select(-1, 1), 0 / 0) end
 Categorical.props.variance = Categorical.props.mean
 function Categorical.props.mode(d) return d.probs:argmax(-1) end
-function Categorical:sample(shape)
-  local p = self.probs:detach()
-  local wide = p:expand(base.join(self:shape_of(shape), { p:size(-1) }))
-  if wide:numel() == 0 then return T.zeros(self:shape_of(shape), { dtype = "i64", device = p:device() }) end
-  return wide:reshape(-1, p:size(-1)):multinomial(1, true):view(self:shape_of(shape))
+-- Classes of `shape`, drawn with the probabilities p, which broadcast.
+local function drawn(p, shape)
+  p = p:detach()
+  local wide = p:expand(base.join(shape, { p:size(-1) }))
+  if wide:numel() == 0 then return T.zeros(shape, { dtype = "i64", device = p:device() }) end
+  return wide:reshape(-1, p:size(-1)):multinomial(1, true):view(shape)
 end
+out.drawn = drawn
+function Categorical:sample(shape) return drawn(self.probs, self:shape_of(shape)) end
 -- Classes as i64, checked against their number.
 local function chosen(self, x, who)
   local p = self:parameters()[1]
@@ -240,11 +237,9 @@ function Categorical:entropy()
   local p = self.probs
   return -(p * self.logits:clamp(-3.4e38, nil)):sum(-1)
 end
-function Categorical:enumerate_support()
+function Categorical:_values()
   local p = self:parameters()[1]
-  local shape = { p:size(-1) }
-  for i = 1, #self.batch_shape do shape[i + 1] = 1 end
-  return T.arange(shape[1], { device = p:device() }):view(shape):expand(base.join({ shape[1] }, self.batch_shape))
+  return T.arange(p:size(-1), { device = p:device() })
 end
 
 local OneHot = classes("OneHotCategorical", either, {})
@@ -254,18 +249,14 @@ function OneHot.props.mean(d) return d.probs end
 function OneHot.props.variance(d) return d.probs * (1 - d.probs) end
 function OneHot.props.mode(d) return T.one_hot(d.probs:argmax(-1), d.num_classes):to(d.probs:dtype()) end
 function OneHot:sample(shape)
-  local list = base.join(base.shape("sample", shape), self.batch_shape)
-  local index = Categorical.sample({ probs = self.probs, shape_of = function() return list end })
+  local index = drawn(self.probs, base.join(base.shape("sample", shape), self.batch_shape))
   return T.one_hot(index, self.num_classes):to(self.probs:dtype())
 end
 function OneHot:log_prob(x) return T.xlogy(self:value(x), self.probs):sum(-1) end
 OneHot.entropy = Categorical.entropy
-function OneHot:enumerate_support()
+function OneHot:_values()
   local p = self:parameters()[1]
-  local n, shape = p:size(-1), { p:size(-1) }
-  for i = 1, #self.batch_shape do shape[i + 1] = 1 end
-  shape[#shape + 1] = n
-  return T.eye(n, { dtype = p:dtype() }):to(p:device()):view(shape):expand(base.join({ n }, self.batch_shape, { n }))
+  return T.eye(p:size(-1), { dtype = p:dtype() }):to(p:device())
 end
 
 -- The gradient of a sample is taken as that of probs (Bengio, Léonard & Courville 2013).
@@ -296,10 +287,8 @@ function Multinomial.props.event_shape(d) return { d.num_classes } end
 function Multinomial.props.mean(d) return d.probs * d.total_count end
 function Multinomial.props.variance(d) return d.total_count * d.probs * (1 - d.probs) end
 function Multinomial:sample(shape)
-  local list = base.join(base.shape("sample", shape), self.batch_shape)
-  local drawn = Categorical.sample({ probs = self.probs:unsqueeze(-2),
-    shape_of = function() return base.join(list, { self.total_count }) end })
-  return T.one_hot(drawn, self.num_classes):sum(-2):to(self.probs:dtype())
+  local list = base.join(base.shape("sample", shape), self.batch_shape, { self.total_count })
+  return T.one_hot(drawn(self.probs:unsqueeze(-2), list), self.num_classes):sum(-2):to(self.probs:dtype())
 end
 --- log n! - Σ log x! + Σ x log p
 function Multinomial:log_prob(x)

@@ -167,8 +167,7 @@ function Mixture:sample(shape)
   local list = base.join(base.shape("sample", shape), self.batch_shape)
   local p = self.mixture.probs
   local k = p:size(-1)
-  local index = discrete.Categorical.sample({ probs = p:expand(base.join(self.batch_shape, { k })),
-    shape_of = function() return list end }):unsqueeze(-1)
+  local index = discrete.drawn(p:expand(base.join(self.batch_shape, { k })), list):unsqueeze(-1)
   for _ = 1, self.event_dim do index = index:unsqueeze(-1) end
   return x:gather(at, index:expand(base.join(list, { 1 }, self.event_shape))):squeeze(at)
 end

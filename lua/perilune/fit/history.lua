@@ -121,4 +121,5 @@ function History.new(rows)
   return self
 end
 
+require("perilune.classes").class(History, "history")
 return History

@@ -283,7 +283,7 @@ local function report(run)
   if silent(run.options) then return end
   if run.view then return run.view:ended() end
   local words = {}
-  for _, name in ipairs(History.names { run.row }) do
+  for _, name in ipairs(setmetatable({ run.row }, History):names()) do
     local v = run.row[name]
     if name ~= "epoch" and name ~= "seconds" and name ~= "lr" and name ~= "step" then
       words[#words + 1] = ("%s %s"):format(name, math.type(v) == "float" and ("%.4f"):format(v) or tostring(v))

@@ -112,4 +112,5 @@ function swa.update_bn(loader, model)
   if not ok then error(message, 0) end
 end
 
+require("perilune.classes").modules(swa)
 return require("perilune.surface").seal(swa)

@@ -115,4 +115,5 @@ function Figure:__mime()
   return { ["image/png"] = self:png() }, { ["image/png"] = { width = self.width, height = self.height } }
 end
 
+require("perilune.classes").class(Figure, "figure")
 return Figure

@@ -70,6 +70,7 @@ end
 
 function Generator:__tostring() return ("Generator(seed %d)"):format(self.first) end
 
+require("perilune.classes").class(Generator, "generator")
 return setmetatable(Generator, { __call = function(_, seed, ...)
   if select("#", ...) > 0 then require("perilune.surface").too_many("Generator", { "seed" }, seed, ...) end
   local self = setmetatable({ state = core.get_rng_state() }, Generator)

@@ -12,4 +12,5 @@ end
 local prepare = require "perilune.nn.quant.prepare"
 quant.prepare, quant.convert = prepare.prepare, prepare.convert
 
+require("perilune.classes").modules(quant)
 return surface.seal(quant, nil, "nn.quant.")
