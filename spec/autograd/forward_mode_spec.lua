@@ -635,6 +635,8 @@ describe("other transforms", function()
     end)
     eq(sum(x), 2 * x)
     fails('mode must be "forward" or "reverse", got "sideways"', T.jacobian, f, x, p, { mode = "sideways" })
+    fails("unknown option 'mod'", T.jacobian, function(t) return t * 2 end, x, { mod = "forward" })
+    fails("holds a floating tensor", T.jacobian, function(t) return t * 2 end, T.arange(3))
   end)
 
   it("graphs of tangents are made once for a kind of call", function()

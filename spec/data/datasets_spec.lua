@@ -358,6 +358,30 @@ describe("StackDataset", function()
 end)
 
 describe("datasets", function()
+  it("whose function gives no sample say so, and why", function()
+    local good = data.TensorDataset(T.arange(4))
+    local function none(why) return function() return nil, why end end
+    for _, workers in ipairs { 0, 1 } do
+      for _, why in ipairs { "nowhere.png: cannot open", false } do
+        local get = none(why or nil)
+        for name, ds in pairs {
+          get = data.Dataset { len = 4, get = get },
+          transform = data.Dataset { len = 4, get = function(_, i) return i end, transform = none() },
+          map = data.MapDataset(good, get),
+          of_tensors = data.TensorDataset(T.arange(4), { transform = none() }),
+          part = data.Subset(good, { 1, 2 }, { transform = none() }),
+        } do
+          local passed, err = pcall(function()
+            return data.DataLoader(ds, { batch_size = 2, workers = workers }):iter()()
+          end)
+          assert.is_false(passed, name)
+          assert.truthy(tostring(err):find("there is no sample 1: ", 1, true), name .. ": " .. tostring(err))
+          if why and (name == "get" or name == "map") then assert.truthy(tostring(err):find(why, 1, true)) end
+        end
+      end
+    end
+  end)
+
   it("TensorDataset gives rows", function()
     local x, y = T.arange(6):view(3, 2), T.tensor { 7, 8, 9 }
     local ds = data.TensorDataset(x, y)

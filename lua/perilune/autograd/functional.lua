@@ -145,10 +145,15 @@ return function(T, core)
   end
 
   -- The last argument of T.jacobian and T.hessian if that is a table of options: {mode = "forward" or "reverse"} and
-  -- nothing else. Another text there is an error, since it is more likely a slip than an argument of f.
-  local function take_mode(who, ...)
+  -- nothing else. Another text there is an error, since it is more likely a slip than an argument of f; so is a table
+  -- for which f has no parameter.
+  local function take_mode(who, f, ...)
     local args = pack(...)
     local last = args[args.n]
+    local takes = type(f) == "function" and args.n > 0 and debug.getinfo(f, "u")
+    if takes and not takes.isvararg and args.n > takes.nparams and tree.is_tree(last) then
+      options.check(who, last, { "mode" })
+    end
     if not tree.is_tree(last) or type(last.mode) ~= "string" or next(last, next(last)) ~= nil then return nil, args end
     if last.mode ~= "forward" and last.mode ~= "reverse" then
       fail('%s: mode must be "forward" or "reverse", got %s', who, options.describe(last.mode))
@@ -161,7 +166,7 @@ return function(T, core)
   local function transform_mode(who, run)
     return function(f, ...)
       check_function(who, f)
-      local mode, args = take_mode(who, ...)
+      local mode, args = take_mode(who, f, ...)
       if args.n > 0 then return run(mode, f, unpack(args, 1, args.n)) end
       return function(...) return run(mode, f, ...) end
     end
@@ -258,6 +263,9 @@ return function(T, core)
   -- [shape of the result's, shape of the argument's].
   local function jacobian(mode, f, ...)
     local args = pack(...)
+    if #leaves(args) == 0 then
+      fail("jacobian: no argument is or holds a floating tensor, got %s", options.describe(args[1]))
+    end
     local m, y, shapes = matrices(mode, f, args)
     local out, before = {}, 0
     for a = 1, args.n do

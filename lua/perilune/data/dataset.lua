@@ -68,6 +68,20 @@ local function transforming(who, f)
   return f
 end
 
+-- Raises where a function gave no sample: nil, message is what T.load_image and the like return of a file that they
+-- cannot read, and would be a batch of messages.
+local function some(i, first, message)
+  if first ~= nil then return end
+  fail("data: there is no sample %s: %s", i, message and tostring(message) or "a function gave nothing")
+end
+
+-- Sample i: one value, or a list of several.
+local function sample_of(i, ...)
+  some(i, ...)
+  if select("#", ...) == 1 then return (...) end
+  return { ... }
+end
+
 --- T.data.Dataset{len=n or function, get=function(self, i) … end, transform=, …} → dataset
 -- Made of two functions; get returns the values of sample i, of which transform changes the first. Other fields are
 -- kept.
@@ -94,11 +108,10 @@ function M.Dataset.new(fields)
     self.transform = nil -- a get that applies self.transform itself would do so twice: there is none
   end
   self.get = function(ds, i)
+    if not transform then return sample_of(i, get(ds, i)) end
     local values = table.pack(get(ds, i))
-    if transform then values[1] = transform(values[1]) end
-    if values.n == 1 then return values[1] end
-    values.n = nil
-    return values
+    some(i, table.unpack(values, 1, values.n))
+    return sample_of(i, transform(values[1]), table.unpack(values, 2, values.n))
   end
   return setmetatable(self, M.Dataset)
 end
@@ -235,17 +248,12 @@ end
 
 function M.MapDataset:len() return #rawget(self, "dataset") end
 
-local function sample_of(...)
-  if select("#", ...) == 1 then return (...) end
-  return { ... }
-end
-
 function M.MapDataset:get(i)
   local sample, f = rawget(self, "dataset")[i], rawget(self, "f")
   if type(sample) == "table" and getmetatable(sample) == nil then
-    return sample_of(f(table.unpack(sample)))
+    return sample_of(i, f(table.unpack(sample)))
   end
-  return sample_of(f(sample))
+  return sample_of(i, f(sample))
 end
 
 -- A dataset of {x, …} or x whose x goes through `transform`, if there is one; the fields stay.
