@@ -297,6 +297,29 @@ describe("training with rounding", function()
   end)
 end)
 
+it("training with rounding is traced like any other", function()
+  T.manual_seed(10)
+  local x, y = T.randn(20, 1, 8, 8), T.randint(1, 3, { 20 })
+  local function trained(wrap)
+    T.manual_seed(11)
+    local net = quant.prepare(small())
+    local opt = T.optim.SGD(net:parameters(), { lr = 0.05 })
+    local step = wrap(function(v, w)
+      local loss = nn.F.cross_entropy(net(v), w)
+      opt:zero_grad()
+      loss:backward()
+      opt:step()
+      return loss
+    end)
+    for _ = 1, 4 do step(x, y) end
+    return net:eval()
+  end
+  local plain, traced = trained(function(f) return f end), trained(T.jit)
+  close(traced[1].input_quant.scale, plain[1].input_quant.scale, 1e-6)
+  close(traced(x), plain(x), 1e-4)
+  close(quant.convert(traced)(x), plain(x), 1e-4)
+end)
+
 -- A tutorial in small: the digits of ../shared/data, a network of floats, and integers in its place.
 describe("on digits", function()
   it("integers lose at most half a percent, and training with rounding as little", function()

@@ -106,9 +106,10 @@ function MinMax:init(...)
   set_up(self, "nn.quant.MinMaxObserver", a)
 end
 function MinMax:forward(x) return watch(self, x, function(old, new, f) return f(old, new) end) end
+function MinMax:qparams() return qparams(self, self.min_val, self.max_val) end
 function MinMax:calculate_qparams()
   check_seen(self)
-  return qparams(self, self.min_val, self.max_val)
+  return self:qparams()
 end
 MinMax.extra_repr = repr
 M.MinMaxObserver = MinMax
@@ -134,7 +135,7 @@ function Moving:forward(x)
     return T.where(old:isinf(), new, old + (new - old):nan_to_num(0, 0, 0) * self.averaging_constant)
   end)
 end
-Moving.calculate_qparams = MinMax.calculate_qparams
+Moving.qparams, Moving.calculate_qparams = MinMax.qparams, MinMax.calculate_qparams
 Moving.extra_repr = repr
 M.MovingAverageMinMaxObserver = Moving
 
@@ -195,8 +196,8 @@ end
 
 local SHARES = 100
 
-function Histogram:calculate_qparams()
-  check_seen(self)
+Histogram.calculate_qparams = MinMax.calculate_qparams
+function Histogram:qparams()
   local low, high = self.range:get(1), self.range:get(2)
   local width = (high - low) / self.bins
   local centers = T.arange(1, self.bins):double() * width + (low - 0.5 * width)
@@ -234,7 +235,7 @@ local fake_spec = options.spec("nn.quant.FakeQuantize", { { "observer", "any", o
 function Fake:init(...)
   local a = options.read(fake_spec, ...)
   local observer = a.observer or Moving()
-  if not base.is_module(observer) or not observer.calculate_qparams then
+  if not base.is_module(observer) or not observer.qparams then
     fail("nn.quant.FakeQuantize: observer must be one of nn.quant's observers, got %s", options.describe(observer))
   end
   self.observer = observer
@@ -247,10 +248,11 @@ local function put(self, name, t)
   if self[name]:numel() ~= t:numel() then self[name] = t:clone() else self[name]:copy_(t) end
 end
 
---- What the observer has seen becomes scale and zero point.
+--- What the observer has seen becomes scale and zero point. It has seen something: nobody asks, as a trace of T.jit
+-- could not answer.
 function Fake:update()
   T.no_grad(function()
-    local scale, zero = self.observer:calculate_qparams()
+    local scale, zero = self.observer:qparams()
     put(self, "scale", scale)
     put(self, "zero_point", zero)
   end)
