@@ -32,6 +32,12 @@ function surface.too_many(who, names, ...)
   local extra
   for i = n + 1, given.n do if extra == nil then extra = given[i] end end
   if extra == nil then return end -- nothing, written out
+  for i = 1, given.n - 2 do -- f(T.load(path)) of a file that is not there: nil, message, code
+    if given[i] == nil and type(given[i + 1]) == "string" and type(given[i + 2]) == "string" then
+      fail("%s: %s is nil: %s (assert(…) around the call that gave it raises there)", who, names[i] or "an argument",
+        given[i + 1])
+    end
+  end
   local takes = n == 0 and "no arguments" or ("at most %d argument%s (%s)"):format(n, n == 1 and "" or "s",
     table.concat(names, ", "))
   if type(extra) == "table" and getmetatable(extra) == nil then

@@ -59,6 +59,19 @@ it("a shape is one argument of a distribution's methods", function()
   assert.same({ 2, 3, 2 }, d:rsample({ 2, 3 }):shape())
 end)
 
+it("the message of a file that was not read is shown where its value goes", function()
+  local net, missing = T.nn.Linear(1, 1), "no_such_file.pt: cannot open"
+  local opt = T.optim.SGD(net:parameters(), { lr = 1 })
+  local broken = os.tmpname()
+  near.fails("load_state_dict: sd is nil: " .. missing, function() net:load_state_dict(T.load "no_such_file.pt") end)
+  near.fails("load_state_dict: sd is nil: " .. missing, function() opt:load_state_dict(T.load "no_such_file.pt") end)
+  near.fails("Linear: x is nil: " .. missing, function() net(T.load "no_such_file.pt") end)
+  near.fails("restore: state is nil: " .. missing, function() T.restore({ net = net }, T.load "no_such_file.pt") end)
+  near.fails("restore: state is nil: " .. broken, function() T.restore({ net = net }, T.load(broken)) end)
+  near.fails("load_state_dict: sd is nil: " .. broken, function() net:load_state_dict(T.load(broken)) end)
+  os.remove(broken)
+end)
+
 it("enumerate_support has one dimension of values, and the batch's on request", function()
   local D = T.distributions
   for _, d in ipairs { D.Bernoulli(T.full({ 2, 3 }, 0.5)), D.Binomial(4, T.full({ 3 }, 0.5)), D.Bernoulli(0.5),

@@ -38,7 +38,8 @@ end
 --   assert(T.save(path, T.snapshot { net = net, epoch = 3 }))
 --   print(T.restore({ net = net }, T.load(path)).epoch)  --> 3
 --   os.remove(path)
-function M.restore(objects, state, _, _) -- T.load gives more than the state
+function M.restore(objects, state, why, _) -- T.load gives more than the state
+  if state == nil and type(why) == "string" then fail("restore: state is nil: %s", why) end
   if type(objects) ~= "table" then fail("restore: a table of objects by name is wanted, got %s", describe(objects)) end
   if type(state) ~= "table" then
     fail("restore: the state must be a table that T.snapshot made, got %s", describe(state))
