@@ -64,6 +64,10 @@ describe("T.int8_conv2d", function()
     fails(function() T.int8_conv2d(x, w, scale, one, zero + 128) end, "-128 to 127")
     fails(function() T.int8_conv2d(T.ones(1, 2, 5, 5), w, scale, one, zero) end, "channels")
     fails(function() T.int8_conv2d(T.ones(1, 1, 2, 5), w, scale, one, zero) end, "smaller than the window")
+    local dot = T.ones({ 1, 1, 1, 1 }, { dtype = "i8" })
+    for _, p in ipairs { 2147483647, 2147483646, 2147483645, 1518500248, 1 << 30 } do -- products beyond 64 bits
+      fails(function() T.int8_conv2d(x, dot, one, one, zero, nil, { padding = p, stride = 2147483647 }) end, "memory")
+    end
     local long = T.ones({ 1, 65537, 1, 1 }, { dtype = "i8" })
     fails(function() T.int8_conv2d(T.ones(1, 65537, 1, 1), long, one, one, zero) end, "65536")
   end)
@@ -242,7 +246,53 @@ describe("integers after training", function()
     T.manual_seed(6)
     local net = Net()
     net(T.randn(20, 1, 8, 8) * 3)
-    fails(function() T.quantize(net:eval(), { method = "static", calibration = T.randn(5, 1, 8, 8) }) end, "elsewhere")
+    local x, calls = T.randn(5, 1, 8, 8), 0
+    local want, was = net:eval()(x), tostring(net)
+    fails(function() T.quantize(net, { method = "static", calibration = x }) end, "elsewhere")
+    fails(function() quant.prepare(net, { inputs = x }) end, "elsewhere")
+    fails(function()
+      T.quantize(net, { method = "static", calibration = x, skip = "bn", forward = function(m, v)
+        calls = calls + 1
+        return calls > 1 and error "no more" or m(v)
+      end })
+    end, "no more")
+    assert.equal(was, tostring(net)) -- the network is what it was
+    assert.is_true(net(x):equal(want))
+  end)
+
+  it("leave modules alone that are at more than one place", function()
+    T.manual_seed(12)
+    math.randomseed(12)
+    local r, x = math.random, T.randn(6, 1, 8, 8)
+    local fused = 0
+    for _ = 1, 40 do
+      local pool = {}
+      local function pick(kind, make) -- a new one, or one that is somewhere
+        pool[kind] = pool[kind] or {}
+        local list = pool[kind]
+        if #list > 0 and r(3) == 1 then return list[r(#list)] end
+        list[#list + 1] = make()
+        return list[#list]
+      end
+      local function conv() return pick("conv", function() return nn.Conv2d(1, 1, 3, { padding = 1 }) end) end
+      local function bn() return pick("bn", function() return used(nn.BatchNorm2d(1)) end) end
+      local function relu() return pick("relu", nn.ReLU) end
+      local net = nn.Sequential()
+      for _ = 1, r(3) do
+        local part = nn.Sequential()
+        for _ = 1, r(6) do part:append(({ conv, bn, relu })[r(3)]()) end
+        net:append(part)
+      end
+      net:append(conv())
+      net:eval()
+      local want = net(x)
+      local p = quant.prepare(net, { train = false }):eval()
+      close(p(x), want, 1e-4)
+      for _, m in ipairs(p:modules()) do
+        if m:type() == "PreparedLayer" and (m.bn or m.relu) then fused = fused + 1 end
+      end
+    end
+    assert.is_true(fused > 5)
   end)
 
   it("take the layers that are meant, and refuse other options", function()
@@ -275,6 +325,18 @@ describe("integers after training", function()
 end)
 
 describe("training with rounding", function()
+  it("stands channels that a batch norm makes constant", function()
+    local net = nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3))
+    T.no_grad(function() net[2].weight:copy_(T.tensor { 0, 1, -2 }) end)
+    local x = T.randn(9, 1, 8, 8)
+    quant.prepare(net)
+    net(x):square():sum():backward()
+    assert.is_true(net[1].weight.grad:isfinite():all():item())
+    local want = net:eval()(x):detach()
+    assert.equal(0, want:select(2, 1):abs():sum():item())
+    close(quant.convert(net)(x), want, 1e-5)
+  end)
+
   it("ends in integers that compute what it computed", function()
     T.manual_seed(8)
     for _, make in ipairs { small, residual } do

@@ -281,18 +281,18 @@ PlStatus plk_cpu_int8_conv2d(const PlkCall *call) {
     v.wide[d] = v.size[d] + 2 * v.pad[d];
   }
   if (y->numel == 0) return PL_OK;
-  v.plane = v.wide[0] * v.wide[1];
+  if (__builtin_mul_overflow(v.wide[0], v.wide[1], &v.plane)) v.plane = INT64_MAX; /* which is refused below */
   v.side_by_side = v.stride[0] == 1 && v.stride[1] == 1;
   v.across = v.side_by_side ? v.wide[1] : v.out[1];
-  v.places = (v.out[0] - 1) * v.across + v.out[1];
   v.terms = v.c * v.k[0] * v.k[1];
   v.quads = (v.terms + 3) / 4;
   v.vnni = plk_int_tile_there();
   const int64_t outs = v.groups * v.o;
   int64_t pixels, bytes;
-  if (__builtin_mul_overflow(v.n * v.groups * v.c, v.plane, &pixels) ||
+  if (__builtin_mul_overflow(v.n * v.groups * v.c, v.plane, &pixels) || v.plane == INT64_MAX ||
       __builtin_add_overflow(pixels, outs * (4 * v.quads + (int64_t)sizeof(int32_t)) + 8 * v.terms + 2 * SLACK, &bytes))
     PL_FAIL(PL_ERR_OOM, "%s: padding makes images that no memory holds", call->name);
+  v.places = (v.out[0] - 1) * v.across + v.out[1];
   void *room;
   PL_TRY(plk_scratch((size_t)bytes, &room));
   v.terms_at = room;

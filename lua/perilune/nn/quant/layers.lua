@@ -74,6 +74,7 @@ function Prepared:forward(x)
     if bn then y = bn(y) end
   elseif bn then -- the weight is rounded as it will be with bn in it; bn itself still sees what it is used to
     local by = folded(bn)
+    by = T.where(by:eq(0), T.ones_like(by), by) -- a channel that bn makes constant; 0 / 0 would be NaN
     local w = rounded(self.weight * by:view(-1, 1, 1, 1))
     y = product(self, x, w) / by:view(1, -1, 1, 1)
     if self.bias then y = y + self.bias:view(1, -1, 1, 1) end

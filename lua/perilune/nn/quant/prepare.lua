@@ -20,17 +20,32 @@ local function class_of(m) return m and getmetatable(m).__class end
 
 -- ---- what stands behind what -----------------------------------------------------------------------------------
 
--- Behind a layer in a Sequential: {layer = {bn, relu}}.
+-- At how many places of net each module is.
+local function places_of(net)
+  local places = {}
+  for _, m in ipairs(net:modules()) do
+    for _, key in ipairs(base.member_names(m)) do
+      local child = rawget(m, key)
+      if base.is_module(child) then places[child] = (places[child] or 0) + 1 end
+    end
+  end
+  return places
+end
+
+-- Behind a layer in a Sequential: {layer = {bn, relu}}, each of which is at that place alone.
 local function in_sequence(net, wanted)
-  local nn, found = T.nn, {}
+  local nn, found, places = T.nn, {}, places_of(net)
   for _, m in ipairs(net:modules()) do
     if class_of(m) == nn.Sequential then
-      local list = m:children()
+      local list = {}
+      for i = 1, #m do list[i] = m[i] end
       for i, layer in ipairs(list) do
-        if wanted[layer] then
+        if wanted[layer] and places[layer] == 1 then
           local bn, relu = list[i + 1], list[i + 2]
-          if class_of(layer) ~= nn.Conv2d or class_of(bn) ~= nn.BatchNorm2d then bn, relu = nil, bn end
-          if class_of(relu) ~= nn.ReLU then relu = nil end
+          if class_of(layer) ~= nn.Conv2d or class_of(bn) ~= nn.BatchNorm2d or places[bn] > 1 then
+            bn, relu = nil, bn
+          end
+          if class_of(relu) ~= nn.ReLU or places[relu] > 1 then relu = nil end
           found[layer] = { bn = bn, relu = relu }
         end
       end
@@ -143,6 +158,16 @@ local function prepare(who, net, o, rounds, call)
   return new, names
 end
 
+-- f(); where it fails, the layers that new replaced are in their places again.
+local function or_back(root, new, f)
+  local ok, why = pcall(f)
+  if ok then return end
+  local old = {}
+  for m, other in pairs(new) do old[other] = m end
+  quantize.replace(root, old)
+  error(why, 0)
+end
+
 --- nn.quant.prepare(net, {train=true, observer=, inputs=, target=, skip=}) → net, names of the layers
 -- Layers of net that are to compute with 8-bit integers become prepared ones, in place: nn.Conv2d and nn.Linear, with
 -- the nn.BatchNorm2d and nn.ReLU behind them, which an nn.Sequential shows, or a call with inputs (a tensor or list of
@@ -175,7 +200,9 @@ function M.prepare(net, opts)
   end
   local root = quantize.replace(net, new)
   if before then
-    M.check("nn.quant.prepare", root, before, function() return (root(table.unpack(inputs))) end)
+    or_back(root, new, function()
+      M.check("nn.quant.prepare", root, before, function() return (root(table.unpack(inputs))) end)
+    end)
   end
   return root, names
 end
@@ -227,26 +254,30 @@ end
 --- Everything at once, for T.quantize. batches: as calibration.batches gives them.
 function M.static(net, batches, forward, o)
   local calibration = require "perilune.nn.quant.calibration"
-  local who, first, before, root, names = "quantize", batches[1], nil, nil, nil
+  local who, first, before, names = "quantize", batches[1], nil, nil
   local trains = {}
   for _, m in ipairs(net:modules()) do trains[m] = m.training end
+  local new
   calibration.quietly(net, function()
-    local new
     new, names = prepare(who, net, o, false, function()
       before = first_tensor((forward(net, table.unpack(first, 1, first.n))))
     end)
-    for old, m in pairs(new) do trains[m] = trains[old] end
-    root = quantize.replace(net, new)
-    for _, m in ipairs(root:modules()) do -- observers watch, the rest is in evaluation
-      if class_of(m) == layers.Prepared then m.input_quant:train() end
-    end
-    for _, batch in ipairs(batches) do forward(root, table.unpack(batch, 1, batch.n)) end
   end)
-  if before then
-    M.check(who, root, before, function() return (forward(root, table.unpack(first, 1, first.n))) end)
-  end
-  for _, m in ipairs(root:modules()) do if trains[m] ~= nil then rawset(m, "training", trains[m]) end end
-  root = M.convert(root)
+  for old, m in pairs(new) do trains[m] = trains[old] end
+  local root = quantize.replace(net, new)
+  or_back(root, new, function()
+    calibration.quietly(root, function()
+      for _, m in ipairs(root:modules()) do -- observers watch, the rest is in evaluation
+        if class_of(m) == layers.Prepared then m.input_quant:train() end
+      end
+      for _, batch in ipairs(batches) do forward(root, table.unpack(batch, 1, batch.n)) end
+    end)
+    if before then
+      M.check(who, root, before, function() return (forward(root, table.unpack(first, 1, first.n))) end)
+    end
+    for _, m in ipairs(root:modules()) do if trains[m] ~= nil then rawset(m, "training", trains[m]) end end
+    root = M.convert(root)
+  end)
   return root, names
 end
 
