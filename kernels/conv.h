@@ -11,7 +11,8 @@
 
 #include "kernels/kernel.h"
 
-/* in x, w, optional bias[O]; out y. */
+/* in x, w, optional bias[O]; out y. With a fourth input or attribute, of f32 alone: y + in[3], which has y's shape and may be NULL, then
+ * max(y, 0) with attrs 4. */
 PlStatus plk_cpu_conv(const PlkCall *call);
 /* in dy, w; out dx, whose shape says how much of the padding is real. */
 PlStatus plk_cpu_conv_bwd_input(const PlkCall *call);

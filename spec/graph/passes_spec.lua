@@ -172,6 +172,87 @@ describe("slices", function()
   end)
 end)
 
+describe("tails of convolutions", function()
+  local net = {}
+  before_each(function()
+    T.manual_seed(7)
+    net.a, net.b = nn.Conv2d(16, 32, 3, { padding = 1 }), nn.Conv2d(32, 32, 1)
+    net.c = nn.Conv2d(16, 32, 1, { bias = false })
+    net.g = nn.Conv2d(32, 32, 3, { padding = 1, groups = 32 })
+    net.w = nn.Conv2d(16, 32, 3, { padding = 1, stride = 2 })
+  end)
+  after_each(function() net.a, net.b, net.c, net.g, net.w = nil, nil, nil, nil, nil end)
+
+  -- name → function, and how many nodes go
+  local cases = {
+    ["a relu"] = { function(x) return net.a(x):relu() end, 1 },
+    ["a sum"] = { function(x) return net.b(net.a(x)) + net.c(x) end, 1 },
+    ["a residual block"] = { function(x) return (net.b(net.a(x):relu()) + net.c(x)):relu() end, 3 },
+    ["a relu that others read, too"] = { function(x)
+      local y = net.a(x):relu()
+      return (y + net.b(y)):relu(), y
+    end, 3 },
+    ["groups and strides"] = { function(x) return net.g(net.w(x):relu()):relu() end, 2 },
+    ["a sum of a sum"] = { function(x) return (net.a(x) + net.c(x) + net.c(x + 1)):relu() end, 3 },
+    ["two readers"] = { function(x)
+      local y = net.a(x)
+      return y:relu() + y
+    end, 0 },
+    ["the same twice"] = { function(x)
+      local y = net.a(x)
+      return y + y
+    end, 0 },
+    ["a result"] = { function(x)
+      local y = net.a(x)
+      return y, y:relu()
+    end, 0 },
+    ["what is broadcast"] = { function(x)
+      return (net.a(x) + net.c(x):mean({ 3, 4 }, { keepdim = true })):relu()
+    end, 0 },
+    ["what lies otherwise"] = { function(x) return (net.a(x) + net.c(x):transpose(3, 4)):relu() end, 0 },
+    ["another type"] = { function(x) return net.a(x):double():relu() end, 0 },
+  }
+  local shapes = { { 2, 16, 12, 12 }, { 1, 16, 56, 56 }, { 16, 16, 5, 5 }, { 1, 16, 3, 3 } }
+  for name, c in pairs(cases) do
+    it("have the bits of what they stand for: " .. name, function()
+      for _, shape in ipairs(shapes) do
+        local x = T.randn(shape)
+        x[{ 1, 1, 1, 1 }] = 0 / 0
+        local jitted = T.jit(function(v) return c[1](v) end)
+        T.no_grad(function()
+          local want = table.pack(c[1](x))
+          local got = table.pack(jitted(x))
+          for i, y in ipairs(want) do assert.equal(y:to_string(), got[i]:to_string()) end
+          assert.equal(c[2], jitted:plan().passes.tails.removed)
+        end)
+      end
+    end)
+  end
+
+  it("come with all ranks, and without a batch", function()
+    for _, c in ipairs { { nn.Conv1d(4, 8, 3), { 2, 4, 9 } }, { nn.Conv1d(4, 8, 3), { 4, 9 } },
+      { nn.Conv3d(2, 3, 2), { 2, 2, 5, 5, 5 } }, { nn.Conv2d(64, 64, 3, { padding = 1 }), { 8, 64, 28, 28 } } } do
+      local x, f = T.randn(c[2]), function(x) return (c[1](x) + c[1](x):cos()):relu() end
+      local jitted = T.jit(function(v) return f(v) end)
+      T.no_grad(function()
+        jitted(x)
+        assert.is_true(f(x):equal(jitted(x)))
+      end)
+    end
+  end)
+
+  it("stay apart where gradients are asked for", function()
+    local conv, x = nn.Conv2d(2, 3, 2), T.randn(1, 2, 5, 5)
+    local step = T.jit(function(v)
+      local loss = conv(v):relu():sum()
+      loss:backward()
+      return loss
+    end)
+    step(x)
+    assert.equal(0, step:plan().passes.tails.removed)
+  end)
+end)
+
 describe("PERILUNE_PASSES", function()
   local script = [[
     local T = require "perilune"

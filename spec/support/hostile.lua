@@ -125,6 +125,7 @@ local WRITTEN = {
     { dropout_p = 0.0, is_causal = false, scale = 0.5 } },
   dim_pick = { { "f64[3,4]", "i64[3]" }, { base = 0, dim = 1, shape = { 3 } } },
   gather_wrapping = { { "f64[3,4]", "i64[2,4]" }, { dim = 1, index_base = 1 } },
+  conv_tail = { { "f32[2,4,5,5]", "f32[3,4,2,2]", "f32[3]", "f32[2,3,4,4]" }, { relu = true } },
   masked_select_bwd = { { "f64[5]", "bool[3,4]" }, { shape = { 3, 4 } } },
   recurrent_bwd = { { "f64[4,2,5]", "f64[6]", "f64[30]", "f64[4,2,3]", "u8[9]", "f64[4,2,3]", "f64[6]", "i64[2]" },
     { mode = "relu", hidden = 3 } },

@@ -3,6 +3,9 @@
  *   conv (x, w → y), conv_bwd_input (dy, w → dx), conv_bwd_weight (dy, x → dw);
  * each one's gradients are the other two, and a transposed convolution is conv_bwd_input. */
 #include "kernels/conv.h"
+
+#include <string.h>
+
 #include "engine/device/dispatch.h"
 #include "engine/ops/make.h"
 #include "engine/ops/names.h"
@@ -16,7 +19,7 @@ PL_EITHER(conv_bwd_weight)
 PL_EITHER(elementwise)
 
 /* Attributes of conv and of the cores; the cores add the sizes of their output. */
-enum { STRIDE, PADDING, DILATION, GROUPS, SIZES };
+enum { STRIDE, PADDING, DILATION, GROUPS, SIZES, RELU = SIZES };
 /* Those of the transposed ops, in PyTorch's order. */
 enum { T_STRIDE, T_PADDING, T_OUTPUT, T_GROUPS, T_DILATION };
 
@@ -154,9 +157,9 @@ static double transposed_flops(const PlInfer *c) {
 
 /* Calls a kernel with unbatched arrays as batches of one. Mask bit i: array i (outputs from bit 4) has a batch. */
 static PlStatus run(const PlkCall *call, PlKernel kernel, const Conv *v, unsigned images) {
-  PlWindow win[3], wout;
-  const PlArray *in[3] = {NULL, NULL, NULL};
-  for (int i = 0; i < call->nin && i < 3; i++) {
+  PlWindow win[4], wout;
+  const PlArray *in[4] = {NULL, NULL, NULL, NULL};
+  for (int i = 0; i < call->nin && i < 4; i++) {
     if (!call->in[i]) continue;
     pl_window_of(&win[i], call->in[i]);
     if ((images >> i & 1) && win[i].a.ndim == v->geo.nd + 1) pl_window_insert(&win[i], 0);
@@ -167,6 +170,10 @@ static PlStatus run(const PlkCall *call, PlKernel kernel, const Conv *v, unsigne
   PlArray *out[1] = {&wout.a};
   PlAttrs a;
   conv_attrs(v, &a);
+  if (kernel == plk_cpu_conv && call->nin == 4) {
+    a.nval = 5;
+    pl_kernel_int(&a, RELU, pl_attr_i(call->attrs, RELU));
+  }
   PlkCall k = *call;
   k.in = in;
   k.out = out;
@@ -178,6 +185,13 @@ PL_HOST_KERNEL(pl_host_conv) {
   Conv v;
   PL_TRY(read_conv(call->name, call->attrs, call->in[1]->ndim - 2, &v));
   return run(call, either_conv, &v, 1 | 1 << 4);
+}
+/* With what comes behind it: attribute 4 is relu, input 3 what is added before. (engine/graph/passes/tails.c) */
+PL_HOST_KERNEL(pl_host_conv_tail) {
+  Conv v;
+  PL_TRY(read_conv(call->name, call->attrs, call->in[1]->ndim - 2, &v));
+  if (call->out[0]->device != PL_CPU) PL_FAIL(PL_ERR_UNSUPPORTED, "%s: only on the CPU", call->name);
+  return run(call, plk_cpu_conv, &v, 1 | 1 << 3 | 1 << 4);
 }
 PL_HOST_KERNEL(pl_host_conv_bwd_input) {
   Conv v;
@@ -377,6 +391,24 @@ CONV(2, "H,W", "kh,kw", "H',W'",
      "print(T.conv2d(image, T.ones(1, 1, 3, 3), { padding = 1 }):shape()[4])  --> 3")
 CONV(3, "D,H,W", "kd,kh,kw", "D',H',W'",
      "print(T.conv3d(T.ones(1, 1, 2, 2, 2), T.ones(1, 1, 2, 2, 2)))  --> {{{{{8.}}}}}  -- f32[1,1,1,1,1] cpu")
+
+static PlStatus conv_tail_infer(PlInfer *c) {
+  const int nd = c->in[1]->ndim - 2;
+  if (nd < 1 || nd > 3 || c->in[0]->dtype != PL_F32)
+    PL_FAIL(PL_ERR_SHAPE, "conv_tail: x %s, weight %s", pl_desc_text(c->in[0]), pl_desc_text(c->in[1]));
+  PL_TRY(conv_infer(c, nd));
+  c->out[0].layout = PL_ROW_MAJOR;
+  const PlArray *r = c->in[3];
+  const PlDesc *y = &c->out[0];
+  if (r && (r->dtype != PL_F32 || r->ndim != y->ndim || memcmp(r->shape, y->shape, y->ndim * sizeof *y->shape) != 0))
+    PL_FAIL(PL_ERR_SHAPE, "conv_tail: %s cannot be added to the convolution of %s", pl_desc_text(r), pl_desc_text(c->in[0]));
+  return PL_OK;
+}
+PL_OP(conv_tail, .doc = "conv1d, conv2d or conv3d of f32, plus addend, then relu if asked for. Internal: what graphs make of these ops.",
+      .formula = "y = conv(x, weight) + bias + addend; y = max(y, 0)", .nin = 4, .nopt = 2, .nout = 1, .nattr = 5,
+      .args = {"x", "weight", "bias", "addend"}, .attrs = {CONV_ATTRS, A_BOOL("relu", false)}, .cls = PL_HEAVY,
+      .flags = PL_F_INTERNAL | PL_F_CONTIGUOUS, .prepares = true, .infer = conv_tail_infer, .flops = conv_flops,
+      PL_KERNEL_OWN(pl_host_conv_tail), );
 
 #define TRANSPOSED(ND, X, W, Y, EXAMPLE)                                                                                              \
   static PlStatus conv_transpose##ND##d_infer(PlInfer *c) { return transposed_infer(c, ND); }                                         \

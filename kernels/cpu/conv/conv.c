@@ -6,8 +6,11 @@
 #include <string.h>
 
 #include "kernels/cpu/conv/conv.h"
+#include "kernels/cpu/isa/table.h"
 #include "kernels/cpu/onednn/onednn_matmul.h"
 #include "kernels/cpu/shape/strided_copy.h"
+#include "kernels/cpu/sizes.h"
+#include "kernels/elementwise_codes.h"
 
 /* Multiply-adds below which compiling a plan in the library does not pay. */
 static const double LIBRARY_MACS = 1 << 20;
@@ -77,6 +80,25 @@ static PlStatus turned_round(const PlkConv *v, bool *done) {
   return s;
 }
 
+enum { TAIL_CHUNK = 2048 }; /* both loops find it in the first cache */
+
+void plk_conv_tail(const PlkConv *v, int64_t at, int64_t n) {
+  static const PlAttrs none;
+  const int64_t stride[3] = {sizeof(float), sizeof(float), sizeof(float)};
+  const PlkLoop *loops = plk_isa_tables()->f32;
+  for (int64_t i = 0; i < n; i += TAIL_CHUNK) {
+    const int64_t m = plk_min64(TAIL_CHUNK, n - i);
+    char *y = (char *)((float *)v->y + at + i);
+    if (v->addend) (void)loops[PLK_EW_ADD]((char *const[]){y, y, (char *)(uintptr_t)(v->addend + at + i)}, stride, m, &none);
+    if (v->relu) (void)loops[PLK_EW_RELU]((char *const[]){y, y}, stride, m, &none);
+  }
+}
+
+static PlStatus tail_body(void *ctx, int64_t begin, int64_t end) {
+  plk_conv_tail(ctx, begin, end - begin);
+  return PL_OK;
+}
+
 static PlStatus compute(const PlkConv *v) {
   if (v->dtype > PL_F64) return plk_conv_plain(v);
   const bool empty = plk_conv_numel(v, PLK_CONV_X) == 0 || plk_conv_numel(v, PLK_CONV_W) == 0 || plk_conv_numel(v, PLK_CONV_Y) == 0;
@@ -126,9 +148,21 @@ static PlStatus compute_half(PlkConv *v) {
   return s;
 }
 
+/* Ways that compute all of y before its tail. */
+static PlStatus compute_with_tail(PlkConv *v) {
+  if (!v->addend && !v->relu) return compute(v);
+  bool done = false;
+  if (!plk_conv_winograd_pays(v) && library_pays(v) && plk_conv_numel(v, PLK_CONV_Y) > 0 && plk_onednn_ready()) {
+    PL_TRY(plk_conv_onednn(v, &done));
+    if (done) return PL_OK;
+  }
+  PL_TRY(compute(v));
+  return plk_parallel(plk_conv_numel(v, PLK_CONV_Y), PLK_GRAIN, tail_body, v);
+}
+
 static PlStatus run(PlkConv *v, const char *name) {
   if (v->dtype == PL_BOOL) PL_FAIL(PL_ERR_DTYPE, "%s: bool tensors have no product", name);
-  if (v->dtype != PL_F16 && v->dtype != PL_BF16) return compute(v);
+  if (v->dtype != PL_F16 && v->dtype != PL_BF16) return compute_with_tail(v);
   if (v->dtype == PL_BF16 && library_pays(v) && plk_onednn_bf16()) {
     bool done = false;
     PL_TRY(plk_conv_onednn(v, &done));
@@ -141,6 +175,10 @@ PlStatus plk_cpu_conv(const PlkCall *call) {
   PlkConv v;
   describe(&v, PLK_CONV_FWD, call->attrs, call->in[0], call->in[1], call->out[0]);
   if (call->nin > 2 && call->in[2]) v.bias = call->in[2]->data;
+  if (call->nin > 3) {
+    v.addend = call->in[3] ? call->in[3]->data : NULL;
+    v.relu = pl_attr_i(call->attrs, 4) != 0;
+  }
   if (plk_kept_may(call->kept, 1)) v.kept = call->kept;
   return run(&v, call->name);
 }

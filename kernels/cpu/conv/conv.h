@@ -17,6 +17,8 @@ typedef struct PlkConv {
   int64_t insize, ksize, outsize; /* products of in, k, out */
   const void *bias;               /* forward only; NULL without */
   void *x, *w, *y;                /* the one that `kind` writes is the output */
+  const float *addend;            /* forward, f32: y's elements, added to it; NULL without */
+  bool relu;                      /* … then negative ones become 0 */
   struct PlkKept *kept;           /* forward: for forms of w; NULL: it may be another one next time */
 } PlkConv;
 
@@ -40,7 +42,7 @@ typedef struct PlkConvCut {
 } PlkConvCut;
 void plk_conv_cut(PlkConvCut *cut, const PlkConv *v);
 
-/* f32, and bf16 where the processor multiplies it, through oneDNN; *done false where it has no fast form. */
+/* f32, and bf16 where the processor multiplies it, through oneDNN, tail included; *done false where it has no fast form. */
 PlStatus plk_conv_onednn(const PlkConv *v, bool *done);
 /* f32, 3×3, stride 1, a border of one: with 4/9 of the multiplications. Whether it is possible and faster: by shape. */
 bool plk_conv_winograd_pays(const PlkConv *v);
@@ -49,6 +51,9 @@ PlStatus plk_conv_winograd(const PlkConv *v);
 PlStatus plk_conv_gemm(const PlkConv *v);
 /* Any dtype but f16 and bf16: the definition, loop by loop. Judge of the others. */
 PlStatus plk_conv_plain(const PlkConv *v);
+
+/* The addend and relu of n elements of y, from element `at` on. */
+void plk_conv_tail(const PlkConv *v, int64_t at, int64_t n);
 
 /* out[i] = the sum of `n` parts, part j at parts + j * size, in a fixed tree; f32 or f64.
  * Overwrites the parts. */

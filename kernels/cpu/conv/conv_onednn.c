@@ -175,6 +175,14 @@ static PlStatus common_prepare(Run *q) {
 
 static size_t padded(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
+/* The tail of what a unit wrote, in cache: of each of its images the channels from `first` on, which lie together. */
+static void unit_tail(const Run *q, int64_t b, int64_t first) {
+  const PlkConv *v = q->v;
+  const int64_t whole = v->g * v->o, width = q->cut.along == PLK_ALONG_GROUPS ? q->cut.width * v->o : q->cut.width;
+  const int64_t n = plk_min64(width, whole - first);
+  for (int64_t i = 0; i < unit_images(q, b); i++) plk_conv_tail(v, ((b * q->cut.images + i) * whole + first) * v->outsize, n * v->outsize);
+}
+
 static PlStatus unit_run(const Run *q, int64_t b, int64_t s) {
   const PlkConv *v = q->v;
   const PlkConvPlan *p = plan_of(q, b, s);
@@ -208,6 +216,7 @@ static PlStatus unit_run(const Run *q, int64_t b, int64_t s) {
   void *bias = v->bias ? (char *)(uintptr_t)v->bias + first * (int64_t)pl_dtype_size(v->dtype) : NULL;
   if (st == PL_OK) st = plk_onednn_conv_run(p, use[0], use[1], use[2], bias, at);
   if (st == PL_OK && size[out]) st = plk_onednn_conv_reorder(p, out, plain[out], use[out]);
+  if (st == PL_OK && (v->addend || v->relu)) unit_tail(q, b, first);
   plk_scratch_free(mem);
   return st;
 }
