@@ -1,8 +1,9 @@
 -- SPDX-License-Identifier: MIT
 -- Single operations against PyTorch's on the CPU, in turn: a Markdown table of ratios (above 1: perilune is slower).
 --   perilune run bench/ops.lua -- [--only PATTERN ...] [--threads 1] [--rounds 5] [--python python3] [--above 1.1]
---                                 [--json FILE] [--since FILE]
+--                                 [--work] [--sample 0.02] [--json FILE] [--since FILE]
 -- The cases are in ops_cases.lua; PyTorch runs in a child process, ops_peer.py. Without PyTorch: --python none.
+-- --work takes processor time on both sides, which other programs disturb less; --sample: seconds that a sample lasts.
 -- --json appends a line a case, a history; --since reads one and marks what is slower than there, by ratios.
 
 local here = debug.getinfo(1, "S").source:match("^@(.*)ops%.lua$") or "./"
@@ -10,7 +11,7 @@ local T = require "perilune"
 local timing = dofile(here .. "timing.lua")
 local clock = T.clock or T.core.clock
 
-local SAMPLE_S = 0.02 -- a sample repeats its call for about this long
+local sample_s = 0.02 -- a sample repeats its call for about this long
 
 local function parse(args)
   local o, i = { only = {}, threads = 1, rounds = 5, python = "python3" }, 1
@@ -21,12 +22,12 @@ local function parse(args)
         i = i + 1
         o.only[#o.only + 1] = args[i]
       end
-    elseif a == "--list" then
-      o.list = true
+    elseif a == "--list" or a == "--work" then
+      o[a:sub(3)] = true
     elseif (a == "--python" or a == "--json" or a == "--since") and args[i + 1] then
       i = i + 1
       o[a:sub(3)] = args[i]
-    elseif (a == "--threads" or a == "--rounds" or a == "--above") and args[i + 1] then
+    elseif (a == "--threads" or a == "--rounds" or a == "--above" or a == "--sample") and args[i + 1] then
       i = i + 1
       o[a:sub(3)] = tonumber(args[i]) or timing.fail("%s wants a number", a)
     elseif a ~= "--" then
@@ -89,7 +90,8 @@ function Peer.start(o)
   os.remove(pipe)
   local _, bad = timing.read_command("mkfifo " .. timing.quote(pipe))
   if bad ~= 0 then timing.fail("cannot make a named pipe at %s", pipe) end
-  local p = { from = io.popen(("%s %sops_peer.py %d < %s"):format(timing.quote(o.python), here, o.threads, pipe)) }
+  local p = { from = io.popen(("%s %sops_peer.py %d %s < %s"):format(timing.quote(o.python), here, o.threads,
+    o.work and "work" or "wall", pipe)) }
   p.to = assert(io.open(pipe, "w"))
   os.remove(pipe)
   return setmetatable(p, Peer)
@@ -126,7 +128,8 @@ local function compare(case, peer, rounds)
   local n, t, ratios = {}, { {}, {} }, {}
   for k, side in ipairs(sides) do
     side(1)
-    n[k] = math.max(1, math.floor(SAMPLE_S / math.max(1e-7, side(math.max(1, math.floor(2e-3 / side(1)))))))
+    local once = math.max(1e-7, side(1)) -- a clock may not have moved
+    n[k] = math.max(1, math.floor(sample_s / math.max(1e-7, side(math.max(1, math.floor(2e-3 / once))))))
   end
   for round = 1, rounds do
     for j = 1, #sides do
@@ -168,6 +171,8 @@ local function main(args)
     return
   end
   T.set_num_threads(o.threads)
+  if o.work then clock = os.clock end
+  sample_s = o.sample or sample_s
   T.manual_seed(1)
   local peer = o.python ~= "none" and Peer.start(o) or nil
   print(("| case | sizes | perilune ms | PyTorch ms | ratio |\n|%s"):format(("---|"):rep(5)))

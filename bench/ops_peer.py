@@ -53,6 +53,7 @@ def build(request):
 def main():
     torch.set_num_threads(int(sys.argv[1]))
     torch.manual_seed(1)
+    clock = time.process_time if "work" in sys.argv[2:] else time.perf_counter
     call = None
     for line in sys.stdin:
         verb, _, rest = line.strip().partition(" ")
@@ -63,10 +64,10 @@ def main():
                 print("ok")
             else:
                 n = int(rest)
-                start = time.perf_counter()
+                start = clock()
                 for _ in range(n):
                     call()
-                print((time.perf_counter() - start) / n)
+                print((clock() - start) / n)
         except Exception as e:  # the caller prints it and goes on with the next case
             print("error " + " ".join(str(e).split()))
         sys.stdout.flush()

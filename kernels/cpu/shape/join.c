@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * Joins, repeats, flips, rolls and pads. Each output is a product of a few straight pieces per dimension, and
  * every combination of pieces is one strided copy; adjoints add the same pieces back. */
+#include <string.h>
+
 #include "kernels/join.h"
 
 #include "kernels/cpu/shape/copy.h"
@@ -202,13 +204,21 @@ typedef struct RowCopy {
     const T *s = (const T *)(const void *)src;                                   \
     for (int64_t i = 0; i < q->len; i++) ((T *)(void *)dst)[i] = s[i * q->step]; \
   }
+/* Most borders are one element wide. */
+static inline void one_element(char *dst, const char *src, size_t esize) {
+  if (esize == 4) memcpy(dst, src, 4);
+  else if (esize == 8) memcpy(dst, src, 8);
+  else if (esize == 2) memcpy(dst, src, 2);
+  else *dst = *src;
+}
 static void copy_row(const RowCopy *c, char *big, const char *small) {
   const int last = c->p->ndim - 1;
   for (int k = 0; k < c->p->n[last]; k++) {
     const Piece *q = &c->p->piece[last][k];
     char *dst = big + q->out * (int64_t)c->esize;
     const char *src = small + q->src * (int64_t)c->esize;
-    if (q->step == 1) c->run(dst, src, (size_t)q->len * c->esize);
+    if (q->len == 1) one_element(dst, src, c->esize);
+    else if (q->step == 1) c->run(dst, src, (size_t)q->len * c->esize);
     else if (c->esize == 4) STEPS(uint32_t)
     else if (c->esize == 8) STEPS(uint64_t)
     else if (c->esize == 2) STEPS(uint16_t)
