@@ -62,20 +62,53 @@ local work = {
   end },
 }
 
--- Reductions: name, how the function is made, and whether its argument is near 1.
+-- Reductions, scans, rows and elementwise ops on a million floats: name, how the function is made, and whether its
+-- argument is near 1.
 for _, r in ipairs {
   { "mse", function(y) return function(x) return F.mse_loss(x, y) end end },
   { "huber", function(y) return function(x) return F.huber_loss(x, y) end end },
   { "l1", function(y) return function(x) return F.l1_loss(x, y) end end },
+  { "smooth_l1", function(y) return function(x) return F.smooth_l1_loss(x, y) end end },
+  { "bce_logits", function(y) return function(x) return F.binary_cross_entropy_with_logits(x, y:sigmoid()) end end },
+  { "nll", function()
+    local y = T.randint(1, 1024, { 1024 })
+    return function(x) return F.nll_loss(x, y) end
+  end },
   { "sum", function() return function(x) return x:sum() end end },
+  { "mean_rows", function() return function(x) return x:mean(2) end end },
+  { "cumsum", function() return function(x) return x:cumsum(2) end end },
   { "norm", function() return function(x) return x:norm() end end },
+  { "norm_rows", function() return function(x) return x:norm(2, 2) end end },
+  { "norm_columns", function() return function(x) return x:norm(2, 1) end end },
+  { "norm1", function() return function(x) return x:norm(1) end end },
+  { "norm3_rows", function() return function(x) return x:norm(3, 2) end end },
+  { "var", function() return function(x) return x:var() end end },
+  { "var_rows", function() return function(x) return x:var(2) end end },
+  { "std_rows", function() return function(x) return x:std(2) end end },
+  { "std_columns", function() return function(x) return x:std(1) end end },
   { "amax", function() return function(x) return x:amax() end end },
+  { "amax_rows", function() return function(x) return x:amax(2) end end },
+  { "amax_columns", function() return function(x) return x:amax(1) end end },
+  { "prod", function() return function(x) return x:prod() end end, true },
   { "prod_rows", function() return function(x) return x:prod(2) end end, true },
+  { "prod_columns", function() return function(x) return x:prod(1) end end, true },
+  { "softmax", function() return function(x) return x:softmax(2) end end },
+  { "softmax_columns", function() return function(x) return x:softmax(1) end end },
+  { "log_softmax", function() return function(x) return x:log_softmax(2) end end },
+  { "log_softmax_columns", function() return function(x) return x:log_softmax(1) end end },
+  { "logsumexp", function() return function(x) return x:logsumexp() end end },
+  { "logsumexp_rows", function() return function(x) return x:logsumexp(2) end end },
+  { "logsumexp_columns", function() return function(x) return x:logsumexp(1) end end },
+  { "layer_norm", function() return function(x) return F.layer_norm(x, { 1024 }) end end },
+  { "max_pool", function() return function(x) return F.max_pool2d(x:view(4, 16, 128, 128), 2) end end },
+  { "square", function() return function(x) return x ^ 2 end end },
+  { "cube", function() return function(x) return x ^ 3 end end },
+  { "power", function() return function(x) return x:abs() ^ 1.7 end end },
 } do
   work[#work + 1] = { r[1], function()
-    local x = T.randn(256, 1024)
-    return r[2](T.randn(256, 1024)), r[3] and x * 0.01 + 1 or x
-  end }
+    local x = T.randn(1024, 1024)
+    return r[2](T.randn(1024, 1024)), r[3] and x * 0.01 + 1 or x
+  end, { "forward", "jvp" } }
 end
 
 local function modes(f, x)
@@ -91,9 +124,9 @@ local function modes(f, x)
   }
 end
 
-local names = { "forward", "jvp", "double_vjp", "gradient", "hvp", "hvp_forward" }
+local all = { "forward", "jvp", "double_vjp", "gradient", "hvp", "hvp_forward" }
 
-local function measure(name, f, x)
+local function measure(name, f, x, names)
   local run, samples, count = modes(f, x), {}, {}
   for _, mode in ipairs(names) do
     samples[mode] = {}
@@ -115,9 +148,11 @@ local function measure(name, f, x)
   end
   local m = {}
   for _, mode in ipairs(names) do m[mode] = timing.median(samples[mode]) end
-  print(string.format('{"workload":"%s","threads":%d,"forward_us":%.1f,"jvp":%.2f,"double_vjp":%.2f,"gradient":%.2f,'
-    .. '"hvp":%.2f,"hvp_forward":%.2f}', name, o.threads, m.forward * 1e6, m.jvp / m.forward, m.double_vjp / m.forward,
-    m.gradient / m.forward, m.hvp / m.forward, m.hvp_forward / m.forward))
+  local line = { ('{"workload":"%s","threads":%d,"forward_us":%.1f'):format(name, o.threads, m.forward * 1e6) }
+  for _, mode in ipairs(names) do
+    if mode ~= "forward" then line[#line + 1] = ('"%s":%.2f'):format(mode, m[mode] / m.forward) end
+  end
+  print(table.concat(line, ",") .. "}")
 end
 
 for _, w in ipairs(work) do
@@ -127,7 +162,7 @@ for _, w in ipairs(work) do
       local run = modes(f, x)[o.mode] or error("no mode " .. tostring(o.mode), 0)
       for _ = 1, o.calls do run() end
     else
-      measure(w[1], f, x)
+      measure(w[1], f, x, w[3] or all)
     end
   end
 end

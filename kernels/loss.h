@@ -29,6 +29,7 @@ PlStatus plk_cpu_loss_dual(const PlkCall *call);
 PlStatus plk_cpu_nll_loss(const PlkCall *call);
 PlStatus plk_cpu_nll_loss_bwd(const PlkCall *call);
 PlStatus plk_cpu_cross_entropy(const PlkCall *call);
+PlStatus plk_cpu_nll_loss_with_tangent(const PlkCall *call); /* x, target, weight?, v -> loss, t */
 PlStatus plk_cpu_cross_entropy_dual(const PlkCall *call);
 PlStatus plk_cpu_cross_entropy_bwd(const PlkCall *call);
 PlStatus plk_cpu_cross_entropy_bwd2(const PlkCall *call);

@@ -24,6 +24,11 @@ PlStatus plk_cpu_reduce(const PlkCall *call);
 PlStatus plk_cpu_sum_to(const PlkCall *call); /* the output's shape says what is reduced */
 PlStatus plk_cpu_norm(const PlkCall *call);   /* attributes p, dims */
 PlStatus plk_cpu_var(const PlkCall *call);    /* attributes dims, correction; kcode 1: square root */
+/* The same with tangents (PlOp.with_tangent): x, v -> y, t; extreme_with_tangent: of all elements, where NaN is at the NaNs. */
+PlStatus plk_cpu_reduce_with_tangent(const PlkCall *call);
+PlStatus plk_cpu_extreme_with_tangent(const PlkCall *call);
+PlStatus plk_cpu_norm_with_tangent(const PlkCall *call);
+PlStatus plk_cpu_var_with_tangent(const PlkCall *call);
 PlStatus plk_cpu_prod_bwd(const PlkCall *call);
 PlStatus plk_cpu_prod_bwd2(const PlkCall *call);
 /* Tangents, of x's direction v: x, y, v -> t like y. Attribute 0: the dim, none for all. */

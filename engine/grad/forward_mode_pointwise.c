@@ -4,6 +4,8 @@
  * that (broadcast operands, several keys, whatever a batch, a trace or a measurement has to see) goes the general way. */
 #include "engine/call/call.h"
 #include "engine/call/thread_state.h"
+#include "engine/device/device.h"
+#include "engine/grad/checkpoint.h"
 #include "engine/grad/forward_mode.h"
 #include "engine/grad/gradient_graph_cache.h"
 #include "engine/ops/names.h"
@@ -335,18 +337,25 @@ static PlStatus run(const Call *c, Program *p, PlTensor **out) {
 
 /* ---- ops with their tangent -------------------------------------------------------------------------------------- */
 
+/* Is input 0 plain with a tangent, and no other input tracked? */
+static bool first_alone(Call *c) {
+  const int must = c->op->nin - c->op->nopt;
+  if (c->nin < must || c->nin > c->op->nin || !c->in[0] || !plain(&c->in[0]->a, c->in[0]->a.dtype) || c->in[0]->a.dtype > PL_F64 ||
+      !find_tangent(c, 0) || !c->key)
+    return false;
+  for (int i = 1; i < c->nin; i++)
+    if (c->in[i] && (c->in[i]->node || c->in[i]->more || c->in[i]->a.elsewhere || (pl_state.history_moved && pl_history_old(c->in[i]))))
+      return false;
+  return true;
+}
+
 /* Where it refuses the call goes the general way, which says why under the op's own name. */
 static PlStatus run_dual(Call *c, PlTensor **out, bool *done) {
   const PlOp *op = c->op, *dual = op->dual;
   const int must = op->nin - op->nopt;
   PlTensor *in[PL_MAX_IN] = {NULL}, *res[PL_MAX_OUT] = {NULL};
   PlAttrs a;
-  if (c->nin < must || c->nin > op->nin || !c->in[0] || !plain(&c->in[0]->a, c->in[0]->a.dtype) || c->in[0]->a.dtype > PL_F64 ||
-      !find_tangent(c, 0) || !c->key)
-    return PL_OK;
-  for (int i = 1; i < c->nin; i++)
-    if (c->in[i] && (c->in[i]->node || c->in[i]->more || c->in[i]->a.elsewhere || (pl_state.history_moved && pl_history_old(c->in[i]))))
-      return PL_OK;
+  if (!first_alone(c)) return PL_OK;
   pl_attrs_init(dual, &a);
   if (c->attrs) {
     for (int k = dual->nattr; k < op->nattr; k++)
@@ -368,10 +377,54 @@ static PlStatus run_dual(Call *c, PlTensor **out, bool *done) {
   return s;
 }
 
+/* The results res[nout] and the tangent behind them. */
+static PlStatus with_kernel(const Call *c, PlCall *p, PlTensor **res) {
+  const PlOp *op = c->op;
+  const PlArray *in[PL_MAX_IN + 1];
+  PlArray *to[PL_MAX_OUT + 1];
+  PL_TRY(pl_call_infer(p));
+  for (int i = 0; i < p->nin; i++) {
+    in[i] = p->arr[i];
+    if (p->made[i] || (in[i] && !in[i]->contiguous)) return PL_ERR_UNSUPPORTED;
+  }
+  in[p->nin] = &c->v[0]->a;
+  PlStatus s = PL_OK;
+  for (int o = 0; o <= op->nout && s == PL_OK; o++) {
+    const PlDesc *d = &p->desc[o == op->nout ? 0 : o];
+    if (d->is_view || d->layout) return PL_ERR_UNSUPPORTED;
+    if (d->dtype != PL_NDTYPE) s = pl_tensor_empty_on(&res[o], PL_CPU, (PlDtype)d->dtype, d->ndim, d->shape);
+    to[o] = res[o] ? &res[o]->a : NULL;
+  }
+  const PlkCall call = {
+      .name = op->name, .code = op->kcode, .nin = p->nin + 1, .nout = op->nout + 1, .in = in, .out = to, .attrs = p->attrs};
+  return s == PL_OK ? op->with_tangent(&call) : s;
+}
+
+/* As run_dual, for a kernel: nothing else sees the call. */
+static PlStatus run_kernel(Call *c, PlTensor **out, bool *done) {
+  const PlOp *op = c->op;
+  PlTensor *res[PL_MAX_OUT + 1] = {NULL};
+  PlCall p;
+  if (!first_alone(c) || op->nin >= PL_MAX_IN || pl_watched()) return PL_OK;
+  if (pl_call_begin(&p, op, c->in, c->nin, c->attrs) != PL_OK) return PL_OK;
+  PlStatus s = p.device == PL_CPU ? with_kernel(c, &p, res) : PL_ERR_UNSUPPORTED;
+  pl_call_end(&p);
+  if (s != PL_OK) {
+    pl_release_all(res, op->nout + 1);
+    return s == PL_ERR_INTERRUPT ? s : PL_OK;
+  }
+  *done = true;
+  s = pl_node_tangent(res[0], c->key, op->name, res[op->nout]);
+  if (s != PL_OK) pl_release_all(res, op->nout);
+  for (int o = 0; s == PL_OK && o < op->nout; o++) out[o] = res[o];
+  return s;
+}
+
 PlStatus pl_forward_pointwise(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out, bool *done) {
   Call c = {.op = op, .in = in, .nin = nin, .attrs = attrs};
   *done = false;
   if (op->dual && !pl_state.grad_off && !pl_state.autocast) return run_dual(&c, out, done);
+  if (op->with_tangent && !pl_state.grad_off && !pl_state.autocast) return run_kernel(&c, out, done);
   if (op->cls != PL_POINTWISE || op->nout != 1 || !op->grad || nin != op->nin || nin < 1 || nin > MAX_ARGS || !in[0] || pl_state.grad_off ||
       (op->autocast && pl_state.autocast) || !find_roles(&c))
     return PL_OK;

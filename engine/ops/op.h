@@ -346,6 +346,10 @@ struct PlOp {
   /* The op together with the tangent of output 0, where input 0 alone has one, in one pass: that goes behind the inputs that must
    * be there, its result behind the outputs; attributes are the first ones of this op. It may refuse anything. NULL: none. */
   const struct PlOp *dual;
+  /* The kernel that computes the results with the bits of `kernel` and, beside them, the tangent of output 0 where input 0 alone has one,
+   * in one pass: that of the input comes behind all inputs, that of the output goes behind all outputs, a tensor like output 0. All floats
+   * are f32 or f64, dense. It may refuse anything: PL_ERR_UNSUPPORTED. Only a faster way to what forward mode finds anyhow. */
+  PlKernel with_tangent;
   /* The op in terms of others, run when the device has no kernel. */
   PlStatus (*expand)(PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out);
   void (*batch)(PlBatchCall *c);          /* NULL: broadcast if elementwise, else one element after the other */

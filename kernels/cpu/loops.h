@@ -33,6 +33,8 @@ typedef struct PlkReduceLoops {
   /* Tangents of rows: that of the product of x, v being that of x; the sum of v where x = y, or where both are NaN if `nan`,
    * and at how many places that is. */
   double (*prod_tangent_f32)(const float *x, const float *v, int64_t n), (*prod_tangent_f64)(const double *x, const double *v, int64_t n);
+  int64_t (*first_f32)(const float *x, float y, bool nan, int64_t n); /* such places are from here on, and near; n: perhaps none */
+  int64_t (*first_f64)(const double *x, double y, bool nan, int64_t n);
   double (*hits_f32)(const float *x, const float *v, float y, bool nan, int64_t n, double *count);
   double (*hits_f64)(const double *x, const double *v, double y, bool nan, int64_t n, double *count);
 } PlkReduceLoops;
@@ -65,6 +67,23 @@ typedef struct PlkMapLoops {
   void (*colsum_i64)(const int64_t *x, int64_t ld, int64_t rows, int64_t cols, int64_t *acc);
 } PlkMapLoops;
 
+/* Reductions with the tangents of their results, w being that of x (isa/reduce_tangent.c). Values are those of PlkMapLoops, to the bit;
+ * tangents are sums of w 2x / 2, w sign(x), w (x - c), w exp(x - c), and what the product changes by. */
+typedef enum PlkPaired { PLK_PAIRED_SQUARE, PLK_PAIRED_ABS, PLK_PAIRED_SQDIFF, PLK_PAIRED_PROD, PLK_PAIRED_EXP, PLK_PAIRED } PlkPaired;
+#define PLK_REDUCE_TANGENTS(T)                                                                                            \
+  struct {                                                                                                                \
+    double (*row[PLK_PAIRED])(const T *x, const T *w, int64_t n, double c, double *tangent);                              \
+    void (*col[PLK_PAIRED])(const T *x, const T *w, int64_t ld, int64_t rows, int64_t cols, const double *c, double *acc, \
+                            double *tangent);                                                                             \
+    double (*dot)(const T *x, const T *w, int64_t n); /* sum x w */                                                       \
+    /* by column: sum w where x = y, and how often that is; added up */                                                   \
+    void (*hits)(const T *x, const T *w, int64_t ld, int64_t rows, int64_t cols, const T *y, double *sum, double *count); \
+  }
+typedef struct PlkReduceTangents {
+  PLK_REDUCE_TANGENTS(float) f32;
+  PLK_REDUCE_TANGENTS(double) f64;
+} PlkReduceTangents;
+
 /* Softmax of one row. */
 #define PLK_SOFTMAX_LOOPS(T, sfx)                                                              \
   void (*softmax_##sfx)(const T *x, T *y, int64_t n);                                          \
@@ -76,7 +95,10 @@ typedef struct PlkMapLoops {
   /* and sum v exp(x - max) with it */                                                         \
   void (*lse_dual_##sfx)(const T *x, const T *v, int64_t n, T *max, double *sum, double *dot); \
   /* y = a exp(x - m) */                                                                       \
-  void (*exp_##sfx)(const T *x, T m, T a, T *y, int64_t n);
+  void (*exp_##sfx)(const T *x, T m, T a, T *y, int64_t n);                                    \
+  /* y of x, and t, what y changes by where x does by v */                                     \
+  void (*softmax_dual_##sfx)(const T *x, const T *v, T *y, T *t, int64_t n);                   \
+  void (*log_softmax_dual_##sfx)(const T *x, const T *v, T *y, T *t, int64_t n);
 
 typedef struct PlkSoftmaxLoops {
   PLK_SOFTMAX_LOOPS(float, f32)
@@ -133,7 +155,8 @@ enum { PLK_SOFT_COLS = 256 };
   void (*forward_##sfx)(const T *x, T *y, int64_t ld, int64_t n, int64_t cols, bool log);                \
   void (*backward_##sfx)(const T *dy, const T *y, T *dx, int64_t ld, int64_t n, int64_t cols, bool log); \
   /* y = a exp(x - m), m and a by column */                                                              \
-  void (*exp_##sfx)(const T *x, T *y, int64_t ld, int64_t n, int64_t cols, const T *m, const T *a);
+  void (*exp_##sfx)(const T *x, T *y, int64_t ld, int64_t n, int64_t cols, const T *m, const T *a);      \
+  void (*dual_##sfx)(const T *x, const T *v, T *y, T *t, int64_t ld, int64_t n, int64_t cols, bool log);
 
 typedef struct PlkSoftmaxColumns {
   PLK_SOFTMAX_COLUMNS(float, f32)

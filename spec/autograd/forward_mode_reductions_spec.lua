@@ -22,11 +22,11 @@ local function check(f, plain, x, v)
   same(f(x), value)
   near(value, want, tol)
   near(d, slope, tol)
-  same(d, select(2, T.jvp(T.jit(f), x, v)))
-  same(d, T.jit(function(a, b) return select(2, T.jvp(f, a, b)) end)(x, v))
+  near(select(2, T.jvp(T.jit(f), x, v)), d, tol)
+  near(T.jit(function(a, b) return select(2, T.jvp(f, a, b)) end)(x, v), d, tol)
   do
     local _ <close> = T.memory_limit "1 GB"
-    same(d, select(2, T.jvp(f, x, v)))
+    near(select(2, T.jvp(f, x, v)), d, tol)
   end
   local _, each = T.vmap(function(b) return T.jvp(f, x, b) end)(T.stack({ v, v * 2 }, 1))
   near(each[1], slope, tol)

@@ -104,7 +104,7 @@ PL_OP(nll_loss, .autocast = PL_CAST_F32,
                  "print(T.nll_loss(T.tensor { { 1, 2 } }:log_softmax(), target))  --> 0.3133  -- f32[] cpu",
       .formula = "l = -w_t x_t;  dx_t = -w_t dy, else 0", .nin = 3, .nopt = 1, .nout = 1, .nattr = 3, .args = {"x", "target", "weight"},
       .attrs = {ATTRS}, .cls = PL_REDUCTION, .batch = pl_batch_class_loss, .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD, .infer = class_infer,
-      .grad = nll_loss_grad, PL_KERNEL(nll_loss));
+      .grad = nll_loss_grad, .with_tangent = plk_cpu_nll_loss_with_tangent, PL_KERNEL(nll_loss));
 
 static PlStatus nll_bwd_infer(PlInfer *c) {
   const int n = pl_attr_n(c->attrs, 3);

@@ -176,6 +176,23 @@ static PlStatus max_run(const PlkCall *call, int nd) {
   return run_max(&k, exact ? plk_cpu_max_pool : integer_max_pool, pl_attr_i(call->attrs, MAX_BASE));
 }
 
+/* The same with the tangent, in output 3, of what is the last input: where the values are from. nd spatial dims. */
+static PlStatus with_tangent(const PlkCall *call, int nd, PlStatus (*run)(const PlkCall *, int)) {
+  const PlArray *v = call->in[1], *y = call->out[VALUES];
+  const int64_t *place = call->out[PLACES]->data;
+  int64_t nx = 1, ny = 1;
+  PlkCall alone = *call;
+  alone.nin = 1;
+  alone.nout = 3;
+  PL_TRY(run(&alone, nd));
+  for (int d = y->ndim - nd; d < y->ndim; d++) nx *= v->shape[d], ny *= y->shape[d];
+  for (int64_t p = 0, i = 0; i < y->numel; p++)
+    for (int64_t k = 0; k < ny; k++, i++)
+      if (v->dtype == PL_F64) ((double *)call->out[3]->data)[i] = ((const double *)v->data)[p * nx + place[i]];
+      else ((float *)call->out[3]->data)[i] = ((const float *)v->data)[p * nx + place[i]];
+  return PL_OK;
+}
+
 /* dx[indices] += dy, by the sizes of x. */
 static PlStatus max_grad(PlMaker *g, int nd) {
   PlGeometry v;
@@ -413,6 +430,7 @@ BWD(adaptive_avg_pool_bwd, 1, 2, adaptive_bwd_infer, adaptive_avg_bwd_grad, adap
 #define POOLS(ND, IN, OUT, MAX, AVG, ADAPTIVE_MAX, ADAPTIVE_AVG)                                                                           \
   static PlStatus max##ND##_infer(PlInfer *c) { return max_infer(c, ND); }                                                                 \
   PL_HOST_KERNEL(pl_host_max_pool##ND##d) { return max_run(call, ND); }                                                                    \
+  static PlStatus max##ND##_with_tangent(const PlkCall *call) { return with_tangent(call, ND, max_run); }                                  \
   static PlStatus max##ND##_grad(PlMaker *g) { return max_grad(g, ND); }                                                                   \
   PL_OP(max_pool##ND##d, .autocast = ND == 3 ? PL_CAST_F32 : PL_CAST_NONE,                                                                 \
         .doc = "Largest values of windows over x[N,C," IN "] (or without N); with return_indices also their places "                       \
@@ -420,7 +438,7 @@ BWD(adaptive_avg_pool_bwd, 1, 2, adaptive_bwd_infer, adaptive_avg_bwd_grad, adap
                "all behind: {top, left, bottom, right}.",                                                                                  \
         .example = MAX, .nin = 1, .nout = 3, .nvisible = 2, .spare = 1 << PLACES, .nattr = 7, .args = {"x"}, .attrs = {MAX_ATTRS, ASKED},  \
         .batch = pl_batch_samples, .cls = PL_OPAQUE, .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD, .infer = max##ND##_infer,                   \
-        .grad = max##ND##_grad, .flops = pool_flops, PL_KERNEL_OWN(pl_host_max_pool##ND##d));                                              \
+        .grad = max##ND##_grad, .with_tangent = max##ND##_with_tangent, .flops = pool_flops, PL_KERNEL_OWN(pl_host_max_pool##ND##d));      \
   static PlStatus avg##ND##_infer(PlInfer *c) { return avg_infer(c, ND); }                                                                 \
   PL_HOST_KERNEL(pl_host_avg_pool##ND##d) { return avg_call(call, ND, plk_cpu_avg_pool); }                                                 \
   static PlStatus avg##ND##_grad(PlMaker *g) { return avg_grad(g, ND); }                                                                   \

@@ -62,7 +62,7 @@ static PlStatus log_softmax_bwd_grad(PlMaker *g) {
   PL_OP(NAME, .doc = DOC, .example = EXAMPLE, .formula = FORMULA, .nin = 1, .nout = 1, .nattr = 2, .args = {"x"},                       \
         .attrs = {A_DIM("dim", -1), A_DTYPE_OPT("dtype")}, .cls = PL_REDUCTION, .flags = PL_F_CONTIGUOUS | PL_F_POLY, .kcode = CODE,    \
         .rows = {PL_ROWS_DIM, 0, "f:f", NULL}, .batch = pl_batch_dims, .infer = soft_infer, .grad = NAME##_grad,                        \
-        .fused = {1 + PLK_FUSED_##FUSED}, PL_KERNEL(softmax));                                                                          \
+        .with_tangent = plk_cpu_softmax_with_tangent, .fused = {1 + PLK_FUSED_##FUSED}, PL_KERNEL(softmax));                            \
   PL_OP(NAME##_bwd, .doc = "The gradient of " #NAME ".", .nin = 2, .nout = 1, .nattr = 1, .args = {"dy", "y"},                          \
         .attrs = {A_INT_REQ("dim")}, .cls = PL_REDUCTION, .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_INTERNAL, .batch = pl_batch_dims, \
         .rows = {PL_ROWS_DIM, 0, "ff:f", NULL}, .kcode = CODE, .infer = soft_bwd_infer, .grad = NAME##_bwd_grad,                        \

@@ -65,7 +65,7 @@ PL_OP(norm,
       .formula = "y = (sum |x|^p)^(1/p);  dx = dy sign(x) (|x|/y)^(p-1), 0 where y = 0", .nin = 1, .nout = 1, .nattr = 4, .args = {"x"},
       .attrs = {A_FLOAT("p", 2), A_DIMS_OPT("dim"), A_BOOL("keepdim", 0), A_DTYPE_OPT("dtype")}, .cls = PL_REDUCTION,
       .rows = {PL_ROWS_DIMS, 1, "f:c", NULL}, .batch = pl_batch_dims, .flags = PL_F_CONTIGUOUS | PL_F_STRIDED | PL_F_POLY,
-      .infer = norm_infer, .grad = norm_grad, PL_KERNEL(norm));
+      .infer = norm_infer, .grad = norm_grad, .with_tangent = plk_cpu_norm_with_tangent, PL_KERNEL(norm));
 
 /* ---- var, std ----------------------------------------------------------------------------------------- */
 
@@ -92,7 +92,7 @@ static PlStatus var_grad(PlMaker *g) {
   PL_OP(NAME, .doc = DOC, .example = EXAMPLE, .formula = FORMULA, .nin = 1, .nout = 1, .nattr = 3, .args = {"x"},               \
         .attrs = {A_DIMS_OPT("dim"), A_FLOAT("correction", 1), A_BOOL("keepdim", 0)}, .cls = PL_REDUCTION,                      \
         .flags = PL_F_CONTIGUOUS | PL_F_STRIDED, .kcode = CODE, .rows = {PL_ROWS_DIMS, 0, "f:c", NULL}, .batch = pl_batch_dims, \
-        .infer = var_infer, .grad = var_grad, .fused = {1 + PLK_FUSED_##FUSED}, PL_KERNEL(var));
+        .infer = var_infer, .grad = var_grad, .with_tangent = plk_cpu_var_with_tangent, .fused = {1 + PLK_FUSED_##FUSED}, PL_KERNEL(var));
 MOMENT(var, 0, VAR, "y = sum (x - mean)^2 / max(0, n - correction);  dx = 2 dy (x - mean) / (n - correction)",
        "The variance over the dims given or all; correction=1 is the unbiased estimate. Floating tensors only.",
        "print(T.tensor { 1, 2, 3, 4 }:var())  --> 1.6667  -- f32[] cpu")

@@ -229,7 +229,8 @@ PL_OP(prod, .autocast = PL_CAST_F32, REDUCTION(PLK_R_PROD),
       .doc = "The product over the dims given, or of all elements. Integers and bools multiply in i64.",
       .example = "print(T.tensor { 2, 3, 4 }:prod())  --> 24.  -- f32[] cpu", .formula = "dx_j = dy * product of the other elements",
       .nattr = 3, .attrs = {DIMS, A_DTYPE_OPT("dtype")}, .flags = PL_F_CONTIGUOUS | PL_F_STRIDED | PL_F_POLY, .batch = pl_batch_dims,
-      .infer = prod_infer, .grad = prod_grad, .tangent = prod_tangent, .composed = prod_composed);
+      .infer = prod_infer, .grad = prod_grad, .with_tangent = plk_cpu_reduce_with_tangent, .tangent = prod_tangent,
+      .composed = prod_composed);
 
 static PlStatus prod_tangent_grad(PlMaker *g) {
   PlVal in[3] = {g->x[0], g->dy[0], g->x[2]};
@@ -335,7 +336,8 @@ static PlStatus whole_jvp(PlMaker *g) { return reduced_tangent(g, &pl_op_extreme
         .doc = "The " WORD " over the dims given, or of all elements; NaN wins. Equal elements "                              \
                "share the gradient. A reduced dim must not be empty.",                                                        \
         .example = EXAMPLE, .formula = "dx = dy [x = y] / count(x = y)", .nattr = 2, .attrs = {DIMS}, .batch = pl_batch_dims, \
-        .flags = PL_F_CONTIGUOUS | PL_F_STRIDED | PL_F_POLY, .infer = extreme_infer, .grad = extreme_grad, .tangent = extreme_jvp);
+        .flags = PL_F_CONTIGUOUS | PL_F_STRIDED | PL_F_POLY, .infer = extreme_infer, .grad = extreme_grad,                    \
+        .with_tangent = plk_cpu_reduce_with_tangent, .tangent = extreme_jvp);
 EXTREME(amax, PLK_R_AMAX, "largest value", "print(T.tensor { { 1, 5 }, { 7, 2 } }:amax(1))  --> {7., 5.}  -- f32[2] cpu")
 EXTREME(amin, PLK_R_AMIN, "smallest value", "print(T.tensor { { 1, 5 }, { 7, 2 } }:amin(1))  --> {1., 2.}  -- f32[2] cpu")
 
@@ -358,7 +360,7 @@ static PlStatus whole_grad(PlMaker *g) {
         .doc = "The " WORD " of all elements; what x:max() and x:min() "                                                      \
                "without a dim do. Equal elements share the gradient.",                                                        \
         .example = EXAMPLE, .formula = "dx = dy [x = y] / count(x = y)", .flags = PL_F_CONTIGUOUS | PL_F_STRIDED | PL_F_POLY, \
-        .batch = BATCH, .infer = whole_infer, .grad = whole_grad, .tangent = whole_jvp);
+        .batch = BATCH, .infer = whole_infer, .grad = whole_grad, .with_tangent = plk_cpu_extreme_with_tangent, .tangent = whole_jvp);
 WHOLE(max_all, PLK_R_AMAX, pl_batch_max_all, "largest", "print(T.max_all(T.tensor { 1, 5, 2 }))  --> 5.  -- f32[] cpu")
 WHOLE(min_all, PLK_R_AMIN, pl_batch_min_all, "smallest", "print(T.min_all(T.tensor { 4, 1, 2 }))  --> 1.  -- f32[] cpu")
 
@@ -391,4 +393,4 @@ static PlStatus logsumexp_grad(PlMaker *g) {
 PL_OP(logsumexp, REDUCTION(PLK_R_LOGSUMEXP), .doc = "log(sum(exp(x))) over the dims given or all, without overflow.",
       .example = "print(T.tensor { 1, 2, 3 }:logsumexp())  --> 3.4076  -- f32[] cpu", .formula = "dx = dy exp(x - y)", .nattr = 2,
       .attrs = {DIMS}, .flags = PL_F_CONTIGUOUS | PL_F_STRIDED | PL_F_POLY, .batch = pl_batch_dims, .infer = logsumexp_infer,
-      .grad = logsumexp_grad);
+      .grad = logsumexp_grad, .with_tangent = plk_cpu_reduce_with_tangent);

@@ -216,27 +216,28 @@ PlkLoop plk_cpu_elementwise_loop(int code, int dtype, bool one_value) {
 /* ---- with tangents ---- */
 
 /* x^e and its tangent v (e x^(e-1)) for one number e, by the loops of each, in pieces that stay in the first cache; 0 where e is. */
-#define DUAL_POW(NAME, T, DTYPE)                                                           \
-  static int NAME(char *const *ptr, const int64_t *stride, int64_t n, const PlAttrs *p) {  \
-    static const int64_t by_one[3] = {1, 1, 0}, each[3] = {1, 1, 1};                       \
-    const PlkLoop power = plk_cpu_elementwise_loop(PLK_EW_POW, DTYPE, true);               \
-    const PlkLoop times = plk_cpu_elementwise_loop(PLK_EW_MUL, DTYPE, true);               \
-    T e = *(const T *)(const void *)ptr[3], less = e - 1, zero = 0;                        \
-    int bad = 0;                                                                           \
-    (void)stride;                                                                          \
-    for (int64_t at = 0; at < n; at += 512) {                                              \
-      const int64_t m = n - at < 512 ? n - at : 512, skip = at * (int64_t)sizeof(T);       \
-      char *o = ptr[0] + skip, *t = ptr[1] + skip, *x = ptr[2] + skip, *v = ptr[4] + skip; \
-      bad |= power((char *[]){o, x, (char *)&e}, by_one, m, p);                            \
-      if (e == 0) {                                                                        \
-        bad |= times((char *[]){t, v, (char *)&zero}, by_one, m, p);                       \
-      } else {                                                                             \
-        bad |= power((char *[]){t, x, (char *)&less}, by_one, m, p);                       \
-        bad |= times((char *[]){t, t, (char *)&e}, by_one, m, p);                          \
-        bad |= times((char *[]){t, v, t}, each, m, p);                                     \
-      }                                                                                    \
-    }                                                                                      \
-    return bad;                                                                            \
+#define DUAL_POW(NAME, T, DTYPE)                                                                          \
+  static int NAME(char *const *ptr, const int64_t *stride, int64_t n, const PlAttrs *p) {                 \
+    static const int64_t by_one[3] = {1, 1, 0}, each[3] = {1, 1, 1};                                      \
+    const PlkLoop power = plk_cpu_elementwise_loop(PLK_EW_POW, DTYPE, true);                              \
+    const PlkLoop times = plk_cpu_elementwise_loop(PLK_EW_MUL, DTYPE, true);                              \
+    T e = *(const T *)(const void *)ptr[3], less = e - 1, zero = 0;                                       \
+    int bad = 0;                                                                                          \
+    (void)stride;                                                                                         \
+    if (e == 2 || e == 3) return plk_isa_tables()->dual[PLK_EW_POW][DTYPE][PLK_DUAL_BY](ptr, NULL, n, p); \
+    for (int64_t at = 0; at < n; at += 512) {                                                             \
+      const int64_t m = n - at < 512 ? n - at : 512, skip = at * (int64_t)sizeof(T);                      \
+      char *o = ptr[0] + skip, *t = ptr[1] + skip, *x = ptr[2] + skip, *v = ptr[4] + skip;                \
+      bad |= power((char *[]){o, x, (char *)&e}, by_one, m, p);                                           \
+      if (e == 0) {                                                                                       \
+        bad |= times((char *[]){t, v, (char *)&zero}, by_one, m, p);                                      \
+      } else {                                                                                            \
+        bad |= power((char *[]){t, x, (char *)&less}, by_one, m, p);                                      \
+        bad |= times((char *[]){t, t, (char *)&e}, by_one, m, p);                                         \
+        bad |= times((char *[]){t, v, t}, each, m, p);                                                    \
+      }                                                                                                   \
+    }                                                                                                     \
+    return bad;                                                                                           \
   }
 DUAL_POW(dual_pow_f32, float, PL_F32)
 DUAL_POW(dual_pow_f64, double, PL_F64)

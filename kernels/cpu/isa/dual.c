@@ -31,7 +31,8 @@
 #define ONE(NAME) [PLK_EW_##NAME] = {{dual_##NAME##_f32}, {dual_##NAME##_f64}},
 #define KINDS(NAME, T) \
   { dual_##NAME##_first_##T, dual_##NAME##_second_##T, dual_##NAME##_both_##T, dual_##NAME##_by_##T }
+#define BY(NAME)  [PLK_EW_##NAME] = {{[PLK_DUAL_BY] = dual_##NAME##_by_f32}, {[PLK_DUAL_BY] = dual_##NAME##_by_f64}},
 #define TWO(NAME) [PLK_EW_##NAME] = {KINDS(NAME, f32), KINDS(NAME, f64)},
 const PlkLoop PLK_SUFFIX(plk_ew_dual)[PLK_NEW][2][PLK_DUAL_KINDS] = {
-    TWO(ADD) TWO(SUB) TWO(MUL) TWO(DIV) ONE(ABS) ONE(SQUARE) ONE(SQRT) ONE(RSQRT) ONE(RECIPROCAL) ONE(EXP) ONE(LOG) ONE(SIN) ONE(COS)
-        ONE(TANH) ONE(SIGMOID) ONE(RELU) ONE(SILU) ONE(GELU) ONE(GELU_TANH)};
+    TWO(ADD) TWO(SUB) TWO(MUL) TWO(DIV) BY(POW) ONE(ABS) ONE(SQUARE) ONE(SQRT) ONE(RSQRT) ONE(RECIPROCAL) ONE(EXP) ONE(LOG) ONE(SIN)
+        ONE(COS) ONE(TANH) ONE(SIGMOID) ONE(RELU) ONE(SILU) ONE(GELU) ONE(GELU_TANH)};

@@ -100,6 +100,27 @@ DUAL_TRIG(COS, F(vm_cos)(x), -(v *F(vm_sin)(x)), (T)LIBM(cos)(x), -(v *(T)LIBM(s
     }                                                                                 \
     return 0;                                                                         \
   }
+/* Powers of one whole number, 2 or 3, as WHOLE_POWERS in chunks.h has them. */
+static int F(dual_POW_by)(ARGS) {
+  T *const o = (T *)(void *)ptr[0], *const t = (T *)(void *)ptr[1];
+  const T *const a = IN(2), y = *IN(3), *const d = IN(4);
+  (void)stride, (void)p;
+  if (y == 2) {
+    PLK_IVDEP for (int64_t i = 0; i < n; i++) {
+      const T x = a[i], v = d[i];
+      o[i] = x * x;
+      t[i] = v * (x * y);
+    }
+  } else {
+    PLK_IVDEP for (int64_t i = 0; i < n; i++) {
+      const T x = a[i], v = d[i];
+      o[i] = x * x * x;
+      t[i] = v * (x * x * y);
+    }
+  }
+  return 0;
+}
+
 /* clang-format off */
 D2(ADD, x + y, v, w, v + w)
 D2(SUB, x - y, v, -w, v - w)

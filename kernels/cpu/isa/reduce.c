@@ -89,7 +89,7 @@ ONE_ROW(float, f32)
 ONE_ROW(double, f64)
 
 /* (a, da) -> (a x, da x + a v) in lanes, which are multiplied in order. */
-enum { PROD_LANES = 32, HIT_BLOCK = 64 };
+enum { PROD_LANES = 32, HIT_BLOCK = 64, HIT_LANES = 16, HIT_WIDE = 256 };
 #define TANGENTS(T, sfx)                                                                                       \
   static double prod_tangent_##sfx(const T *x, const T *v, int64_t n) {                                        \
     double a[PROD_LANES], da[PROD_LANES], all = 1, t = 0;                                                      \
@@ -104,26 +104,71 @@ enum { PROD_LANES = 32, HIT_BLOCK = 64 };
     for (int k = 0; i < n; i++, k++) da[k] = da[k] * (double)x[i] + a[k] * (double)v[i], a[k] *= (double)x[i]; \
     for (int k = 0; k < PROD_LANES; k++) t = t * a[k] + all * da[k], all *= a[k];                              \
     return t;                                                                                                  \
-  }                                                                                                            \
-  static double hits_##sfx(const T *x, const T *v, T y, bool nan, int64_t n, double *count) {                  \
-    const bool all = nan && y != y;                                                                            \
-    double sum = 0, hits = 0;                                                                                  \
-    for (int64_t at = 0; at < n; at += HIT_BLOCK) { /* most blocks have none: v is not read there */           \
-      const int64_t m = n - at < HIT_BLOCK ? n - at : HIT_BLOCK;                                               \
-      const T *const b = x + at;                                                                               \
-      int any = all;                                                                                           \
-      if (m == HIT_BLOCK)                                                                                      \
-        for (int k = 0; k < HIT_BLOCK; k++) any |= b[k] == y;                                                  \
-      else any = 1;                                                                                            \
-      if (!any) continue;                                                                                      \
-      for (int64_t k = 0; k < m; k++)                                                                          \
-        if (b[k] == y || (all && b[k] != b[k])) sum += (double)v[at + k], hits++;                              \
-    }                                                                                                          \
-    *count = hits;                                                                                             \
-    return sum;                                                                                                \
   }
 TANGENTS(float, f32)
 TANGENTS(double, f64)
+
+/* HIT is whether element e is one. Lanes of w where it is and 0 elsewhere are added up; most blocks have no hit, and w is not read there. */
+#define HITS(T, sfx, name, HIT)                                                                            \
+  PLK_LANE int name##_any_##sfx(const T *b, T y, int n) {                                                  \
+    int any = 0;                                                                                           \
+    (void)y;                                                                                               \
+    for (int k = 0; k < n; k++) {                                                                          \
+      const T e = b[k];                                                                                    \
+      any |= HIT;                                                                                          \
+    }                                                                                                      \
+    return any;                                                                                            \
+  }                                                                                                        \
+  static double name##_##sfx(const T *x, const T *v, T y, int64_t n, double *count) {                      \
+    double sum[HIT_LANES] = {0};                                                                           \
+    int64_t at = 0, hits = 0;                                                                              \
+    for (; at + HIT_BLOCK <= n; at += HIT_BLOCK) {                                                         \
+      while (at + HIT_WIDE <= n && !name##_any_##sfx(x + at, y, HIT_WIDE)) at += HIT_WIDE;                 \
+      for (int64_t end = at + HIT_WIDE <= n ? at + HIT_WIDE : n; at + HIT_BLOCK <= end; at += HIT_BLOCK) { \
+        const T *const b = x + at, *const w = v + at;                                                      \
+        T lane[HIT_BLOCK];                                                                                 \
+        int here = 0;                                                                                      \
+        if (!name##_any_##sfx(b, y, HIT_BLOCK)) continue;                                                  \
+        for (int k = 0; k < HIT_BLOCK; k++) {                                                              \
+          const T e = b[k], u = w[k];                                                                      \
+          lane[k] = HIT ? u : 0;                                                                           \
+          here += HIT;                                                                                     \
+        }                                                                                                  \
+        for (int j = 0; j < HIT_BLOCK; j += HIT_LANES)                                                     \
+          for (int k = 0; k < HIT_LANES; k++) sum[k] += (double)lane[j + k];                               \
+        hits += here;                                                                                      \
+      }                                                                                                    \
+      at -= HIT_BLOCK;                                                                                     \
+    }                                                                                                      \
+    for (; at < n; at++) {                                                                                 \
+      const T e = x[at];                                                                                   \
+      if (HIT) sum[0] += (double)v[at], hits++;                                                            \
+    }                                                                                                      \
+    for (int h = HIT_LANES / 2; h; h /= 2)                                                                 \
+      for (int k = 0; k < h; k++) sum[k] += sum[k + h];                                                    \
+    *count = (double)hits;                                                                                 \
+    return sum[0];                                                                                         \
+  }
+#define FIRST_HIT(T, sfx, name)                                                             \
+  static int64_t name##_first_##sfx(const T *x, T y, int64_t n) {                           \
+    int64_t at = 0;                                                                         \
+    while (at + HIT_WIDE <= n && !name##_any_##sfx(x + at, y, HIT_WIDE)) at += HIT_WIDE;    \
+    while (at + HIT_BLOCK <= n && !name##_any_##sfx(x + at, y, HIT_BLOCK)) at += HIT_BLOCK; \
+    return at;                                                                              \
+  }
+#define HITS_OF(T, sfx)                                                                       \
+  HITS(T, sfx, equal, (e == y))                                                               \
+  HITS(T, sfx, missing, (e != e))                                                             \
+  FIRST_HIT(T, sfx, equal)                                                                    \
+  FIRST_HIT(T, sfx, missing)                                                                  \
+  static int64_t first_##sfx(const T *x, T y, bool nan, int64_t n) {                          \
+    return (nan && y != y ? missing_first_##sfx : equal_first_##sfx)(x, y, n);                \
+  }                                                                                           \
+  static double hits_##sfx(const T *x, const T *v, T y, bool nan, int64_t n, double *count) { \
+    return (nan && y != y ? missing_##sfx : equal_##sfx)(x, v, y, n, count);                  \
+  }
+HITS_OF(float, f32)
+HITS_OF(double, f64)
 
 #define FORMS(name, sfx, CROSS) \
   { name##_rows_##sfx, name##_cols_##sfx, name##_rows_across_##sfx, CROSS }
@@ -139,6 +184,8 @@ const PlkReduceLoops PLK_ISA_NAME(plk_reduce_table) = {
     .min_f64 = min_f64,
     .prod_tangent_f32 = prod_tangent_f32,
     .prod_tangent_f64 = prod_tangent_f64,
+    .first_f32 = first_f32,
+    .first_f64 = first_f64,
     .hits_f32 = hits_f32,
     .hits_f64 = hits_f64,
     .colpart_f32 = colpart_f32,

@@ -109,6 +109,44 @@ PlStatus plk_cpu_nll_loss(const PlkCall *c) {
   return s;
 }
 
+/* p: x, target, loss (none), v, tangent (none) */
+static PlStatus nll_dual_row(void *ctx, int64_t row, void *const *p) {
+  const PlkClass *k = ctx;
+  int64_t t;
+  PL_TRY(nll_row(ctx, row, p));
+  PL_TRY(plk_class_target(k, row, *(const int64_t *)p[1], &t));
+  k->tangent[row] = t < 0 ? 0 : -k->wt[row] * (k->f64 ? ((const double *)p[3])[t] : (double)((const float *)p[3])[t]);
+  if (p[4]) *(double *)p[4] = k->tangent[row];
+  return PL_OK;
+}
+
+PlStatus plk_cpu_nll_loss_with_tangent(const PlkCall *c) {
+  const PlArray *x = c->in[0];
+  double few[PLK_CLASS_FEW];
+  void *heap = NULL;
+  PlkClass k;
+  PlkRows r;
+  PL_TRY(start(&k, c, x, c->in[2], &r));
+  const PlkComp comp = k.f64 ? PLK_CF64 : PLK_CF32;
+  PlStatus s = k.rows > PLK_CLASS_FEW ? plk_scratch((size_t)k.rows * sizeof(double), &heap) : PL_OK;
+  k.tangent = heap ? heap : few;
+  r.body = nll_dual_row;
+  r.arg[r.narg++] = plk_row_arg(x, k.n, comp, false);
+  r.arg[r.narg++] = plk_row_arg(c->in[1], 1, PLK_CI64, false);
+  r.arg[r.narg++] = plk_row_arg(k.reduction == 0 ? c->out[0] : NULL, 1, PLK_CF64, true);
+  r.arg[r.narg++] = plk_row_arg(c->in[3], k.n, comp, false);
+  r.arg[r.narg++] = plk_row_arg(k.reduction == 0 ? c->out[1] : NULL, 1, PLK_CF64, true);
+  if (s == PL_OK) s = plk_rows(&r);
+  if (s == PL_OK) {
+    const double divisor = total(k.wt, k.rows);
+    finish(&k, divisor);
+    finish_in(&k, k.tangent, divisor, c->out[1]);
+  }
+  plk_scratch_free(heap);
+  plk_scratch_free(k.heap);
+  return s;
+}
+
 /* p: target, dx, dy (none) */
 static PlStatus nll_bwd_row(void *ctx, int64_t row, void *const *p) {
   const PlkClass *k = ctx;

@@ -90,3 +90,47 @@ static PlStatus softmax_any(const PlkCall *c, int nin, PlStatus (*body)(void *, 
 
 PlStatus plk_cpu_softmax(const PlkCall *c) { return softmax_any(c, 1, softmax_row); }
 PlStatus plk_cpu_softmax_bwd(const PlkCall *c) { return softmax_any(c, 2, softmax_bwd_row); }
+
+/* ---- with tangents */
+
+static PlStatus dual_row(void *ctx, int64_t row, void *const *p) {
+  (void)row;
+  const Soft *s = ctx;
+  if (s->f64) (s->log ? s->loops->log_softmax_dual_f64 : s->loops->softmax_dual_f64)(p[0], p[1], p[2], p[3], s->n);
+  else (s->log ? s->loops->log_softmax_dual_f32 : s->loops->softmax_dual_f32)(p[0], p[1], p[2], p[3], s->n);
+  return PL_OK;
+}
+
+static PlStatus dual_columns(void *ctx, int64_t begin, int64_t end) {
+  const Columns *k = ctx;
+  const PlkSoftmaxColumns *l = plk_softmax_columns_loops();
+  for (int64_t i = begin; i < end; i++) {
+    const int64_t c0 = i % k->tiles * PLK_SOFT_COLS, cols = k->inner - c0 < PLK_SOFT_COLS ? k->inner - c0 : PLK_SOFT_COLS;
+    const size_t at = (size_t)(i / k->tiles * k->n * k->inner + c0) * (k->f64 ? sizeof(double) : sizeof(float));
+    const void *x = (const char *)k->c->in[0]->data + at, *v = (const char *)k->c->in[1]->data + at;
+    void *y = (char *)k->c->out[0]->data + at, *t = (char *)k->c->out[1]->data + at;
+    if (k->f64) l->dual_f64(x, v, y, t, k->inner, k->n, cols, k->log);
+    else l->dual_f32(x, v, y, t, k->inner, k->n, cols, k->log);
+  }
+  return PL_OK;
+}
+
+PlStatus plk_cpu_softmax_with_tangent(const PlkCall *c) {
+  const PlArray *x = c->in[0], *y = c->out[0];
+  const int64_t dim = pl_attr_i(c->attrs, 0);
+  const PlkComp comp = plk_comp(x->dtype);
+  Soft s = {plk_softmax_loops(), plk_dim_size(x, dim), c->code == 1, comp == PLK_CF64};
+  PlkRows r = {.outer = plk_outer(x, dim), .inner = plk_inner(x, dim), .body = dual_row, .ctx = &s, .cost = 3};
+  if (y->dtype != x->dtype || !plk_comp_direct(x->dtype, comp))
+    PL_FAIL(PL_ERR_UNSUPPORTED, "%s: not with its tangent in one pass", c->name);
+  if (s.n == 0 || x->numel == 0) return PL_OK;
+  if (by_columns(c, 2, r.inner, comp)) {
+    Columns k = {.c = c, .nin = 2, .log = s.log, .f64 = s.f64, .n = s.n, .inner = r.inner};
+    k.tiles = (k.inner + PLK_SOFT_COLS - 1) / PLK_SOFT_COLS;
+    const int64_t work = 3 * s.n * (k.inner < PLK_SOFT_COLS ? k.inner : PLK_SOFT_COLS);
+    return plk_parallel(r.outer * k.tiles, PLK_GRAIN / work + 1, dual_columns, &k);
+  }
+  for (int i = 0; i < 2; i++) r.arg[r.narg++] = plk_row_arg(c->in[i], s.n, comp, false);
+  for (int o = 0; o < 2; o++) r.arg[r.narg++] = plk_row_arg(c->out[o], s.n, comp, true);
+  return plk_rows(&r);
+}

@@ -10,8 +10,7 @@
 #include "kernels/cpu/rows.h"
 #include "kernels/cpu/shape/strided_copy.h"
 
-/* Bit d: dimension d of x is reduced. Attribute k is a list of dims. */
-static uint32_t dims_mask(const PlkCall *c, int k) {
+uint32_t plk_reduce_mask(const PlkCall *c, int k) {
   if (!pl_attr_has(c->attrs, k)) return ~0u;
   int n = pl_attr_n(c->attrs, k);
   const int64_t *d = pl_attr_list(c->attrs, k);
@@ -20,22 +19,30 @@ static uint32_t dims_mask(const PlkCall *c, int k) {
   return mask;
 }
 
-static PlStatus logsumexp(const PlkCall *c, uint32_t mask) {
-  PlkReduceJob job = {.x = c->in[0], .mask = mask, .core = PLK_CORE_MAX, .comp = plk_comp(c->in[0]->dtype)};
-  void *max;
-  PL_TRY(plk_scratch((size_t)(c->out[0]->numel ? c->out[0]->numel : 1) * sizeof(double), &max));
-  double *m = job.to = max;
-  PlStatus s = plk_reduce_run(&job);
+PlStatus plk_reduce_greatest(const PlkCall *c, uint32_t mask, double *m) {
+  const PlkReduceJob job = {.x = c->in[0], .mask = mask, .core = PLK_CORE_MAX, .comp = plk_comp(c->in[0]->dtype), .to = m};
+  PL_TRY(plk_reduce_run(&job));
   for (int64_t i = 0; i < c->out[0]->numel; i++)
     if (isinf(m[i])) m[i] = 0;
-  job = (PlkReduceJob){.x = c->in[0],
-                       .mask = mask,
-                       .core = PLK_CORE_SUM,
-                       .pre = PLK_PRE_EXPDIFF,
-                       .aux = max,
-                       .comp = job.comp == PLK_CF32 ? PLK_CF32 : PLK_CF64,
-                       .post = PLK_POST_LOG,
-                       .out = c->out[0]};
+  return PL_OK;
+}
+
+PlkReduceJob plk_reduce_exps(const PlkCall *c, uint32_t mask, const double *max) {
+  return (PlkReduceJob){.x = c->in[0],
+                        .mask = mask,
+                        .core = PLK_CORE_SUM,
+                        .pre = PLK_PRE_EXPDIFF,
+                        .aux = max,
+                        .comp = plk_comp(c->in[0]->dtype) == PLK_CF32 ? PLK_CF32 : PLK_CF64,
+                        .post = PLK_POST_LOG,
+                        .out = c->out[0]};
+}
+
+static PlStatus logsumexp(const PlkCall *c, uint32_t mask) {
+  void *max;
+  PL_TRY(plk_scratch((size_t)(c->out[0]->numel ? c->out[0]->numel : 1) * sizeof(double), &max));
+  PlStatus s = plk_reduce_greatest(c, mask, max);
+  const PlkReduceJob job = plk_reduce_exps(c, mask, max);
   if (s == PL_OK) s = plk_reduce_run(&job);
   plk_scratch_free(max);
   return s;
@@ -43,7 +50,7 @@ static PlStatus logsumexp(const PlkCall *c, uint32_t mask) {
 
 PlStatus plk_cpu_reduce(const PlkCall *c) {
   const PlArray *x = c->in[0];
-  PlkReduceJob job = {.x = x, .mask = dims_mask(c, 0), .out = c->out[0], .comp = plk_comp(c->out[0]->dtype)};
+  PlkReduceJob job = {.x = x, .mask = plk_reduce_mask(c, 0), .out = c->out[0], .comp = plk_comp(c->out[0]->dtype)};
   switch (c->code) {
   case PLK_R_MEAN: job.post = PLK_POST_MEAN; break;
   case PLK_R_PROD:
@@ -90,7 +97,7 @@ PlStatus plk_cpu_sum_to(const PlkCall *c) {
 /* (sum |x|^p)^(1/p); p = inf, -inf: max and min of |x|; p = 0: how many are not 0. */
 PlStatus plk_cpu_norm(const PlkCall *c) {
   double p = pl_attr_f(c->attrs, 0);
-  PlkReduceJob job = {.x = c->in[0], .mask = dims_mask(c, 1), .out = c->out[0], .comp = PLK_CF64, .pre = PLK_PRE_POW, .p = p};
+  PlkReduceJob job = {.x = c->in[0], .mask = plk_reduce_mask(c, 1), .out = c->out[0], .comp = PLK_CF64, .pre = PLK_PRE_POW, .p = p};
   if (p == 2) job.pre = PLK_PRE_SQUARE, job.post = PLK_POST_SQRT;
   else if (p == 1) job.pre = PLK_PRE_ABS;
   else if (p == 0) job.pre = PLK_PRE_NONZERO;
@@ -99,30 +106,39 @@ PlStatus plk_cpu_norm(const PlkCall *c) {
   return plk_reduce_run(&job);
 }
 
-/* sum (x - mean)^2 / max(0, n - correction) in double. The mean is that of x - c, plus c: c = 0 where doubles hold sums of x
- * exactly, else the mean as it comes. So elements that are all equal have a variance of 0, and not rounding errors whose root
- * a standardized column would be divided by. */
-PlStatus plk_cpu_var(const PlkCall *c) {
+/* The mean is that of x - c, plus c: c = 0 where doubles hold sums of x exactly, else the mean as it comes. So elements that are all equal
+ * have a variance of 0, and not rounding errors whose root a standardized column would be divided by. */
+PlStatus plk_reduce_means(const PlkCall *c, uint32_t mask, double *mean, double *about) {
   const size_t outs = (size_t)(c->out[0]->numel ? c->out[0]->numel : 1);
-  const uint32_t mask = dims_mask(c, 0);
-  void *room;
-  PL_TRY(plk_scratch(2 * outs * sizeof(double), &room));
-  double *about = room, *mean = about + outs;
   PlkReduceJob job = {.x = c->in[0], .mask = mask, .comp = PLK_CF64, .post = PLK_POST_MEAN, .to = about};
-  PlStatus s = PL_OK;
-  if (c->in[0]->dtype == PL_F64) s = plk_reduce_run(&job);
+  if (c->in[0]->dtype == PL_F64) PL_TRY(plk_reduce_run(&job));
   else memset(about, 0, outs * sizeof(double));
   job.pre = PLK_PRE_DIFF, job.aux = about, job.to = mean;
-  if (s == PL_OK) s = plk_reduce_run(&job);
-  for (int64_t i = 0; s == PL_OK && i < c->out[0]->numel; i++) mean[i] = isfinite(about[i]) ? about[i] + mean[i] : about[i];
-  job = (PlkReduceJob){.x = c->in[0],
-                       .mask = mask,
-                       .comp = PLK_CF64,
-                       .pre = PLK_PRE_SQDIFF,
-                       .aux = mean,
-                       .post = c->code ? PLK_POST_STD : PLK_POST_VAR,
-                       .p = pl_attr_f(c->attrs, 1),
-                       .out = c->out[0]};
+  PL_TRY(plk_reduce_run(&job));
+  for (int64_t i = 0; i < c->out[0]->numel; i++) mean[i] = isfinite(about[i]) ? about[i] + mean[i] : about[i];
+  return PL_OK;
+}
+
+PlkReduceJob plk_reduce_variances(const PlkCall *c, uint32_t mask, const double *mean) {
+  return (PlkReduceJob){.x = c->in[0],
+                        .mask = mask,
+                        .comp = PLK_CF64,
+                        .pre = PLK_PRE_SQDIFF,
+                        .aux = mean,
+                        .post = c->code ? PLK_POST_STD : PLK_POST_VAR,
+                        .p = pl_attr_f(c->attrs, 1),
+                        .out = c->out[0]};
+}
+
+/* sum (x - mean)^2 / max(0, n - correction) in double. */
+PlStatus plk_cpu_var(const PlkCall *c) {
+  const int64_t outs = c->out[0]->numel ? c->out[0]->numel : 1;
+  const uint32_t mask = plk_reduce_mask(c, 0);
+  void *room;
+  PL_TRY(plk_scratch(2 * (size_t)outs * sizeof(double), &room));
+  double *mean = room;
+  PlStatus s = plk_reduce_means(c, mask, mean, mean + outs);
+  const PlkReduceJob job = plk_reduce_variances(c, mask, mean);
   if (s == PL_OK) s = plk_reduce_run(&job);
   plk_scratch_free(room);
   return s;

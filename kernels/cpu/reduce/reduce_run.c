@@ -18,7 +18,7 @@ const PlkReduceLoops *plk_reduce_loops(void) { return &PLK_ISA_PICK(plk_reduce_t
 PLK_ISA_DECLARE(const PlkMapLoops, plk_map_table);
 const PlkMapLoops *plk_map_loops(void) { return &PLK_ISA_PICK(plk_map_table); }
 
-enum { TILE = PLK_REDUCE_TILE, ROW_BLOCK = 1 << 16 };
+enum { TILE = PLK_REDUCE_TILE, ROW_BLOCK = 1 << 16, CACHED = 1 << 15 /* elements that stay in the cache */ };
 
 typedef union Acc {
   double f;
@@ -288,19 +288,25 @@ static PlStatus short_rows_body(void *ctx, int64_t begin, int64_t end) {
 static PlStatus row_body(void *ctx, int64_t begin, int64_t end) {
   const Run *r = ctx;
   Acc acc[64];
-  int64_t first = begin, n = 0;
+  int64_t first = begin, n = 0, most = 64;
+  if (r->job->piece && r->s.R > CACHED / most) most = r->s.R < CACHED ? CACHED / r->s.R : 1;
   for (int64_t it = begin; it < end; it++) {
     const int64_t o = it / r->nblock, r0 = it % r->nblock * r->rblock, rows = r->s.R - r0 < r->rblock ? r->s.R - r0 : r->rblock;
     const char *x = (const char *)r->x + (size_t)(o * r->s.so + r0) * r->item;
-    Acc a;
-    if (r->loop) r->loop(x, 0, rows, 1, &a.f);
+    const PlkReducePiece p = {.at = o * r->s.so + r0, .out = o, .block = it % r->nblock, .rows = rows, .cols = 1};
+    Acc a = {0};
+    if (r->job->instead) r->job->piece(r->job, &p, &a.f);
+    else if (r->loop) r->loop(x, 0, rows, 1, &a.f);
     else a = row_at(r, o, x, rows);
+    if (r->nblock > 1 && r->job->piece && !r->job->instead) r->job->piece(r->job, &p, &a.f);
     if (r->nblock > 1) {
       r->part[it % r->nblock * r->s.O + o] = a;
       continue;
     }
     acc[n++] = a;
-    if (n == 64 || it + 1 == end) {
+    if (n == most || it + 1 == end) {
+      const PlkReducePiece group = {.at = first * r->s.so, .out = first, .rows = r->s.R, .cols = n, .ld = r->s.so};
+      if (r->job->piece && !r->job->instead) r->job->piece(r->job, &group, &acc->f);
       finish(r, acc, first, n);
       first = it + 1, n = 0;
     }
@@ -321,7 +327,12 @@ static PlStatus col_body(void *ctx, int64_t begin, int64_t end) {
     int64_t c0 = t * r->ctile, n = I - c0 < r->ctile ? I - c0 : r->ctile;
     int64_t r0 = b * r->rblock, r1 = r0 + r->rblock < R ? r0 + r->rblock : R;
     Acc *to = r->nblock > 1 ? r->part + b * r->s.O * I + o * I + c0 : acc;
-    col_block(r, o, r0, r1, c0, n, turned, to);
+    const PlkReducePiece p = {
+        .at = o * r->s.so + r0 * r->s.sr + c0, .out = o * I + c0, .block = b, .rows = r1 - r0, .cols = n, .ld = r->s.sr};
+    if (!r->job->instead) col_block(r, o, r0, r1, c0, n, turned, to);
+    else
+      for (int64_t c = 0; c < n; c++) to[c] = start_of(r->job);
+    if (r->job->piece) r->job->piece(r->job, &p, &to->f);
     if (r->nblock == 1) finish(r, acc, o * I + c0, n);
   }
   plk_scratch_free(turned);
@@ -370,7 +381,7 @@ static PlStatus run(Run *r) {
   r->part = part;
   int64_t items = s->O * r->nblock * r->nctile, work = (s->R < r->rblock ? s->R : r->rblock) * r->ctile;
   int64_t block = work >= PLK_GRAIN ? 1 : PLK_GRAIN / (work ? work : 1);
-  PlkBody body = rows && r->nblock == 1 && (r->loop || r->how == MAP) ? short_rows_body : rows ? row_body : col_body;
+  PlkBody body = rows && r->nblock == 1 && !r->job->piece && (r->loop || r->how == MAP) ? short_rows_body : rows ? row_body : col_body;
   PlStatus status = items <= block ? body(r, 0, items) : plk_parallel(items, block, body, r);
   if (status == PL_OK && r->nblock > 1) {
     const int64_t n = PLK_GRAIN / r->nblock + 1;

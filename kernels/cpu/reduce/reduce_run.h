@@ -28,6 +28,13 @@ typedef enum PlkPost {
   PLK_POST_LOG /* log + aux */
 } PlkPost;
 
+/* What one call of a job's `piece` is about: `rows` elements of each of `cols` outputs from `out` on, which begin `at` elements after the
+ * first of x. Where columns are reduced they lie side by side and the elements of each ld apart; rows are ld apart. block: which part
+ * of the outputs' elements it is. */
+typedef struct PlkReducePiece {
+  int64_t at, out, block, rows, cols, ld;
+} PlkReducePiece;
+
 typedef struct PlkReduceJob {
   const PlArray *x; /* any strides */
   uint32_t mask;    /* bit d: dimension d is reduced; bits beyond ndim are ignored */
@@ -42,6 +49,12 @@ typedef struct PlkReduceJob {
   const double *aux; /* one value per output element */
   PlArray *out;      /* contiguous; or */
   double *to;        /* plain doubles */
+  /* Of an x that lies as plk_reduce_shape says and not across: is called with what each piece gives, acc[cols], before blocks are
+   * combined, while x is in the cache; or, with `instead`, computes that itself (one row; columns, from the start values). Any thread
+   * may call. */
+  void (*piece)(const struct PlkReduceJob *job, const PlkReducePiece *p, double *acc);
+  bool instead;
+  void *ctx;
 } PlkReduceJob;
 
 PlStatus plk_reduce_run(const PlkReduceJob *job);
@@ -70,5 +83,16 @@ PlStatus plk_reduce_twice(const PlkReduceJob *job, const int64_t shape[3]);
 PlStatus plk_reduce_permute(const PlArray *x, uint32_t mask, PlkReduceShape *shape, void **copy);
 /* Reduced elements in a block, whose results are combined as a tree; for `cols` columns reduced together, 1: rows. */
 int64_t plk_reduce_block(int64_t cols);
+
+/* ---- the jobs of some ops (reduce.c), which are done with tangents, too (reduce_tangent.c) ---- */
+
+/* Bit d: dimension d of x is reduced. Attribute k is a list of dims. */
+uint32_t plk_reduce_mask(const PlkCall *c, int k);
+/* logsumexp: the largest elements, 0 where that is infinite; then the sums of exp(x - max). */
+PlStatus plk_reduce_greatest(const PlkCall *c, uint32_t mask, double *max);
+PlkReduceJob plk_reduce_exps(const PlkCall *c, uint32_t mask, const double *max);
+/* var and std: means, with as much room for what they are taken about; then the sums of squares. */
+PlStatus plk_reduce_means(const PlkCall *c, uint32_t mask, double *mean, double *about);
+PlkReduceJob plk_reduce_variances(const PlkCall *c, uint32_t mask, const double *mean);
 
 #endif

@@ -33,6 +33,7 @@ static inline __attribute__((always_inline)) float exp_neg_f32(float x) {
 #define EXPNEG vm_exp_f64
 #include "kernels/cpu/isa/norm/softmax_body.h"
 
-#define TABLE(s) softmax_##s, log_softmax_##s, softmax_bwd_##s, log_softmax_bwd_##s, lse_##s, lse_dual_##s, exp_##s
+#define TABLE(s) \
+  softmax_##s, log_softmax_##s, softmax_bwd_##s, log_softmax_bwd_##s, lse_##s, lse_dual_##s, exp_##s, softmax_dual_##s, log_softmax_dual_##s
 extern const PlkSoftmaxLoops PLK_ISA_NAME(plk_softmax_table);
 const PlkSoftmaxLoops PLK_ISA_NAME(plk_softmax_table) = {TABLE(f32), TABLE(f64)};

@@ -93,3 +93,19 @@ static void FN(log_softmax_bwd)(const T *dy, const T *y, T *dx, int64_t n) {
   T s = (T)FN(row_sum)(dy, dy, n);
   for (int64_t i = 0; i < n; i++) dx[i] = dy[i] - EXPNEG(y[i]) * s;
 }
+
+/* With tangents: t = v - sum(v e) / sum(e), and y (v - sum(v y)). */
+static void FN(log_softmax_dual)(const T *x, const T *v, T *y, T *t, int64_t n) {
+  T m = FN(row_max)(x, n);
+  double dot = 0, sum = FN(sum_exps)(x, v, m, n, &dot);
+  T c = (T)log(sum), s = (T)(dot / sum);
+  for (int64_t i = 0; i < n; i++) {
+    y[i] = x[i] - m - c;
+    t[i] = v[i] - s;
+  }
+}
+
+static void FN(softmax_dual)(const T *x, const T *v, T *y, T *t, int64_t n) {
+  FN(softmax)(x, y, n);
+  FN(softmax_bwd)(v, y, t, n);
+}

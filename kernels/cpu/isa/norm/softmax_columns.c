@@ -22,5 +22,5 @@
 #include "kernels/cpu/isa/norm/softmax_columns_body.h"
 
 extern const PlkSoftmaxColumns PLK_ISA_NAME(plk_softmax_columns);
-const PlkSoftmaxColumns PLK_ISA_NAME(plk_softmax_columns) = {lse_f32,     forward_f32,  backward_f32, exp_f32,  lse_f64,
-                                                             forward_f64, backward_f64, exp_f64,      join_f32, join_f64};
+const PlkSoftmaxColumns PLK_ISA_NAME(plk_softmax_columns) = {lse_f32,     forward_f32,  backward_f32, exp_f32,  dual_f32, lse_f64,
+                                                             forward_f64, backward_f64, exp_f64,      dual_f64, join_f32, join_f64};

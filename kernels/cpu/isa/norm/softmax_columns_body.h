@@ -75,6 +75,37 @@ static void FN(backward)(const T *dy, const T *y, T *PL_RESTRICT dx, int64_t ld,
       for (int64_t c = 0; c < cols; c++) dx[r * ld + c] = y[r * ld + c] * (dy[r * ld + c] - s[c]);
 }
 
+/* forward with the tangent t = v - sum(v e) / sum(e), or y (v - sum(v y)). */
+static void FN(dual)(const T *x, const T *v, T *PL_RESTRICT y, T *PL_RESTRICT t, int64_t ld, int64_t n, int64_t cols, bool log_too) {
+  T max[PLK_SOFT_COLS], by[PLK_SOFT_COLS], mean[PLK_SOFT_COLS];
+  double sum[PLK_SOFT_COLS], dot[PLK_SOFT_COLS];
+  if (!log_too) {
+    FN(forward)(x, y, ld, n, cols, false);
+    FN(backward)(v, y, t, ld, n, cols, false);
+    return;
+  }
+  FN(largest)(x, ld, n, cols, max);
+  for (int64_t c = 0; c < cols; c++) sum[c] = dot[c] = 0;
+  for (int64_t r0 = 0; r0 < n; r0 += FN(FLUSH)) {
+    T part[PLK_SOFT_COLS], with[PLK_SOFT_COLS];
+    const int64_t r1 = n - r0 < FN(FLUSH) ? n : r0 + FN(FLUSH);
+    for (int64_t c = 0; c < cols; c++) part[c] = with[c] = 0;
+    for (int64_t r = r0; r < r1; r++)
+      for (int64_t c = 0; c < cols; c++) {
+        const T e = EXPF(x[r * ld + c] - max[c]);
+        part[c] += e;
+        with[c] += e * v[r * ld + c];
+      }
+    for (int64_t c = 0; c < cols; c++) sum[c] += (double)part[c], dot[c] += (double)with[c];
+  }
+  for (int64_t c = 0; c < cols; c++) by[c] = (T)vm_log_f64(sum[c]), mean[c] = (T)(dot[c] / sum[c]);
+  for (int64_t r = 0; r < n; r++)
+    for (int64_t c = 0; c < cols; c++) {
+      y[r * ld + c] = x[r * ld + c] - max[c] - by[c];
+      t[r * ld + c] = v[r * ld + c] - mean[c];
+    }
+}
+
 static void FN(exp)(const T *x, T *PL_RESTRICT y, int64_t ld, int64_t n, int64_t cols, const T *PL_RESTRICT m, const T *PL_RESTRICT a) {
   for (int64_t r = 0; r < n; r++)
     for (int64_t c = 0; c < cols; c++) y[r * ld + c] = a[c] * EXPF(x[r * ld + c] - m[c]);
