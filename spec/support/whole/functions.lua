@@ -133,6 +133,7 @@ return function(K)
       if s.k == "checkpoint" and not t.leaf and follows(r, t) then invalid "computed outside" end
       r.captured[id] = true
     end
+    for _, id in ipairs(s.writes or {}) do r.captured[id] = true end
     return args
   end
 

@@ -55,7 +55,9 @@ function make.leaf(self)
     tracked = self:chance(0.6) }
 end
 
-function make.rand(self) return { k = "rand", o = { self:new_var() }, shape = self:pick(SHAPES) } end
+function make.rand(self)
+  return { k = "rand", o = { self:new_var() }, shape = self:pick(SHAPES), own = self.made and self:chance(0.4) or nil }
+end
 
 function make.unary(self)
   return { k = "unary", o = { self:new_var() }, a = { self:some() },
@@ -169,10 +171,19 @@ function G:wish(s) if self.made then self.wishes[#self.wishes + 1] = s end end
 
 local function writable(t) return not t.frozen end
 
+-- A checkpoint in another one does not write to its arguments: where the outer function made them, backward may refuse
+-- to run it again although it should not.
+local function lent(self, t)
+  if self.deep < 2 then return false end
+  for _, x in pairs(self.outside) do if x.storage == t.storage then return true end end
+  return false
+end
+
 function make.write(self)
   local risky = self:chance(0.08) -- leaves, expanded ones: refused
   local a = self:some(function(t)
-    return writable(t) and (risky or (not ref.overlaps(t) and not ((t.leaf or t.history.root.leaf or t.history.foreign)
+    return writable(t) and not lent(self, t)
+      and (risky or (not ref.overlaps(t) and not ((t.leaf or t.history.root.leaf or t.history.foreign)
       and self.r.off == 0)))
   end)
   if not a then return nil end
@@ -191,7 +202,8 @@ end
 
 function make.assign(self)
   local a = self:some(function(t)
-    return writable(t) and #t.shape > 0 and not ref.overlaps(t) and not ((t.leaf or t.history.root.leaf
+    return writable(t) and not lent(self, t)
+      and #t.shape > 0 and not ref.overlaps(t) and not ((t.leaf or t.history.root.leaf
       or t.history.foreign) and self.r.off == 0)
   end)
   if not a then return nil end
@@ -330,11 +342,24 @@ local function new_vars(self, n)
 end
 
 -- A function of some tensors: fields of a statement. how: "call", "rows", "alias"
-local function functional(self, n, make_args, count, without)
+-- A view that may be written, and another tensor of its memory.
+local function family(self)
+  local v = self:some(function(t)
+    local root = t.history.root
+    return t ~= root and not (t.frozen or ref.overlaps(t) or root.leaf or t.history.foreign)
+  end)
+  local h = v and tensor_of(self, v).history
+  local other = v and self:some(function(t, id) return id ~= v and t.history == h and not ref.overlaps(t) end)
+  if not other then return nil end
+  return self:chance(0.5) and { v, other } or { other, v }
+end
+
+-- related: the arguments often share their memory
+local function functional(self, n, make_args, count, without, related)
   without = without or {}
   without.leaf = true
-  local a = {}
-  for i = 1, n do a[i] = self:some(function(t) return #t.map > 0 and (i == 1 or true) end) end
+  local a = related and self:chance(0.4) and family(self) or {}
+  for i = #a + 1, n do a[i] = self:some(function(t) return #t.map > 0 end) end
   if #a == 0 then return nil end
   local args = make_args(a)
   if not args then return nil end
@@ -367,16 +392,71 @@ local function use(self, s, computed)
   return s
 end
 
+-- A tensor outside that no gradient follows and the body writes, as counters of calls and running statistics are: once.
+-- It is read, too, perhaps.
+local function count(self, s)
+  local id = self:some(function(t, id)
+    if t ~= t.history.root or t.frozen or self.r:tracked(t) or ref.overlaps(t) then return false end
+    for _, a in ipairs(s.a) do if self.r.vars[a].storage == t.storage then return false end end
+    for _, a in ipairs(s.uses or {}) do if self.r.vars[a].storage == t.storage then return false end end
+    return id ~= nil
+  end)
+  if not id then return end
+  s.writes = { id }
+  local write = { k = "nograd", o = {}, body = { { k = "write", a = { id },
+    f = self:pick { "add_number", "mul_number" }, c = self:pick { 1, 0.5, -2 } } } }
+  local t, y = self.r.vars[id], self.r.vars[s.returns[1]]
+  local shape = y and K.broadcast_shape(t.shape, y.shape)
+  if self:chance(0.5) and shape and K.same(shape, y.shape) then
+    local v = self:new_var()
+    s.body[#s.body + 1] = { k = "binary", o = { v }, a = { s.returns[1], id }, f = "mul" }
+    s.returns[1] = v
+  end
+  table.insert(s.body, self:int(1, #s.body + 1), write)
+end
+
+-- Something that the function has read is changed between forward and backward: what it captures, an argument, or what
+-- shares an argument's memory. And what it captures is used outside, too.
+local function meanwhile(self, s)
+  local id = s.uses and self:chance(0.6) and s.uses[1] or s.a[self:int(1, #s.a)]
+  local t = tensor_of(self, id)
+  if not t then return end
+  if not self:chance(0.5) then
+    local v = self:new_var()
+    self:wish { k = "unary", o = { v }, a = { id }, f = self:pick { "sin", "tanh", "square" } }
+    if K.same(t.shape, tensor_of(self, s.a[1]).shape) then
+      self:wish { k = "backward", a = { v }, retain = true }
+    end
+  end
+  if self:chance(0.7) then
+    local other = self:chance(0.5) and self:some(function(x) return x.storage == t.storage end) or id
+    local write = { k = "write", a = { other }, f = self:pick(CHANGES), c = self:number() }
+    self:wish(self:chance(0.7) and { k = "nograd", o = {}, body = { write } } or write)
+  end
+  self:wish { k = "backward", a = { s.o[1] }, retain = self:chance(0.3) or nil }
+end
+
+-- The first result becomes its product with the sum of argument k, which shows what a write to another one did to it.
+local function see(self, s, k)
+  local sum, v = s.params[k], self:new_var()
+  if #tensor_of(self, s.a[k]).shape > 0 then
+    sum = self:new_var()
+    s.body[#s.body + 1] = { k = "reduce", o = { sum }, a = { s.params[k] }, f = "mean" }
+  end
+  s.body[#s.body + 1] = { k = "binary", o = { v }, a = { s.returns[1], sum }, f = "mul" }
+  s.returns[1] = v
+end
+
 function make.checkpoint(self)
   if self.deep > 1 then return nil end
   self.deep = self.deep + 1
-  local s = functional(self, self:int(1, 2), themselves(self), self:int(1, 2), { checkpoint = self.deep > 1 })
+  local s = functional(self, self:int(1, 2), themselves(self), self:int(1, 2), { checkpoint = self.deep > 1 }, true)
   self.deep = self.deep - 1
   if s and self:chance(0.25) then -- a draw
     local y = self.r.vars[s.returns[1]]
     local d, v = self:new_var(), self:new_var()
     if y then
-      table.insert(s.body, { k = "rand", o = { d }, shape = y.shape })
+      table.insert(s.body, { k = "rand", o = { d }, shape = y.shape, own = self:chance(0.5) or nil })
       table.insert(s.body, { k = "binary", o = { v }, a = { s.returns[1], d }, f = "mul" })
       s.returns[1] = v
     end
@@ -384,13 +464,17 @@ function make.checkpoint(self)
   s = use(self, s)
   if not s then return nil end
   s.k = "checkpoint"
-  if self.deep == 0 and self:chance(0.4) then -- an argument is changed inside, and perhaps after the call
+  if self.deep == 0 and self:chance(0.25) then count(self, s) end
+  if self.deep == 0 and self:chance(0.4) then meanwhile(self, s) end
+  local both = #s.a == 2 and tensor_of(self, s.a[1]).history == tensor_of(self, s.a[2]).history
+  if self.deep == 0 and self:chance(both and 0.9 or 0.4) then -- an argument is changed inside, perhaps after the call
     local k = self:int(1, #s.a)
     local t = tensor_of(self, s.a[k])
     local h = t and t.history
     if t and not (t.frozen or ref.overlaps(t) or t.leaf or h.root.leaf or h.foreign) then
       table.insert(s.body, self:chance(0.7) and 1 or #s.body + 1,
         { k = "write", a = { s.params[k] }, f = self:pick(CHANGES), c = self:number() })
+      if #s.a > 1 and self:chance(0.7) then see(self, s, 3 - k) end
       local after = { k = "write", a = { s.a[k] }, f = self:pick(CHANGES), c = self:number() }
       if self:chance(0.6) then self:wish(after) end
       self:wish { k = "backward", a = { s.returns and s.o[1] }, retain = self:chance(0.3) or nil }

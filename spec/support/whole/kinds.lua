@@ -130,9 +130,11 @@ K.leaf = {
 }
 
 K.rand = {
-  text = function(s) return ("%s = T.rand({ %s }, { dtype = \"f64\" })"):format(var(s.o[1]), table.concat(s.shape,
-    ", ")) end,
-  run = function(r, s) set(r, s.o[1], r:leaf(r.draw(s.shape), s.shape)) end,
+  text = function(s)
+    return ("%s = T.rand({ %s }, { dtype = \"f64\"%s })"):format(var(s.o[1]), table.concat(s.shape, ", "),
+      s.own and ", generator = C.generator" or "")
+  end,
+  run = function(r, s) set(r, s.o[1], r:leaf((s.own and r.draw_own or r.draw)(s.shape), s.shape)) end,
 }
 
 -- After the result exists: an op keeps it, too, where its gradient may be made of it.

@@ -14,15 +14,19 @@ function P.line(s) return K[s.k].text(s, P) end
 
 -- ---- on the reference ----------------------------------------------------------------------------------------------
 
-local function draw(shape) return T.rand(shape, { dtype = "f64" }):flatten():totable() end
+-- One draws from the default generator, the other from one of the script's.
+local function draw(shape, generator)
+  local v = T.rand(shape, { dtype = "f64", generator = generator }):flatten():totable()
+  return type(v) == "table" and v or { v }
+end
 local function flat(t) return t:detach():reshape(-1):totable() end
 
 local function fresh(seed)
   local r = ref.new()
-  r.vars, r.captured, r.draw = {}, {}, function(shape)
-    local v = draw(shape)
-    return type(v) == "table" and v or { v }
-  end
+  local generator = T.Generator()
+  generator:manual_seed(seed + 1)
+  r.vars, r.captured, r.draw = {}, {}, draw
+  function r.draw_own(shape) return draw(shape, generator) end
   T.manual_seed(seed)
   return r
 end
@@ -97,7 +101,15 @@ C.first = T.custom { name = "first", forward = function(_, a, b) return a - b en
   backward = function(_, g) return g * 2, nil end }
 ]]
 
+local function seed_all(C, seed)
+  T.manual_seed(seed)
+  C.generator = C.generator or T.Generator()
+  C.generator:manual_seed(seed + 1)
+end
+
 local N, C = load("local T = ...\n" .. prelude .. "return N, C", "=prelude")(T)
+
+function M.generator() return C.generator end
 
 local function declared(program)
   local own, seen = {}, {}
@@ -132,6 +144,7 @@ end
 function M.script(program, note)
   local body, own = text(program, M.judge(program) or nil)
   local out = { "local T = require \"perilune\"", prelude, "T.manual_seed(" .. program.seed .. ")",
+    "C.generator = T.Generator() C.generator:manual_seed(" .. program.seed + 1 .. ")",
     "local function L(id, g) print(\"hook \" .. id, g:detach()) end",
     "local function X(n, f) print(\"statement \" .. n .. \" must fail:\", pcall(f)) end", "local _ = N, C, L, X", body }
   for _, id in ipairs(own) do
@@ -173,11 +186,11 @@ local function execute(program, judged, pressure)
     end
   end
   T.core.collect() -- a key that an earlier program left behind would keep jitted functions from their graphs
-  T.manual_seed(program.seed)
+  seed_all(C, program.seed)
   local ok, err = pcall(chunk, T, N, C, L, S, X, O, collectgarbage)
   T.core.grad_enabled(true)
   if not ok then out.at, out.err = at, tostring(err) end
-  out.next = T.rand(1):item()
+  out.next, out.next_own = T.rand(1):item(), draw({ 1 }, C.generator)[1]
   return out
 end
 
@@ -275,11 +288,12 @@ local function differs(judged, want, got, same_errors)
 end
 
 -- Two runs of the engine: the same bits.
-local function identical(a, b)
+local function identical(a, b, how)
+  how = how or "with collections"
   if a.at ~= b.at or a.err ~= b.err then
-    return ("as it is: %s, with collections: %s"):format(a.err or "no error", b.err or "no error")
+    return ("as it is: %s, %s: %s"):format(a.err or "no error", how, b.err or "no error")
   end
-  if a.next ~= b.next then return "with collections the generator ends elsewhere" end
+  if a.next ~= b.next or a.next_own ~= b.next_own then return how .. " a generator ends elsewhere" end
   local function equal(x, y)
     if not x or not y then return x == y end
     for i = 1, math.max(#x, #y) do if not (x[i] == y[i] or (x[i] ~= x[i] and y[i] ~= y[i])) then return false end end
@@ -288,12 +302,12 @@ local function identical(a, b)
   for k, x in ipairs(a.log) do
     local y = b.log[k]
     if not y or y.id ~= x.id or y.at ~= x.at or not equal(x.v, y.v) then
-      return ("with collections hook %d differs"):format(x.id) end
+      return ("%s hook %d differs"):format(how, x.id) end
   end
   for id, v in pairs(a.values) do if not equal(b.values[id], v) then
-    return ("with collections v%d differs"):format(id) end end
+    return ("%s v%d differs"):format(how, id) end end
   for id, v in pairs(a.grads) do if not equal(b.grads[id], v) then
-    return ("with collections v%d.grad differs"):format(id) end end
+    return ("%s v%d.grad differs"):format(how, id) end end
 end
 
 -- ---- ways
@@ -308,12 +322,26 @@ function ways.eager(program, judged, want)
   local r = fresh(program.seed) -- the reference draws as often as the program
   for i, s in ipairs(program.list) do M.step(r, s, i) end
   if not got.at and T.rand(1):item() ~= got.next then return "the generator ends elsewhere" end
+  if not got.at and r.draw_own({ 1 })[1] ~= got.next_own then
+    return "the script's generator ends elsewhere"
+  end
 end
 
 -- With a collection of the young after each statement.
 function ways.pressure(program, judged)
   local plain, pressed = execute(program, judged), execute(program, judged, 1)
   return identical(plain, pressed)
+end
+
+-- Checkpoints are nothing but calls: the same bits. What one of both refuses is compared with nothing.
+function ways.called(program, judged)
+  local plain, checkpoint = execute(program, judged), T.checkpoint
+  T.checkpoint = function(f, ...) return f(...) end
+  local ok, called = pcall(execute, program, judged)
+  T.checkpoint = checkpoint
+  if not ok then error(called, 0) end
+  if plain.at or called.at then return nil end
+  return identical(plain, called, "without checkpoints")
 end
 
 -- With full collections at every n-th point where the bindings or Lua may collect.
@@ -358,6 +386,7 @@ local function traced(options)
       if want.grads[id] then outs[#outs + 1] = ("v%d.grad"):format(id) end
     end
     if #outs == 0 or #outs > 60 then return nil end
+    if table.concat(lines):find("C.generator", 1, true) then return nil end -- traces do not draw from it
     local source = ("local T, C, L = ...\nreturn function(%s)\nlocal %s\n%s\nreturn %s\nend"):format(
       table.concat(params, ", "), K.vars(declared(program)), table.concat(lines, "\n"), table.concat(outs, ", "))
     local f = T.jit(assert(load(source, "=program"))(T, C, function() end), options)
