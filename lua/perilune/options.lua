@@ -139,6 +139,24 @@ function options.check(who, given, names)
   return given
 end
 
+-- What a reader of files gives behind its first result, the file's metadata → the result before it.
+local companions = setmetatable({}, { __mode = "k" })
+
+--- The arguments, and notes of tables behind the first that they came with it: whoever is given all of them by
+-- f(T.load(path)) was not given an argument too many.
+function options.with_companions(...)
+  local given = table.pack(...)
+  for i = 2, given[1] ~= nil and given.n or 0 do
+    if type(given[i]) == "table" then companions[given[i]] = given[i - 1] end
+  end
+  return ...
+end
+
+--- Is that the table that came with value?
+function options.comes_with(extra, value)
+  return value ~= nil and type(extra) == "table" and rawequal(companions[extra], value)
+end
+
 --- A value in words for messages.
 function options.describe(v)
   if type(v) == "string" then return ("%q"):format(v) end

@@ -30,7 +30,9 @@ end
 function surface.too_many(who, names, ...)
   local n, given = #names, table.pack(...)
   local extra
-  for i = n + 1, given.n do if extra == nil then extra = given[i] end end
+  for i = n + 1, given.n do
+    if extra == nil and not options.comes_with(given[i], given[i - 1]) then extra = given[i] end
+  end
   if extra == nil then return end -- nothing, written out
   for i = 1, given.n - 2 do -- f(T.load(path)) of a file that is not there: nil, message, code
     if given[i] == nil and type(given[i + 1]) == "string" and type(given[i + 2]) == "string" then

@@ -65,6 +65,53 @@ describe("save and load", function()
     assert.same({ author = "me" }, meta)
   end)
 
+  -- T.load gives the file's metadata, too: what is written load_state_dict(T.load(path)) has two arguments.
+  it("give what takes a state its state, whatever takes one", function()
+    local saved, given = os.tmpname(), 0
+    local function restores(what, object, other)
+      local state = object:state_dict()
+      assert(T.save(saved, state, { metadata = { format = "pt" } }))
+      local _, meta = T.load(saved)
+      assert.equal("pt", meta.format)
+      local fine, why = pcall(function() other:load_state_dict(T.load(saved)) end)
+      assert.is_true(fine, what .. ": " .. tostring(why))
+      local same = T.load(saved)
+      assert.is_true(pcall(other.load_state_dict, other, same), what)
+      local extra, told = pcall(function() other:load_state_dict(same, { format = "pt" }) end)
+      assert.is_false(extra, what)
+      assert.truthy(tostring(told):find("format", 1, true), told)
+      extra = pcall(function() other:load_state_dict(same, meta) end) -- of another reading
+      assert.is_false(extra, what)
+      extra, told = pcall(function() other:load_state_dict(T.load "/nowhere/state") end)
+      assert.is_false(extra, what)
+      assert.truthy(tostring(told):find("No such file", 1, true), told)
+      given = given + 1
+    end
+    local function net() return T.nn.Linear(2, 2) end
+    local function trained(make)
+      local l = net()
+      local fine, o = pcall(make, l:parameters(), { lr = 0.01 })
+      if not fine then return nil end
+      l(T.ones(1, 2)):sum():backward()
+      pcall(o.step, o)
+      return o
+    end
+    for name, make in pairs(T.optim) do
+      local one = type(make) ~= "string" and type(name) == "string" and name:find "^%u" and trained(make)
+      if one and one.state_dict then restores("optim." .. name, one, trained(make)) end
+    end
+    local sched = T.optim.lr_scheduler
+    local function sgd() return T.optim.SGD(net():parameters(), { lr = 1 }) end
+    for name, opts in pairs { StepLR = { step_size = 2 }, ExponentialLR = { gamma = 0.5 }, ReduceLROnPlateau = {},
+      CosineAnnealingLR = { T_max = 4 }, LinearLR = {}, ConstantLR = {}, MultiStepLR = { milestones = { 2 } } } do
+      restores(name, sched[name](sgd(), opts), sched[name](sgd(), opts))
+    end
+    restores("GradScaler", T.GradScaler(), T.GradScaler())
+    restores("a module", net(), net())
+    assert.is_true(given > 15, given)
+    os.remove(saved)
+  end)
+
   it("keep nested tables and plain values", function()
     local t = {
       model = { ["1.weight"] = T.ones(2), ["1.bias"] = T.zeros(1) }, list = { T.full({ 1 }, 3), { 4,

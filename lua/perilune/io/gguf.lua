@@ -137,7 +137,7 @@ local function load_gguf(path, opts)
   end
   if where ~= nil then core.device.with(where, function() end) end
   local map = opts.mmap == nil or options.kind("load_gguf", "mmap", "bool", opts.mmap)
-  return read(path, { dtype = dtype, where = where, map = map })
+  return options.with_companions(read(path, { dtype = dtype, where = where, map = map }))
 end
 
 -- ---- values as bytes ---------------------------------------------------------------------------------------------

@@ -313,7 +313,7 @@ function io_.load(path, opts)
   opts = options.check("load", opts, { "map_location", "none", "unsupported", "dtype", "mmap" })
   if opts.mmap ~= nil then options.kind("load", "mmap", "bool", opts.mmap) end
   if opts.map_location ~= nil then core.device.with(opts.map_location, function() end) end -- is there such a one?
-  return load_file(path, opts)
+  return options.with_companions(load_file(path, opts))
 end
 
 -- Reads an IDX file, gzipped or not, into a tensor of its dtype; `max_bytes` bounds the memory (4 GiB).

@@ -74,7 +74,8 @@ end
 local function written_argument(copy, given, real, path, depth)
   if not is_plain(given) or depth > DEPTH then
     local v = real[copy]
-    if not rawequal(v == nil and copy or v, given) then return path, given, copy end
+    if v == nil then v = copy end -- false, too
+    if not rawequal(v, given) then return path, given, copy end
     return nil
   end
   if not is_plain(copy) then return path, given, copy end

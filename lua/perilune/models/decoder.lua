@@ -199,12 +199,14 @@ local function loss_of(self, x, labels)
   local d, head = self._d, self[self._d.names.head]
   local l, trained = x:size(2), false
   for _, p in ipairs(head:parameters()) do trained = trained or p.requires_grad end
-  local function logits(rows)
-    local y = head(rows):float()
+  local rows, classes = x:narrow(2, 1, l - 1):reshape(-1, d.width), labels:narrow(2, 2, l - 1):reshape(-1):long()
+  local chunk = chunked.rows_of(d.vocab, trained, x:is_cuda())
+  local apply = chunked.head(head, rows:size(1) > chunk)
+  local function logits(some)
+    local y = apply(some):float()
     return d.cap and (y / d.cap):tanh() * d.cap or y
   end
-  local rows, classes = x:narrow(2, 1, l - 1):reshape(-1, d.width), labels:narrow(2, 2, l - 1):reshape(-1):long()
-  return chunked.loss(logits, rows, classes, { index_base = 0, ignore_index = -100 }, nil, d.vocab, trained)
+  return chunked.loss(logits, rows, classes, { index_base = 0, ignore_index = -100 }, chunk)
 end
 
 --- (ids, opts) → logits [B, L, vocab], output with loss where labels are given (they are shifted by one),

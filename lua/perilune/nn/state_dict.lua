@@ -70,6 +70,7 @@ return function(base)
   -- @treturn {string,…} missing names
   -- @treturn {string,…} unexpected names
   function Module:load_state_dict(sd, opts)
+    if options.comes_with(opts, sd) then opts = nil end -- a file's metadata
     options.check("load_state_dict", opts, { "strict", "index_base" })
     if type(sd) ~= "table" then
       fail("load_state_dict: a table of tensors is wanted, got %s", options.describe(sd))

@@ -33,22 +33,40 @@ end, backward = function(_, g)
   return g:float(), nil
 end, jvp = function(ctx, v) return v:to(ctx.dtype) end }
 
+-- Has the weight a gradient that several chunks would add up in halves?
+local function rounds(w, many)
+  local d = w and w:dtype()
+  return w and many and w.requires_grad and (d == "f16" or d == "bf16") and not T.core.autocast_dtype()
+end
+
 -- → a function that gives the weight to a chunk; many: of several. A graph whose gradient is taken outside of it has
 -- no rules of T.custom: there it is an f32 copy, and each chunk has what that is in halves.
 local function shared(w, many)
-  local d = w and w:dtype()
-  if not w or not many or not w.requires_grad or (d ~= "f16" and d ~= "bf16") or T.core.autocast_dtype() then
-    return function() return w end
-  end
+  if not rounds(w, many) then return function() return w end end
   if T.core.jit_tracing() then
-    local wide = w:float()
+    local wide, d = w:float(), w:dtype()
     return function() return wide:to(d) end
   end
   local c, values = carrier(w), w:detach()
   return function() return carried(c, values) end
 end
 
-local M = {}
+local M = { rows_of = rows_of }
+
+--- A module as a function of the rows of a chunk; its weights' gradients are added up as `shared` says. many: of
+-- several chunks.
+function M.head(module, many)
+  local given = {}
+  for name, p in module:named_parameters() do
+    if rounds(p, many) then given[name] = shared(p, many) end
+  end
+  if next(given) == nil then return module end
+  return function(rows)
+    local now = {}
+    for name, get in pairs(given) do now[name] = get() end
+    return T.nn.utils.functional_call(module, now, rows)
+  end
+end
 
 -- The sum, over the rows of x [N, K] that count, of the losses of head(rows) → [n, C].
 -- o: of cross_entropy, and chunk. → losses: one number, or with reduction "none" [N]; and the dtype that these should
