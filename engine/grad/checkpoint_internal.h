@@ -117,11 +117,15 @@ struct PlCheckpoint {
   int64_t pending; /* what the running walk needs and has not got yet */
 };
 
-static inline bool pl_ck_inside(const PlCheckpoint *c, const PlStorage *st) { return st->stamp >= c->base; }
 static inline bool pl_ck_old(const PlCheckpoint *c, const PlKey *k) { return k->born < c->keys_born; }
 
 /* ---- checkpoint_log.c ---- */
 PlCkOutside *pl_ck_find(const PlCheckpoint *c, const PlStorage *st);
+/* Was this memory made inside? What c once met as memory from outside remains that, though a write for a checkpoint around, inside of
+ * which it was made, gives it a new stamp. */
+static inline bool pl_ck_inside(const PlCheckpoint *c, const PlStorage *st) { return st->stamp >= c->base && !pl_ck_find(c, st); }
+/* Of any function that runs: stamps are moved for all of them alike, since in forward the ones within were nothing. */
+bool pl_ck_inside_any(const PlStorage *st);
 void pl_ck_log_free(PlCheckpoint *c);
 /* Memory that the function wrote to holds what it did at the first run's beginning; and then, again, what it did before. */
 PlStatus pl_ck_put_back(PlCheckpoint *c);

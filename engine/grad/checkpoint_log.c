@@ -88,6 +88,12 @@ PlCkOutside *pl_ck_find(const PlCheckpoint *c, const PlStorage *st) {
   return at ? &c->outside[at - 1] : NULL;
 }
 
+bool pl_ck_inside_any(const PlStorage *st) {
+  for (const PlCheckpoint *c = pl_state.checkpoint; c; c = c->outer)
+    if (pl_ck_inside(c, st)) return true;
+  return false;
+}
+
 int pl_ck_arg_of(const PlCheckpoint *c, const PlStorage *st) {
   for (int i = 0; i < c->nargs; i++)
     if (c->args[i]->storage == st) return i;
@@ -185,22 +191,16 @@ static PlStatus mix_outside(PlCheckpoint *c, uint64_t *h, PlTensor *t, const cha
 
 /* ---- calls --------------------------------------------------------------------------------------------------- */
 
-/* What is alike for all checkpoints: types, numbers, and the contents of what no op has made. */
-static PlStatus mix_value(uint64_t *h, PlTensor *t, bool written) {
+/* What is alike for all checkpoints: types and numbers. */
+static void mix_value(uint64_t *h, const PlTensor *t) {
   const PlArray *a = &t->a;
   *h = mix(*h, (uint64_t)a->dtype | (uint64_t)a->ndim << 8 | (uint64_t)a->weak << 16 | (uint64_t)a->device << 24);
   for (int d = 0; d < a->ndim; d++) *h = mix(*h, (uint64_t)a->shape[d]);
-  if (a->weak) {
-    *h = mix_bytes(*h, a->data, a->numel == 1 ? pl_dtype_size((PlDtype)a->dtype) : 0);
-    return PL_OK;
-  }
-  PlTensor *real = pl_behind(t);
-  const PlStorage *st = real->storage;
-  if (written || by_op(st->stamp) || !pl_ck_inside(pl_state.checkpoint, st)) return PL_OK;
-  return mix_contents(h, real);
+  if (a->weak) *h = mix_bytes(*h, a->data, a->numel == 1 ? pl_dtype_size((PlDtype)a->dtype) : 0);
 }
 
-static PlStatus mix_place(PlCheckpoint *c, uint64_t *h, PlTensor *t, const char *by) {
+/* Which memory it is; of what no op has made, the contents, if they are not `written` over. */
+static PlStatus mix_place(PlCheckpoint *c, uint64_t *h, PlTensor *t, const char *by, bool written) {
   if (t->a.weak) return PL_OK;
   PlTensor *real = pl_behind(t);
   const PlStorage *st = real->storage;
@@ -209,7 +209,7 @@ static PlStatus mix_place(PlCheckpoint *c, uint64_t *h, PlTensor *t, const char 
   *h = mix(*h, real->a.numel ? (uint64_t)((char *)real->a.data - (char *)st->data) : 0);
   if (!pl_ck_inside(c, st)) return mix_outside(c, h, real, by);
   *h = mix(*h, by_op(st->stamp) ? st->stamp - c->base : 3);
-  return PL_OK;
+  return written || by_op(st->stamp) ? PL_OK : mix_contents(h, real);
 }
 
 static PlStatus differs(PlCheckpoint *c, const char *name, const PlCkCall *was, PlTensor *const *in, int nin) {
@@ -236,13 +236,19 @@ static bool alike(const PlCkCall *a, const PlCkCall *b) {
   return a->what == b->what && a->which == b->which && (a->name == b->name || strcmp(a->name, b->name) == 0);
 }
 
+static bool among(PlTensor *const *list, int n, const PlTensor *t) {
+  for (int i = 0; i < n; i++)
+    if (list[i] == t) return true;
+  return false;
+}
+
 static PlStatus note(PlCheckpoint *c, const char *name, uint64_t what, PlTensor *const *in, int nin, PlTensor *const *written,
                      int nwritten) {
   uint64_t which = 14695981039346656037ULL;
   if (c->replaying && (c->complete || c->failed)) return stopped(c);
   for (int i = 0; i < nin; i++)
-    if (in[i]) PL_TRY(mix_place(c, &which, in[i], name));
-  for (int i = 0; i < nwritten; i++) PL_TRY(mix_place(c, &which, written[i], name));
+    if (in[i]) PL_TRY(mix_place(c, &which, in[i], name, among(written, nwritten, in[i])));
+  for (int i = 0; i < nwritten; i++) PL_TRY(mix_place(c, &which, written[i], name, true));
   const PlCkCall now = {.name = name, .what = fold(what), .which = fold(which) & 0x7fffffff};
   if (!c->replaying) {
     PL_TRY(pl_ck_grow(&c->calls, c->ncalls, &c->calls_cap, sizeof *c->calls));
@@ -260,14 +266,8 @@ static void mark_seen(PlTensor *const *in, int nin) {
   for (int i = 0; i < nin; i++) {
     if (!in[i] || in[i]->a.weak) continue;
     PlStorage *st = pl_behind(in[i])->storage;
-    if (!by_op(st->stamp) && pl_ck_inside(pl_state.checkpoint, st)) st->stamp = pl_clock - WITHIN + SEEN;
+    if (!by_op(st->stamp) && pl_ck_inside_any(st)) st->stamp = pl_clock - WITHIN + SEEN;
   }
-}
-
-static bool among(PlTensor *const *list, int n, const PlTensor *t) {
-  for (int i = 0; i < n; i++)
-    if (list[i] == t) return true;
-  return false;
 }
 
 PlStatus pl_checkpoint_enter(const char *name, const void *attrs, size_t size, PlTensor *const *in, int nin, PlTensor *const *written,
@@ -280,11 +280,11 @@ PlStatus pl_checkpoint_enter(const char *name, const void *attrs, size_t size, P
   pl_clock += WITHIN;
   uint64_t what = mix_bytes(14695981039346656037ULL, attrs, attrs ? size : 0);
   PlStatus s = PL_OK;
-  for (int i = 0; i < nin && s == PL_OK; i++) {
-    if (in[i]) s = mix_value(&what, in[i], among(written, nwritten, in[i]));
+  for (int i = 0; i < nin; i++) {
+    if (in[i]) mix_value(&what, in[i]);
     else what = mix(what, 0);
   }
-  for (int i = 0; i < nwritten && s == PL_OK; i++) s = mix_value(&what, written[i], true);
+  for (int i = 0; i < nwritten; i++) mix_value(&what, written[i]);
   for (PlCheckpoint *c = pl_state.checkpoint; c && s == PL_OK; c = c->outer) s = note(c, name, what, in, nin, written, nwritten);
   if (s == PL_OK) {
     for (int i = 0; i < nin; i++)
@@ -314,7 +314,7 @@ void pl_checkpoint_leave(PlTensor *const *out, int nout, PlTensor *const *writte
   pl_clock += STEP - WITHIN;
   for (int i = 0; i < nwritten; i++) {
     PlStorage *st = pl_behind(written[i])->storage;
-    if (!pl_ck_inside(pl_state.checkpoint, st) || (st->stamp >= call && by_op(st->stamp))) continue;
+    if (!pl_ck_inside_any(st) || (st->stamp >= call && by_op(st->stamp))) continue;
     st->stamp = by_op(st->stamp) ? call + MANY : pl_clock; /* made by no op: its bytes are looked at when it is read */
   }
 }
@@ -374,7 +374,7 @@ void pl_checkpoint_leave_graph(const PlGraph *f, PlTensor *const *out) {
   pl_checkpoint_leave(out, f->noutputs, NULL, 0);
   for (PlGVal v = 0; v < f->nvals; v++) {
     PlTensor *t = captured(f, v);
-    if (t && pl_ck_inside(pl_state.checkpoint, t->storage)) pl_checkpoint_wrote(t); /* perhaps written: looked at again */
+    if (t) pl_checkpoint_wrote(t); /* perhaps written: looked at again */
   }
 }
 
@@ -403,7 +403,7 @@ PlStatus pl_checkpoint_writes(const char *op, PlTensor *t) {
 
 void pl_checkpoint_wrote(PlTensor *t) {
   PlStorage *st = pl_behind(t)->storage;
-  if (pl_ck_inside(pl_state.checkpoint, st)) st->stamp = pl_clock;
+  if (pl_ck_inside_any(st)) st->stamp = pl_clock;
 }
 
 PlStatus pl_checkpoint_rewrites(const char *op, const PlTensor *t) {

@@ -743,6 +743,68 @@ describe("the memory of a checkpoint", function()
     assert.is_true(least < 75, least)
   end)
 
+  -- Run again, the outer function meets inner ones that in forward were nothing: what they write is a value of the
+  -- outer function's own, from outside for them, and known by its number to the outer one.
+  it("nested, writes what the outer function made: every kind of write, value and place", function()
+    local MADE = {
+      ["a result"] = function(x) return x:tanh() + 1 end,
+      ["a clone"] = function(x) return x:clone() end,
+      ["an argument"] = function(x) return x end,
+      ["data"] = function() return T.tensor { 1, 2, 3, 4 } end,
+      ["data that was read"] = function(x)
+        local k = T.tensor { 1, 2, 3, 4 }
+        return k, x * k
+      end,
+    }
+    local SHOWN = { function(g) return g end, function(g) return g:view(2, 2):t() end,
+      function(g) return g[{ { 2, 4 } }] end }
+    local WRITES = {
+      mul_ = function(h) h:mul_(2) end,
+      add_ = function(h) h:add_(h:detach()) end,
+      zero_ = function(h) h:zero_() end,
+      assigned = function(h) h[1] = 0.5 end,
+      copy_ = function(h) h:copy_(h * 3 + 1) end,
+    }
+    local tried, right = 0, 0
+    for made, make in pairs(MADE) do
+      for at, show in ipairs(SHOWN) do
+        for name, write in pairs(WRITES) do
+          for after = 0, 3 do
+            local function run(C)
+              local start = T.tensor({ 0.1, -0.4, 0.7, 1.2 }, { requires_grad = true })
+              local x = start * 1
+              local y = C(function(v)
+                local g, more = make(v)
+                local function inner(h, u)
+                  write(h)
+                  return (h:sum() + u):cos()
+                end
+                local z = C(inner, show(g), v * 2)
+                if after & 1 > 0 then z = z * C(inner, show(g), z) end
+                if after & 2 > 0 then g:add_(1) end
+                return z * g:exp() + (more or 0)
+              end, x)
+              y:sum():backward()
+              return start.grad
+            end
+            local fine, want = pcall(run, function(f, ...) return f(...) end)
+            local also, got = pcall(run, T.checkpoint)
+            local what = ("%s, view %d, %s, %d"):format(made, at, name, after)
+            tried = tried + 1
+            if fine then
+              right = right + 1
+              assert(also, what .. ": " .. tostring(got))
+              assert(T.equal(want, got), what)
+            else
+              assert(not also, what .. " is refused without a checkpoint: " .. tostring(want))
+            end
+          end
+        end
+      end
+    end
+    assert.is_true(right > tried / 2, right .. " of " .. tried)
+  end)
+
   it("nested, peaks at what the innermost one needs", function()
     local x = T.randn({ 100000 }, f64):requires_grad_()
     local function outer(inner)
