@@ -373,6 +373,7 @@ static int value_tensor(lua_State *L, PlTensor *like, PlTensor **v) {
 
 /* v without the dims of size 1 before its last ndim ones, as index_put and PyTorch take it: h[t] = cell(x[t]) of one sample. */
 static int without_leading_ones(lua_State *L, PlTensor **v, int ndim) {
+  if ((*v)->a.ndim > ndim) l_saw(*v, PL_SAW_ONES);
   while ((*v)->a.ndim > ndim && (*v)->a.shape[0] == 1) {
     PlAttrs a;
     pl_attrs_init(&pl_op_select, &a);
@@ -388,10 +389,9 @@ static int without_leading_ones(lua_State *L, PlTensor **v, int ndim) {
  * traced, index_put of a mask cannot. false: another case, or the mask does not fit, which index_put says better. */
 static bool fill_at_mask(lua_State *L, PlTensor *target, PlTensor *mask, int dim, PlTensor *v) {
   if (mask->a.dtype != PL_BOOL || v->a.ndim || v->a.dtype != target->a.dtype) return false;
-  for (int d = 0; d < mask->a.ndim; d++) {
+  for (int d = 0; d < mask->a.ndim; d++)
     if (mask->a.shape[d] != target->a.shape[dim + d]) return false;
-    if (mask->a.shape[d] == 1) l_saw(mask, d), l_saw(target, dim + d); /* must not broadcast to another size later */
-  }
+  l_saw(mask, PL_SAW_ONES), l_saw(target, PL_SAW_ONES); /* at other sizes it must not broadcast, either */
   for (int d = mask->a.ndim; dim + d < target->a.ndim; d++) {
     PlAttrs a;
     pl_attrs_init(&pl_op_unsqueeze, &a);

@@ -115,6 +115,54 @@ describe("a value with dimensions of size 1 in front", function()
   end)
 end)
 
+describe("keys in T.jit", function()
+  it("do at other sizes what they do outside: the same values, or an error", function()
+    local rng = random.new(31)
+    local refused, done = 0, 0
+    for case = 1, 150 do
+      local n, key, masked = rng:int(1, 3), {}, 0
+      for d = 1, rng:int(1, n) do
+        key[d] = ({ 1, -1, {}, { 1, 1 }, { 1, -1 }, { 2, -1 }, "mask" })[rng:int(1, 7)]
+        if key[d] == "mask" then
+          key[d] = masked == 0 and "mask" or 1
+          masked = d
+        end
+      end
+      for d = 1, #key do if key[d] == "mask" then masked = d end end
+      local writes, k = rng:int(1, 3) > 1, rng:int(0, 4)
+      local function f(x, mask, v)
+        local at = {}
+        for d = 1, #key do at[d] = key[d] == "mask" and mask or key[d] end
+        if not writes then return x[at] end
+        local y = x * 1
+        y[at] = v
+        return y
+      end
+      local jitted, sizes, wide = T.jit(f), {}, {}
+      for call = 1, 6 do
+        for d = 1, n do if call == 1 or rng:int(1, 3) == 1 then sizes[d] = ({ 1, 2, 3, 3 })[rng:int(1, 4)] end end
+        for d = 1, k do if call == 1 or rng:int(1, 3) == 1 then wide[d] = ({ 1, 1, 2, 3 })[rng:int(1, 4)] end end
+        local m = rng:int(1, 4) == 1 and 1 or sizes[math.max(masked, 1)]
+        local x, v = T.randn(sizes), k == 0 and T.randn() or T.randn(table.move(wide, 1, k, 1, {}))
+        local mask = T.ones({ m }, { dtype = "bool" })
+        local fine, want = pcall(f, x, mask, v)
+        local also, got = pcall(jitted, x, mask, v)
+        -- a mask whose positions are counted is refused in a graph
+        if fine or also then
+          if not (fine and not also and tostring(got):find "which a graph does not know") then
+            assert.equal(fine, also, ("case %d, call %d: %s"):format(case, call, tostring(fine and got or want)))
+            assert.is_true(want:equal(got), ("case %d, call %d"):format(case, call))
+            done = done + 1
+          end
+        else
+          refused = refused + 1
+        end
+      end
+    end
+    assert.is_true(done > 200 and refused > 100, done .. " and " .. refused)
+  end)
+end)
+
 describe("a number under a mask", function()
   it("is written in T.jit and under T.vmap, too, with its gradient", function()
     local rng = random.new(29)

@@ -43,7 +43,8 @@ enum {
   PL_SAW_STRIDES = -2,
   PL_SAW_NUMEL = -3,
   PL_SAW_LAYOUT = -4 /* row-major or channels last */,
-  PL_SAW_SCRIPT_LAYOUT = -5 /* that, for the script */
+  PL_SAW_SCRIPT_LAYOUT = -5 /* that, for the script */,
+  PL_SAW_ONES = -6 /* which of its sizes are 1: those that broadcast */
 };
 typedef struct PlSaw {
   PlGVal v;

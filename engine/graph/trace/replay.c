@@ -223,6 +223,12 @@ static PlStatus compare_leaves(Replay *r) {
   return same ? PL_OK : OTHER("its gradients are others");
 }
 
+static bool same_ones(const PlGValue *a, const PlGValue *b) {
+  bool same = true;
+  for (int d = 0; d < a->ndim; d++) same = same && (a->dims[d] == 1) == (b->dims[d] == 1);
+  return same;
+}
+
 /* Would the function have seen the same sizes? */
 static PlStatus compare_seen(Replay *r) {
   const PlCalls *c = r->f->calls;
@@ -233,6 +239,7 @@ static PlStatus compare_seen(Replay *r) {
     const PlArray was = pl_gvalue_array(a), is = pl_gvalue_array(b);
     bool same = a->ndim == b->ndim;
     if (same && s->dim == PL_SAW_NUMEL) same = a->numel == b->numel;
+    else if (same && s->dim == PL_SAW_ONES) same = same_ones(a, b);
     else if (same && s->dim == PL_SAW_LAYOUT)
       same = was.contiguous == is.contiguous && pl_channels_last(&was) == pl_channels_last(&is) &&
              pl_is_channels_last(&was) == pl_is_channels_last(&is);
