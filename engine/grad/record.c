@@ -258,8 +258,12 @@ static PlStatus record_graph(PlKey *key, const PlOp *op, PlTensor *const *in, in
   }
   if (b) s = save_for_graph(n, b, in, nin, out);
   if (s == PL_OK && !again) link_inputs(n, in, b ? b->has_grad : NULL);
+  /* an output whose gradient nothing reads (indices, what was kept) has no history; where none is read the gradients are zeros,
+   * of a draw or of an empty index, and those arrive */
+  bool reads = false;
+  for (int o = 0; b && o < op->nout; o++) reads |= b->save[nin + b->nout + o];
   for (int o = 0; o < op->nout && s == PL_OK; o++) {
-    if (!out[o] || !pl_is_float((PlDtype)out[o]->a.dtype) || (b && !b->save[nin + b->nout + o])) continue;
+    if (!out[o] || !pl_is_float((PlDtype)out[o]->a.dtype) || (reads && !b->save[nin + b->nout + o])) continue;
     if (op->nout > 1 && !again) s = keep_shape(n, o, out[o]);
     if (s == PL_OK) s = pl_entry_set(out[o], n, (uint32_t)o);
   }

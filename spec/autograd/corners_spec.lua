@@ -530,3 +530,39 @@ describe("requires_grad_(false)", function()
     assert.is_nil(grad())
   end)
 end)
+
+-- A gradient that is zeros whatever arrives reads no dy: the result has a history all the same.
+describe("a result whose gradient is zeros", function()
+  local function halves(...) return T.full({ ... }, 0.5):requires_grad_() end
+  local function none() return T.zeros(0, 2, { dtype = "i64" }) end
+  for name, of in pairs {
+    ["scatter of nothing"] = function(v) return T.zeros(3, 2):scatter(1, none(), v) end,
+    ["scatter_add of nothing"] = function(v) return T.zeros(3, 2):scatter_add(1, none(), v) end,
+    ["scatter_reduce of nothing"] = function(v) return T.zeros(3, 2):scatter_reduce(1, none(), v, "amax") end,
+    ["gather of nothing"] = function(v) return v:gather(1, none()) end,
+    ["index_select of nothing"] = function(v) return v:index_select(1, T.zeros(0, { dtype = "i64" })) end,
+    bernoulli = function(v) return T.bernoulli(v) end,
+    floor = function(v) return v:floor() end, sign = function(v) return v:sign() end,
+  } do
+    it("is tracked: " .. name, function()
+      local v = halves(3, 2)
+      local y = of(v)
+      assert.is_true(y.requires_grad)
+      y:sum():backward()
+      assert.same({ { 0, 0 }, { 0, 0 }, { 0, 0 } }, v.grad:totable())
+      local w = halves(3, 2)
+      T.jit(function(u) of(u):sum():backward() end)(w)
+      assert.same({ { 0, 0 }, { 0, 0 }, { 0, 0 } }, w.grad:totable())
+    end)
+  end
+
+  it("is not where nothing flows", function()
+    local v = halves(3, 2)
+    assert.is_false(v:detach().requires_grad)
+    assert.is_false(T.jit(function(u) return u:detach() * 2 end)(v).requires_grad)
+    assert.is_false(v:argmax(1).requires_grad)
+    local bag = T.nn.EmbeddingBag(3, 2, { mode = "max", padding_idx = 1 })
+    bag(T.ones(2, 2, { dtype = "i64" })):sum():backward()
+    assert.equal(0, bag.weight.grad:abs():sum():item())
+  end)
+end)
