@@ -82,7 +82,7 @@ describe("bench/gpu.sh", function()
 
   it("bandwidth, cores and train: a line of figures each, whether it was captured", function()
     for name, only in pairs { bandwidth = "copy_1g sum_64m", cores = "gemm_bf16_1024", train = "mlp_step_b64" } do
-      local text, status = group(name, ("--budget 60 --only '%s'"):format(only))
+      local text, status = group(name, ("--budget 300 --only '%s'"):format(only))
       assert.equal(0, status, text)
       local ok, failed, _, left = closing(text, name)
       assert.is_true(ok >= 1, text)
