@@ -8,6 +8,8 @@ local hostile = require "spec.support.hostile"
 local what, first, count = arg[1], math.tointeger(tonumber(arg[2])), math.tointeger(tonumber(arg[3]))
 T.core.set_memory_budget(96 << 20) -- huge sizes fail at once
 
+rawset(os, "exit", function() error "ends the process" end) -- T.cli, of a script whose arguments are wrong
+
 local tell
 local path = os.getenv "PERILUNE_HOSTILE_TELL"
 if path then
