@@ -17,10 +17,10 @@
 static double number(const PlMaker *g, int k) { return pl_attr_f(g->attrs, k); }
 static PlVal zero(PlMaker *g) { return pl_g_num(g, 0); }
 
-/* dd f'(x) by the op itself; dd dy f'' where there is one. */
+/* dd f'(x) by the op itself; dd dy f'' where there is one. dy and x broadcast: many gradients at one x under vmap. */
 static PlStatus twice(PlMaker *g, PlVal (*second)(PlMaker *g, PlVal x)) {
-  if (g->want[0]) g->dx[0] = g_again2(g, g->dy[0], g->x[1]);
-  if (g->want[1] && second) g->dx[1] = g_mul(g, g_mul(g, g->dy[0], g->x[0]), second(g, g->x[1]));
+  if (g->want[0]) g_give(g, 0, g_again2(g, g->dy[0], g->x[1]));
+  if (g->want[1] && second) g_give(g, 1, g_mul(g, g_mul(g, g->dy[0], g->x[0]), second(g, g->x[1])));
   return g->status;
 }
 

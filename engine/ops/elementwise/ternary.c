@@ -127,7 +127,7 @@ PL_OP(clamp,
       .kcode = PLK_EW_CLAMP, .infer = clamp_infer, .grad = clamp_grad, PL_KERNEL_OWN(pl_host_clamp), .fused = {1 + PLK_EW_CLAMP});
 
 static PlStatus clamp_bwd_grad(PlMaker *g) {
-  if (g->want[0]) g->dx[0] = g_again2(g, g->dy[0], g->x[1]);
+  if (g->want[0]) g_give(g, 0, g_again2(g, g->dy[0], g->x[1]));
   return g->status;
 }
 PL_OP(clamp_bwd, .doc = "The gradient of clamp.", .nin = 2, .nout = 1, .nattr = 2, .args = {"dy", "x"},
