@@ -2,6 +2,7 @@
 -- Passes over graphs: what each removes, that none changes a bit of the outputs, and that each can be turned off.
 
 local T = require "perilune"
+local on_device = require "spec.support.device".mode ~= nil
 local nn = T.nn
 
 local root = os.getenv("PERILUNE_ROOT") or "."
@@ -223,7 +224,7 @@ describe("tails of convolutions", function()
           local want = table.pack(c[1](x))
           local got = table.pack(jitted(x))
           for i, y in ipairs(want) do assert.equal(y:to_string(), got[i]:to_string()) end
-          assert.equal(c[2], jitted:plan().passes.tails.removed)
+          assert.equal(on_device and 0 or c[2], jitted:plan().passes.tails.removed) -- what the CPU's kernels can
         end)
       end
     end)
