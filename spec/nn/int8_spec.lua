@@ -151,6 +151,93 @@ describe("observers", function()
   end)
 end)
 
+describe("ranges that nothing can be rounded with", function()
+  -- Each observer, over all of an input and over each place along a dim, with what has no range at every position.
+  local kinds = { "MinMaxObserver", "MovingAverageMinMaxObserver", "HistogramObserver" }
+  local function each(f)
+    for _, kind in ipairs(kinds) do
+      f(kind, function() return quant[kind] {} end)
+      if kind ~= "HistogramObserver" then f(kind, function() return quant[kind] { dim = 1 } end) end
+    end
+  end
+
+  it("are refused: not finite, or of nothing", function()
+    each(function(_, make)
+      for _, bad in ipairs { 0 / 0, math.huge, -math.huge } do
+        for at = 1, 3 do
+          local x, o = { 1, -2, 3 }, make()
+          x[at] = bad
+          fails(function()
+            o(T.tensor { x, { 1, 2, 3 } })
+            o:calculate_qparams()
+          end, "not finite")
+        end
+      end
+      local o = make()
+      o(T.zeros(3, 0))
+      fails(function() o:calculate_qparams() end, "no data has been seen")
+    end)
+    for _, bad in ipairs { 0 / 0, math.huge } do
+      for _, train in ipairs { true, false } do
+        local net = quant.prepare(nn.Sequential(nn.Linear(2, 1)), { train = train, observer = "minmax" })
+        net(T.tensor { { 1, bad } })
+        fails(function() quant.convert(net) end, "went through 1 is not finite")
+      end
+      fails(function()
+        T.quantize(nn.Sequential(nn.Linear(2, 1)), { method = "static", observer = "minmax",
+          calibration = T.tensor { { 1, bad } } })
+      end, "not finite")
+    end
+  end)
+
+  it("are not known where only empty inputs went through, and then those of what follows", function()
+    each(function(kind, make)
+      local fq = quant.FakeQuantize { observer = make() }
+      if not fq.observer.dim then
+        fq(T.zeros(0, 2))
+        assert.is_true(fq:eval()(T.ones(3)):isnan():all():item(), kind)
+        fq:train()
+      end
+      local x = T.tensor { { 1, 2 }, { -3, 0.5 } }
+      fq(x)
+      close(fq:eval()(x), x, 0.02)
+    end)
+  end)
+
+  it("are not stretched over other numbers of places", function()
+    for i = 1, 2 do
+      for _, pair in ipairs { { 3, 1 }, { 1, 3 }, { 2, 3 } } do
+        local o = quant[kinds[i]] { dim = 2 }
+        o(T.randn(4, pair[1]))
+        fails(function() o(T.randn(4, pair[2])) end, ("has had %d places"):format(pair[1]))
+      end
+      fails(function() quant[kinds[i]] { dim = 3 }(T.randn(4, 2)) end, "dim 3")
+    end
+  end)
+
+  it("are refused as numbers of fake_quantize_per_tensor_affine", function()
+    local x = T.ones(2)
+    for _, scale in ipairs { 0, -0.1, 0 / 0, math.huge } do
+      fails(function() T.fake_quantize_per_tensor_affine(x, scale, 0, -8, 7) end, "scale must be above 0")
+    end
+    for _, zero in ipairs { -9, 8, 0.5, 0 / 0 } do
+      fails(function() T.fake_quantize_per_tensor_affine(x, 1, zero, -8, 7) end, "zero_point must be a whole number")
+    end
+  end)
+
+  it("leave NaN to linear layers as to convolutions: the least", function()
+    local l, c = quant.Int8Linear(1, 1), quant.Int8Conv2d(1, 1, 1)
+    for _, zero in ipairs { 0, 5, -128, 127 } do
+      for _, m in ipairs { l, c } do
+        m.weight:fill_(1)
+        m.input_zero_point:fill_(zero)
+      end
+      local x = T.tensor { 0 / 0, math.huge, -math.huge, 1e30, -1e30, 0.5, 1.5, 126.6, -128.5 }
+      assert.same(c(x:view(1, 1, 1, -1)):flatten():totable(), l(x:view(-1, 1)):flatten():totable())
+    end
+  end)
+end)
+
 describe("nn.quant.FakeQuantize", function()
   it("watches while it trains, rounds always, and lets gradients through", function()
     local fq = quant.FakeQuantize { observer = quant.MinMaxObserver {} }

@@ -28,7 +28,14 @@ return function(T, core)
     local kind = x:dtype()
     local wide = kind == "f64" and "f64" or "f32"
     local function number(v, name)
-      if not core.is_tensor(v) then return T.tensor(v, { dtype = wide, device = x:device() }) end
+      if not core.is_tensor(v) then
+        if name == "scale" and not (v > 0 and v < math.huge) then
+          fail("%s: scale must be above 0 and finite, got %s", who, v)
+        elseif name == "zero_point" and not (v >= lo and v <= hi and v == math.floor(v)) then
+          fail("%s: zero_point must be a whole number from quant_min %d to quant_max %d, got %s", who, lo, hi, v)
+        end
+        return T.tensor(v, { dtype = wide, device = x:device() })
+      end
       if v.requires_grad then fail("%s: %s gets no gradient; give %s:detach()", who, name, name) end
       return v:to(wide)
     end

@@ -183,7 +183,8 @@ function Int8Linear:forward(x)
   end
   local shape, zero = x:shape(), self.input_zero_point
   shape[#shape] = self.out_features
-  local q = ((x:float():reshape(-1, n) * self.input_scale:reciprocal()):round() + zero):clamp(-128, 127):to("i8")
+  local q = ((x:float():reshape(-1, n) * self.input_scale:reciprocal()):round() + zero):clamp(-128, 127)
+  q = q:nan_to_num(-128):to("i8") -- as T.int8_conv2d takes NaN
   local sums = T.int_mm(q, self.weight:t()) - self.weight:to("i32"):sum(2) * zero
   local y = sums:to("f32") * (self.scale * self.input_scale) + self.bias
   if self.relu then y = y:relu() end
@@ -222,9 +223,7 @@ function M.convert(p, name, blank)
     new.weight:copy_((w * scale:reciprocal():view(wide)):round():clamp(-128, 127))
     new.scale:copy_(scale)
     local input = p.input_quant.observer
-    if not (input.min_val:le(input.max_val)):all():item() then
-      fail("nn.quant.convert: no data has gone through %s; call the prepared network with some first", name)
-    end
+    observers.check_range(input, "nn.quant.convert", name)
     local input_scale, zero = input:calculate_qparams()
     if p.rounds then input_scale, zero = p.input_quant.scale, p.input_quant.zero_point end
     new.input_scale:copy_(input_scale)

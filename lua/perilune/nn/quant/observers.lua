@@ -49,9 +49,15 @@ end
 
 local function seen_any(self) return self.min_val:numel() > 0 and (self.min_val:le(self.max_val)):all():item() end
 
-local function check_seen(self)
+--- Fails, as who, where an observer has no range: nothing has gone through it, or something that is not finite.
+function M.check_range(self, who, where)
+  local all = T.cat { self.min_val:flatten(), self.max_val:flatten() }
+  if all:isnan():any():item() or seen_any(self) and not all:isfinite():all():item() then
+    fail("%s: what went through %s is not finite as f32; look at the data", who, where)
+  end
   if not seen_any(self) then
-    fail("%s: no data has been seen; let some go through it first", base.Module.type(self))
+    fail("%s: no data has %s; let some go through %s first", who,
+      where == "it" and "been seen" or "gone through " .. where, where == "it" and "it" or "the prepared network")
   end
 end
 
@@ -59,6 +65,10 @@ local function extremes(self, x)
   x = x:detach()
   if x:numel() == 0 then return nil end
   if not self.dim then return x:amin():float(), x:amax():float() end
+  if self.dim > x:dim() then
+    fail("%s: it has a range for each place along dim %d, which is not there in %s", self:type(), self.dim,
+      x:describe())
+  end
   local dims = {}
   for d = 1, x:dim() do if d ~= self.dim then dims[#dims + 1] = d end end
   if #dims == 0 then return x:float(), x:float() end
@@ -75,6 +85,9 @@ local function watch(self, x, how)
     if self.min_val:numel() == 0 then -- one number a channel: how many is known now
       self.min_val = T.full_like(low, math.huge)
       self.max_val = T.full_like(low, -math.huge)
+    elseif self.min_val:numel() ~= low:numel() then -- which would broadcast
+      fail("%s: dim %d of its input has had %d places, and now %s", self:type(), self.dim, self.min_val:numel(),
+        x:describe())
     end
     self.min_val:copy_(how(self.min_val, low, T.minimum))
     self.max_val:copy_(how(self.max_val, high, T.maximum))
@@ -108,7 +121,7 @@ end
 function MinMax:forward(x) return watch(self, x, function(old, new, f) return f(old, new) end) end
 function MinMax:qparams() return qparams(self, self.min_val, self.max_val) end
 function MinMax:calculate_qparams()
-  check_seen(self)
+  M.check_range(self, self:type(), "it")
   return self:qparams()
 end
 MinMax.extra_repr = repr
@@ -248,11 +261,13 @@ local function put(self, name, t)
   if self[name]:numel() ~= t:numel() then self[name] = t:clone() else self[name]:copy_(t) end
 end
 
---- What the observer has seen becomes scale and zero point. It has seen something: nobody asks, as a trace of T.jit
--- could not answer.
+--- What the observer has seen becomes scale and zero point; where that is nothing the scale is NaN. Nobody asks whether
+-- it is, as a trace of T.jit could not answer.
 function Fake:update()
   T.no_grad(function()
-    local scale, zero = self.observer:qparams()
+    local o = self.observer
+    local scale, zero = o:qparams()
+    scale = T.where(o.min_val:gt(o.max_val), T.full_like(scale, 0 / 0), scale) -- nothing has been seen: not known yet
     put(self, "scale", scale)
     put(self, "zero_point", zero)
   end)

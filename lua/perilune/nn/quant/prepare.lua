@@ -222,6 +222,9 @@ function M.check(who, net, before, call)
     for m, rounds in pairs(list) do m.rounds, m.input_quant.rounding = rounds, rounds end
     if not ok then error(after, 0) end
     local gap = (after - before):abs():max():item()
+    if not T.isfinite(before):all():item() then
+      fail("%s: what the network makes of the data is not finite, so it cannot be compared", who)
+    end
     if gap ~= gap or gap > 1e-3 * (1 + before:abs():max():item()) then
       fail("%s: the network reads what is between a layer and its batch norm or ReLU elsewhere, too, so they cannot "
         .. "become one (its results differ by %g); leave these layers out by skip", who, gap)
