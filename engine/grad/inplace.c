@@ -109,8 +109,18 @@ PlStatus pl_history_move(PlTensor *to, PlTensor *from) {
   PL_TRY(keep_others(to, from));
   if (to->flags & PL_T_SAVED) unsave(to, from);
   const bool hooked = to->node && pl_state.ambient && pl_entry_get(to, pl_state.ambient, &had, &slot) && had->hooked;
+  PlTensor *alias = NULL; /* who holds `from`, as an op of its tangent that saved it, needs its history, too */
+  if (PL_UNLIKELY(from->refs > 1)) {
+    PL_TRY(pl_tensor_alias(&alias, from));
+    const PlStatus s = pl_entries_copy(alias, from, NULL);
+    if (s != PL_OK) {
+      pl_tensor_release(alias);
+      return s;
+    }
+  }
   if (hooked) had->refs++;
-  pl_entries_move(to, from);
+  pl_entries_move(to, alias ? alias : from);
+  pl_tensor_release(alias);
   if (hooked) {
     pl_hooks_follow(to, had, slot);
     pl_node_release(had);
