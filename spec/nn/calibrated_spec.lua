@@ -118,12 +118,10 @@ describe("GPTQ", function()
     assert.is_true(codes.put(f, blocks, q):equal(blocks))
   end)
 
-  it("works with fewer rows than columns, and with inputs that are all 0", function()
+  it("works with fewer rows than columns", function()
     T.manual_seed(6)
-    for _, x in ipairs { T.randn(5, 64), T.zeros(5, 64) } do
-      local l = T.quantize(nn.Sequential(nn.Linear(64, 8)), { bits = 4, method = "gptq", calibration = x })
-      assert.is_true(T.isfinite(l[1]:numbers()):all():item())
-    end
+    local l = T.quantize(nn.Sequential(nn.Linear(64, 8)), { bits = 4, method = "gptq", calibration = T.randn(5, 64) })
+    assert.is_true(T.isfinite(l[1]:numbers()):all():item())
   end)
 end)
 
@@ -250,7 +248,9 @@ describe("calibration", function()
     for _, method in ipairs { "gptq", "awq" } do
       local calls, n = 0, model()
       n.model.layers[1]:register_forward_pre_hook(function() calls = calls + 1 end)
-      local chained = T.quantize(n, { bits = 4, method = method, calibration = ids })
+      local fold
+      if method == "awq" then fold = false end -- which calls blocks to try it
+      local chained = T.quantize(n, { bits = 4, method = method, calibration = ids, fold = fold })
       -- per batch: once to look, once for the inputs of the blocks, four groups of layers, once to the next, the head
       assert.equal(3 * 8, calls)
       local other = model()
@@ -258,7 +258,7 @@ describe("calibration", function()
         layer:register_forward_hook(function(_, _, y) return y * 1 end)
         layer:register_forward_pre_hook(function(_, args) args[1] = args[1] * 1 return args end)
       end
-      same(chained, T.quantize(other, { bits = 4, method = method, calibration = ids }))
+      same(chained, T.quantize(other, { bits = 4, method = method, calibration = ids, fold = fold }))
     end
   end)
 
@@ -288,8 +288,13 @@ describe("calibration", function()
     local path, x = os.tmpname() .. ".safetensors", T.randn(40, 32)
     local n = T.quantize(net(), { bits = 4, method = "awq", calibration = x })
     assert(T.save(path, n:state_dict()))
-    local back = T.quantize(net(), { bits = 4, input_scale = true })
-    back:load_state_dict(assert(T.load(path)))
+    local state = assert(T.load(path))
+    local back = T.quantize(net(), { bits = 4, input_scale = state })
+    back:load_state_dict(state)
+    assert.is_true(back(x):equal(n(x)))
+    n = T.quantize(net(), { bits = 4, method = "awq", calibration = x, fold = false })
+    back = T.quantize(net(), { bits = 4, input_scale = true })
+    back:load_state_dict(n:state_dict())
     assert.is_true(back(x):equal(n(x)))
     os.remove(path)
     local l = n[3]
@@ -299,6 +304,35 @@ describe("calibration", function()
     assert.is_false(rawequal(clone[1].input_scale, n[1].input_scale))
     assert.equal("QuantizedLinear(in_features=64, out_features=32, bias=true, format=Q4_0, input_scale=true)",
       tostring(l))
+  end)
+
+  it("of zeros says nothing: refused, and where one layer has them it is rounded plainly", function()
+    for _, method in ipairs { "gptq", "awq", "static" } do
+      fails(function() T.quantize(net(), { method = method, calibration = T.zeros(5, 32) }) end, "calibration is zeros")
+    end
+    for _, method in ipairs { "gptq", "awq" } do
+      local Dead = nn.class "Dead"
+      function Dead:init() self.a, self.b = nn.Linear(32, 64), nn.Linear(64, 8) end
+      function Dead:forward(x) return self.b(self.a(x) * 0) end
+      T.manual_seed(13)
+      local n = Dead()
+      local plain = T.quantize(n:clone(), { bits = 4 })
+      T.quantize(n, { bits = 4, method = method, calibration = T.randn(50, 32) })
+      assert.is_true(n.b.weight:equal(plain.b.weight))
+      assert.is_nil(rawget(n.b, "input_scale"))
+    end
+    -- channels that the data never has keep their weights
+    T.manual_seed(14)
+    local x, l = T.randn(200, 64), nn.Linear(64, 32)
+    local seen = x:clone()
+    seen:narrow(2, 9, 56):zero_()
+    local function lost(o)
+      local q = T.quantize(nn.Sequential(l), o)
+      return (q(x) - l(x)):square():mean():item()
+    end
+    local plain = lost { bits = 4, activations = "float" }
+    local awq = lost { bits = 4, activations = "float", method = "awq", calibration = seen }
+    assert.is_true(awq < 2 * plain, ("%g of %g"):format(awq, plain))
   end)
 
   it("is refused where it cannot be right", function()
@@ -320,5 +354,129 @@ describe("calibration", function()
     local tied = nn.Sequential(nn.Linear(32, 32), nn.Linear(32, 32))
     tied[2].weight = tied[1].weight
     fails(function() T.quantize(tied, { method = "gptq", calibration = x }) end, "shared by 2 layers")
+  end)
+end)
+
+describe("AWQ's scales", function()
+  local function scaled(net)
+    local list, all = {}, 0
+    for name, m in net:named_modules() do
+      if m:type() == "QuantizedLinear" then
+        all = all + 1
+        if rawget(m, "input_scale") then list[#list + 1] = name end
+      end
+    end
+    table.sort(list)
+    return list, all
+  end
+  -- Norms that differ by channel; what a layer in front of it makes of it in floats.
+  local function uneven(net)
+    T.no_grad(function()
+      for _, p in ipairs(net:parameters()) do if p:dim() == 1 then p:add_(T.randn(p:shape()) * 0.4) end end
+    end)
+    return net
+  end
+
+  -- Heads that are shared, one for each, all at once; weights of norms that count from 1; halves, which round them.
+  local cases = {}
+  for kind, groups in pairs { Llama = { 8, 2, 1 }, Qwen2 = { 2 }, Qwen3 = { 2 }, Gemma = { 1, 8 }, Phi3 = { 2, 8 },
+    Mistral = { 4 } } do
+    for _, shared in ipairs(groups) do cases[#cases + 1] = { kind, shared } end
+  end
+  for _, case in ipairs(cases) do
+    local kind, shared = case[1], case[2]
+    it(("are in norms and rows before, none is left: %s with %d of 8 heads"):format(kind, shared), function()
+      T.manual_seed(20)
+      local net = uneven(T.models[kind] { vocab_size = 64, hidden_size = 128, intermediate_size = 256,
+        num_hidden_layers = 2, num_attention_heads = 8, num_key_value_heads = shared, head_dim = kind == "Gemma" and 16
+          or nil, pad_token_id = kind == "Phi3" and 0 or nil, eos_token_id = kind == "Phi3" and 1 or nil,
+          bos_token_id = kind == "Phi3" and 1 or nil }:eval())
+      local ids = T.randint(0, 63, { 4, 30 })
+      local want = net(ids):detach()
+      -- 8 bits with single scales: folding is seen in what is left, and the results are those of floats
+      local o = { format = "Q8_0", method = "awq", calibration = { ids, ids:flip(2) }, skip = { "lm_head" } }
+      local q = T.quantize(net:clone(), o)
+      local left, all = scaled(q)
+      assert.same({}, left)
+      assert.is_true(all >= 8)
+      assert.is_true((q(ids) - want):norm():item() < 0.02 * want:norm():item())
+      local moved = 0
+      for name, p in q:named_parameters() do
+        if p:dim() == 1 and not p:equal(net:get_parameter(name)) then moved = moved + 1 end
+      end
+      assert.is_true(moved >= 4) -- norms
+    end)
+  end
+
+  it("stay at the layer where another reads its input, or nothing linear is before", function()
+    local Net = nn.class "Net"
+    function Net:init(how)
+      self.how, self.norm, self.a, self.b = how, nn.LayerNorm(64), nn.Linear(64, 64), nn.Linear(64, 64)
+    end
+    function Net:forward(x)
+      local y = self.norm(x)
+      if self.how == "twice" then return self.a(y) + y end
+      if self.how == "weight" then return self.a(y) * self.norm.weight end
+      if self.how == "relu" then return self.b(self.a(y):relu()) end
+      if self.how == "gelu" then return self.b(nn.F.gelu(self.a(y))) end
+      if self.how == "shift" then return self.b(self.a(y) + 1) end
+      if self.how == "unused" then return self.b(x + 0 * self.a(y)) end
+      if self.how == "clamp" then return self.b(self.a(y):clamp(-4, 4)) end
+      return self.b(self.a(y)) + self.norm(x * 2)
+    end
+    local want = { twice = { "a" }, weight = { "a" }, relu = {}, gelu = { "b" }, shift = { "b" }, unused = { "a", "b" },
+      called = { "a" }, clamp = { "b" } }
+    for how, left in pairs(want) do
+      T.manual_seed(21)
+      local net = uneven(Net(how))
+      if how == "clamp" then T.no_grad(function() net.norm.weight:mul_(4) end) end
+      local x = T.randn(200, 64) * T.randn(64):exp()
+      local y = net(x):detach()
+      local skip = (how == "twice" or how == "weight") and "b" or nil
+      local o = { format = "Q8_0", method = "awq", calibration = x, skip = skip }
+      local q = T.quantize(net:clone(), o)
+      local off = (q(x) - y):norm():item() / y:norm():item()
+      assert.is_true(off < 0.02, how .. ": off by " .. off)
+      assert.same(left, (scaled(q)), how)
+      o.fold = "only"
+      q = T.quantize(net:clone(), o)
+      assert.same({}, (scaled(q)), how)
+      assert.is_true((q(x) - y):norm():item() < 0.02 * y:norm():item(), how)
+      o.fold = false
+      assert.equal(select(2, scaled(q)), #scaled(T.quantize(net:clone(), o)), how)
+    end
+  end)
+
+  it("multiply rows of blocks that are there, in every format", function()
+    T.manual_seed(22)
+    for _, name in ipairs(codes.names()) do
+      local f = codes.format(name)
+      local b = T.quantize_blocks(T.randn(6, 2 * f.elements), { format = name })
+      local by = T.tensor({ 0.5, 1, 2, 3.3, 0.11, 17 }, { dtype = "f64" })
+      local old = T.dequantize_blocks(b, { format = name, dtype = "f64" }) * by:unsqueeze(2)
+      local new = T.dequantize_blocks(codes.multiply_rows(f, b, by), { format = name, dtype = "f64" })
+      assert.is_true((new - old):abs():max():item() <= 2e-3 * old:abs():max():item(), name)
+      for i = 1, 3 do assert.is_true(new[i]:equal(old[i]), name) end -- powers of two
+      assert.is_nil(codes.multiply_rows(f, b, by * 1e-6), name)
+      assert.is_nil(codes.multiply_rows(f, b, by * 1e8), name)
+    end
+  end)
+
+  it("leave nothing in the way of GGUF files", function()
+    T.manual_seed(23)
+    local path = os.tmpname() .. ".gguf"
+    local net = uneven(T.models.Llama { vocab_size = 64, hidden_size = 64, intermediate_size = 128,
+      num_hidden_layers = 1, num_attention_heads = 4, num_key_value_heads = 2 }:eval())
+    local ids = T.randint(0, 63, { 2, 20 })
+    local o = { bits = 4, method = "awq", calibration = ids, skip = { "lm_head" }, fold = false }
+    local ok, why = T.models.save(T.quantize(net:clone(), o), path)
+    assert.is_nil(ok)
+    assert.is_truthy(why:find('fold = "only"', 1, true))
+    o.fold = nil
+    local q = T.quantize(net, o)
+    assert(T.models.save(q, path, { type = "F32" }))
+    local back = assert(T.models.load(path))
+    near.near(back(ids):detach(), q(ids):detach(), 1e-3)
+    os.remove(path)
   end)
 end)

@@ -190,6 +190,16 @@ describe("ranges that nothing can be rounded with", function()
     end
   end)
 
+  it("are refused for a layer that saw zeros alone", function()
+    local net = nn.Sequential(nn.Linear(2, 2), nn.Threshold(1e9, 0), nn.Linear(2, 1))
+    for _, observer in ipairs { "minmax", "histogram", "percentile" } do
+      fails(function()
+        T.quantize(net:clone(), { method = "static", observer = observer, calibration = T.randn(9, 2) })
+      end, "nothing but zeros has gone through 3")
+    end
+    T.quantize(net, { method = "static", calibration = T.randn(9, 2), skip = "3" })
+  end)
+
   it("are not known where only empty inputs went through, and then those of what follows", function()
     each(function(kind, make)
       local fq = quant.FakeQuantize { observer = make() }
@@ -235,6 +245,66 @@ describe("ranges that nothing can be rounded with", function()
       local x = T.tensor { 0 / 0, math.huge, -math.huge, 1e30, -1e30, 0.5, 1.5, 126.6, -128.5 }
       assert.same(c(x:view(1, 1, 1, -1)):flatten():totable(), l(x:view(-1, 1)):flatten():totable())
     end
+  end)
+end)
+
+describe("the state of observers", function()
+  it("goes into new ones, also where each place along a dim has a range", function()
+    T.manual_seed(20)
+    for _, kind in ipairs { "MinMaxObserver", "MovingAverageMinMaxObserver", "HistogramObserver" } do
+      for dim = 0, kind ~= "HistogramObserver" and 2 or 0 do
+        local function new() return quant.FakeQuantize { observer = quant[kind] { dim = dim > 0 and dim or nil } } end
+        local a, x = new(), T.randn(4, 6)
+        a(x)
+        for _, b in ipairs { new(), a:clone() } do
+          b:load_state_dict(a:state_dict())
+          assert.is_true(b:eval()(x):equal(a:eval()(x)))
+          b:train()(2 * x) -- it goes on
+          a:train()
+        end
+        local path = os.tmpname() .. ".safetensors"
+        assert(T.save(path, a:state_dict()))
+        local c = new()
+        c:load_state_dict(assert(T.load(path)))
+        os.remove(path)
+        assert.is_true(c:eval()(x):equal(a:eval()(x)))
+        if dim > 0 then
+          for _, key in ipairs { "scale", "zero_point", "observer.min_val", "observer.max_val" } do
+            local bad, b = a:state_dict(), new()
+            bad[key] = T.ones(3)
+            fails(function() b:load_state_dict(bad) end, key)
+            assert.equal(0, b.scale:numel()) -- nothing was changed
+          end
+          fails(function() quant.FakeQuantize():load_state_dict(a:state_dict()) end, "scale")
+        end
+      end
+    end
+  end)
+end)
+
+describe("networks of 8 bits in another dtype", function()
+  it("keep their scales, take that dtype and give it", function()
+    T.manual_seed(21)
+    local net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.Flatten(), nn.Linear(64, 8),
+      nn.Sigmoid(), nn.Linear(8, 3)):eval()
+    local x = T.randn(20, 1, 8, 8)
+    local q = T.quantize(net:clone(), { method = "static", calibration = x, skip = { "3", "7" } })
+    local want = q(x)
+    for dtype, gap in pairs { bf16 = 0.03, f16 = 4e-3, f32 = 0, f64 = 1e-6 } do
+      for _, n in ipairs { q:clone():to(dtype), q:clone():to(dtype):to("f32"):to(dtype) } do
+        local y = n(x:to(dtype))
+        assert.equal(dtype, y:dtype())
+        close(y, want, gap)
+        assert.is_true(n[1].scale:equal(q[1].scale) and n[5].bias:equal(q[5].bias))
+      end
+      local p = quant.prepare(net:clone():train(), { train = true }):to(dtype)
+      assert.equal(dtype, p(x:to(dtype)):dtype())
+      assert.equal("f32", p[1].input_quant.scale:dtype())
+      quant.convert(p)
+    end
+    assert.equal("f32", q(x):dtype())
+    local l = quant.Int8Linear(2, 2)
+    assert.equal("f32", l(T.ones({ 2 }, { dtype = "i32" })):dtype())
   end)
 end)
 

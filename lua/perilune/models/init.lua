@@ -284,7 +284,7 @@ local function save_gguf(net, path, o)
   local list, all = {}, weights.to_save(net, net._model.architecture, o.dtype, function(layer)
     if rawget(layer, "input_scale") then
       error({ code = "unsupported", message = path .. ": GGUF files have no input_scale, which layers quantized by "
-        .. "\"awq\" have; layer:dequantize() gives numbers" }, 0)
+        .. "\"awq\" may have; T.quantize(net, {method = \"awq\", fold = \"only\", …}) makes none" }, 0)
     end
     return gguf.blocks(layer.weight, layer.format, { layer.weight:size(1), layer.in_features or layer.embedding_dim })
   end)

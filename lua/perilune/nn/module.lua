@@ -265,15 +265,19 @@ local function Parameter(t, opts)
 end
 
 --- Registers a tensor that belongs to the state but is not trained (nil: a name without value yet).
--- `persistent=false` keeps it out of state_dict.
+-- `persistent=false` keeps it out of state_dict; with `keep_dtype=true` its dtype stays when the module is converted.
 function Module:register_buffer(name, tensor, opts)
-  options.check("register_buffer", opts, { "persistent" })
+  options.check("register_buffer", opts, { "persistent", "keep_dtype" })
   if type(name) ~= "string" then fail("register_buffer: the name must be a string") end
   if tensor ~= nil and type(tensor) ~= "userdata" then
     fail("register_buffer: '%s' must be a tensor or nil, got %s", name, options.describe(tensor))
   end
   if self._known[name] == "parameter" then fail("register_buffer: '%s' is a parameter", name) end
   self._buffers[name] = (opts and opts.persistent == false) and "transient" or "persistent"
+  if opts and opts.keep_dtype then
+    if not rawget(self, "_kept") then rawset(self, "_kept", {}) end
+    self._kept[name] = true
+  end
   rawset(self, name, tensor)
   note(self, name)
 end
@@ -336,7 +340,7 @@ local function walk(self, prefix, base, seen, visit)
   end
 end
 
-local own_fields = { _names = true, _known = true, _buffers = true, _parameters = true, _hooks = true }
+local own_fields = { _names = true, _known = true, _buffers = true, _kept = true, _parameters = true, _hooks = true }
 
 -- A plain table of modules or parameters does not register them: training would leave them as they are, and a saved
 -- network lack them. Those that are registered elsewhere may be in a table, too.

@@ -91,25 +91,48 @@ local function calibrated(list, method, info, o, net)
   local batches = calibration.batches("quantize", o.calibration, o.forward ~= nil)
   local forward, names = forward_of(o), {}
   for _, item in ipairs(list) do names[item[2]] = item[1] end
-  local function each(group, gram, done)
+  local awq, fold = require "perilune.nn.quant.awq", require "perilune.nn.quant.fold"
+  local now = {} -- layers in the place of others
+  -- Scales of the inputs of a group, and whether they are in what is before.
+  local function scales(group, weights, gram, before, look)
+    local m, source
+    if o.fold then
+      for i, b in ipairs(before) do before[i] = now[b] or b end
+      m, source = fold.find(group, before, look)
+    end
+    if o.fold == "only" and not m then return T.ones_like(gram.size), true end
+    local size = source and fold.pooled(gram.size, source) or gram.size
+    local s = awq.scales(weights, gram.gram, size, info)
+    local folded = m and fold.put(group, m, source, s, look)
+    if o.fold == "only" and not folded then return T.ones_like(s), true end
+    return folded or s, folded ~= nil
+  end
+  local function each(group, gram, before, look, done)
     local where = group[1].weight:device()
-    local weights = {}
+    if gram.gram:abs():amax():item() == 0 then -- nothing is known of the inputs
+      for _, m in ipairs(group) do
+        now[m] = done(m, T.quantize_blocks(m.weight:detach(), { format = info.name }), nil)
+      end
+      return
+    end
+    local weights, scale, inside = {}, nil, nil
     for i, m in ipairs(group) do weights[i] = m.weight:detach():double() end
-    local scale = method == "awq" and require("perilune.nn.quant.awq").scales(weights, gram.gram, gram.size, info)
+    if method == "awq" then scale, inside = scales(group, weights, gram, before, look) end
     for i, m in ipairs(group) do
       local blocks
       if scale then
-        blocks = require("perilune.nn.quant.awq").quantize(weights[i], gram.gram, scale, info)
+        blocks = awq.quantize(weights[i], gram.gram, scale, info)
       else
         blocks = require("perilune.nn.quant.gptq").quantize(weights[i], gram.gram, info, o)
         if not blocks then fail("quantize: the inputs of %s are singular; a larger damp may help", names[m]) end
       end
-      done(m, blocks:to(where), scale and scale:reciprocal():to(m.weight:dtype()) or nil)
+      now[m] = done(m, blocks:to(where), scale and not inside and scale:reciprocal():to(m.weight:dtype()) or nil)
     end
   end
   return function(done)
     calibration.quietly(net, function()
-      calibration.each("quantize", net, batches, forward, list, function(group, gram) each(group, gram, done) end)
+      calibration.each("quantize", net, batches, forward, list, method == "awq" and o.fold,
+        function(group, gram, _, before, look) each(group, gram, before, look, done) end)
     end)
   end
 end
@@ -118,7 +141,7 @@ local METHODS = { "rtn", "gptq", "awq", "static" }
 -- Options of one method alone.
 local of_method = { calibration = "gptq awq static", forward = "gptq awq static", act_order = "gptq", damp = "gptq",
   observer = "static", bits = "rtn gptq awq", format = "rtn gptq awq", group = "rtn gptq awq",
-  embeddings = "rtn gptq awq", activations = "rtn gptq awq", input_scale = "rtn awq" }
+  embeddings = "rtn gptq awq", activations = "rtn gptq awq", input_scale = "rtn awq", fold = "awq" }
 
 local function check_method(o)
   local method = o.method == nil and "rtn" or o.method
@@ -135,23 +158,25 @@ local function check_method(o)
     return options.kind("quantize", key, kind, o[key])
   end
   return method, { calibration = o.calibration, forward = of("forward", "callable"), act_order = of("act_order", "bool",
-    false), damp = of("damp", "positive", 0.01) }
+    false), damp = of("damp", "positive", 0.01), fold = o.fold == "only" and "only" or of("fold", "bool", true) }
 end
 
 --- T.quantize(net, {bits=8, format=, group=32, method="rtn", target=, skip=, embeddings=false, activations="i16",
---   input_scale=false, calibration=, forward=, act_order=false, damp=0.01, observer="histogram"}) → net, names
+--   input_scale=false, fold=true, calibration=, forward=, act_order=false, damp=0.01, observer="histogram"})
+--   → net, names
 -- Layers of net become quantized ones, in place: every nn.Linear whose rows are whole blocks becomes a
 -- nn.QuantizedLinear, with embeddings every nn.Embedding, too. bits 8, 5, 4 are the formats "Q8_0", "Q5_0", "Q4_0";
 -- format names any that can be made. target, skip: ends of names of layers, target also f(name, layer). A weight that a
 -- layer shares with one that is not meant stays as it is. names: of the layers that were quantized. layer:dequantize()
 -- goes back. Methods:
 -- "rtn": every weight is rounded to the nearest level of its group. input_scale: with scales of ones, into which the
--- state of a network by "awq" can be loaded.
+-- state of a network by "awq" can be loaded; that state, as a table: where it has some.
 -- "gptq" (Frantar et al. 2022): what rounding loses in one column the later ones make up for, on the inputs that the
 -- layer has with the calibration data. act_order: the columns with the largest inputs first. damp: share of the mean
 -- that is added to the diagonal of their Gram matrix.
--- "awq" (Lin et al. 2023): channels with large inputs are rounded more finely. layer.input_scale, with which x is
--- multiplied, undoes it.
+-- "awq" (Lin et al. 2023): channels with large inputs are rounded more finely. What undoes it is put into the norm or
+-- linear layer that makes the input, where nothing else reads that (it is tried); else layer.input_scale, with which x
+-- is multiplied, undoes it. fold "only": no layer gets one, which GGUF files have no place for; false: all layers do.
 -- "static": nn.Conv2d and nn.Linear become nn.quant.Int8Conv2d and nn.quant.Int8Linear, which round their inputs, too,
 -- to 8 bits with scales that the calibration data sets, and compute with integers; batch norms and ReLUs behind them
 -- become part of them. observer as in nn.quant.prepare.
@@ -164,7 +189,7 @@ end
 function M.quantize(net, opts)
   if not base.is_module(net) then fail("quantize: a network is wanted, got %s", describe(net)) end
   local o = options.check("quantize", opts, { "bits", "format", "group", "method", "target", "skip", "embeddings",
-    "activations", "input_scale", "calibration", "forward", "act_order", "damp", "observer" })
+    "activations", "input_scale", "fold", "calibration", "forward", "act_order", "damp", "observer" })
   if o.bits ~= nil and not by_bits[o.bits] then fail("quantize: bits must be 8, 5 or 4, got %s", describe(o.bits)) end
   if o.bits ~= nil and o.format ~= nil then fail("quantize: bits and format exclude each other") end
   local method, settings = check_method(o)
@@ -194,7 +219,8 @@ function M.quantize(net, opts)
     fail("quantize: %s", options.unknown("activations", tostring(o.activations), { "i16", "float" }))
   end
   local embeddings = o.embeddings ~= nil and options.kind("quantize", "embeddings", "bool", o.embeddings)
-  local ones = o.input_scale ~= nil and options.kind("quantize", "input_scale", "bool", o.input_scale)
+  local ones = o.input_scale
+  if ones ~= nil and type(ones) ~= "table" then options.kind("quantize", "input_scale", "bool", ones) end
   local wanted = M.chooser("quantize", o)
   local list, shared = {}, {}
   for name, m in net:named_modules() do
@@ -242,11 +268,20 @@ function M.quantize(net, opts)
     local m, w = item[2], item[3]
     if not shared[w] and (method == "rtn" or not is_exactly(m, Linear)) then
       blocks[w] = blocks[w] or T.no_grad(T.quantize_blocks, w:detach(), { format = format })
-      new[m] = made_of(m, blocks[w], ones and T.ones({ w:size(2) }, { dtype = w:dtype(), device = w:device() }) or nil)
+      local scaled = ones
+      if type(ones) == "table" then scaled = ones[item[1] .. ".input_scale"] ~= nil end
+      new[m] = made_of(m, blocks[w],
+        scaled and T.ones({ w:size(2) }, { dtype = w:dtype(), device = w:device() }) or nil)
     end
   end
   net = M.replace(net, new)
-  if run then run(function(m, of, scale) net = M.replace(net, { [m] = made_of(m, of, scale) }) end) end
+  if run then
+    run(function(m, of, scale)
+      local q = made_of(m, of, scale)
+      net = M.replace(net, { [m] = q })
+      return q
+    end)
+  end
   return net, names
 end
 

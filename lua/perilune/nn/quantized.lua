@@ -57,10 +57,10 @@ end
 -- ---- linear ------------------------------------------------------------------------------------------------
 
 --- nn.QuantizedLinear(…) → module
--- nn.Linear with a weight in blocks of format, "Q8_0", "Q4_K" …, which is not trained: y = x Wᵀ + b, with gradients for
--- x and b. T.quantize and T.models.load make them; a new one is zeros. activations "i16": x may be rounded to 16 bits
--- in every 32 elements; "float": it stays as it is. layer.weight are the blocks, u8 [out, bytes of a row], a buffer
--- whose name in the state has the format; layer:numbers() is W.
+-- nn.Linear with a weight in blocks of format, "Q8_0", "Q4_K" …, which is not trained: y = x Wᵀ + b, with gradients
+-- for x and b. Results have x's dtype, any floating one. T.quantize and T.models.load make them; a new one is zeros.
+-- activations "i16": x may be rounded to 16 bits in every 32 elements; "float": it stays as it is. layer.weight are the
+-- blocks, u8 [out, bytes of a row], a buffer whose name in the state has the format; layer:numbers() is W.
 -- Shapes: [*, in_features] → [*, out_features]
 --   local l = nn.QuantizedLinear(64, 2, { format = "Q4_0" })
 --   print(l)  --> QuantizedLinear(in_features=64, out_features=2, bias=true, format=Q4_0)
@@ -84,10 +84,16 @@ function QuantizedLinear:init(...)
   if a.input_scale then self:register_buffer("input_scale", T.ones({ a.in_features }, { dtype = a.dtype })) end
 end
 
+-- t in x's dtype: blocks have none, so nothing but x says what is computed in.
+local function as(x, t)
+  if t and t:dtype() ~= x:dtype() and x:is_floating_point() then return t:to(x:dtype()) end
+  return t
+end
+
 function QuantizedLinear:forward(x)
   local scale = rawget(self, "input_scale")
-  if scale then x = x * (scale:dtype() == x:dtype() and scale or scale:to(x:dtype())) end
-  return quantized_linear(x, rawget(self, self._key), self.bias, self._opts)
+  if scale then x = x * as(x, scale) end
+  return quantized_linear(x, rawget(self, self._key), as(x, self.bias), self._opts)
 end
 
 --- W as numbers, [out_features, in_features] of dtype, f32 by default.

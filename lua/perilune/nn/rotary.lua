@@ -132,7 +132,7 @@ function Rotary:set_frequencies(length)
     or s.kind == "longrope" and length > s.original_max_positions
   local like = self.inv_freq
   self:register_buffer("inv_freq", T.tensor(list, { dtype = "f32", device = like and like:device() }),
-    { persistent = false })
+    { persistent = false, keep_dtype = true })
 end
 
 --- (positions)
@@ -147,7 +147,6 @@ function Rotary:forward(positions)
     if now ~= self._for then self:set_frequencies(n) end
     self._length = n
   end
-  if self.inv_freq:dtype() ~= "f32" then self:set_frequencies(self._length or 0) end -- net:to("bf16") took it along
   local angle = positions:to(self.inv_freq:device()):float():unsqueeze(3) * self.inv_freq
   local cos, sin = angle:cos(), angle:sin()
   if self.heat ~= 1 then cos, sin = cos * self.heat, sin * self.heat end

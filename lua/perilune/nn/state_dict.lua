@@ -62,6 +62,17 @@ return function(base)
     return true
   end
 
+  -- Whether a buffer becomes what the state has, though that is of another shape: its module says so by a method
+  -- takes_shape(key, tensor, of), of(key) being what the state has for another buffer of that module.
+  local function takes(item, new, sd)
+    local m, key = item[3], item[4]
+    if not m._buffers[key] or not m.takes_shape then return false end
+    local prefix = item[1]:sub(1, -#tostring(key) - 1)
+    return m:takes_shape(key, new, function(other)
+      local t = sd[prefix .. other]
+      return T.is_tensor(t) and t or nil
+    end)
+  end
 
   --- Copies values by name into parameters and buffers. Nothing changes unless everything fits.
   -- @tparam table sd name → tensor
@@ -87,7 +98,7 @@ return function(base)
         missing[#missing + 1] = name
       elseif type(new) ~= "userdata" then
         wrong[#wrong + 1] = ("'%s' is %s, not a tensor"):format(name, options.describe(new))
-      elseif not same_shape(item[2], new) then
+      elseif not same_shape(item[2], new) and not takes(item, new, sd) then
         wrong[#wrong + 1] = ("'%s' is %s in the state and %s here"):format(name, base.shape_text(new),
           base.shape_text(item[2]))
       end
@@ -101,7 +112,14 @@ return function(base)
     if #wrong > 0 then fail("load_state_dict of %s: %s", class_name(self), table.concat(wrong, "; ")) end
     local _ <close> = T.no_grad()
     for _, item in ipairs(list) do
-      if sd[item[1]] ~= nil then item[2]:copy_(sd[item[1]]) end
+      local new, old = sd[item[1]], item[2]
+      if new ~= nil then
+        if same_shape(old, new) then
+          old:copy_(new)
+        else
+          rawset(item[3], item[4], new:detach():clone():to { dtype = old:dtype(), device = old:device() })
+        end
+      end
     end
     return missing, unexpected
   end

@@ -42,9 +42,9 @@ return function(base)
     return to
   end
 
-  -- t's values as `to` asks, or t itself where nothing changes. Integers keep their dtype.
-  local function converted(t, to)
-    local floating = t:is_floating_point()
+  -- t's values as `to` asks, or t itself where nothing changes. Integers keep their dtype, and what is kept.
+  local function converted(t, to, kept)
+    local floating = t:is_floating_point() and not kept
     local dims = FORMATS[to.memory_format]
     local plain = t:detach()
     local new = plain:to { dtype = floating and to.dtype or nil, device = to.device, non_blocking = to.non_blocking,
@@ -83,7 +83,9 @@ return function(base)
         local old = base.member(m, key)
         if type(old) == "userdata" and made[old] == nil and (m._buffers[key] or is_parameter[old]) then
           made[old] = old
-          if is_parameter[old] then convert_parameter(old, to) else made[old] = converted(old, to) end
+          local kept = rawget(m, "_kept")
+          if is_parameter[old] then convert_parameter(old, to)
+          else made[old] = converted(old, to, kept and kept[key]) end
         end
         local new = made[old]
         if new and not rawequal(new, old) then rawset(m, key, new) end -- a buffer

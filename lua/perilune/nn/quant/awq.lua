@@ -10,6 +10,7 @@ local codes = require "perilune.nn.quant.codes"
 local M = {}
 
 local STEPS = 20
+local RIDGE = 0.01 -- of the mean of H's diagonal: what channels count that the data hardly has
 
 local function rounded(w, f)
   return T.dequantize_blocks(T.quantize_blocks(w:float(), { format = f.name }), { format = f.name, dtype = "f64" })
@@ -20,6 +21,8 @@ local function change(d, gram) return (d:matmul(gram) * d):sum():item() end
 --- The factors of the input's channels, f64 [K], for the weights of layers that have one input: a list of f64 [N, K].
 -- gram: of the inputs, size: sum of |x|.
 function M.scales(weights, gram, size, f)
+  gram = gram:clone()
+  gram:diagonal():add_(gram:diagonal():mean() * RIDGE)
   local mean = size / size:mean():clamp { min = 1e-30 }
   mean = mean:clamp { min = 1e-4 }
   local best, found

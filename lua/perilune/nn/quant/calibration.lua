@@ -7,7 +7,9 @@
 -- else all of the network does, up to the layer. Which it is is watched while the data goes through for the first time.
 -- @module perilune.nn.quant.calibration
 local T = require "perilune"
+local base = require "perilune.nn.module"
 local container = require "perilune.nn.container"
+local fold = require "perilune.nn.quant.fold"
 local options = require "perilune.options"
 
 local fail, describe = options.fail, options.describe
@@ -34,11 +36,29 @@ local function hooked(list, f)
   if not ok then error(why, 0) end
 end
 
+-- list, unless no number of its floating tensors says anything.
+local function telling(who, list)
+  local numbers, any = false, false
+  for _, batch in ipairs(list) do
+    for i = 1, batch.n do
+      local t = batch[i]
+      if T.is_tensor(t) and t:is_floating_point() and t:numel() > 0 then
+        numbers = true
+        any = any or t:ne(0):any():item()
+      end
+    end
+  end
+  if numbers and not any then
+    fail("%s: calibration is zeros, which say nothing of what goes through the network", who)
+  end
+  return list
+end
+
 --- What was given as data, as a list of packed arguments: a tensor, a list of tensors or of lists of arguments, or
 -- anything for a generic for, of which the first value counts unless `all`.
 function M.batches(who, data, all)
   if data == nil then fail("%s: calibration is missing: inputs of the network, as a list or a DataLoader", who) end
-  if T.is_tensor(data) then return { table.pack(data) } end
+  if T.is_tensor(data) then return telling(who, { table.pack(data) }) end
   local list = {}
   if type(data) == "table" and getmetatable(data) == nil then
     options.list(who, "calibration", data, "inputs")
@@ -60,7 +80,7 @@ function M.batches(who, data, all)
     repeat control = take(data(nil, control or nil)) until not control
   end
   if #list == 0 then fail("%s: calibration is empty", who) end
-  return list
+  return telling(who, list)
 end
 
 --- f() with net in evaluation and without gradients; afterwards its modules train or not as before.
@@ -94,8 +114,8 @@ end
 
 -- ---- order ---------------------------------------------------------------------------------------------------
 
--- Lists of modules that might be a chain with layers inside; inside: layer → place in the list, or false where it is in
--- two.
+-- Lists of modules that might be a chain with layers inside; inside: layer → place in the list, or false where it is
+-- in two.
 local function chains(net, wanted)
   local found = {}
   for _, m in ipairs(net:modules()) do
@@ -137,9 +157,27 @@ local function watch(chain, hooks)
   end
 end
 
+-- Modules that are at one place of net, with parameters of their own, and are called once a batch: f(module). calls:
+-- how often each was in the first one.
+local function at_one_place(net, calls)
+  local places, users = {}, {}
+  for _, m in ipairs(net:modules()) do
+    for _, key in ipairs(base.member_names(m)) do
+      local v = base.member(m, key)
+      if base.is_module(v) then places[v] = (places[v] or 0) + 1
+      elseif base.is_parameter[v] then users[v] = (users[v] or 0) + 1 end
+    end
+  end
+  return function(m)
+    for _, p in pairs(m._parameters) do if users[p] > 1 then return false end end
+    return calls[m] == 1 and places[m] == 1
+  end
+end
+
 --- Everything goes through once. → groups of layers with one input, in the order of their first calls, { layers,
--- leader's calls in each batch }; the best chain or nil. layers: { {name, layer} … }.
-local function plan(who, net, batches, forward, layers)
+-- leader's calls in each batch, before: what may have made their input, where folds is true }; the best chain or nil.
+-- layers: { {name, layer} … }.
+local function plan(who, net, batches, forward, layers, folds)
   local wanted, name_of, calls = {}, {}, {}
   for _, item in ipairs(layers) do
     local m = item[2]
@@ -147,6 +185,7 @@ local function plan(who, net, batches, forward, layers)
   end
   local order, group_of, seen, now = {}, {}, {}, 0
   local last_input, last_group -- of the call before
+  local recent, often = {}, {} -- results of norms and linear layers in the first batch
   local hooks, ends, lists = {}, {}, chains(net, wanted)
   for _, chain in ipairs(lists) do ends[#ends + 1] = watch(chain, hooks) end
   local function called(m, args)
@@ -155,7 +194,7 @@ local function plan(who, net, batches, forward, layers)
     if not g then
       g = rawequal(x, last_input) and now == 1 and last_group or nil
       if not g then
-        g = { layers = {}, together = true }
+        g = { layers = {}, together = true, input = x, recent = now == 1 and table.move(recent, 1, #recent, 1, {}) }
         order[#order + 1] = g
       end
       group_of[m] = g
@@ -167,6 +206,16 @@ local function plan(who, net, batches, forward, layers)
     last_input, last_group = x, g
   end
   for m in pairs(wanted) do hooks[#hooks + 1] = { m, "pre", called } end
+  for _, m in ipairs(folds and net:modules() or {}) do
+    if fold.takes(m) then
+      hooks[#hooks + 1] = { m, "after", function(_, _, y)
+        if now > 1 then return end
+        often[m] = (often[m] or 0) + 1
+        recent[#recent + 1] = { m, y }
+        if #recent > 8 then table.remove(recent, 1) end
+      end }
+    end
+  end
   hooked(hooks, function()
     for i, batch in ipairs(batches) do
       now, last_input, last_group, seen = i, nil, nil, {}
@@ -174,6 +223,11 @@ local function plan(who, net, batches, forward, layers)
       for _, done in ipairs(ends) do done() end
     end
   end)
+  local single = at_one_place(net, often)
+  for _, g in ipairs(order) do
+    g.before = g.recent and fold.candidates(g.recent, g.input, single) or {}
+    g.recent, g.input = nil, nil
+  end
   local idle = {}
   for _, item in ipairs(layers) do if not next(calls[item[2]]) then idle[#idle + 1] = item[1] end end
   if #idle > 0 then
@@ -188,7 +242,8 @@ local function plan(who, net, batches, forward, layers)
       end
     end
     for _, m in ipairs(g.together and { g.layers[1] } or g.layers) do
-      groups[#groups + 1] = { layers = g.together and g.layers or { m }, calls = calls[m], name = name_of[m] }
+      groups[#groups + 1] = { layers = g.together and g.layers or { m }, calls = calls[m], name = name_of[m],
+        before = g.together and g.before or {} }
     end
   end
   local best
@@ -221,10 +276,11 @@ local function arguments(net, batches, forward, chain)
   return all
 end
 
---- Calls visit(layers, gram, name) for every group of layers with one input, in the order of calls, with what goes into
--- them when what visit changed before is in place.
-function M.each(who, net, batches, forward, layers, visit)
-  local groups, chain = plan(who, net, batches, forward, layers)
+--- Calls visit(layers, gram, name, before, look) for every group of layers with one input, in the order of calls, with
+-- what goes into them when what visit changed before is in place. folds: before are modules that may have made the
+-- input, and look() calls what is around with the first batch again: → sums of |input|, results.
+function M.each(who, net, batches, forward, layers, folds, visit)
+  local groups, chain = plan(who, net, batches, forward, layers, folds)
   local at, args = 0, nil -- the block that args are for
   local function whole(i) return forward, net, table.unpack(batches[i], 1, batches[i].n) end
   local function block(i)
@@ -269,7 +325,24 @@ function M.each(who, net, batches, forward, layers, visit)
     if not T.isfinite(gram.gram:sum()):item() then
       fail("%s: inputs of %s are not finite, with the calibration data given", who, g.name)
     end
-    visit(g.layers, gram, g.name)
+    visit(g.layers, gram, g.name, g.before, function()
+      local sums, results
+      local hooks = { { leader, "pre", function(_, a)
+        local sum = a[1]:reshape(-1, a[1]:size(-1)):abs():sum(1, { dtype = "f64" })
+        sums = sums and sums + sum or sum
+      end } }
+      if not place then -- forward may return nothing
+        hooks[2] = { net, "after", function(_, _, out) results = { results, out } end }
+      end
+      local first = 1
+      while (g.calls[first] or 0) == 0 do first = first + 1 end
+      hooked(hooks, function()
+        if not place then return forward(net, table.unpack(batches[first], 1, batches[first].n)) end
+        local a = args[first][at]
+        results = { chain.blocks[at](table.unpack(a, 1, a.n)) }
+      end)
+      return sums, results
+    end)
   end
 end
 

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: MIT
 --- Weights as whole numbers in the blocks of ggml's formats (kernels/blocks.h): where a format has its codes, and what
--- they stand for. A number is base + step · code, base and step shared by a group; both are read off the format itself,
--- from blocks whose codes are all 0 or all the largest.
+-- they stand for. A number is base + step · code, base and step shared by a group; both are read off the format
+-- itself, from blocks whose codes are all 0 or all the largest.
 -- @module perilune.nn.quant.codes
 local T = require "perilune"
 
@@ -40,16 +40,19 @@ local function low6(q)
   return T.cat({ a, b }, 3):view(q:size(1), 128)
 end
 
--- group: elements that share base and step. places: {first byte, bytes of codes}, in any order.
+-- group: elements that share base and step. halves: where the f16 are that all numbers of a block are multiples of.
+-- places: {first byte, bytes of codes}, in any order.
 local formats = {
-  Q4_0 = { group = 32, top = 15, places = { { 3, halves } } },
-  Q4_1 = { group = 32, top = 15, places = { { 5, halves } } },
-  Q5_0 = { group = 32, top = 31, places = { { 3, fifth }, { 7, halves } } },
-  Q5_1 = { group = 32, top = 31, places = { { 5, fifth }, { 9, halves } } },
-  Q8_0 = { group = 32, top = 254, places = { { 3, function(q) return (q - 127) % 256 end } } },
-  Q4_K = { group = 32, top = 15, places = { { 17, nibbles } } },
-  Q5_K = { group = 32, top = 31, places = { { 17, function(q) return above(q, 8, 1) end }, { 49, nibbles } } },
-  Q6_K = { group = 16, top = 63, places = { { 1, low6 }, { 129, function(q) return above(q, 4, 2) end } } },
+  Q4_0 = { group = 32, top = 15, halves = { 1 }, places = { { 3, halves } } },
+  Q4_1 = { group = 32, top = 15, halves = { 1, 3 }, places = { { 5, halves } } },
+  Q5_0 = { group = 32, top = 31, halves = { 1 }, places = { { 3, fifth }, { 7, halves } } },
+  Q5_1 = { group = 32, top = 31, halves = { 1, 3 }, places = { { 5, fifth }, { 9, halves } } },
+  Q8_0 = { group = 32, top = 254, halves = { 1 }, places = { { 3, function(q) return (q - 127) % 256 end } } },
+  Q4_K = { group = 32, top = 15, halves = { 1, 3 }, places = { { 17, nibbles } } },
+  Q5_K = { group = 32, top = 31, halves = { 1, 3 },
+    places = { { 17, function(q) return above(q, 8, 1) end }, { 49, nibbles } } },
+  Q6_K = { group = 16, top = 63, halves = { 209 },
+    places = { { 1, low6 }, { 129, function(q) return above(q, 4, 2) end } } },
 }
 for _, f in ipairs(T.core.block_formats()) do
   local own = formats[f.name]
@@ -97,6 +100,35 @@ function M.round(f, w, base, step)
   local flat = step:eq(0)
   local q = ((w - base) / step:masked_fill(flat, 1)):round():clamp(0, f.top)
   return q:masked_fill(flat, 0)
+end
+
+-- Two bytes each [n, 2] as the f16 that they are, f64 [n], and back. Q8_0 has an f16 in front of codes that it is
+-- multiplied with.
+local function halves_of(bytes)
+  local ones = T.ones({ bytes:size(1), 32 }, { dtype = "u8", device = bytes:device() })
+  return T.dequantize_blocks(T.cat({ bytes, ones }, 2), { format = "Q8_0", dtype = "f64" }):select(2, 1):contiguous()
+end
+local function bytes_of(v)
+  local wide = (v:abs() * 127):unsqueeze(2):expand(v:size(1), 32):contiguous()
+  local bytes = T.quantize_blocks(wide:float(), { format = "Q8_0" }):narrow(2, 1, 2):clone()
+  bytes:select(2, 2):add_(v:lt(0):to("u8") * 128)
+  return bytes
+end
+
+--- Blocks [rows, …] of numbers times by, f64 [rows], with the codes that they have; nil where that is no f16 of full
+-- precision.
+function M.multiply_rows(f, blocks, by)
+  local out = blocks:reshape(-1, f.bytes):clone()
+  local each = by:repeat_interleave(out:size(1) // blocks:size(1), 1)
+  for _, at in ipairs(f.halves) do
+    local v = halves_of(out:narrow(2, at, 2):contiguous())
+    local new = v * each
+    local size = new:abs()
+    local bad = size:gt(65000):logical_or(size:lt(2.0 ^ -14):logical_and(v:ne(0)))
+    if bad:any():item() then return nil end
+    out:narrow(2, at, 2):copy_(bytes_of(new))
+  end
+  return out:view(blocks:shape())
 end
 
 -- Shares of a group's range that are tried: the farthest weights are cut where that makes the others' error smaller.

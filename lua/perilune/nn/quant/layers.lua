@@ -93,18 +93,26 @@ M.Prepared = Prepared
 
 -- ---- integers ------------------------------------------------------------------------------------------------
 
+local KEEP = { keep_dtype = true } -- what integers stand for is f32, whatever the network around is converted to
+
+-- y, f32, in the dtype of x where that is a floating one.
+local function like(y, x)
+  return x:is_floating_point() and x:dtype() ~= "f32" and y:to(x:dtype()) or y
+end
+
 local function buffers(self, outs, weight)
   self:register_buffer("weight", weight)
-  self:register_buffer("scale", T.ones { outs })
-  self:register_buffer("input_scale", T.ones {})
+  self:register_buffer("scale", T.ones { outs }, KEEP)
+  self:register_buffer("input_scale", T.ones {}, KEEP)
   self:register_buffer("input_zero_point", T.zeros({}, { dtype = "i32" }))
-  self:register_buffer("bias", T.zeros { outs })
+  self:register_buffer("bias", T.zeros { outs }, KEEP)
 end
 
 --- nn.quant.Int8Conv2d(…) → module
 -- nn.Conv2d that computes with whole numbers of 8 bits (T.int8_conv2d): x is rounded with input_scale and
--- input_zero_point, weight i8 stands for weight times scale of its channel; bias and results are f32, not below 0 with
--- relu. nn.quant.convert makes them; a new one is zeros.
+-- input_zero_point, weight i8 stands for weight times scale of its channel; bias and scales are f32, whatever the
+-- network is converted to, results have x's dtype and are not below 0 with relu. nn.quant.convert makes them; a new
+-- one is zeros.
 -- Shapes: [N, in, H, W] → [N, out, H', W'] (or without N)
 --   local c = nn.quant.Int8Conv2d(2, 3, 3, { padding = 1 })
 --   print(c.weight:dtype(), table.concat(c(T.ones(1, 2, 4, 4)):shape(), " "))  --> i8	1 3 4 4
@@ -118,10 +126,10 @@ function Int8Conv2d:init(...)
   local a = options.read(conv_spec, ...)
   local relu = a.relu
   a.relu, a.bias = nil, false
-  local like = T.nn.Conv2d(a) -- which checks them
-  copy_fields(like, self, CONV)
+  local floats = T.nn.Conv2d(a) -- which checks them
+  copy_fields(floats, self, CONV)
   self.relu = relu
-  buffers(self, a.out_channels, T.zeros(like.weight:shape(), { dtype = "i8" }))
+  buffers(self, a.out_channels, T.zeros(floats.weight:shape(), { dtype = "i8" }))
   self:finish()
 end
 
@@ -149,6 +157,7 @@ function Int8Conv2d:forward(x)
   end
   local y = T.int8_conv2d(x:float(), self.weight, self.scale, self.input_scale, self.input_zero_point, self.bias,
     self._opts)
+  y = like(y, x)
   return single and y:squeeze(1) or y
 end
 
@@ -188,7 +197,7 @@ function Int8Linear:forward(x)
   local sums = T.int_mm(q, self.weight:t()) - self.weight:to("i32"):sum(2) * zero
   local y = sums:to("f32") * (self.scale * self.input_scale) + self.bias
   if self.relu then y = y:relu() end
-  return y:view(shape)
+  return like(y, x):view(shape)
 end
 
 function Int8Linear:extra_repr()
@@ -224,6 +233,10 @@ function M.convert(p, name, blank)
     new.scale:copy_(scale)
     local input = p.input_quant.observer
     observers.check_range(input, "nn.quant.convert", name)
+    if T.maximum(-input.min_val, input.max_val):le(0):all():item() then
+      fail("nn.quant.convert: nothing but zeros has gone through %s, which is no range to round its input in; give "
+        .. "other data, or name it in skip", name)
+    end
     local input_scale, zero = input:calculate_qparams()
     if p.rounds then input_scale, zero = p.input_quant.scale, p.input_quant.zero_point end
     new.input_scale:copy_(input_scale)

@@ -11,6 +11,7 @@ local M = {}
 
 local DTYPES = { i8 = { -128, 127 }, u8 = { 0, 255 } }
 local EPS = 2.0 ^ -23
+local KEEP = { keep_dtype = true } -- ranges and counts are no weights, which a network's dtype is for
 
 local common = { { "dtype", { "i8", "u8" }, "i8" }, { "symmetric", "bool", false },
   { "quant_min", "int", optional = true }, { "quant_max", "int", optional = true } }
@@ -29,9 +30,20 @@ local function set_up(self, who, a)
       limits[1], limits[2], a.dtype)
   end
   local shape = self.dim and { 0 } or {}
-  self:register_buffer("min_val", T.full(shape, math.huge))
-  self:register_buffer("max_val", T.full(shape, -math.huge))
+  self:register_buffer("min_val", T.full(shape, math.huge), KEEP)
+  self:register_buffer("max_val", T.full(shape, -math.huge), KEEP)
 end
+
+-- A range for each of some places, of which a new object does not know how many there will be: it takes those of a
+-- state.
+local function takes_places(first, second, dim_of)
+  return function(self, key, t, of)
+    if not dim_of(self) or key ~= first and key ~= second then return false end
+    local a, b = of(first), of(second)
+    return t:dim() == 1 and a ~= nil and b ~= nil and a:dim() == 1 and b:dim() == 1 and a:numel() == b:numel()
+  end
+end
+local takes_range = takes_places("min_val", "max_val", function(self) return self.dim end)
 
 -- Scale f32 and zero point i32 for ranges; the range always holds 0, which padding needs.
 local function qparams(self, low, high)
@@ -118,6 +130,7 @@ function MinMax:init(...)
   self.dim = a.dim
   set_up(self, "nn.quant.MinMaxObserver", a)
 end
+MinMax.takes_shape = takes_range
 function MinMax:forward(x) return watch(self, x, function(old, new, f) return f(old, new) end) end
 function MinMax:qparams() return qparams(self, self.min_val, self.max_val) end
 function MinMax:calculate_qparams()
@@ -143,6 +156,7 @@ function Moving:init(...)
   self.dim, self.averaging_constant = a.dim, a.averaging_constant
   set_up(self, "nn.quant.MovingAverageMinMaxObserver", a)
 end
+Moving.takes_shape = takes_range
 function Moving:forward(x)
   return watch(self, x, function(old, new)
     return T.where(old:isinf(), new, old + (new - old):nan_to_num(0, 0, 0) * self.averaging_constant)
@@ -172,8 +186,8 @@ function Histogram:init(...)
   end
   self.bins, self.percentile = a.bins, a.percentile
   set_up(self, "nn.quant.HistogramObserver", a)
-  self:register_buffer("histogram", T.zeros({ a.bins }, { dtype = "f64" }))
-  self:register_buffer("range", T.zeros({ 2 }, { dtype = "f64" })) -- of the bins
+  self:register_buffer("histogram", T.zeros({ a.bins }, { dtype = "f64" }), KEEP)
+  self:register_buffer("range", T.zeros({ 2 }, { dtype = "f64" }), KEEP) -- of the bins
 end
 
 -- Twice the range, to the left or to the right: two bins become one.
@@ -253,9 +267,11 @@ function Fake:init(...)
   end
   self.observer = observer
   self.observing, self.rounding = true, true
-  self:register_buffer("scale", T.full(observer.dim and { 0 } or {}, 0 / 0)) -- nothing is known yet
+  self:register_buffer("scale", T.full(observer.dim and { 0 } or {}, 0 / 0), KEEP) -- nothing is known yet
   self:register_buffer("zero_point", T.zeros(observer.dim and { 0 } or {}, { dtype = "i32" }))
 end
+
+Fake.takes_shape = takes_places("scale", "zero_point", function(self) return self.observer.dim end)
 
 local function put(self, name, t)
   if self[name]:numel() ~= t:numel() then self[name] = t:clone() else self[name]:copy_(t) end
