@@ -185,10 +185,10 @@ local function step_of(node, scope)
     local takes = arity[node.op_type]
     local n = #node.input
     while n > 0 and node.input[n] == "" do n = n - 1 end
-    if takes and (n < takes[1] or n > takes[2]) then
+    if takes and (#node.input < takes[1] or n > takes[2]) then
       stop("%s has %d inputs, which %s does not take", called(node), n, node.op_type)
     end
-    for i = 1, takes and math.min(takes[3], n) or 0 do
+    for i = 1, takes and takes[3] or 0 do
       if node.input[i] == "" then stop("%s: input %d is missing", called(node), i) end
     end
     c.a = attributes(node, entry.attributes, scope, scope.values)

@@ -110,6 +110,7 @@ return function(Export)
   for ours, theirs in pairs { eq = "Equal", lt = "Less", le = "LessOrEqual", gt = "Greater", ge = "GreaterOrEqual" } do
     ops[ours] = function(e, _, x, y)
       local d = common(x, y)
+      if d == "bool" and ours ~= "eq" then d = "i32" end -- an order of bools is not in ONNX
       return e:emit(theirs, { e:cast(x, d), e:cast(y, d) })
     end
   end
@@ -167,7 +168,11 @@ return function(Export)
     return e:emit("LeakyRelu", { x.name }, { alpha = node.attrs.negative_slope + 0.0 })
   end
   function ops.elu(e, node, x) return e:emit("Elu", { x.name }, { alpha = node.attrs.alpha + 0.0 }) end
-  function ops.celu(e, node, x) return e:emit("Celu", { x.name }, { alpha = node.attrs.alpha + 0.0 }) end
+  function ops.celu(e, node, x) -- Celu is of f32 alone; alpha · elu(x / alpha) is the same
+    local d, alpha = node.dtypes[1], node.attrs.alpha + 0.0
+    if d == "f32" then return e:emit("Celu", { x.name }, { alpha = alpha }) end
+    return times(e, e:emit("Elu", { times(e, x.name, 1 / alpha, d) }, { alpha = 1.0 }), alpha, d)
+  end
   function ops.hardsigmoid(e, _, x) return e:emit("HardSigmoid", { x.name }, { alpha = 1 / 6, beta = 0.5 }) end
   function ops.hardshrink(e, node, x)
     return e:emit("Shrink", { x.name }, { lambd = node.attrs.lambd + 0.0, bias = 0.0 })

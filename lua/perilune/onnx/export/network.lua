@@ -64,6 +64,35 @@ return function(Export)
     if #x.shape == nd + 2 then return f(x.name) end
     return e:emit("Squeeze", { f(e:emit("Unsqueeze", { x.name, e:integers { 0 } })), e:integers { 0 } })
   end
+
+  -- Paddings and ceil_mode of pooling. A last window that would begin behind the input and the padding in front is none
+  -- of ours, while ONNX's shape inference counts it: there the padding behind says where the windows end.
+  -- counted: the padding is part of means, so that more of it would be another mean.
+  local function ends(e, node, x, nd, counted)
+    local a = node.attrs
+    local padding, kernel = many(a.padding, nd), many(a.kernel_size, nd)
+    local pads = both(padding)
+    if not a.ceil_mode then return pads, 0 end
+    local stride, dilation, base = many(a.stride or a.kernel_size, nd), many(a.dilation or 1, nd), #x.shape - nd
+    local dropped, longer = false, false
+    for d = 1, nd do
+      local reach = (kernel[d] - 1) * dilation[d] + 1
+      if padding[d] > 0 or stride[d] > reach then e:fixed(node, x.shape[base + d], "size") end
+      local n, m = x.shape[base + d], node.shapes[1][base + d]
+      if not is_free(n) and not is_free(m) then
+        local space = n + 2 * padding[d] - reach
+        dropped = dropped or -(-space // stride[d]) + 1 ~= m
+        local extra = math.max(0, (m - 1) * stride[d] - space)
+        longer = longer or extra > 0
+        pads[d + nd] = pads[d + nd] + extra
+      end
+    end
+    if not dropped then return both(padding), 1 end
+    if longer and counted then e:fail(node, "ceil_mode whose windows end in the padding is not supported") end
+    for d = 1, nd do e:fixed(node, x.shape[base + d], "size") end
+    return pads, 0
+  end
+
   for nd = 1, 3 do
     ops[("conv%dd"):format(nd)] = function(e, node, x, w, b)
       local a = node.attrs
@@ -84,10 +113,11 @@ return function(Export)
     ops[("max_pool%dd"):format(nd)] = function(e, node, x)
       local a = node.attrs
       if e.wanted[node.outputs[2]] and a.return_indices then e:fail(node, "return_indices is not supported") end
+      local pads, up = ends(e, node, x, nd, false)
       return batched(e, x, nd, function(name)
         return e:emit("MaxPool", { name }, { kernel_shape = many(a.kernel_size, nd),
-          strides = many(a.stride or a.kernel_size, nd), pads = both(many(a.padding, nd)),
-          dilations = many(a.dilation, nd), ceil_mode = a.ceil_mode and 1 or 0 })
+          strides = many(a.stride or a.kernel_size, nd), pads = pads, dilations = many(a.dilation, nd),
+          ceil_mode = up })
       end)
     end
     ops[("avg_pool%dd"):format(nd)] = function(e, node, x)
@@ -98,10 +128,11 @@ return function(Export)
       local divisor = a.divisor_override
       local fixed = divisor and divisor ~= 0
       if fixed and a.ceil_mode then e:fail(node, "divisor_override with ceil_mode is not supported") end
+      local counted = fixed or a.count_include_pad ~= false
+      local pads, up = ends(e, node, x, nd, counted)
       local y = batched(e, x, nd, function(name)
         return e:emit("AveragePool", { name }, { kernel_shape = kernel, strides = many(a.stride or a.kernel_size, nd),
-          pads = both(many(a.padding, nd)), ceil_mode = a.ceil_mode and 1 or 0,
-          count_include_pad = (fixed or a.count_include_pad ~= false) and 1 or 0 })
+          pads = pads, ceil_mode = up, count_include_pad = counted and 1 or 0 })
       end)
       return fixed and e:emit("Mul", { y, e:number(count / divisor, node.dtypes[1]) }) or y
     end

@@ -162,7 +162,7 @@ local function ceil_extra(c, x, w)
   local extra = {}
   for d = 1, w.nd do
     extra[d] = 0
-    if c.a.ceil_mode == 1 and w.auto == "NOTSET" then
+    if c.a.ceil_mode == 1 and (w.auto == "NOTSET" or w.auto == "VALID") then
       local n = x:size(d + 2)
       local reach = (w.kernel[d] - 1) * w.dilation[d] + 1
       local space = n + w.before[d] + w.after[d] - reach

@@ -56,7 +56,9 @@ end)
 
 local function flattened(c, x, default)
   if c.opset >= 13 then return nil, registry.axis(c, c.a.axis or -1, x:dim()) end
-  local axis, rows = registry.axis(c, c.a.axis or default, x:dim() + 1), 1
+  local axis, rows = c.a.axis or default, 1
+  -- an axis from the end counts from the dimensions; one past the last makes rows of one element
+  axis = registry.axis(c, axis < 0 and axis + x:dim() or axis, x:dim() + 1)
   for d = 1, axis - 1 do rows = rows * x:size(d) end
   return x:reshape(rows, x:numel() // math.max(rows, 1)), 2
 end
@@ -70,6 +72,7 @@ end
 op("Hardmax", "axis:int", function(c, x)
   local flat, dim = flattened(c, x, 1)
   local y = flat or x
+  if y:numel() == 0 then return x end
   local at = y:argmax(dim, { keepdim = true })
   local out = T.zeros_like(y):scatter(dim, at, 1)
   return flat and out:reshape(table.unpack(x:shape())) or out

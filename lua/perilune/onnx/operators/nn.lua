@@ -19,10 +19,14 @@ op("Gemm", "alpha:float beta:float transA:int transB:int broadcast:int", functio
   end
   if c.a.transA == 1 then a = a:t() end
   if c.a.transB == 1 then b = b:t() end
-  local y = a:matmul(b)
-  if alpha ~= 1.0 then y = (y * alpha):to(a:dtype()) end
+  local y, dtype = a:matmul(b), a:dtype()
+  if not is_float(a) and (alpha ~= 1.0 or beta ~= 1.0) then -- the sum is rounded, not each of its parts
+    y = y:to "f64" * alpha
+    return (bias and y + bias:to "f64" * beta or y):to(dtype)
+  end
+  if alpha ~= 1.0 then y = y * alpha end
   if not bias then return y end
-  return y + (beta == 1.0 and bias or (bias * beta):to(a:dtype()))
+  return y + (beta == 1.0 and bias or bias * beta)
 end)
 
 op("Einsum", "equation:string", function(c, ...)
@@ -89,8 +93,8 @@ op("LayerNormalization", "axis:int epsilon:float stash_type:int", function(c, x,
   local y = F.layer_norm(x, shape, { weight = spread(scale), bias = spread(bias), eps = eps })
   if c.outputs < 2 then return y end
   local wide = x:dtype() == "f64" and x or x:to("f32") -- stash_type 1
-  local mean = T.mean(wide, dims, { keepdim = true })
-  return y, mean, (T.var(wide, dims, { correction = 0, keepdim = true }) + eps):rsqrt()
+  local mean = T.mean(wide, dims, { keepdim = true }):to "f32"
+  return y, mean, (T.var(wide, dims, { correction = 0, keepdim = true }) + eps):rsqrt():to "f32"
 end)
 
 op("RMSNormalization", "axis:int epsilon:float stash_type:int", function(c, x, scale)

@@ -58,11 +58,12 @@ reduction("ReduceL2", function(x, dims, keep)
   return sum(x:to("f64"):square(), dims, keep):sqrt():to(x:dtype())
 end)
 reduction("ReduceSumSquare", function(x, ...) return sum(x:square(), ...) end)
-reduction("ReduceLogSum", function(x, ...) return sum(x, ...):log() end)
+reduction("ReduceLogSum", function(x, ...) return sum(x, ...):log():to(x:dtype()) end)
 reduction("ReduceLogSumExp", function(x, dims, keep)
   if not dims then return x end
+  if not is_float(x) then return T.logsumexp(x:to("f64"), dims, { keepdim = keep }):to(x:dtype()) end
   return T.logsumexp(x, dims, { keepdim = keep })
-end, function() return -math.huge end)
+end, function(x) return is_float(x) and -math.huge or 0 end)
 reduction("ReduceMean", function(x, dims, keep)
   if not dims then return x end
   if is_float(x) then return T.mean(x, dims, { keepdim = keep }) end

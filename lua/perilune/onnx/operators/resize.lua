@@ -27,11 +27,12 @@ local function coordinate(c, how, i, n, out, scale, roi)
   return c:fail("coordinate_transformation_mode '%s'", how)
 end
 
-local function nearest(c, x, how)
+local function nearest(c, x, how, scale)
   if how == "round_prefer_floor" then return ceil(x - 0.5) end
   if how == "round_prefer_ceil" then return floor(x + 0.5) end
   if how == "floor" then return floor(x) end
   if how == "ceil" then return ceil(x) end
+  if how == "outward" then return scale < 1 and ceil(x) or floor(x) end
   return c:fail("nearest_mode '%s'", how)
 end
 
@@ -76,7 +77,7 @@ local function along(c, x, dim, out, scale, roi, o)
     local at = coordinate(c, o.how, i, n, out, scale, roi)
     gone[i + 1] = o.how == "tf_crop_and_resize" and (at < 0 or at > n - 1)
     if o.mode == "nearest" then
-      list[i + 1] = max(0, min(n - 1, nearest(c, at, o.nearest)))
+      list[i + 1] = max(0, min(n - 1, nearest(c, at, o.nearest, scale)))
     else
       local stretch = o.antialias and max(1.0, 1 / scale) or 1.0
       rows[i + 1] = weights(at, n, o.filter, o.reach, stretch, o.outside)
@@ -136,7 +137,8 @@ op("Resize", "antialias:int axes:ints coordinate_transformation_mode:string cubi
     local how = c.a.coordinate_transformation_mode or (c.opset >= 11 and "half_pixel" or "asymmetric")
     local a = c.a.cubic_coeff_a or -0.75
     local o = { mode = mode, how = how, antialias = c.a.antialias == 1, fill = c.a.extrapolation_value or 0.0,
-      nearest = c.a.nearest_mode or (c.opset >= 11 and "round_prefer_floor" or "floor"),
+      -- version 10 rounds up where it shrinks
+      nearest = c.a.nearest_mode or (c.opset >= 11 and "round_prefer_floor" or "outward"),
       outside = c.a.exclude_outside == 1 }
     if mode == "linear" or mode == "bilinear" then
       o.filter, o.reach = triangle, 1

@@ -159,7 +159,7 @@ op("Split", "axis:int split:ints num_outputs:int", function(c, x, split)
   return table.unpack(out, 1, #sizes)
 end)
 
--- x[from : to : step] along dim, NumPy's rules.
+-- x[from : to : step] along dim, NumPy's rules but for one.
 local function slice(c, x, dim, from, to, step)
   local n = x:size(dim)
   if step == 0 then c:fail "a step of 0" end
@@ -172,7 +172,8 @@ local function slice(c, x, dim, from, to, step)
     if count == 0 then return x:narrow(dim, 1, 0) end
     return T.slice(x, dim, from + 1, count, step)
   end
-  from, to = max(-1, min(n - 1, from)), max(-1, min(n - 1, to))
+  -- what starts before the front starts at the first element (in NumPy there is nothing then)
+  from, to = max(min(0, n - 1), min(n - 1, from)), max(-1, min(n - 1, to))
   local count = max(0, (from - to - step - 1) // -step)
   if count == 0 then return x:narrow(dim, 1, 0) end
   local back = x:flip(dim) -- element from is element n - 1 - from

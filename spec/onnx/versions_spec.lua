@@ -1,0 +1,232 @@
+-- SPDX-License-Identifier: MIT
+-- What ONNX's operators mean in each of their versions, at every axis, start, end and step there is, against their
+-- definitions written out in plain Lua; and what T.onnx.save makes of dtypes and windows that ONNX has otherwise.
+
+local T = require "perilune"
+local nn, F = T.nn, T.nn.F
+local writer = require "spec.onnx.writer"
+local near = require("spec.support.near").near
+
+local function load_bytes(bytes)
+  local path = os.tmpname()
+  local f = assert(io.open(path, "wb"))
+  f:write(bytes)
+  f:close()
+  local m, message = T.onnx.load(path)
+  os.remove(path)
+  return m, message
+end
+
+-- One node with these inputs and attributes, run.
+local function run(op, inputs, attributes, opset, outputs)
+  local m = assert(load_bytes(writer.single(op, inputs, outputs or 1, attributes, opset)))
+  return m(table.unpack(inputs))
+end
+
+local function product(shape, from, to)
+  local n = 1
+  for d = from, to do n = n * shape[d] end
+  return n
+end
+
+describe("softmaxes by version", function()
+  local wide = { Softmax = T.softmax, LogSoftmax = T.log_softmax, Hardmax = function(x, d)
+    return F.one_hot(x:argmax(d), { num_classes = x:size(d) }):to "f32"
+  end }
+  for op, f in pairs(wide) do
+    it(op .. ": rows of all dimensions behind the axis before 13, one dimension since", function()
+      for _, shape in ipairs { { 4 }, { 3, 4 }, { 2, 3, 4 }, { 2, 1, 3, 2 } } do
+        local x, rank = T.randn(table.unpack(shape)), #shape
+        for _, opset in ipairs { 7, 11, 12, 13, 18 } do
+          for axis = opset < 11 and 0 or -rank, rank - 1 do
+            local d = axis < 0 and axis + rank or axis
+            local want
+            if opset < 13 then
+              want = f(x:reshape(product(shape, 1, d), product(shape, d + 1, rank)), 2):reshape(shape)
+            elseif op == "Hardmax" then
+              want = f(x:transpose(d + 1, -1):reshape(-1, shape[d + 1]), 2)
+                :reshape(x:transpose(d + 1, -1):shape()):transpose(d + 1, -1)
+            else
+              want = f(x, d + 1)
+            end
+            near(run(op, { x }, { axis = axis }, opset), want, 1e-6)
+          end
+          if opset < 13 and rank > 1 or opset >= 13 then
+            near(run(op, { x }, { axis = opset < 13 and 1 or rank - 1 }, opset), run(op, { x }, nil, opset), 0)
+          end
+        end
+      end
+    end)
+  end
+  it("of nothing are nothing", function()
+    for op in pairs(wide) do
+      for _, opset in ipairs { 12, 13 } do
+        assert.same({ 0, 3 }, run(op, { T.zeros(0, 3) }, { axis = 1 }, opset):shape())
+        assert.same({ 3, 0 }, run(op, { T.zeros(3, 0) }, { axis = 1 }, opset):shape())
+      end
+    end
+  end)
+end)
+
+describe("Slice", function()
+  -- The definition: what starts or ends outside is moved to the nearest place from which a copy can begin or end.
+  local function want(n, from, to, step)
+    local list = {}
+    if from < 0 then from = from + n end
+    if to < 0 then to = to + n end
+    if step > 0 then
+      from, to = math.max(0, math.min(n, from)), math.max(0, math.min(n, to))
+      for i = from, to - 1, step do list[#list + 1] = i end
+    else
+      from, to = math.max(0, math.min(n - 1, from)), math.max(-1, math.min(n - 1, to))
+      for i = from, to + 1, step do list[#list + 1] = i end
+    end
+    return list
+  end
+  it("takes what the definition takes, at every start, end and step", function()
+    for n = 1, 4 do
+      local x, starts, ends, lists = T.arange(n) - 1, {}, {}, nil
+      for _, at in ipairs { math.mininteger, -(1 << 31), (1 << 31) - 1, math.maxinteger } do
+        starts[#starts + 1], ends[#ends + 1] = at, at
+      end
+      for at = -n - 2, n + 2 do starts[#starts + 1], ends[#ends + 1] = at, at end
+      local m = assert(load_bytes(writer.model { nodes = { { "Slice", { "x", "s", "e", "a", "k" }, { "y" } } },
+        inputs = { { "x", "f32" }, { "s", "i64" }, { "e", "i64" }, { "k", "i64" } }, outputs = { { "y", "f32" } },
+        initializers = { a = T.tensor({ 0 }, { dtype = "i64" }) }, opset = 13 }))
+      local function one(v) return T.tensor({ v }, { dtype = "i64" }) end
+      for _, step in ipairs { 1, 2, 3, -1, -2, -3 } do
+        for _, s in ipairs(starts) do
+          for _, e in ipairs(ends) do
+            if math.abs(s) < 1 << 40 and math.abs(e) < 1 << 40 then
+              lists = want(n, s, e, step)
+            else -- the largest integers stand for the ends
+              lists = want(n, math.max(-100, math.min(100, s)), math.max(-100, math.min(100, e)), step)
+            end
+            local got = m(x:to "f32", one(s), one(e), one(step)):totable()
+            for i, v in ipairs(got) do got[i] = math.tointeger(v) end
+            assert.same(lists, got, ("%d elements, %d to %d by %d"):format(n, s, e, step))
+          end
+        end
+      end
+    end
+  end)
+end)
+
+describe("operators of integers", function()
+  it("keep their type in every reduction", function()
+    for _, dtype in ipairs { "i32", "i64" } do
+      local x = T.tensor({ { 1, 2, 3 }, { 4, 5, 6 } }, { dtype = dtype })
+      for _, name in ipairs { "Sum", "L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "SumSquare" } do
+        for _, opset in ipairs { 11, 13, 18 } do
+          local y = run("Reduce" .. name, { x }, { keepdims = 0 }, opset)
+          assert.equal(dtype, y:dtype(), name)
+        end
+      end
+      assert.equal(3, run("ReduceLogSum", { x }, { keepdims = 0 }, 13):item()) -- log 21
+      assert.equal(6, run("ReduceLogSumExp", { x }, { keepdims = 0 }, 13):item()) -- 6.46
+    end
+  end)
+  it("add up in Gemm before they are rounded", function()
+    local a = T.tensor({ { 3 } }, { dtype = "i32" })
+    for beta = 1, 4 do
+      for bias = -3, 3 do
+        local y = run("Gemm", { a, a, T.tensor({ bias }, { dtype = "i32" }) }, { alpha = 0.5, beta = beta / 4 }, 13)
+        local sum = 4.5 + beta / 4 * bias
+        assert.equal(math.floor(sum), y:item())
+      end
+    end
+  end)
+end)
+
+describe("windows and sizes", function()
+  it("Resize of version 10 rounds up where it shrinks and down where it grows", function()
+    for n = 1, 6 do
+      for _, scale in ipairs { 0.5, 0.6, 0.75, 1.5, 2 } do
+        local x, list = (T.arange(n) - 1):to("f32"):view(1, 1, n), {}
+        local out = math.floor(n * scale)
+        if out > 0 then
+          for i = 0, out - 1 do
+            list[i + 1] = math.min(n - 1, scale < 1 and math.ceil(i / scale) or math.floor(i / scale)) + 0.0
+          end
+          assert.same(list, run("Resize", { x, T.tensor { 1, 1, scale } }, nil, 10):reshape(-1):totable())
+        end
+      end
+    end
+  end)
+  it("without padding, ceil_mode has a window that begins inside", function()
+    local x = T.arange(5):to("f32"):view(1, 1, 5)
+    for _, auto in ipairs { "VALID", "NOTSET" } do
+      local y = run("MaxPool", { x }, { kernel_shape = { 2 }, strides = { 2 }, ceil_mode = 1, auto_pad = auto }, 13)
+      assert.same({ 2.0, 4.0, 5.0 }, y:reshape(-1):totable())
+    end
+  end)
+  it("LayerNormalization's mean and deviation are f32", function()
+    local _, mean, deviation = run("LayerNormalization", { T.randn(2, 3):to "f64", T.ones(3):to "f64" }, nil, 17, 3)
+    assert.same({ "f32", "f32" }, { mean:dtype(), deviation:dtype() })
+  end)
+end)
+
+describe("an input that is left out", function()
+  it("at the end is as one that is not named, where it is optional", function()
+    local body = { nodes = { { "Identity", { "go" }, { "on" } }, { "Add", { "x", "x" }, { "y" } } },
+      inputs = { { "i", "i64", {} }, { "go", "bool", {} } }, outputs = { { "on", "bool", {} }, { "y", "f32" } } }
+    local m = assert(load_bytes(writer.model { nodes = { { "Loop", { "n", "" }, { "ys" }, { body = body } } },
+      inputs = { { "x", "f32" } }, outputs = { { "ys", "f32" } },
+      initializers = { n = T.tensor({ 3 }, { dtype = "i64" }) } }))
+    assert.same({ 3, 2 }, m(T.ones(2)):shape())
+  end)
+  it("is missing, where it is not", function()
+    for _, c in ipairs { { "Add", { "x", "" } }, { "Gemm", { "x", "" } }, { "Where", { "x", "x", "" } },
+      { "Conv", { "", "x" } } } do
+      local m, message = load_bytes(writer.model { nodes = { { c[1], c[2], { "y" } } }, inputs = { { "x", "f32" } },
+        outputs = { { "y", "f32" } } })
+      assert.is_nil(m)
+      assert.truthy(message:find "is missing", message)
+    end
+  end)
+end)
+
+describe("what is saved", function()
+  local function again(f, ...)
+    local path, inputs = os.tmpname(), { ... }
+    assert(T.onnx.save(path, f, inputs))
+    local m = assert(T.onnx.load(path))
+    os.remove(path)
+    local want, got = f(...), m(...)
+    assert.equal(want:dtype(), got:dtype())
+    near(got, want, 1e-6)
+    return m
+  end
+  it("compares bools as integers and has celu of every type", function()
+    local a, b = T.tensor { true, false, true, false }, T.tensor { true, true, false, false }
+    for _, op in ipairs { "lt", "le", "gt", "ge", "eq", "ne" } do again(function(x, y) return T[op](x, y) end, a, b) end
+    for _, dtype in ipairs { "f32", "f64" } do
+      for _, alpha in ipairs { 0.5, 1, 2 } do
+        again(function(x) return F.celu(x, { alpha = alpha }) end, T.randn(20):to(dtype))
+      end
+    end
+  end)
+  it("has pooling's windows, whatever their sizes", function()
+    local seen = 0
+    for n = 3, 7 do
+      for kernel = 1, 3 do
+        for stride = 1, 4 do
+          for padding = 0, kernel // 2 do
+            local x = T.randn(1, 2, n)
+            local o = { kernel_size = kernel, stride = stride, padding = padding, ceil_mode = true }
+            local m = again(nn.MaxPool1d(o), x)
+            local step = tostring(m)
+            local last = (nn.MaxPool1d(o)(x):size(3) - 1) * stride
+            -- ONNX's shape inference knows nothing of windows behind the input
+            local theirs = -(-(n + 2 * padding - kernel) // stride) * stride
+            assert.equal(last == theirs, step:find "ceil_mode=1" ~= nil, step)
+            if last ~= theirs then seen = seen + 1 end
+            o.count_include_pad = false
+            again(nn.AvgPool1d(o), x)
+          end
+        end
+      end
+    end
+    assert.is_true(seen > 5)
+  end)
+end)
