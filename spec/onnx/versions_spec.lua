@@ -85,7 +85,7 @@ describe("Slice", function()
   end
   it("takes what the definition takes, at every start, end and step", function()
     for n = 1, 4 do
-      local x, starts, ends, lists = T.arange(n) - 1, {}, {}, nil
+      local x, starts, ends = T.arange(n) - 1, {}, {}
       for _, at in ipairs { math.mininteger, -(1 << 31), (1 << 31) - 1, math.maxinteger } do
         starts[#starts + 1], ends[#ends + 1] = at, at
       end
@@ -97,6 +97,7 @@ describe("Slice", function()
       for _, step in ipairs { 1, 2, 3, -1, -2, -3 } do
         for _, s in ipairs(starts) do
           for _, e in ipairs(ends) do
+            local lists
             if math.abs(s) < 1 << 40 and math.abs(e) < 1 << 40 then
               lists = want(n, s, e, step)
             else -- the largest integers stand for the ends
