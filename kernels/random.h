@@ -7,6 +7,8 @@
 #ifndef PL_KERNELS_RANDOM_H
 #define PL_KERNELS_RANDOM_H
 
+#include <math.h>
+
 #include "kernels/kernel.h"
 
 typedef enum PlkRngKind {
@@ -26,6 +28,19 @@ static inline uint64_t plk_rng_advance(PlkRngKind kind, PlDtype dtype, uint64_t 
   const int two = kind == PLK_RNG_RANDINT || kind == PLK_RNG_RANDPERM || kind == PLK_RNG_MULTINOMIAL ||
                   (kind <= PLK_RNG_EXPONENTIAL && dtype == PL_F64);
   return two ? n / 2 + (n & 1) : n / 4 + ((n & 3) != 0);
+}
+
+/* The largest number of f16 or bf16 below hi, or lo where that is larger: what is drawn in f32 and lies above it would be
+ * rounded to hi, which is excluded. */
+static inline double plk_uniform_top(double lo, double hi, PlDtype dtype) {
+  const int digits = dtype == PL_F16 ? 11 : 8, least = dtype == PL_F16 ? -24 : -133;
+  int e;
+  const double m = frexp(hi, &e);
+  const int place = m == 0.5 ? e - 1 - digits : e - digits; /* below a power of two the steps are half as wide */
+  const double step = ldexp(1.0, hi == 0.0 || place < least ? least : place);
+  double top = floor(hi / step) * step;
+  if (top >= hi) top = hi - step;
+  return top > lo ? top : lo;
 }
 
 /* out[0] float; attrs lo, hi (f): uniform in [lo, hi). */

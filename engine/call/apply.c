@@ -45,12 +45,19 @@ static PlStatus apply_numbers(Call *c, PlTensor **out) {
 static PlStatus apply_batched(Call *c, PlTensor **out, bool *done) {
   const PlOp *op = c->op;
   bool blind = false;
-  if (!pl_any_batched(c->in, c->nin)) {
-    if (!pl_state.batch || !(op->flags & PL_F_SEEDED)) return PL_OK;
-    if (op->flags & PL_F_MUTATES) return pl_batch_random_into(op);
-    return pl_batch_random(op, c->in, c->nin, c->attrs, out, done);
-  }
+  PlBatch *draws = op->flags & PL_F_SEEDED ? pl_state.batch : NULL;
+  const bool many = pl_any_batched(c->in, c->nin);
+  if (draws && (op->flags & PL_F_MUTATES)) PL_TRY(pl_batch_random_into(op, c->in[0]));
+  if (!many && (!draws || (op->flags & PL_F_MUTATES))) return PL_OK;
+  const bool outwards = draws && !(op->flags & PL_F_MUTATES) && !pl_batch_draws(draws, c->in, c->nin);
+  if (outwards && !many && !draws->outer) return PL_OK; /* one draw for all, as anywhere */
   *done = true;
+  if (outwards) {
+    pl_state.batch = draws->outer;
+    PlStatus s = pl_apply(op, c->in, c->nin, c->attrs, out);
+    pl_state.batch = draws;
+    return s;
+  }
   if (PL_UNLIKELY(many_numbers(c))) return apply_numbers(c, out);
   for (int i = 0; i < c->nin; i++) blind |= c->in[i] && pl_is_batched(c->in[i]) && i < 8 && ((op->reads_values >> i) & 1);
   if (!blind) PL_TRY(pl_call_infer(c));
@@ -59,9 +66,11 @@ static PlStatus apply_batched(Call *c, PlTensor **out, bool *done) {
     for (int o = 0; o < op->nout; o++) out[o] = o ? NULL : pl_retain(c->in[0]);
     return PL_OK;
   }
-  PL_TRY(pl_batch_compute(op, c->in, c->nin, c->attrs, blind ? NULL : c->desc, out));
+  const PlDesc *desc = blind ? NULL : c->desc;
+  if (draws) PL_TRY(pl_batch_draw(draws, op, c->in, c->nin, c->attrs, desc, out));
+  else PL_TRY(pl_batch_compute(op, c->in, c->nin, c->attrs, desc, out));
   if (pl_state.grad_off || !pl_may_record(c->in, c->nin)) return PL_OK;
-  uint64_t floor = pl_batch_enter(c->in, c->nin);
+  uint64_t floor = pl_batch_enter(draws ? out : c->in, draws ? op->nout : c->nin); /* the keys inside of the innermost that differs */
   PlStatus s = pl_record(op, c->in, c->nin, c->attrs, out);
   pl_state.key_floor = floor;
   if (s != PL_OK) pl_release_all(out, op->nout);

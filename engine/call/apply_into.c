@@ -170,6 +170,7 @@ PlStatus pl_apply_into_inside(const PlOp *op, PlTensor *const *in, int nin, cons
     return s;
   }
   bool tracked = false;
+  if (PL_UNLIKELY(modes & PL_MODE_BATCH) && s == PL_OK && (op->flags & PL_F_SEEDED)) s = pl_batch_random_into(op, y);
   if (s == PL_OK) s = pl_call_tracked(op->name, in, nin, y, &tracked);
   if (s == PL_OK && !tracked) s = compute_into(&c, y);
   pl_call_end(&c);

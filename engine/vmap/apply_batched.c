@@ -60,14 +60,17 @@ static PlStatus stacked(const PlOp *op, PlTensor **t, int64_t n, PlTensor **out)
   return s;
 }
 
+static PlStatus same_in_graph(const PlOp *op) {
+  PL_FAIL(PL_ERR_UNSUPPORTED,
+          "vmap: %s is to draw the same numbers for all elements, which a graph cannot say; draw them "
+          "outside of vmap, or say randomness=\"different\"",
+          op->name);
+}
+
 /* res[o n + i]: output o of element i. */
 static PlStatus run_elements(const PlBatchCall *c, const PlBatch *b, PlTensor **args, PlTensor **res) {
   uint64_t offset = pl_state.offset;
-  if (b->random == PL_RANDOM_SAME && pl_state.trace && (c->op->flags & PL_F_SEEDED))
-    PL_FAIL(PL_ERR_UNSUPPORTED,
-            "vmap: %s is to draw the same numbers for all elements, which a graph cannot say; draw them "
-            "outside of vmap, or say randomness=\"different\"",
-            c->op->name);
+  if (b->random == PL_RANDOM_SAME && pl_state.trace && (c->op->flags & PL_F_SEEDED)) return same_in_graph(c->op);
   for (int64_t i = 0; i < c->n; i++) {
     PlTensor *outs[PL_MAX_OUT];
     PlStatus s = PL_OK;
@@ -155,8 +158,7 @@ static PlStatus compute(PlBatchCall *c, const PlBatch *b, PlTensor **out) {
   void (*rule)(PlBatchCall *) = c->desc ? rule_of(c->op) : NULL;
   if (c->op->flags & PL_F_SEEDED) {
     rule = NULL;
-    if (b->random == PL_RANDOM_ERROR)
-      PL_FAIL(PL_ERR_STATE, "vmap: %s draws random numbers; say randomness=\"different\" or \"same\"", c->op->name);
+    PL_TRY(pl_batch_random_asks(c->op, b));
   }
   for (int o = 0; c->desc && o < c->op->nout; o++)
     if (c->desc[o].ndim == PL_MAX_DIM && c->desc[o].dtype != PL_NDTYPE)
@@ -209,22 +211,31 @@ PlStatus pl_batch_compute(const PlOp *op, PlTensor *const *in, int nin, const Pl
   return compute_in(b, op, in, nin, attrs, desc, out);
 }
 
-PlStatus pl_batch_random(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out, bool *done) {
-  PlBatch *b = pl_state.batch;
-  *done = false;
-  if (b->random == PL_RANDOM_SAME) return PL_OK;
-  if (b->random == PL_RANDOM_ERROR)
-    PL_FAIL(PL_ERR_STATE, "vmap: %s draws random numbers; say randomness=\"different\" or \"same\"", op->name);
-  *done = true;
-  return compute_in(b, op, in, nin, attrs, NULL, out);
+bool pl_batch_draws(const PlBatch *b, PlTensor *const *in, int nin) {
+  for (int i = 0; i < nin; i++)
+    if (in[i] && pl_is_batched(in[i]) && pl_batched(in[i])->born == b->born) return true;
+  return b->random != PL_RANDOM_SAME;
 }
 
-PlStatus pl_batch_random_into(const PlOp *op) {
-  if (pl_state.batch->random == PL_RANDOM_SAME) return PL_OK;
-  PL_FAIL(PL_ERR_STATE,
-          "vmap: %s draws random numbers into a tensor that is the same for all elements; say "
-          "randomness=\"same\", or use the form that returns a new tensor",
-          op->name);
+PlStatus pl_batch_draw(PlBatch *b, const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, const PlDesc *desc, PlTensor **out) {
+  return compute_in(b, op, in, nin, attrs, desc, out);
+}
+
+PlStatus pl_batch_random_asks(const PlOp *op, const PlBatch *b) {
+  if (b->random != PL_RANDOM_ERROR) return PL_OK;
+  PL_FAIL(PL_ERR_STATE, "vmap: %s draws random numbers; say randomness=\"different\" or \"same\"", op->name);
+}
+
+PlStatus pl_batch_random_into(const PlOp *op, const PlTensor *y) {
+  for (const PlBatch *b = pl_state.batch; b && !(pl_is_batched(y) && pl_batched(y)->born >= b->born); b = b->outer) {
+    PL_TRY(pl_batch_random_asks(op, b));
+    if (b->random != PL_RANDOM_SAME)
+      PL_FAIL(PL_ERR_STATE,
+              "vmap: %s draws random numbers into a tensor that is the same for all elements; say "
+              "randomness=\"same\", or use the form that returns a new tensor",
+              op->name);
+  }
+  return PL_OK;
 }
 
 /* ---- in place ------------------------------------------------------------------------------------------- */
@@ -301,7 +312,8 @@ PlStatus pl_batch_into(const PlOp *op, PlTensor *const *in, int nin, const PlAtt
   if (s == PL_OK) s = pl_apply(op, all, nin, attrs, res);
   pl_tensor_release(old);
   PL_TRY(s);
-  s = store(b, full, res[0]);
+  if (pl_is_batched(res[0]) && pl_batched(res[0])->born > b->born) s = pl_batch_random_into(op, y);
+  if (s == PL_OK) s = store(b, full, res[0]);
   if (s == PL_OK && tracked) s = pl_history_move(y, res[0]);
   pl_tensor_release(res[0]);
   return s;
@@ -319,15 +331,22 @@ PlStatus pl_batch_mutate(const PlOp *op, PlTensor *const *in, int nin, const PlA
             op->name, pl_desc_text(&in[0]->a));
   if ((op->flags & PL_F_SETS) && nin == 2) return store(b, full, in[1]);
   if (nin != 1) PL_FAIL(PL_ERR_UNSUPPORTED, "%s: not inside vmap", op->name);
-  if ((op->flags & PL_F_SEEDED) && b->random != PL_RANDOM_DIFFERENT)
-    PL_FAIL(PL_ERR_STATE, "vmap: %s draws random numbers; say randomness=\"different\"", op->name);
+  const bool same = (op->flags & PL_F_SEEDED) && b->random == PL_RANDOM_SAME;
+  if (op->flags & PL_F_SEEDED) PL_TRY(pl_batch_random_asks(op, b));
+  if (same && pl_state.trace) PL_TRY(same_in_graph(op));
   uint64_t ceiling = pl_state.key_ceiling;
   PlBatch *running = pl_state.batch;
   pl_state.key_ceiling = ~b->born;
   pl_state.batch = b->outer;
-  PlStatus s = pl_apply(op, &full, 1, attrs, res);
+  PlTensor *one = NULL, *copy = NULL; /* what one element draws, for all */
+  PlStatus s = same && b->size > 0 ? element(full, 0, &one) : PL_OK;
+  if (s == PL_OK && one) s = pl_apply(&pl_op_clone, &one, 1, NULL, &copy);
+  if (s == PL_OK && (copy || !same)) s = pl_apply(op, copy ? &copy : &full, 1, attrs, res);
   pl_state.batch = running;
   pl_state.key_ceiling = ceiling;
+  if (s == PL_OK && copy) s = store(b, full, copy);
+  pl_tensor_release(one);
+  pl_tensor_release(copy);
   pl_tensor_release(res[0]);
   return s;
 }

@@ -38,14 +38,19 @@ static inline bool pl_any_batched(PlTensor *const *in, int nin) {
 /* op on inputs some of which are batched; attributes are normalized, inputs promoted. desc: what infer said, NULL for
  * an op whose infer would read the values of a batched input. */
 PlStatus pl_batch_compute(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, const PlDesc *desc, PlTensor **out);
-/* A random op on inputs none of which is batched, while a batch runs; *done: nothing is left to do. */
-PlStatus pl_batch_random(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out, bool *done);
+/* Has a random op inside of b, the innermost batch, results for each of b's elements? Else one draw is theirs all, and the
+ * batches around are asked in turn. */
+bool pl_batch_draws(const PlBatch *b, PlTensor *const *in, int nin);
+/* It has. */
+PlStatus pl_batch_draw(PlBatch *b, const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, const PlDesc *desc, PlTensor **out);
+/* An error where b allows no random numbers. */
+PlStatus pl_batch_random_asks(const PlOp *op, const PlBatch *b);
 /* out := op(in…), an op that changes `out`. Where keys made inside the batch track it, it takes the history of the
  * result; then no other handle may share its memory. */
 PlStatus pl_batch_into(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor *out);
 PlStatus pl_batch_mutate(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs);
-/* The same for ops that fill a tensor which all elements share: an error unless they are to draw the same numbers. */
-PlStatus pl_batch_random_into(const PlOp *op);
+/* Before a random op writes into y: an error unless the elements of all running batches that share y are to draw the same numbers. */
+PlStatus pl_batch_random_into(const PlOp *op, const PlTensor *y);
 /* While an op on batched inputs is recorded as it was called, only keys made inside the batch record: sets
  * pl_state.key_floor, returns what it was. */
 uint64_t pl_batch_enter(PlTensor *const *in, int nin);

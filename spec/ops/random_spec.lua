@@ -67,7 +67,9 @@ describe("T.Generator", function()
     fails("manual_seed: an integer is wanted", g.manual_seed, g, 1.5)
     fails("call it with a colon, generator:manual_seed(", g.manual_seed, 1)
     fails("a function is wanted", g.run, g, 1)
-    fails("set_rng_state", T.Generator(1).set_state, T.Generator(1), "x")
+    local state = g:get_state()
+    fails("set_rng_state", g.set_state, g, "x")
+    assert.equal(state, g:get_state())
   end)
 end)
 
@@ -90,6 +92,25 @@ describe("random numbers", function()
     assert.is_true(lo >= 0 and hi < 1)
   end)
 
+  it("uniform in every floating dtype: never the upper end, nor below the lower one", function()
+    local ranges = { { 0, 1 }, { 1, 2 }, { -1, 0 }, { -2, -1 }, { -3, 5 }, { -0.25, 0.25 }, { 1000, 1008 }, { -8, 0.5 },
+      { 0, 2 ^ -24 }, { -2 ^ -14, 2 ^ -14 }, { 255, 256 }, { -256, -248 }, { 0, 65504 } }
+    for _, dtype in ipairs { "f16", "bf16", "f32", "f64" } do
+      for _, r in ipairs(ranges) do
+        local what = ("%s in [%g, %g)"):format(dtype, r[1], r[2])
+        local into = T.zeros({ 20000 }, { dtype = dtype })
+        for _, x in ipairs { T.uniform(r[1], r[2], { 20000 }, { dtype = dtype }), into:uniform_(r[1], r[2]) } do
+          local lo, hi = x:double():min():item(), x:double():max():item()
+          assert.is_true(lo >= r[1] and hi < r[2], what .. (": %g … %g"):format(lo, hi))
+        end
+      end
+    end
+    for _, bad in ipairs { { "f16", -1e6, 1e6 }, { "f32", -3e38, 3e38 }, { "f64", -1.7e308, 1.7e308 }, { "bf16", 0, math.huge } } do
+      fails("uniform: ", T.uniform, bad[2], bad[3], { 4 }, { dtype = bad[1] })
+      fails("is no range of " .. bad[1], function() T.zeros({ 4 }, { dtype = bad[1] }):uniform_(bad[2], bad[3]) end)
+    end
+  end)
+
   it("normal: mean, variance, skewness, kurtosis, no correlation of neighbours", function()
     local t = T.normal(1, 2, { 200000 }, { dtype = "f64" })
     local m, v = moments(t)
@@ -108,6 +129,13 @@ describe("random numbers", function()
       within(t:eq(v):to("f64"):mean():item(), (v >= 3 and v <= 7) and 0.2 or 0, 0.01, "share of " .. v)
     end
     assert.is_false((pcall(T.randint, 5, 3, { 2 })))
+    for dtype, digits in pairs { f16 = 11, bf16 = 8, f32 = 24, f64 = 53 } do
+      local most = 1 << digits
+      local x = T.randint(most - 3, most, { 2000 }, { dtype = dtype })
+      for v = most - 3, most do within(x:eq(v):to("f64"):mean():item(), 0.25, 0.05, dtype .. ", share of " .. v) end
+      fails("does not hold all integers", T.randint, 0, most + 1, { 4 }, { dtype = dtype })
+      fails("does not hold all integers", function() T.zeros({ 4 }, { dtype = dtype }):randint_fill_(-most - 1, 0) end)
+    end
   end)
 
   it("randperm: each number once, order differs, places alike", function()

@@ -2,6 +2,9 @@
  * Random tensors. Values depend on (seed, stream, element) only; `draws` says how many counter blocks a call
  * consumes. The kernels read the distribution's parameters from the first attributes. */
 #include "kernels/random.h"
+
+#include <float.h>
+
 #include "engine/ops/make.h"
 #include "engine/ops/names.h"
 #include "engine/ops/shape/view.h"
@@ -38,6 +41,20 @@ static PlStatus drawn_infer(PlInfer *c) {
   return PL_OK;
 }
 
+/* Are all integers of low … high of the dtype? Floats have gaps beyond 2^digits. */
+static PlStatus fits_check(const PlInfer *c, PlDtype t) {
+  static const int64_t least[PL_NDTYPE] = {[PL_I8] = INT8_MIN, [PL_I16] = INT16_MIN, [PL_I32] = INT32_MIN, [PL_I64] = INT64_MIN};
+  static const int64_t most[PL_NDTYPE] = {
+      [PL_I8] = INT8_MAX, [PL_U8] = UINT8_MAX, [PL_I16] = INT16_MAX, [PL_I32] = INT32_MAX, [PL_I64] = INT64_MAX};
+  static const int digits[PL_NDTYPE] = {[PL_F16] = 11, [PL_BF16] = 8, [PL_F32] = 24, [PL_F64] = 53};
+  const int64_t low = pl_attr_i(c->attrs, 0), high = pl_attr_i(c->attrs, 1);
+  const int64_t lo = digits[t] ? -(INT64_C(1) << digits[t]) : least[t], hi = digits[t] ? INT64_C(1) << digits[t] : most[t];
+  if (t != PL_BOOL && (low < lo || high > hi))
+    PL_FAIL(PL_ERR_ARG, "%s: %s does not hold all integers from %lld to %lld, only from %lld to %lld; draw i64 and convert that",
+            c->op->name, pl_dtype_name(t), (long long)low, (long long)high, (long long)lo, (long long)hi);
+  return PL_OK;
+}
+
 static PlStatus range_check(const PlInfer *c) {
   if (pl_attr_i(c->attrs, 0) > pl_attr_i(c->attrs, 1))
     PL_FAIL(PL_ERR_ARG, "%s: low %lld is above high %lld", c->op->name, (long long)pl_attr_i(c->attrs, 0),
@@ -46,21 +63,29 @@ static PlStatus range_check(const PlInfer *c) {
 }
 
 /* uniform: low, high; normal: mean, std. NaN is neither. */
-static PlStatus limits_check(const PlInfer *c) {
+static PlStatus limits_check(const PlInfer *c, PlDtype t) {
   const double a = pl_attr_f(c->attrs, 0), b = pl_attr_f(c->attrs, 1);
   if (c->op == &pl_op_normal || c->op == &pl_op_normal_fill) {
     if (!(b >= 0.0)) PL_FAIL(PL_ERR_ARG, "%s: std must be a number >= 0, got %g", c->op->name, b);
   } else if (!(a <= b)) PL_FAIL(PL_ERR_ARG, "%s: low %g must not exceed high %g", c->op->name, a, b);
+  else if (pl_is_float(t)) { /* halves are drawn in f32, so their range may be wider than they are */
+    const double most = t == PL_F16 ? 65504.0 : t == PL_F64 ? DBL_MAX : t == PL_BF16 ? 0x1.fep127 : (double)FLT_MAX;
+    const double widest = t == PL_F64 ? DBL_MAX : (double)FLT_MAX;
+    if (!(a >= -most && b <= most && b - a <= widest))
+      PL_FAIL(PL_ERR_ARG, "%s: %g to %g is no range of %s, whose numbers reach %g; the range must not be wider than %g", c->op->name, a, b,
+              pl_dtype_name(t), most, widest);
+  }
   return PL_OK;
 }
 static PlStatus floats_infer(PlInfer *c) {
-  PL_TRY(limits_check(c));
-  return drawn_infer(c);
+  PL_TRY(drawn_infer(c));
+  return limits_check(c, (PlDtype)c->out[0].dtype);
 }
 
 static PlStatus randint_infer(PlInfer *c) {
   PL_TRY(range_check(c));
-  return drawn_infer(c);
+  PL_TRY(drawn_infer(c));
+  return fits_check(c, (PlDtype)c->out[0].dtype);
 }
 
 PL_OP(uniform, .doc = "Floats uniform in [low, high).",
@@ -212,8 +237,8 @@ static PlStatus forget_grad(PlMaker *g) {
 }
 
 static PlStatus fill_infer(PlInfer *c) {
-  if (c->op->nattr == 2) PL_TRY(limits_check(c));
   PL_TRY(pl_check_float(c, 0));
+  if (c->op->nattr == 2) PL_TRY(limits_check(c, (PlDtype)c->in[0]->dtype));
   return pl_infer_same(c);
 }
 static PlStatus exponential_infer(PlInfer *c) {
@@ -223,6 +248,7 @@ static PlStatus exponential_infer(PlInfer *c) {
 static PlStatus randint_fill_infer(PlInfer *c) {
   PL_TRY(range_check(c));
   if (c->in[0]->dtype == PL_BOOL) PL_FAIL(PL_ERR_DTYPE, "randint_fill: not for bool; use bernoulli_fill");
+  PL_TRY(fits_check(c, (PlDtype)c->in[0]->dtype));
   return pl_infer_same(c);
 }
 static PlStatus bernoulli_fill_infer(PlInfer *c) {

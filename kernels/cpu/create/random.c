@@ -25,6 +25,7 @@ struct Job {
   Fill fill;
   int words; /* per element */
   double a, b;
+  float top;            /* uniform halves: what is above it would be rounded to b */
   uint64_t range, base; /* randint */
   uint64_t cut;         /* bernoulli, dropout: a word below it is a hit; 2^32: every word */
   char *out;
@@ -83,6 +84,8 @@ static PlStatus fill_uniform(const Job *job, Tile *t, int64_t first, int64_t n) 
   const uint32_t keep = job->dtype == PL_F32 ? ~0u : job->dtype == PL_F16 ? 0xffe00000u : 0xff000000u;
   for (int64_t i = 0; i < n; i++) t->word[i] &= keep;
   job->isa->random->uniform(t->f, t->word, n, job->a, job->b);
+  if (job->dtype != PL_F32)
+    for (int64_t i = 0; i < n; i++) t->f[i] = t->f[i] < job->top ? t->f[i] : job->top;
   put_floats(job, t, first, n);
   return PL_OK;
 }
@@ -118,7 +121,7 @@ static PlStatus fill_exponential(const Job *job, Tile *t, int64_t first, int64_t
 static PlStatus run_floats(const PlkCall *call, Fill fill, double a, double b) {
   const int dtype = call->out[0]->dtype;
   if (!pl_is_float((PlDtype)dtype)) return wrong_dtype(call, dtype);
-  Job job = {.a = a, .b = b};
+  Job job = {.a = a, .b = b, .top = (float)plk_uniform_top(a, b, (PlDtype)dtype)};
   return run(call, &job, fill, dtype == PL_F64 ? 2 : 1);
 }
 PlStatus plk_cpu_uniform(const PlkCall *call) {

@@ -15,7 +15,7 @@ struct Random {
   PlcRng rng;
   int dtype;
   int64_t n;
-  double a, b;
+  double a, b, top; /* top: for uniform halves, what is above it would be rounded to b */
   uint64_t base, range, cut;
   const void *p; /* probabilities, or NULL */
   int p_dtype;
@@ -40,7 +40,8 @@ PLC_DEV double uniform32(const Random &r, uint32_t w) {
   w &= r.dtype == PL_F32 ? ~0u : r.dtype == PL_F16 ? 0xffe00000u : 0xff000000u; /* no more bits than the significand holds */
   const float a = (float)r.a, b = (float)r.b, width = (float)(r.b - r.a);
   const float u = fmaf((float)(int32_t)(w >> 8) * 0x1p-24f, width, a);
-  return (double)(u < b ? u : a);
+  const double v = (double)(u < b ? u : a);
+  return r.dtype != PL_F32 && v > r.top ? r.top : v;
 }
 PLC_DEV double uniform64(const Random &r, uint64_t w) {
   const double u = r.a + (double)(int64_t)(w >> 11) * 0x1p-53 * (r.b - r.a);
@@ -107,6 +108,7 @@ static PlStatus run(const PlkCall *c, Random r) {
   r.rng = plc_rng(&c->rng);
   r.dtype = c->out[0]->dtype;
   r.n = c->out[0]->numel;
+  r.top = plk_uniform_top(r.a, r.b, (PlDtype)r.dtype);
   r.flag = plc_flag();
   r.name = (uint64_t)(uintptr_t)c->name;
   if (r.what <= EXPONENTIAL && !pl_is_float((PlDtype)r.dtype))

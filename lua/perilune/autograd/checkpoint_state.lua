@@ -15,16 +15,44 @@ function M.enter()
 end
 function M.leave(outer) M.running = outer end
 
+--- A record of what f(…) uses and of nothing before; those around it note that, too. Returns what f does, packed, and
+-- the record.
+function M.recorded(f, ...)
+  local outer = M.running
+  local record = { generators = {}, modules = {}, outer = outer }
+  M.running = record
+  local out = table.pack(pcall(f, ...))
+  M.running = outer
+  if not out[1] then error(out[2], 0) end
+  return table.pack(table.unpack(out, 2, out.n)), record
+end
+
+--- The generators of the record stand where they stood.
+function M.rewind(record)
+  for g, fields in pairs(record.generators) do
+    if M.running then M.generator(g) end
+    for name, value in pairs(fields) do rawset(g, name, value) end
+  end
+end
+
 --- Before a generator is used or asked.
 function M.generator(g)
-  local generators = M.running.generators
-  if generators[g] == nil then generators[g] = { state = g.state, first = g.first } end
+  local record = M.running
+  while record do
+    local generators = record.generators
+    if generators[g] == nil then generators[g] = { state = g.state, first = g.first } end
+    record = record.outer
+  end
 end
 
 --- Before a module is called.
 function M.module(m)
-  local modules = M.running.modules
-  if modules[m] == nil then modules[m] = { training = m.training } end
+  local record = M.running
+  while record do
+    local modules = record.modules
+    if modules[m] == nil then modules[m] = { training = m.training } end
+    record = record.outer
+  end
 end
 
 local function swap(list)

@@ -2,6 +2,7 @@
 -- gradients at once. The engine does the work (engine/vmap): inside, a tensor may stand for many of its shape.
 local options = require "perilune.options"
 local tree = require "perilune.tree"
+local rerun = require "perilune.autograd.checkpoint_state"
 
 return function(T, core)
   local is_tensor, pack, unpack = core.is_tensor, table.pack, table.unpack
@@ -94,10 +95,20 @@ return function(T, core)
 
   -- The same in pieces of at most `size`, put together along out_dims.
   local function chunked(f, o, n, args, size)
-    local parts = {}
+    local parts, state, drawn = {}, nil, nil
     for from = 1, n, size do
       local len = math.min(size, n - from + 1)
-      parts[#parts + 1] = run(f, o, len, mapped(o.in_dims, args, function(t, d) return t:narrow(d, from, len) end))
+      local piece = mapped(o.in_dims, args, function(t, d) return t:narrow(d, from, len) end)
+      if o.randomness ~= "same" then parts[#parts + 1] = run(f, o, len, piece)
+      elseif not state then -- what all elements draw alike, those of other pieces draw, too
+        state = core.get_rng_state()
+        parts[1], drawn = rerun.recorded(run, f, o, len, piece)
+        parts[1] = parts[1][1]
+      else
+        core.set_rng_state(state)
+        rerun.rewind(drawn)
+        parts[#parts + 1] = run(f, o, len, piece)
+      end
     end
     local function join(i, path)
       local list = {}
@@ -158,7 +169,8 @@ return function(T, core)
       local args = pack(...)
       local n = size_of(given.in_dims, args)
       local got
-      if chunk and n > chunk then
+      local again = given.randomness == "same" and core.jit_tracing() -- a graph cannot draw a number twice
+      if chunk and n > chunk and not again then
         got = chunked(f, given, n, args, math.tointeger(chunk))
       else
         got = run(f, given, n, args)

@@ -63,8 +63,14 @@ function Generator:initial_seed() return own(self, "initial_seed()").first end
 function Generator:get_state() return own(self, "get_state()").state end
 
 function Generator:set_state(state)
-  own(self, "set_state(state)").state = state
-  run(self, function() end) -- raises where it is no state
+  own(self, "set_state(state)")
+  local was = self.state
+  self.state = state
+  local ok, why = pcall(run, self, function() end) -- an error where it is no state
+  if not ok then
+    self.state = was
+    error(why, 0)
+  end
   return self
 end
 
