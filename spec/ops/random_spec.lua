@@ -105,7 +105,8 @@ describe("random numbers", function()
         end
       end
     end
-    for _, bad in ipairs { { "f16", -1e6, 1e6 }, { "f32", -3e38, 3e38 }, { "f64", -1.7e308, 1.7e308 }, { "bf16", 0, math.huge } } do
+    local none = { { "f16", -1e6, 1e6 }, { "f32", -3e38, 3e38 }, { "f64", -1.7e308, 1.7e308 }, { "bf16", 0, 1 / 0 } }
+    for _, bad in ipairs(none) do
       fails("uniform: ", T.uniform, bad[2], bad[3], { 4 }, { dtype = bad[1] })
       fails("is no range of " .. bad[1], function() T.zeros({ 4 }, { dtype = bad[1] }):uniform_(bad[2], bad[3]) end)
     end
