@@ -365,6 +365,37 @@ describe("nn.utils.", function()
     assert.same({ 1, 2 }, m[1].weight:shape()) -- put back after the error
   end)
 
+  it("functional_call replaces what is tied at all of its places, by whichever name", function()
+    local Tied = nn.class("Tied")
+    function Tied:init()
+      self.embedding, self.inner, self.head = nn.Embedding(5, 4), nn.Linear(4, 4), nn.Linear(4, 5, { bias = false })
+      self.again = nn.ModuleList { self.inner }
+      self.head.weight = self.embedding.weight
+    end
+    function Tied:forward(i) return self.head(self.again[1](self.inner(self.embedding(i)))) end
+    local m, i = Tied(), T.tensor({ 1, 5, 2 }, { dtype = "i64" })
+    local w = T.randn(5, 4):requires_grad_()
+    local want = T.matmul(m.inner(m.inner(w:index_select(1, i))), w:t())
+    local gradient = T.grad_of(want:sin():sum(), w)
+    for _, tensors in ipairs {
+      { ["embedding.weight"] = w }, { ["head.weight"] = w }, { ["embedding.weight"] = w, ["head.weight"] = w },
+    } do
+      w.grad = nil
+      local y = nn.utils.functional_call(m, tensors, i)
+      eq(y:detach(), want:detach(), 1e-6)
+      y:sin():sum():backward()
+      eq(w.grad, gradient, 1e-5)
+    end
+    assert.is_true(rawequal(m.head.weight, m.embedding.weight)) -- put back
+    fails("'embedding.weight' and 'head.weight' are one tensor of Tied", nn.utils.functional_call, m,
+      { ["embedding.weight"] = w, ["head.weight"] = w:clone() }, i)
+    m:zero_grad()
+    local b = T.ones(4):requires_grad_()
+    nn.utils.functional_call(m, { ["inner.bias"] = b }, i):sum():backward()
+    assert.is_not_nil(b.grad)
+    assert.is_nil(m.inner.bias.grad)
+  end)
+
   it("fusing BatchNorm needs evaluation mode", function()
     fails("evaluation mode", nn.utils.fuse_conv_bn_eval, nn.Conv1d(1, 1, 1), nn.BatchNorm1d(1))
     local l, bn = nn.Linear(3, 2), nn.BatchNorm1d(2)

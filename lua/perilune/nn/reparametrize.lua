@@ -156,7 +156,8 @@ return function(utils)
   -- ---- other tensors in place of a module's own -------------------------------------------------------------
 
   --- nn.utils.functional_call(module, {name = tensor, …}, …) → what the module returns
-  -- Calls the module with tensors in place of its parameters and buffers; gradients go to those.
+  -- Calls the module with tensors in place of its parameters and buffers; gradients go to those. What stands at several
+  -- places (tied weights) is replaced at all of them.
   --   local l = nn.Linear(1, 1)
   --   print(nn.utils.functional_call(l, { weight = T.ones(1, 1) * 3, bias = T.zeros(1) }, T.ones(1)))
   --   --> {3.}  -- f32[1] cpu
@@ -165,14 +166,29 @@ return function(utils)
     if type(tensors) ~= "table" then
       fail("functional_call: a table of tensors is wanted, got %s", describe(tensors))
     end
-    local places, swapped = {}, {}
-    for _, item in ipairs(base.collect(m, "state")) do places[item[1]] = item end
+    local places, swapped, tied, given = {}, {}, {}, {}
+    for _, item in ipairs(base.collect(m, "state")) do
+      places[item[1]] = item
+      tied[item[2]] = tied[item[2]] or {}
+      table.insert(tied[item[2]], item)
+    end
     for name, t in pairs(tensors) do
       local item = places[name]
       if not item then fail("functional_call: %s has no '%s'", class_name(m), tostring(name)) end
       if not T.is_tensor(t) then fail("functional_call: '%s' must be a tensor, got %s", name, describe(t)) end
-      local owner = item[3]
-      swapped[#swapped + 1] = { rawget(owner, item[4]) == nil and owner._parameters or owner, item[4], item[2], t }
+      local other = given[item[2]]
+      if other and not rawequal(tensors[other], t) then
+        local first, second = other < name and other or name, other < name and name or other
+        fail("functional_call: '%s' and '%s' are one tensor of %s and cannot be two; give one of them", first, second,
+          class_name(m))
+      end
+      if not other then
+        given[item[2]] = name
+        for _, place in ipairs(tied[item[2]]) do
+          local owner, key = place[3], place[4]
+          swapped[#swapped + 1] = { rawget(owner, key) == nil and owner._parameters or owner, key, place[2], t }
+        end
+      end
     end
     for _, s in ipairs(swapped) do rawset(s[1], s[2], s[4]) end
     local results = table.pack(pcall(m, ...))
