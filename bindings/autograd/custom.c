@@ -128,7 +128,8 @@ static bool marked(lua_State *L, int ctx, const void *key, int at) {
   return yes;
 }
 
-static int record_rule(Making *m, const bool *diff, const char *name) {
+/* written[o]: the argument that was edited in place and is output o now, which is what ctx:save was given there; NULL: no such ones. */
+static int record_rule(Making *m, const bool *diff, PlTensor *const *written, const char *name) {
   lua_State *L = m->L;
   PlTensor *saved[MAX_CUSTOM];
   uint32_t version[MAX_CUSTOM];
@@ -148,6 +149,8 @@ static int record_rule(Making *m, const bool *diff, const char *name) {
     }
     if (!t && !none) return l_error(L, "%s: saved tensor %d was freed", name, i + 1);
     if (!t) m->nils |= (uint64_t)1 << i;
+    for (int o = 0; written && t && o < m->nout; o++)
+      if (written[o] == t) t = m->out[o];
     version[list.n] = m->running->versions[i];
     if (t) saved[list.n++] = t;
   }
@@ -171,21 +174,21 @@ static int record_rule(Making *m, const bool *diff, const char *name) {
  * history. The boxes that forward returned are kept on the stack meanwhile. */
 static int record_marked(Making *m, const char *name) {
   lua_State *L = m->L;
-  bool diff[MAX_CUSTOM], dirty[MAX_CUSTOM];
+  bool diff[MAX_CUSTOM];
+  PlTensor *written[MAX_CUSTOM];
   for (int o = 0; o < m->nout; o++) {
     diff[o] = !marked(L, m->ctx, &l_non_diff_key, m->first + o);
-    dirty[o] = marked(L, m->ctx, &l_dirty_key, m->first + o);
-    PlTensor *t = dirty[o] ? l_to_tensor(L, m->first + o) : NULL;
+    PlTensor *t = written[o] = marked(L, m->ctx, &l_dirty_key, m->first + o) ? l_to_tensor(L, m->first + o) : NULL;
     if (t && t->node && t->node->kind == PL_NODE_LEAF && t->node->key && t->node->key->is_ambient)
       return l_error(L, "%s: %s is a leaf that requires a gradient; it cannot be edited in place", name, pl_desc_text(&t->a));
   }
   int orig = lua_gettop(L);
   for (int o = 0; o < m->nout; o++) lua_pushvalue(L, m->first + o);
   fresh_outputs(m, name);
-  record_rule(m, diff, name);
+  record_rule(m, diff, written, name);
   for (int o = 0; o < m->nout; o++) {
-    PlTensor *t = l_to_tensor(L, orig + 1 + o);
-    if (!dirty[o] || t == m->out[o]) continue;
+    PlTensor *t = written[o];
+    if (!t || t == m->out[o]) continue;
     CALL(L, pl_inplace_install(t, m->out[o]));
     m->out[o] = t;
     lua_pushvalue(L, orig + 1 + o);
@@ -200,7 +203,7 @@ static int record(Making *m) {
   if (m->running->marks) record_marked(m, name);
   else {
     fresh_outputs(m, name);
-    record_rule(m, NULL, name);
+    record_rule(m, NULL, NULL, name);
   }
   return 0;
 }

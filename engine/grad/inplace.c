@@ -109,23 +109,17 @@ PlStatus pl_history_move(PlTensor *to, PlTensor *from) {
   PL_TRY(keep_others(to, from));
   if (to->flags & PL_T_SAVED) unsave(to, from);
   const bool hooked = to->node && pl_state.ambient && pl_entry_get(to, pl_state.ambient, &had, &slot) && had->hooked;
-  PlTensor *alias = NULL; /* who holds `from`, as an op of its tangent that saved it, needs its history, too */
-  if (PL_UNLIKELY(from->refs > 1)) {
-    PL_TRY(pl_tensor_alias(&alias, from));
-    const PlStatus s = pl_entries_copy(alias, from, NULL);
-    if (s != PL_OK) {
-      pl_tensor_release(alias);
-      return s;
-    }
-  }
   if (hooked) had->refs++;
-  pl_entries_move(to, alias ? alias : from);
-  pl_tensor_release(alias);
+  PlStatus s = PL_OK;
+  if (PL_LIKELY(from->refs == 1)) pl_entries_move(to, from);
+  else { /* who holds it, as an op of its tangent that saved it, needs its history, too */ pl_entries_drop(to);
+    s = pl_entries_copy(to, from, NULL);
+  }
   if (hooked) {
-    pl_hooks_follow(to, had, slot);
+    if (s == PL_OK) pl_hooks_follow(to, had, slot);
     pl_node_release(had);
   }
-  return PL_OK;
+  return s;
 }
 
 PlStatus pl_history_alias(PlTensor **out, PlTensor *t) {
@@ -226,8 +220,10 @@ static PlStatus into_base(PlTensor *t, PlTensor *base, PlTensor *fresh) {
   if (s == PL_OK) s = pl_tensor_alias(&put, flat);
   PlTensor *in[2] = {flat, fresh};
   if (s == PL_OK) s = pl_record(&pl_op_strided_put, in, 2, &a, &put);
-  if (s == PL_OK && base->a.contiguous) now = pl_retain(put);
-  else if (s == PL_OK) {
+  if (s == PL_OK && base->a.contiguous) {
+    now = put;
+    put = NULL;
+  } else if (s == PL_OK) {
     s = pl_tensor_alias(&now, base);
     if (s == PL_OK) s = pl_record(&pl_op_permute, &put, 1, &back, &now);
   }

@@ -183,7 +183,7 @@ static inline bool pl_may_record(PlTensor *const *in, int nin) {
 PlStatus pl_inplace_check(const char *op, const PlTensor *t);
 /* t's contents were replaced; fresh (same shape and dtype) carries the history of the new ones. */
 PlStatus pl_inplace_install(PlTensor *t, PlTensor *fresh);
-/* to's entries := those of from, which loses them; nodes that saved `to` keep its old ones. */
+/* to's entries := those of from, which loses them where nobody else holds it; nodes that saved either keep what they saw. */
 PlStatus pl_history_move(PlTensor *to, PlTensor *from);
 /* For a rule to keep: t under a handle that no later in-place op gives another history. Its own one would make a cycle with
  * what is recorded when a result is written into t. */
