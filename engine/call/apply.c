@@ -69,6 +69,7 @@ static PlStatus apply_batched(Call *c, PlTensor **out, bool *done) {
   const PlDesc *desc = blind ? NULL : c->desc;
   if (draws) PL_TRY(pl_batch_draw(draws, op, c->in, c->nin, c->attrs, desc, out));
   else PL_TRY(pl_batch_compute(op, c->in, c->nin, c->attrs, desc, out));
+  if (desc && op->nout == 1 && desc[0].is_view) pl_batch_join(out[0], c->in[0]);
   if (pl_state.grad_off || !pl_may_record(c->in, c->nin)) return PL_OK;
   uint64_t floor = pl_batch_enter(draws ? out : c->in, draws ? op->nout : c->nin); /* the keys inside of the innermost that differs */
   PlStatus s = pl_record(op, c->in, c->nin, c->attrs, out);

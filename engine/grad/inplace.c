@@ -50,8 +50,8 @@ PlStatus pl_inplace_check(const char *op, const PlTensor *t) {
             op, pl_desc_text(&t->a));
   if (PL_UNLIKELY(base && !base->a.contiguous && !memory_order(&base->a, order)))
     PL_FAIL(PL_ERR_STATE,
-            "%s: %s is a view of %s, which was detached with gaps in memory, so its history cannot be "
-            "followed; detach a contiguous tensor, or work on a clone",
+            "%s: %s is a view of %s, which has gaps in memory (it was detached so, or vmap maps another dimension than the first), so "
+            "its history cannot be followed; take views of a contiguous tensor, or work on a clone",
             op, pl_desc_text(&t->a), pl_desc_text(&base->a));
   return PL_UNLIKELY(pl_watched()) ? pl_checkpoint_rewrites(op, t) : PL_OK;
 }
@@ -149,7 +149,7 @@ static PlStatus as_stored(PlTensor *base, PlTensor **out, PlAttrs *back) {
   if (!memory_order(&base->a, there))
     PL_FAIL(PL_ERR_STATE,
             "a view of %s was used after that had changed in place; it has gaps in memory, so take the view "
-            "again, or detach a contiguous tensor",
+            "again, or of a contiguous tensor",
             pl_desc_text(&base->a));
   for (int d = 0; d < n; d++) home[there[d]] = d;
   pl_attrs_init(&pl_op_permute, &a);
@@ -161,20 +161,22 @@ static PlStatus as_stored(PlTensor *base, PlTensor **out, PlAttrs *back) {
     shape[d] = base->a.shape[there[d]];
     strides[d] = base->a.strides[there[d]];
   }
-  PL_TRY(pl_tensor_window(out, base, n, shape, strides, base->a.data));
+  if (PL_UNLIKELY(pl_is_batched(base))) PL_TRY(pl_batch_window(out, base, n, shape, strides));
+  else PL_TRY(pl_tensor_window(out, base, n, shape, strides, base->a.data));
   PlStatus s = pl_record(&pl_op_permute, &base, 1, &a, out);
   if (s != PL_OK) pl_tensor_release(*out);
   return s;
 }
 
 /* Where t is in its base. */
-static PlStatus window_attrs(const PlOp *op, const PlTensor *t, const PlTensor *base, PlAttrs *a) {
+static PlStatus window_attrs(const PlOp *op, PlTensor *t, PlTensor *base, PlAttrs *a) {
+  const PlTensor *behind = pl_behind(t);
   pl_attrs_init(op, a);
   PL_TRY(pl_attrs_list(a, 0, t->a.ndim, t->a.shape));
   PL_TRY(pl_attrs_list(a, 1, t->a.ndim, t->a.strides));
   pl_attrs_int(a, 2,
-               t->a.symbolic ? pl_sym_offset(t, base)
-                             : ((char *)t->a.data - (char *)base->a.data) / (ptrdiff_t)pl_dtype_size((PlDtype)t->a.dtype));
+               behind->a.symbolic ? pl_sym_offset(behind, pl_behind(base))
+                                  : ((char *)t->a.data - (char *)base->a.data) / (ptrdiff_t)pl_dtype_size((PlDtype)t->a.dtype));
   return PL_OK;
 }
 

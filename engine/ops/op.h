@@ -176,6 +176,8 @@ void pl_batch_sizes(PlBatchCall *c); /* only the shape of x counts */
 void pl_batch_transpose2(PlBatchCall *c);
 void pl_batch_permute(PlBatchCall *c);
 void pl_batch_strided(PlBatchCall *c);
+void pl_batch_strided_put(PlBatchCall *c);
+void pl_batch_strided_bwd(PlBatchCall *c);
 void pl_batch_tile(PlBatchCall *c);
 void pl_batch_max_all(PlBatchCall *c);
 void pl_batch_min_all(PlBatchCall *c);

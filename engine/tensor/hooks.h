@@ -15,6 +15,8 @@ void pl_entries_drop(PlTensor *t); /* it is given up */
 PlStatus pl_batch_alias(PlTensor **out, PlTensor *t);
 PlStatus pl_batch_detach(PlTensor **out, PlTensor *t);
 void pl_batch_drop(PlTensor *t); /* the end of a handle */
+/* A handle on t's memory with these sizes and strides of one element. */
+PlStatus pl_batch_window(PlTensor **out, PlTensor *t, int ndim, const int64_t *shape, const int64_t *strides);
 
 /* ---- graph/trace: symbolic tensors ---- */
 PlStatus pl_sym_view(PlTensor **out, PlTensor *t, int ndim, const int64_t *shape, const int64_t *strides, int64_t offset);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/call/call.h"
 #include "engine/device/device.h"
 #include "engine/grad/node.h"
 #include "engine/ops/names.h"
@@ -241,14 +242,28 @@ PlStatus pl_batch_random_into(const PlOp *op, const PlTensor *y) {
 /* ---- in place ------------------------------------------------------------------------------------------- */
 
 /* Do keys made inside the batch track one of these? */
-static bool tracked_inside(const PlBatch *b, PlTensor *const *t, int n) {
-  if (pl_state.grad_off) return false;
-  uint64_t floor = pl_state.key_floor;
+static PlStatus tracked_inside(const PlBatch *b, PlTensor *const *t, int n, bool *yes) {
+  PlStatus s = PL_OK;
+  *yes = false;
+  if (pl_state.grad_off) return PL_OK;
+  const uint64_t floor = pl_state.key_floor;
   pl_state.key_floor = b->born;
-  bool yes = false;
-  for (int i = 0; i < n && !yes; i++) yes = t[i] && pl_tracked(t[i]);
+  for (int i = 0; i < n && s == PL_OK && !*yes; i++) {
+    if (!t[i]) continue;
+    s = pl_history_current(&t[i], 1);
+    *yes = s == PL_OK && pl_tracked(t[i]);
+  }
   pl_state.key_floor = floor;
-  return yes;
+  return s;
+}
+
+/* For these keys: y, which holds the new values, takes the history of fresh. */
+static PlStatus install(const PlBatch *b, PlTensor *y, PlTensor *fresh) {
+  const uint64_t floor = pl_state.key_floor;
+  pl_state.key_floor = b->born;
+  PlStatus s = pl_inplace_install(y, fresh);
+  pl_state.key_floor = floor;
+  return s;
 }
 
 /* The full handle of an op's target; every batched input must belong to its batch or one further out. */
@@ -257,7 +272,7 @@ static PlStatus target(const PlOp *op, PlTensor *const *in, int nin, PlTensor *y
   if (!pl_is_batched(y) || pl_batched(y)->born < (*b)->born)
     PL_FAIL(PL_ERR_STATE,
             "%s: in place inside vmap, but %s is the same for all elements and what it would get is not; "
-            "use the form that returns a new tensor",
+            "map it, too (in_dims), or use the form that returns a new tensor",
             op->name, pl_desc_text(&y->a));
   PL_TRY(batch_of(op, &y, 1, b));
   *full = pl_batched(y)->full;
@@ -295,16 +310,13 @@ static PlStatus store(const PlBatch *b, PlTensor *full, PlTensor *value) {
 PlStatus pl_batch_into(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor *y) {
   PlBatch *b;
   PlTensor *full, *all[PL_MAX_IN + 1], *res[PL_MAX_OUT];
+  bool tracked;
   if (nin > PL_MAX_IN) PL_FAIL(PL_ERR_UNSUPPORTED, "%s: in place on many tensors inside vmap", op->name);
   memcpy(all, in, (size_t)nin * sizeof *all);
   all[nin] = y;
   PL_TRY(target(op, all, nin + 1, y, &b, &full));
-  bool tracked = tracked_inside(b, all, nin + 1);
-  if (tracked && (y->storage->refs > 2 || full->refs > 1)) /* its own handle and the full one */
-    PL_FAIL(PL_ERR_UNSUPPORTED,
-            "%s: %s shares its memory with others and is tracked inside vmap; use the form that "
-            "returns a new tensor, or work on a clone",
-            op->name, pl_desc_text(&y->a));
+  PL_TRY(tracked_inside(b, all, nin + 1, &tracked));
+  if (tracked) PL_TRY(pl_inplace_check(op->name, y));
   PlTensor *old = NULL; /* gradients may read what is overwritten */
   PlStatus s = pl_apply(&pl_op_clone, &y, 1, NULL, &old);
   for (int i = 0; i < nin; i++)
@@ -314,26 +326,39 @@ PlStatus pl_batch_into(const PlOp *op, PlTensor *const *in, int nin, const PlAtt
   PL_TRY(s);
   if (pl_is_batched(res[0]) && pl_batched(res[0])->born > b->born) s = pl_batch_random_into(op, y);
   if (s == PL_OK) s = store(b, full, res[0]);
-  if (s == PL_OK && tracked) s = pl_history_move(y, res[0]);
+  if (s == PL_OK && tracked) s = install(b, y, res[0]);
   pl_tensor_release(res[0]);
   return s;
 }
 
-PlStatus pl_batch_mutate(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs) {
-  PlBatch *b;
-  PlTensor *full, *res[PL_MAX_OUT] = {NULL};
-  if (op->nin == PL_VARIADIC || nin > 2) PL_FAIL(PL_ERR_UNSUPPORTED, "%s: not inside vmap", op->name);
-  PL_TRY(target(op, in, nin, in[0], &b, &full));
-  if (tracked_inside(b, in, nin))
-    PL_FAIL(PL_ERR_UNSUPPORTED,
-            "%s: %s shares its memory with others and is tracked inside vmap; put the parts together "
-            "with cat, stack or where",
-            op->name, pl_desc_text(&in[0]->a));
+/* The op on one element after the other. */
+static PlStatus mutate_elements(const PlBatch *b, const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs) {
+  PlBatchCall c;
+  PlTensor *args[PL_MAX_IN];
+  PL_TRY(begin(&c, b, op, in, nin, attrs, NULL));
+  pl_state.batch_loops++;
+  PlStatus s = PL_OK;
+  for (int64_t i = 0; i < c.n && s == PL_OK; i++) {
+    PlTensor *res[PL_MAX_OUT] = {NULL};
+    for (int k = 0; k < nin; k++) args[k] = c.full[k] ? NULL : in[k];
+    for (int k = 0; k < nin && s == PL_OK; k++)
+      if (c.full[k]) s = element(c.full[k], i, &args[k]);
+    if (s == PL_OK) s = pl_apply(op, args, nin, attrs, res);
+    for (int k = 0; k < nin; k++)
+      if (c.full[k]) pl_tensor_release(args[k]);
+    pl_release_all(res, op->nout);
+  }
+  end(&c);
+  return s;
+}
+
+/* What it means for the values, and for keys outside of the batch. */
+static PlStatus mutate(PlBatch *b, const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor *full) {
   if ((op->flags & PL_F_SETS) && nin == 2) return store(b, full, in[1]);
-  if (nin != 1) PL_FAIL(PL_ERR_UNSUPPORTED, "%s: not inside vmap", op->name);
   const bool same = (op->flags & PL_F_SEEDED) && b->random == PL_RANDOM_SAME;
   if (op->flags & PL_F_SEEDED) PL_TRY(pl_batch_random_asks(op, b));
   if (same && pl_state.trace) PL_TRY(same_in_graph(op));
+  PlTensor *res[PL_MAX_OUT] = {NULL};
   uint64_t ceiling = pl_state.key_ceiling;
   PlBatch *running = pl_state.batch;
   pl_state.key_ceiling = ~b->born;
@@ -341,12 +366,39 @@ PlStatus pl_batch_mutate(const PlOp *op, PlTensor *const *in, int nin, const PlA
   PlTensor *one = NULL, *copy = NULL; /* what one element draws, for all */
   PlStatus s = same && b->size > 0 ? element(full, 0, &one) : PL_OK;
   if (s == PL_OK && one) s = pl_apply(&pl_op_clone, &one, 1, NULL, &copy);
-  if (s == PL_OK && (copy || !same)) s = pl_apply(op, copy ? &copy : &full, 1, attrs, res);
+  if (s == PL_OK && nin > 1) s = mutate_elements(b, op, in, nin, attrs);
+  else if (s == PL_OK && (copy || !same)) s = pl_apply(op, copy ? &copy : &full, 1, attrs, res);
   pl_state.batch = running;
   pl_state.key_ceiling = ceiling;
   if (s == PL_OK && copy) s = store(b, full, copy);
   pl_tensor_release(one);
   pl_tensor_release(copy);
   pl_tensor_release(res[0]);
+  return s;
+}
+
+PlStatus pl_batch_mutate(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs) {
+  PlBatch *b;
+  PlTensor *full, *y = in[0], *args[PL_MAX_IN], *fresh = NULL;
+  bool tracked;
+  if (op->nin == PL_VARIADIC || nin > PL_MAX_IN) PL_FAIL(PL_ERR_UNSUPPORTED, "%s: not inside vmap", op->name);
+  PL_TRY(target(op, in, nin, y, &b, &full));
+  PL_TRY(tracked_inside(b, in, nin, &tracked));
+  if (!tracked) return mutate(b, op, in, nin, attrs, full);
+  if (!op->grad) return pl_call_no_history(op, y);
+  PL_TRY(pl_inplace_check(op->name, y));
+  memcpy(args, in, (size_t)nin * sizeof *args);
+  PL_TRY(pl_apply(&pl_op_clone, &y, 1, NULL, &args[0])); /* history before the change hangs on it */
+  PlStatus s = mutate(b, op, in, nin, attrs, full);
+  if (s == PL_OK) s = pl_tensor_alias(&fresh, y);
+  if (s == PL_OK) {
+    const uint64_t floor = pl_state.key_floor;
+    pl_state.key_floor = b->born;
+    s = pl_record(op, args, nin, attrs, &fresh);
+    pl_state.key_floor = floor;
+  }
+  if (s == PL_OK) s = install(b, y, fresh);
+  pl_tensor_release(fresh);
+  pl_tensor_release(args[0]);
   return s;
 }

@@ -77,6 +77,27 @@ PlStatus pl_batch_detach(PlTensor **out, PlTensor *t) {
   return s;
 }
 
+PlStatus pl_batch_window(PlTensor **out, PlTensor *t, int ndim, const int64_t *shape, const int64_t *strides) {
+  PlTensor *full = pl_batched(t)->full, *w;
+  int64_t sizes[PL_MAX_DIM + 1], steps[PL_MAX_DIM + 1];
+  sizes[0] = full->a.shape[0];
+  steps[0] = full->a.strides[0];
+  memcpy(sizes + 1, shape, (size_t)ndim * sizeof *sizes);
+  memcpy(steps + 1, strides, (size_t)ndim * sizeof *steps);
+  if (pl_is_batched(full)) PL_TRY(pl_batch_window(&w, full, ndim + 1, sizes, steps));
+  else PL_TRY(pl_tensor_window(&w, full, ndim + 1, sizes, steps, full->a.data));
+  PlStatus s = handle(out, pl_batched(t)->born, w);
+  pl_tensor_release(w);
+  return s;
+}
+
+/* Only where the batch lies in both alike: what a view's element is of the base's, all of them are. */
+void pl_batch_join(PlTensor *view, PlTensor *t) {
+  if (!pl_is_batched(view) || !pl_is_batched(t) || pl_batched(view)->born != pl_batched(t)->born) return;
+  const PlArray *v = &pl_batched(view)->full->a, *x = &pl_batched(t)->full->a;
+  if (view->storage == t->storage && (v->strides[0] == x->strides[0] || v->shape[0] <= 1)) pl_tensor_join(view, t);
+}
+
 void pl_batch_drop(PlTensor *t) {
   pl_tensor_release(pl_batched(t)->full);
   pl_set_batch_busy(pl_state.batch_busy - 1);

@@ -264,6 +264,36 @@ void pl_batch_strided(PlBatchCall *c) {
   c->out[0] = pl_b_op(c, c->op, 1, &x, &a);
 }
 
+/* Attributes k and k + 1 are sizes and strides of a window of an element; those of the windows of all n elements. */
+static void windows(PlBatchCall *c, PlAttrs *a, int k, int64_t numel) {
+  int64_t sizes[PL_MAX_DIM + 1] = {c->n}, strides[PL_MAX_DIM + 1] = {numel};
+  const int n = pl_attr_n(c->attrs, k);
+  memcpy(sizes + 1, pl_attr_list(c->attrs, k), (size_t)n * sizeof *sizes);
+  memcpy(strides + 1, pl_attr_list(c->attrs, k + 1), (size_t)n * sizeof *strides);
+  if (c->status == PL_OK) c->status = pl_attrs_list(a, k, n + 1, sizes);
+  if (c->status == PL_OK) c->status = pl_attrs_list(a, k + 1, n + 1, strides);
+  pl_attrs_int(a, k + 2, pl_attr_i(c->attrs, k + 2));
+}
+
+void pl_batch_strided_put(PlBatchCall *c) {
+  PlAttrs a;
+  PlTensor *in[2] = {pl_b_each(c, 0), pl_b_each(c, 1)};
+  pl_attrs_init(c->op, &a);
+  windows(c, &a, 0, c->in[0]->a.numel);
+  c->out[0] = pl_b_op(c, c->op, 2, in, &a);
+}
+
+void pl_batch_strided_bwd(PlBatchCall *c) {
+  PlAttrs a;
+  int64_t sizes[PL_MAX_DIM + 1] = {c->n}, numel = 1;
+  const int n = pl_attr_n(c->attrs, 0);
+  for (int d = 0; d < n; d++) numel *= sizes[d + 1] = pl_attr_list(c->attrs, 0)[d];
+  pl_attrs_init(c->op, &a);
+  c->status = pl_attrs_list(&a, 0, n + 1, sizes);
+  windows(c, &a, 1, numel);
+  c->out[0] = pl_b_op(c, c->op, 1, &c->full[0], &a);
+}
+
 /* tile: repeats line up with the last dims. */
 void pl_batch_tile(PlBatchCall *c) {
   PlAttrs a;

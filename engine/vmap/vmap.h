@@ -29,6 +29,8 @@ void pl_batch_close(PlBatch *b); /* takes NULL; batches opened later and still o
 PlStatus pl_batch_wrap(PlTensor **out, const PlBatch *b, PlTensor *full);
 /* The other way; a tensor that is the same for all n is repeated (expanded). */
 PlStatus pl_batch_unwrap(PlTensor **out, const PlBatch *b, PlTensor *t);
+/* `view`, fresh, is what a view op made of t: both are of one family, if it has t's memory. */
+void pl_batch_join(PlTensor *view, PlTensor *t);
 /* ---- from pl_apply ---- */
 static inline bool pl_any_batched(PlTensor *const *in, int nin) {
   for (int i = 0; i < nin; i++)
@@ -46,8 +48,9 @@ PlStatus pl_batch_draw(PlBatch *b, const PlOp *op, PlTensor *const *in, int nin,
 /* An error where b allows no random numbers. */
 PlStatus pl_batch_random_asks(const PlOp *op, const PlBatch *b);
 /* out := op(in…), an op that changes `out`. Where keys made inside the batch track it, it takes the history of the
- * result; then no other handle may share its memory. */
+ * result, and so do its family's tensors. */
 PlStatus pl_batch_into(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor *out);
+/* An op that changes in[0]; in[0] must be batched. */
 PlStatus pl_batch_mutate(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs);
 /* Before a random op writes into y: an error unless the elements of all running batches that share y are to draw the same numbers. */
 PlStatus pl_batch_random_into(const PlOp *op, const PlTensor *y);

@@ -77,7 +77,8 @@ local ORDERS = {
   JJJ = function(f) return J(J(J(f))) end,
 }
 
-local TRACED = { GJ = true, GGJ = true, JG = true, LJ = true, H = true }
+-- Those that are looked at in T.vmap and in T.jit, too.
+local SOME = { G = true, GJ = true, GGJ = true, JG = true, JJ = true, LJ = true, H = true }
 
 -- ---- programs -----------------------------------------------------------------------------------------------------
 
@@ -222,11 +223,22 @@ local function compare(want, got, tol)
   end
 end
 
+local function batched(order, make, xs)
+  local n, two = #xs, {}
+  for k, x in ipairs(xs) do two[k] = T.stack({ x, x * 1.01 }, 1) end
+  for k = 1, n do two[n + k] = two[k] end
+  return T.vmap(function(...)
+    local all = { ... }
+    return order(make({ unpack(all, n + 1) }))(unpack(all, 1, n))
+  end)(unpack(two))
+end
+
 local MODES = {
   { "", function(order, make, xs) return order(make(xs))(unpack(xs)) end },
+  { " in T.vmap", batched, some = true },
   { " in T.jit", function(order, make, xs)
     return { T.jit(function(...) return unpack(order(make(xs))(...)) end)(unpack(xs)) }
-  end, traced = true },
+  end, some = true, traced = true },
 }
 
 local count = 0
@@ -237,12 +249,13 @@ local function check(info, row, args, way, wrong)
   local _, plain = program(row, args, function(real, all) return way[3](op, real, all) end)
   for name, order in pairs(ORDERS) do
     for _, mode in ipairs(MODES) do
-      if not (mode.traced and (way.untraced or not TRACED[name])) then
+      if not (mode.traced and way.untraced or mode.some and not SOME[name]) then
         local known, want = pcall(mode[2], order, plain, xs)
         if known then
           local ok, got = pcall(mode[2], order, make, xs)
           local right, why = ok, got
           if ok then right, why = pcall(compare, want, got, info.name == "cast" and 1e-5 or 1e-9) end
+          if not ok and mode.traced and duality.untraceable(got) then right = true end
           if not right then wrong[#wrong + 1] = ("%s: %s%s: %s"):format(way[1], name, mode[1], tostring(why)) end
           count = count + 1
         else -- an op that has no such derivative, or no graph

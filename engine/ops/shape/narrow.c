@@ -374,5 +374,5 @@ static PlStatus as_strided_bwd_grad(PlMaker *g) {
 
 PL_OP(as_strided_bwd, .doc = "Adds a strided window back into zeros of the shape.", .nin = 1, .nout = 1, .nattr = 4, .args = {"dy"},
       .attrs = {A_SHAPE_REQ("shape"), A_SHAPE_REQ("size"), A_INTS_REQ("stride"), A_INT_REQ("offset")}, .cls = PL_INDEXING,
-      .flags = PL_F_LINEAR | PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = as_strided_bwd_infer, .grad = as_strided_bwd_grad,
-      PL_KERNEL(as_strided_bwd), );
+      .batch = pl_batch_strided_bwd, .flags = PL_F_LINEAR | PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = as_strided_bwd_infer,
+      .grad = as_strided_bwd_grad, PL_KERNEL(as_strided_bwd), );

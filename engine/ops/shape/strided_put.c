@@ -46,5 +46,5 @@ PL_OP(strided_put,
       .doc = "x with the window of given sizes, strides and offset (elements) replaced by value. Internal: the "
              "history of an in-place op on a view.",
       .formula = "dx = dy outside the window, dvalue = dy inside", .nin = 2, .nout = 1, .nattr = 3, .args = {"x", "value"},
-      .attrs = {A_SHAPE_REQ("size"), A_INTS_REQ("stride"), A_INT("offset", 0)}, .cls = PL_INDEXING,
+      .attrs = {A_SHAPE_REQ("size"), A_INTS_REQ("stride"), A_INT("offset", 0)}, .cls = PL_INDEXING, .batch = pl_batch_strided_put,
       .flags = PL_F_LINEAR | PL_F_INTERNAL | PL_F_CONTIGUOUS, .infer = infer, .grad = grad, PL_KERNEL(strided_put), );
