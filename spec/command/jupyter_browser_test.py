@@ -84,6 +84,16 @@ def check(what, holds, shown=""):
     print("ok", what, flush=True)
 
 
+def until(holds, wait=60):
+    """Waits until holds() is true; what it gave last."""
+    deadline = time.time() + wait
+    result = holds()
+    while not result and time.time() < deadline:
+        time.sleep(0.05)
+        result = holds()
+    return result
+
+
 def run(page, source, wait=60):
     """Types a cell below the last one, runs it and gives its output area once its prompt has a number."""
     cells = page.locator(".jp-CodeCell")
@@ -92,14 +102,11 @@ def run(page, source, wait=60):
     editor.click()
     page.keyboard.insert_text(source)
     page.keyboard.press("Shift+Enter")
-    deadline = time.time() + wait
-    while time.time() < deadline:
-        prompt = cells.nth(at).locator(".jp-InputPrompt").inner_text()
-        if prompt.strip("[]: ").isdigit() and cells.count() > at + 1:
-            time.sleep(0.2)
-            return cells.nth(at)
-        time.sleep(0.05)
-    raise AssertionError("no end of %r, prompt %r" % (source, prompt))
+    prompt = cells.nth(at).locator(".jp-InputPrompt")
+    if until(lambda: prompt.inner_text().strip("[]: ").isdigit() and cells.count() > at + 1, wait):
+        time.sleep(0.2)
+        return cells.nth(at)
+    raise AssertionError("no end of %r, prompt %r" % (source, prompt.inner_text()))
 
 
 try:
@@ -117,7 +124,11 @@ try:
         page.locator(".jp-CodeCell .cm-content").first.wait_for(timeout=60000)
         name = page.locator(".jp-KernelName, .jp-Toolbar-kernelName").first
         name.wait_for(timeout=30000)
+        until(lambda: "perilune" in name.inner_text().lower())
         check("the kernel's name stands above", "perilune" in name.inner_text().lower(), name.inner_text())
+        # a cell that is run before the kernel has answered for the first time is run by nobody, whatever the kernel
+        status = page.locator(".jp-Notebook-ExecutionIndicator").first
+        until(lambda: status.get_attribute("data-status") == "idle")
 
         text = run(page, "1 + 1").inner_text()
         check("a value", "\n2" in text, text)
