@@ -36,6 +36,15 @@ if(PL_DEVEL)
   install(DIRECTORY "${PROJECT_SOURCE_DIR}/examples/embed" DESTINATION "share/doc/perilune")
 endif()
 
+# ---- what ./setup demo built --------------------------------------------------------------------------
+if(PL_QUICK)
+  install(CODE "
+  if(\"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}\" MATCHES \"/_CPack_Packages/\")
+    message(FATAL_ERROR \"this build is for this machine's processor alone (./setup demo); ./setup build makes one to pack\")
+  endif()
+  message(STATUS \"this build is for this machine's processor alone (./setup demo); ./setup build makes one for all\")")
+endif()
+
 # ---- uninstall ---------------------------------------------------------------------------------------
 # CPack runs the installation, too, and so overwrites install_manifest.txt: what is to be taken away stands in a list of its
 # own, below the prefix.
