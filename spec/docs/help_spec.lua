@@ -91,6 +91,34 @@ describe("T.help", function()
     assert.is_true(count > 400, "only " .. count .. " methods found")
   end)
 
+  it("has a page for every method of a class, by its name and by its value", function()
+    local missing, wrong = {}, {}
+    local all = require("perilune.help.methods").all()
+    for _, m in ipairs(all) do
+      local path, name, f = m[1], m[2], m[3]
+      local full = path .. ":" .. name
+      if not m.text then missing[#missing + 1] = full end
+      local page, of_value = T.help_text(path .. "." .. name), T.help_text(f)
+      local head = (path:find "^nn%." or path:find "^optim%." or path == "Tokenizer") and full or "T." .. full
+      head = { head .. "(", (head:gsub(":", ".")) .. "(" }
+      if page:sub(1, #head[1]) ~= head[1] and page:sub(1, #head[2]) ~= head[2] then
+        wrong[#wrong + 1] = full .. ": " .. page
+      end
+      if not of_value:find("[:.]" .. name .. "%(") and not of_value:find "^%S*%(" then wrong[#wrong + 1] = of_value end
+    end
+    assert.same({}, missing)
+    assert.same({}, wrong)
+    assert.is_true(#all > 450, #all .. " methods")
+    local page = T.help_text "nn.Module.parameters"
+    assert.truthy(page:find("nn.Module:parameters()", 1, true))
+    local by_value = T.nn.Linear(1, 1).parameters
+    for _, name in ipairs { "Module:parameters", "T.nn.Linear.parameters", "parameters", by_value } do
+      assert.equal(page, T.help_text(name))
+    end
+    assert.equal(T.help_text "item", T.help_text "Tensor.item")
+    assert.truthy(T.help_text("optim.Adam.stepp"):find("optim.Adam has no method stepp; did you mean step?", 1, true))
+  end)
+
   it("finds a page by name, with T., and by value", function()
     local page = T.help_text("jvp")
     assert.truthy(page:find("T.jvp(f, x, v) → y, J v", 1, true))

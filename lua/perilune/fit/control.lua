@@ -62,7 +62,7 @@ local function wish(c)
   end
 end
 
--- ---- several processes ------------------------------------------------------------------------------------------------
+-- ---- several processes ----------------------------------------------------------------------------------------------
 
 -- The processes that train this network step by step together; nil: this one alone, or nobody knows.
 local function group_of(run)
@@ -118,7 +118,7 @@ local function shared_word(c)
   return (together(c, mine, 0))
 end
 
--- ---- a run ------------------------------------------------------------------------------------------------------------
+-- ---- a run ----------------------------------------------------------------------------------------------------------
 
 --- Begins: → a value to be closed when training ends, however it ends.
 function M.begin(run)

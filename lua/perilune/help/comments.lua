@@ -52,17 +52,21 @@ end
 
 --- The text of a comment, without dashes and ldoc's tags; nil without one. A licence or a heading begins anew.
 function M.text(block)
-  local out, tags = {}, {}
+  local out, tags, of_tag = {}, {}, false -- a line below a tag, further in, goes on with it
   for _, line in ipairs(block and block.lines or {}) do
     local text = line:gsub("^%-%-+%s?", "")
     if text:find "^SPDX" or text:find "^[- ]*%-%-%-%-" then
-      out, tags = {}, {}
+      out, tags, of_tag = {}, {}, false
     elseif text:find "^@" then
       local kind, rest = text:match "^@(%a+)[%[%]%w]*%s+(.*)$"
       if kind == "tparam" or kind == "param" or kind == "treturn" or kind == "return" then
         tags[#tags + 1] = kind:find "return" and "→ " .. rest or "  " .. rest
+        of_tag = true
       end
+    elseif of_tag and text:find "^%s+%S" then
+      tags[#tags] = tags[#tags] .. " " .. text:match "^%s*(.*)$"
     else
+      of_tag = false
       out[#out + 1] = text
     end
   end

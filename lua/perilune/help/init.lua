@@ -77,15 +77,16 @@ return function(T, core)
         local known = symbols[name] or by_name[name:match("^(.*)_$") or name]
         if known and rawequal(f, what) then return T.help_text(name) end
       end
+      local text = require("perilune.help.methods").of(what)
+      if text then return text end
     end
     if type(what) == "string" then
       local names = require("perilune.help.reference").topic(what)
       if names then return names end
-      local method = what:match "^[Tt]okenizer[:.]([%a_][%w_]*)$" -- whose methods have no pages but their comments
-      local class = method and require("perilune.data.tokenizer").Tokenizer
-      if class and type(class[method]) == "function" then
-        return require("perilune.help.source").page("Tokenizer:" .. method, class[method])
-      end
+      local method = what:match "^[Tt]ensor[.:]([%a_][%w_]*)$" or what:match "^x[.:]([%a_][%w_]*)$"
+      if method and (symbols[method] or core.metatable().methods[method]) then return T.help_text(method) end
+      local text, lacking = require("perilune.help.methods").named(what)
+      if text or lacking then return text or lacking end
       local path = require("perilune.help.elsewhere").meant(what)
       local plain = path and path:gsub("^T%.", ""):gsub("^x:", "")
       local function bare(name) return name:match("[^.:]*$"):lower():gsub("_", "") end

@@ -19,6 +19,9 @@ local function place(f)
   return path, info.linedefined
 end
 
+-- Is a function perilune's own, of Lua?
+function M.is_own(f) return place(f) ~= nil end
+
 -- The comment above a function.
 function M.of_function(f)
   local path, line = place(f)
@@ -56,6 +59,8 @@ local function parameters(f)
   if info.isvararg then names[#names + 1] = "…" end
   return names
 end
+
+M.parameters = parameters
 
 -- Arguments of an optimizer from its settings: {name, default, check}.
 local function settings_text(class, name)
