@@ -59,6 +59,8 @@ local wrong = {
     .. "wrap it: nn.ModuleList(…)",
   ["local C = nn.class 'C' local c = C() c.in_ = { a = nn.Parameter(T.ones(2)) } "
     .. "optim.SGD(nn.Sequential(c):parameters(), { lr = 1 })"] = "1 (C).in_ is a plain table, so the parameters in it",
+  ["local C = nn.class 'C' local c = C() c.blocks = { { act = nn.ReLU(), fc = nn.Linear(2, 2) } } c:state_dict()"] =
+    "C.blocks[1] is a plain table, so the modules in it do not register",
   ["if x > 0 then end"] = "x:gt(0) for x > 0",
   ["local first = x[0]"] = "indices start at 1",
   ["x.foo = 1"] = "only grad and requires_grad",

@@ -343,19 +343,25 @@ end
 local own_fields = { _names = true, _known = true, _buffers = true, _kept = true, _parameters = true, _hooks = true }
 
 -- A plain table of modules or parameters does not register them: training would leave them as they are, and a saved
--- network lack them. Those that are registered elsewhere may be in a table, too.
-local function refuse_table(reached, list, prefix, m, key, t)
+-- network lack them. Those that are registered elsewhere may be in a table, too. Tables in it are looked into as well,
+-- as deep as lists of lists of layers.
+local DEEP = 3
+local function refuse_table(reached, list, prefix, m, path, t, depth)
   for k, value in next, t do
     local parameter, known = is_parameter[value], false
     if parameter then
       for _, item in ipairs(list) do known = known or rawequal(item[2], value) end
     end
     if not known and (parameter or is_module(value) and not reached[value]) then
-      local field = (prefix == "" and class_name(m) or prefix .. " (" .. class_name(m) .. ")") .. "." .. tostring(key)
+      local field = (prefix == "" and class_name(m) or prefix .. " (" .. class_name(m) .. ")") .. "." .. path
       local instead = parameter and "nn.ParameterList" or math.type(k) and "nn.ModuleList" or "nn.ModuleDict"
       fail("%s is a plain table, so the %s in it do not register and would be neither trained nor saved; wrap it: "
         .. "%s(…); to leave them out on purpose keep the table in a local variable", field,
         parameter and "parameters" or "modules", instead)
+    end
+    if type(value) == "table" and depth < DEEP and getmetatable(value) == nil then
+      local inside = path .. (type(k) == "number" and ("[%s]"):format(k) or "." .. tostring(k))
+      refuse_table(reached, list, prefix, m, inside, value, depth + 1)
     end
   end
 end
@@ -384,13 +390,15 @@ local function collect(self, what, base)
   walk(self, "", base, reached, function(prefix, m)
     for key, value in next, m do
       if type(value) == "table" and not own_fields[key] and getmetatable(value) == nil then
-        tables[#tables + 1] = { prefix, m, key, value }
+        tables[#tables + 1] = { prefix, m, tostring(key), value }
       end
     end
     if what ~= "buffer" then add(prefix, m, "parameter") end
     if what ~= "parameter" then add(prefix, m, "buffer") end
   end)
-  for _, t in ipairs(what ~= "buffer" and tables or {}) do refuse_table(reached, list, table.unpack(t)) end
+  for _, t in ipairs(what ~= "buffer" and tables or {}) do
+    refuse_table(reached, list, t[1], t[2], t[3], t[4], 1)
+  end
   return list
 end
 
