@@ -52,9 +52,12 @@ static PlStatus run(void *ud, PlTensor *const *args, int nargs) {
   if (!l_kept_here(L, r.r->kept)) PL_FAIL(PL_ERR_STATE, "checkpoint: its function belongs to another Lua state");
   lua_pushcfunction(L, run_body);
   lua_pushlightuserdata(L, &r);
-  if (lua_pcall(L, 1, 0, 0) == LUA_OK) return PL_OK;
-  if (!pl_checkpoint_stopped()) return l_keep_error(L);
-  lua_pop(L, 1);
+  const int64_t before = pl_allocated_bytes();
+  const bool whole = lua_pcall(L, 1, 0, 0) == LUA_OK;
+  if (!whole && !pl_checkpoint_stopped()) return l_keep_error(L);
+  if (!whole) lua_pop(L, 1);
+  l_collect_dropped(L, before);
+  if (whole) return PL_OK;
   PL_FAIL(PL_ERR_STATE, "checkpoint: ended early");
 }
 
@@ -156,8 +159,10 @@ static int t_checkpoint(lua_State *L) {
   const int at = lua_gettop(L);
   lua_pushvalue(L, 1);
   for (int i = 6; i <= given; i++) lua_pushvalue(L, i);
+  const int64_t before = pl_allocated_bytes();
   const int rc = lua_pcall(L, given - 5, LUA_MULTRET, 0);
   pl_checkpoint_end(c);
+  if (rc == LUA_OK) l_collect_dropped(L, before);
   luaL_unref(L, LUA_REGISTRYINDEX, keep);
   if (rc != LUA_OK) return lua_error(L);
   return lua_gettop(L) - at;

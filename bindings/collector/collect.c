@@ -4,6 +4,8 @@
  *     step, which in generational mode frees young garbage at a cost that does not depend on what is old;
  *   - then, where much is live, a full collection once 20 times the duration of the last one has passed (so at most
  *     5 % of the time goes there);
+ *   - where a checkpoint has run its function, and nearly all that it made is garbage: a step, and a full one after the same time,
+ *     though little is live;
  *   - when live bytes have grown by a third (twice, while they are few) in spite of that: a full collection. They grow
  *     from what the last full one left, or the ones shortly before: a training step's memory swells and shrinks, and
  *     what one of them found in use at its widest will be in use again.
@@ -93,6 +95,15 @@ static void collect(lua_State *L, int rounds) {
 
 void l_collect_full(lua_State *L) { collect(L, 8); }
 void l_collect_once(lua_State *L) { collect(L, 1); }
+
+void l_collect_dropped(lua_State *L, int64_t allocated_before) {
+  if (collecting || l_collect_tested || pl_allocated_bytes() - allocated_before < OFTEN / 4) return;
+  collecting = true;
+  lua_gc(L, LUA_GCSTEP, 0);
+  collecting = false;
+  next_steps();
+  if (seconds() - last_end >= 20 * last_took) l_collect_once(L);
+}
 
 void l_collect_slow(lua_State *L) {
   if (collecting) return;

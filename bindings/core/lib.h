@@ -112,6 +112,9 @@ extern _Thread_local int64_t l_collect_at_alloc, l_collect_at_live, l_collect_at
 void l_collect_slow(lua_State *L);
 void l_collect_full(lua_State *L); /* until nothing more goes */
 void l_collect_once(lua_State *L);
+/* Where a function has run whose values were dropped; allocated_before: pl_allocated_bytes() when it began. Collects, if it made
+ * much. */
+void l_collect_dropped(lua_State *L, int64_t allocated_before);
 /* Another coroutine than at the last look may have another switch for recording (autograd/grad_mode.c). */
 void l_modes_switch(lua_State *L);
 /* A scope of this coroutine begins (step 1) or ends (-1); from here on these are its modes. */

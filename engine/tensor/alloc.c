@@ -2,7 +2,7 @@
  * See alloc.h. Freed blocks are kept in bins (eight per power of two) and reused newest first; blocks of
  * MAP_MIN bytes and more come from mmap, so trimming really returns them. What is cached never exceeds what
  * the program once needed: a miss first gives back cached blocks of other sizes once live + cached would
- * pass the peak by a tenth. */
+ * pass the peak by a tenth, and from the peak on those that have lain idle for long. */
 #include "engine/tensor/alloc.h"
 
 #include "engine/call/thread_state.h"
@@ -12,6 +12,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <time.h>
 #ifdef PL_ASAN
 #include <sanitizer/asan_interface.h>
 #endif
@@ -26,6 +27,7 @@ enum {
   NPOOL = PL_POOL_MAX / PL_POOL_STEP
 };
 enum { SLACK = 32 << 20 };
+enum { IDLE_MS = 1000 }; /* so old a block is sooner mapped again than kept beyond the peak */
 /* Address ranges that blocks are cut from, and the pages that they are to be made of. */
 enum { CHUNK = 64 << 20, HUGE_PAGE = 2 << 20, SMALL = 8 << 20 /* a program with less has small pages */ };
 
@@ -35,6 +37,7 @@ typedef struct Block {
   size_t asked;
   int32_t bin;
   uint32_t magic;
+  int64_t freed_ms; /* when, of blocks that are mapped */
 } Block;
 _Static_assert(sizeof(Block) <= HEAD, "header fits");
 
@@ -133,7 +136,34 @@ static void trim_to(int64_t keep) {
     }
 }
 
-/* The same for what is idle in the arena, too. */
+static int64_t now_ms(void) {
+  struct timespec t;
+#ifdef CLOCK_MONOTONIC_COARSE
+  clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
+#else
+  clock_gettime(CLOCK_MONOTONIC, &t);
+#endif
+  return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+/* Gives back mapped blocks that have been idle for IDLE_MS, largest first, until at most `keep` bytes are cached. A program that goes from
+ * one phase to another, of blocks of other sizes, would else hold those of both. */
+static void trim_idle(int64_t keep) {
+  const int64_t before = now_ms() - IDLE_MS;
+  for (int i = NBIN - 1; i >= 0 && bins.cached > keep; i--)
+    for (Block **at = &bins.free[i]; *at && bins.cached > keep;) {
+      Block *b = *at;
+      if (b->total < MAP_MIN) return;
+      if (b->freed_ms > before) {
+        at = &b->next;
+        continue;
+      }
+      *at = b->next;
+      give_back(b);
+    }
+}
+
+/* trim_to for what is idle in the arena, too. */
 static void trim_all(int64_t keep) {
   trim_to(keep > bins.arena.idle ? keep - bins.arena.idle : 0);
   pl_arena_trim(&bins.arena, keep - bins.cached);
@@ -231,6 +261,7 @@ static PlStatus block_alloc(size_t n, bool scratch, void **out) {
     int64_t need = pl_block_bytes[0] + (int64_t)total, room = bins.peak + bins.peak / 10 + SLACK;
     if (PL_UNLIKELY(pl_state.remat != NULL) && room - SLACK > pl_remat_limit_get()) room = pl_remat_limit_get() + SLACK;
     if (PL_UNLIKELY(pl_state.remat != NULL)) b = arena_block(total);
+    if (need + bins.cached > bins.peak) trim_idle(need < bins.peak ? bins.peak - need : 0);
     if (need + bins.cached + bins.arena.idle > room) trim_all(need < room ? room - need : 0);
     if (!b) b = system_block(total);
     if (!b) {
@@ -276,6 +307,7 @@ static void block_free(void *p, bool scratch) {
     pl_arena_give(&bins.arena, b);
     if (!bins.limits) leave_arena();
   } else {
+    if (b->total >= MAP_MIN) b->freed_ms = now_ms();
     b->next = bins.free[b->bin];
     bins.free[b->bin] = b;
     bins.cached += (int64_t)b->total;

@@ -55,14 +55,18 @@ end
 function Layer:forward(x, how, places)
   local n, p = self._n, self.training and self.drop or 0
   local function dropped(y) return p > 0 and T.dropout(y, p) or y end
-  local seen = self[n.attention_norm](x)
-  local y = self[n.attention](seen, how)
-  if n.attention_post then y = self[n.attention_post](y) end
-  y = dropped(y)
-  if self.parallel then
-    return x + y + dropped((self[n.mlp](n.mlp_norm and self[n.mlp_norm](x) or seen)))
+  local function attend(rows)
+    local seen = self[n.attention_norm](rows)
+    local y = self[n.attention](seen, how)
+    if n.attention_post then y = self[n.attention_post](y) end
+    return rows + dropped(y), seen
   end
-  x = x + y
+  if self.parallel then
+    local y, seen = attend(x)
+    return y + dropped((self[n.mlp](n.mlp_norm and self[n.mlp_norm](x) or seen)))
+  end
+  -- where memory is short its values are not there while the layers behind have their gradients taken
+  x = places and T.checkpoint(function(rows) return (attend(rows)) end, x) or (attend(x))
   local function feed(rows)
     local z = (self[n.mlp](self[n.mlp_norm](rows)))
     return n.mlp_post and self[n.mlp_post](z) or z

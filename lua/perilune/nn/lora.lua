@@ -42,7 +42,11 @@ local function forward(self, x)
   local y = getmetatable(self).__class.forward(self, x)
   local z = x:to(a:dtype())
   if l.dropout > 0 and self.training then z = T.dropout(z, l.dropout) end
-  z = linear(linear(z, a), b) * l.scale
+  z = linear(z, a) * l.scale -- of few columns
+  if not self.lora_magnitude_vector and y:dtype() == z:dtype() and y:numel() > 0 then -- y + z bᵀ without z bᵀ beside it
+    return T.addmm(y:reshape(-1, y:size(-1)), z:reshape(-1, z:size(-1)), b:t()):view(y:shape())
+  end
+  z = linear(z, b)
   if self.lora_magnitude_vector then
     local ratio = self.lora_magnitude_vector / lengths(self)
     local plain = y
