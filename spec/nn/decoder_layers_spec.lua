@@ -164,6 +164,20 @@ describe("nn.GroupedQueryAttention", function()
     end
   end)
 
+  it("has a cache with room for a few places first, and what is in it stays when that grows", function()
+    for block, rooms in pairs { [256] = { 64, 64, 128, 128, 256, 256, 512, 512, 768 }, [96] = { 96, 96, 96, 192, 192,
+      288, 288, 576, 576 }, [100] = { 100, 100, 100, 200, 200, 300, 300, 600, 600 } } do
+      local cache, all = nn.KVCache { block = block }, T.randn(1, 2, 513, 4)
+      for i, n in ipairs { 1, 64, 65, 128, 129, 256, 257, 512, 513 } do
+        local past = #cache
+        local part = all:narrow(3, past + 1, n - past)
+        local k, v = cache:update(1, part, -part)
+        assert.is_true(k:equal(all:narrow(3, 1, n)) and v:equal(-all:narrow(3, 1, n)))
+        assert.equal(rooms[i], cache.layers[1].k:size(3), ("%d of blocks of %d"):format(n, block))
+      end
+    end
+  end)
+
   it("refuses sizes that do not fit", function()
     fails(function() nn.GroupedQueryAttention(8, 3) end, "must be a multiple of num_heads 3")
     fails(function() nn.GroupedQueryAttention(8, 4, { num_kv_heads = 3 }) end, "must be a multiple of num_kv_heads 3")

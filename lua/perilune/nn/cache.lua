@@ -7,9 +7,10 @@ local fail, describe = options.fail, options.describe
 
 --- nn.KVCache{block=256} → cache
 -- Keys and values of the layers of a decoder, kept from call to call: memory for the places to come is there already
--- and grows by blocks. cache:update(layer, k, v) puts k, v [B, H, n, D] behind what the layer has and returns all of
--- it, views; #cache is the number of places; cache:crop(n) forgets those behind the first n, cache:reorder(rows)
--- makes row i what row rows[i] was, cache:reset() forgets all. Nothing is recorded for gradients.
+-- and grows by blocks (the first one from 64 places on, by doubling). cache:update(layer, k, v) puts k, v [B, H, n, D]
+-- behind what the layer has and returns all of it, views; #cache is the number of places; cache:crop(n) forgets those
+-- behind the first n, cache:reorder(rows) makes row i what row rows[i] was, cache:reset() forgets all. Nothing is
+-- recorded for gradients.
 --   local cache = nn.KVCache()
 --   local k, v = cache:update(1, T.ones(1, 2, 3, 4), T.ones(1, 2, 3, 4))
 --   k, v = cache:update(1, T.ones(1, 2, 1, 4), T.ones(1, 2, 1, 4))
@@ -23,9 +24,18 @@ local function new(...)
   return setmetatable({ block = a.block, layers = {} }, Cache)
 end
 
+local LEAST = 64 -- places that half a block has at least
+
+-- For how many places there is to be room: whole blocks, but a half or a quarter of the first while that does.
+local function capacity_for(block, need)
+  if need > block then return (need + block - 1) // block * block end
+  while block % 2 == 0 and block // 2 >= math.max(need, LEAST) do block = block // 2 end
+  return block
+end
+
 -- Room for `need` places, what is there copied over.
 local function grow(self, buffer, like, used, need)
-  local capacity = (need + self.block - 1) // self.block * self.block
+  local capacity = capacity_for(self.block, need)
   local shape = like:shape()
   shape[3] = capacity
   local out = T.zeros(shape, { dtype = like:dtype(), device = like:device() })
