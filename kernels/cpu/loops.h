@@ -26,6 +26,9 @@ typedef struct PlkReduceLoops {
   float (*min_f32)(const float *x, int64_t n);
   double (*max_f64)(const double *x, int64_t n);
   double (*min_f64)(const double *x, int64_t n);
+  /* The first place of n >= 1 where x is y, which is no NaN and is there. */
+  int64_t (*place_f32)(const float *x, float y, int64_t n);
+  int64_t (*place_f64)(const double *x, double y, int64_t n);
   /* part[c] += x[r * ld + c], as colsum adds up to PLK_COLSUM_ROWS rows; all but the last piece of them a multiple of 8. */
   void (*colpart_f32)(const float *x, int64_t ld, int64_t rows, int64_t cols, float *part);
   void (*colpart_f64)(const double *x, int64_t ld, int64_t rows, int64_t cols, double *part);

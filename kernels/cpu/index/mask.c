@@ -3,101 +3,27 @@
 #include <string.h>
 
 #include "kernels/cpu/index/rowmove.h"
+#include "kernels/elementwise.h"
+#include "kernels/elementwise_codes.h"
 
 static size_t esize_of(const PlArray *a) { return pl_dtype_size((PlDtype)a->dtype); }
 
 /* ---- fill ----------------------------------------------------------------------------------------------- */
 
-typedef struct Fill {
-  char *y;
-  const char *x;
-  const uint8_t *m;
-  uint64_t value;
-  int n;
-  int64_t shape[PL_MAX_DIM], ys[PL_MAX_DIM], xs[PL_MAX_DIM], ms[PL_MAX_DIM];
-  size_t esize;
-} Fill;
-
-#define FILL(T)                                                                \
-  {                                                                            \
-    T *y = (T *)(void *)f->y + at[0], v;                                       \
-    const T *x = (const T *)(const void *)f->x + at[1];                        \
-    memcpy(&v, &f->value, sizeof v);                                           \
-    if (ys == 1 && xs == 1 && ms == 1) {                                       \
-      for (int64_t i = 0; i < len; i++) y[i] = m[i] ? v : x[i];                \
-    } else {                                                                   \
-      for (int64_t i = 0; i < len; i++) y[i * ys] = m[i * ms] ? v : x[i * xs]; \
-    }                                                                          \
-  }                                                                            \
-  break;
-
-static PlStatus fill_body(void *ctx, int64_t begin, int64_t end) {
-  const Fill *f = ctx;
-  const int last = f->n - 1;
-  const int64_t len = f->shape[last], ys = f->ys[last], xs = f->xs[last], ms = f->ms[last];
-  int64_t coord[PL_MAX_DIM];
-  for (int64_t r = begin; r < end; r++) {
-    int64_t at[3] = {0, 0, 0};
-    plk_nd_unravel(r, last, f->shape, coord);
-    for (int d = 0; d < last; d++) {
-      at[0] += coord[d] * f->ys[d];
-      at[1] += coord[d] * f->xs[d];
-      at[2] += coord[d] * f->ms[d];
-    }
-    const uint8_t *m = f->m + at[2];
-    switch (f->esize) {
-    case 1: FILL(uint8_t)
-    case 2: FILL(uint16_t)
-    case 4: FILL(uint32_t)
-    default: FILL(uint64_t)
-    }
-  }
-  return PL_OK;
-}
-
-/* Dims merge where all three arrays allow: equal contiguous shapes become one long row, cut below. */
-static void fill_dim(Fill *f, int64_t size, int64_t ys, int64_t xs, int64_t ms) {
-  int k = f->n - 1;
-  if (size == 1) return;
-  if (k >= 0 && f->ys[k] == ys * size && f->xs[k] == xs * size && f->ms[k] == ms * size) {
-    f->shape[k] *= size;
-  } else {
-    k = f->n++;
-    f->shape[k] = size;
-  }
-  f->ys[k] = ys;
-  f->xs[k] = xs;
-  f->ms[k] = ms;
-}
-
+/* where(mask, value, x), whose loops need no branch: a mask that is not foreseen costs ten times the copy. */
 PlStatus plk_cpu_masked_fill(const PlkCall *call) {
-  const PlArray *x = call->in[0], *mask = call->in[1], *value = call->in[2];
+  const PlArray *value = call->in[2];
   PlArray *y = call->out[0];
-  Fill f = {.y = y->data, .x = x->data, .m = mask->data, .esize = esize_of(y)};
-  PlkNd wx, wm, one = {0};
-  if (y->numel == 0) return PL_OK;
-  plk_nd_dim(&one, 1, 1, 1);
-  PL_TRY(plk_nd_cast(&f.value, (PlDtype)y->dtype, value->data, (PlDtype)value->dtype, &one));
-  plk_nd_walk(&wx, y, x);
-  plk_nd_walk(&wm, y, mask);
-  for (int d = 0; d < y->ndim; d++) fill_dim(&f, y->shape[d], y->strides[d], wx.src[d], wm.src[d]);
-  if (f.n <= 1) { /* rows of at most 4096, so that one long row is shared among threads */
-    int64_t n = f.n ? f.shape[0] : 1, step = 4096;
-    int64_t ys = f.n ? f.ys[0] : 1, xs = f.n ? f.xs[0] : 1, ms = f.n ? f.ms[0] : 1, full = n / step;
-    f.n = 2;
-    f.shape[0] = full, f.ys[0] = ys * step, f.xs[0] = xs * step, f.ms[0] = ms * step;
-    f.shape[1] = step, f.ys[1] = ys, f.xs[1] = xs, f.ms[1] = ms;
-    PL_TRY(plk_parallel(full, PLK_GRAIN / step, fill_body, &f));
-    f.y += full * step * ys * (int64_t)f.esize;
-    f.x += full * step * xs * (int64_t)f.esize;
-    f.m += full * step * ms;
-    f.shape[0] = 1;
-    f.shape[1] = n - full * step;
-    return f.shape[1] ? fill_body(&f, 0, 1) : PL_OK;
-  }
-  int64_t rows = 1;
-  for (int d = 0; d + 1 < f.n; d++) rows *= f.shape[d];
-  return plk_parallel(rows, plk_max64(1, PLK_GRAIN / f.shape[f.n - 1]), fill_body, &f);
+  uint64_t number = 0; /* as y holds it */
+  PlArray one = *value;
+  PlkNd walk = {0};
+  plk_nd_dim(&walk, 1, 1, 1);
+  PL_TRY(plk_nd_cast(&number, (PlDtype)y->dtype, value->data, (PlDtype)value->dtype, &walk));
+  one.data = &number, one.dtype = y->dtype;
+  const PlArray *in[] = {call->in[1], &one, call->in[0]};
+  PlkCall where = *call;
+  where.code = PLK_EW_WHERE, where.in = in, where.nin = 3, where.attrs = NULL;
+  return plk_cpu_elementwise(&where);
 }
 
 /* ---- select, scatter ------------------------------------------------------------------------------------- */

@@ -16,20 +16,46 @@ enum { CHUNK = PLK_SUM_CHUNK };
 LATER_ONE(max, >)
 LATER_ONE(min, <)
 
+/* v with its upper lanes, from lane k on, first. */
+#define UPPER_f32(v, k)                                                                                                          \
+  __builtin_shufflevector(v, v, k, k + 1, (k + 2) % 16, (k + 3) % 16, (k + 4) % 16, (k + 5) % 16, (k + 6) % 16, (k + 7) % 16,    \
+                          (k + 8) % 16, (k + 9) % 16, (k + 10) % 16, (k + 11) % 16, (k + 12) % 16, (k + 13) % 16, (k + 14) % 16, \
+                          (k + 15) % 16)
+#define UPPER_f64(v, k) \
+  __builtin_shufflevector(v, v, k, (k + 1) % 8, (k + 2) % 8, (k + 3) % 8, (k + 4) % 8, (k + 5) % 8, (k + 6) % 8, (k + 7) % 8)
+/* The best of all lanes; of equal ones that in the lowest half, quarter and so on. In registers: halves that are stored and read back wait. */
+#define LANES_BEST(name, sfx, T, OF_SIXTEEN)      \
+  PLK_LANE T lanes_##name##_##sfx(PlkV_##sfx v) { \
+    OF_SIXTEEN                                    \
+    v = plk_##name##_##sfx(v, UPPER_##sfx(v, 4)); \
+    v = plk_##name##_##sfx(v, UPPER_##sfx(v, 2)); \
+    v = plk_##name##_##sfx(v, UPPER_##sfx(v, 1)); \
+    return v[0];                                  \
+  }
+LANES_BEST(max, f32, float, v = plk_max_f32(v, UPPER_f32(v, 8));)
+LANES_BEST(min, f32, float, v = plk_min_f32(v, UPPER_f32(v, 8));)
+LANES_BEST(max, f64, double, )
+LANES_BEST(min, f64, double, )
+
 /* Sums of eight neighbours, ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7)), of one row a lane. Other levels transpose tiles. */
 #if defined(__AVX512F__)
-#define PAIRS_PS(a, b) _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x88), _mm512_shuffle_ps(a, b, 0xdd))
-#define LANES_PS(a, b) _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd))
+/* x[0] + x[1] of each pair in the even places, of y in the odd ones; what a pair is says SWAP. Blends cost less than shuffles. */
+#define JOIN_PS(MASK, SWAP, x, y) _mm512_add_ps(_mm512_mask_blend_ps(MASK, x, y), SWAP(_mm512_mask_blend_ps(MASK, y, x)))
+#define SWAP_ONES(v)              _mm512_permute_ps(v, 0xb1)
+#define SWAP_TWOS(v)              _mm512_permute_ps(v, 0x4e)
+#define SWAP_FOURS(v)             _mm512_shuffle_f32x4(v, v, 0xb1)
 /* Sixteen rows of sixteen: g[0] from their first eight elements, g[1] from the others. */
 PLK_LANE void trees_f32_of(const PlkV_f32 *v, PlkV_f32 *g) {
-  __m512 q[4];
-  for (int k = 0; k < 4; k++) {
-    const __m512 ab = PAIRS_PS((__m512)v[4 * k], (__m512)v[4 * k + 1]), cd = PAIRS_PS((__m512)v[4 * k + 2], (__m512)v[4 * k + 3]);
-    q[k] = PAIRS_PS(ab, cd); /* per 16 bytes: four neighbours of four rows */
+  __m512 q[2];
+  for (int k = 0; k < 2; k++) {
+    const PlkV_f32 *r = v + 8 * k;
+    __m512 two[4], four[2];
+    for (int j = 0; j < 4; j++) two[j] = JOIN_PS(0xaaaa, SWAP_ONES, (__m512)r[2 * j], (__m512)r[2 * j + 1]);
+    for (int j = 0; j < 2; j++) four[j] = JOIN_PS(0xcccc, SWAP_TWOS, two[2 * j], two[2 * j + 1]);
+    q[k] = JOIN_PS(0xf0f0, SWAP_FOURS, four[0], four[1]); /* first eight: 16-byte lanes 0 and 1 */
   }
-  const __m512 low = LANES_PS(q[0], q[1]), high = LANES_PS(q[2], q[3]);
-  g[0] = (PlkV_f32)_mm512_shuffle_f32x4(low, high, 0x88);
-  g[1] = (PlkV_f32)_mm512_shuffle_f32x4(low, high, 0xdd);
+  g[0] = (PlkV_f32)_mm512_shuffle_f32x4(q[0], q[1], 0x44);
+  g[1] = (PlkV_f32)_mm512_shuffle_f32x4(q[0], q[1], 0xee);
 }
 #define LANES_PD(a, b) _mm512_add_pd(_mm512_shuffle_f64x2(a, b, 0x88), _mm512_shuffle_f64x2(a, b, 0xdd))
 /* Eight rows of eight. */
@@ -87,6 +113,32 @@ PLK_LANE void trees_f64_of(const PlkV_f64 *v, PlkV_f64 *g) {
   static T min_##sfx(const T *x, int64_t n) { return min_of_##sfx(x, n); }
 ONE_ROW(float, f32)
 ONE_ROW(double, f64)
+
+/* The first place where x = y, which is there. */
+#if defined(__AVX512F__)
+#define PLACE(T, sfx, ps, MASK)                                                                                              \
+  static int64_t place_##sfx(const T *x, T y, int64_t n) {                                                                   \
+    enum { L = PLK_N_##sfx };                                                                                                \
+    unsigned at = 0;                                                                                                         \
+    int64_t i = 0;                                                                                                           \
+    for (; i + L < n && !at; i += L) at = _mm512_cmp_##ps##_mask(_mm512_loadu_##ps(x + i), _mm512_set1_##ps(y), _CMP_EQ_OQ); \
+    if (at) return i - L + __builtin_ctz(at);                                                                                \
+    const MASK rest = (MASK)((1u << (n - i)) - 1);                                                                           \
+    at = _mm512_mask_cmp_##ps##_mask(rest, _mm512_maskz_loadu_##ps(rest, x + i), _mm512_set1_##ps(y), _CMP_EQ_OQ);           \
+    return i + (at ? __builtin_ctz(at) : 0);                                                                                 \
+  }
+PLACE(float, f32, ps, __mmask16)
+PLACE(double, f64, pd, __mmask8)
+#else
+#define PLACE(T, sfx)                                      \
+  static int64_t place_##sfx(const T *x, T y, int64_t n) { \
+    int64_t i = 0;                                         \
+    while (i < n - 1 && x[i] != y) i++;                    \
+    return i;                                              \
+  }
+PLACE(float, f32)
+PLACE(double, f64)
+#endif
 
 /* (a, da) -> (a x, da x + a v) in lanes, which are multiplied in order. */
 enum { PROD_LANES = 32, HIT_BLOCK = 64, HIT_LANES = 16, HIT_WIDE = 256 };
@@ -182,6 +234,8 @@ const PlkReduceLoops PLK_ISA_NAME(plk_reduce_table) = {
     .min_f32 = min_f32,
     .max_f64 = max_f64,
     .min_f64 = min_f64,
+    .place_f32 = place_f32,
+    .place_f64 = place_f64,
     .prod_tangent_f32 = prod_tangent_f32,
     .prod_tangent_f64 = prod_tangent_f64,
     .first_f32 = first_f32,

@@ -5,21 +5,22 @@
  * and comes in four forms by where element k of output r is: ROWS x[r * ld + k], COLS x[k * ld + r], and the same sums of
  * arrays that lie transposed, with the same bits: ROWS_ACROSS x[k * ld + r], COLS_ACROSS x[r * ld + k]. Rows are written,
  * columns (at most PLK_COLS) are added to `out`. */
-#define CAT2(a, b)   a##_##b
-#define CAT1(a, b)   CAT2(a, b)
-#define FN(name)     CAT1(name, SFX)
-#define V            CAT1(PlkV, CSFX)
-#define L            CAT1(PLK_N, CSFX)
-#define IN           FN(plk_in)
-#define PART         FN(plk_part)
-#define ONE          FN(plk_one)
-#define LSUM         CAT1(plk_lanes_sum, CSFX)
-#define SEEN         CAT1(PlkSeen, CSFX)
-#define LARGER       CAT1(plk_max, CSFX)
-#define SMALLER      CAT1(plk_min, CSFX)
-#define ISNAN        CAT1(plk_nans, CSFX)
-#define ANYSEEN      CAT1(plk_seen, CSFX)
-#define LATER(which) CAT1(later_##which, CSFX)
+#define CAT2(a, b)     a##_##b
+#define CAT1(a, b)     CAT2(a, b)
+#define FN(name)       CAT1(name, SFX)
+#define V              CAT1(PlkV, CSFX)
+#define L              CAT1(PLK_N, CSFX)
+#define IN             FN(plk_in)
+#define PART           FN(plk_part)
+#define ONE            FN(plk_one)
+#define LSUM           CAT1(plk_lanes_sum, CSFX)
+#define SEEN           CAT1(PlkSeen, CSFX)
+#define LARGER         CAT1(plk_max, CSFX)
+#define SMALLER        CAT1(plk_min, CSFX)
+#define ISNAN          CAT1(plk_nans, CSFX)
+#define ANYSEEN        CAT1(plk_seen, CSFX)
+#define LATER(which)   CAT1(later_##which, CSFX)
+#define OFLANES(which) CAT1(lanes_##which, CSFX)
 
 /* ---- sums ------------------------------------------------------------------------------------------------- */
 
@@ -137,40 +138,41 @@ static void FN(sum_cols)(const void *xv, int64_t ld, int64_t n, int64_t m, doubl
 }
 
 #ifdef TREES
-/* L columns at once; TREES makes the trees of eight of 2 L elements (f32), or of L (f64), of each: g[0], and then g[1]. */
-PLK_LANE void FN(trees)(const S *const *p, int64_t i, V *g) {
-  V v[L];
-  for (int c = 0; c < L; c++) v[c] = IN(p[c] + i);
-  TREES(v, g);
+/* n elements of L columns at once; `even`: column c is c % 4 times ld behind p[c - c % 4], so that few addresses need registers. TREES
+ * makes the trees of eight of 2 L elements (f32), or of L (f64), of each: g[0], and then g[1]. */
+PLK_LANE V FN(part_across)(const S *const *p, int64_t ld, int64_t n, const bool even) {
+  enum { GROUPS = L / 8 };
+#define COLUMN(c) ((even ? p[(c) / 4 * 4] + (c) % 4 * ld : p[c]) + i)
+  V part = {0}, g[2], v[L];
+  int64_t i = 0;
+  for (; i + L <= n; i += L) {
+    for (int c = 0; c < L; c++) v[c] = IN(COLUMN(c));
+    TREES(v, g);
+    for (int k = 0; k < GROUPS; k++) part += g[k];
+  }
+  if (GROUPS > 1 && i + 8 <= n) {
+    for (int c = 0; c < L; c++) v[c] = PART(COLUMN(c), 8, 0);
+    TREES(v, g);
+    part += g[0];
+    i += 8;
+  }
+  for (; i < n; i++) {
+    V one;
+    for (int c = 0; c < L; c++) one[c] = ONE(*COLUMN(c));
+    part += one;
+  }
+  return part;
+#undef COLUMN
 }
 static void FN(sum_cols_across)(const void *xv, int64_t ld, int64_t n, int64_t m, double *out) {
-  enum { AT_ONCE = L, GROUPS = L / 8 };
-  for (int64_t c0 = 0; c0 < m; c0 += L) {
-    const S *p[L];
-    for (int c = 0; c < L; c++) p[c] = (const S *)xv + (c0 + c < m ? c0 + c : m - 1) * ld; /* the last once more: not kept */
+  for (int64_t c0 = 0; c0 < m; c0 += L)
     for (int64_t at = 0; at < n; at += PLK_COLSUM_ROWS) {
-      const int64_t end = n - at < PLK_COLSUM_ROWS ? n : at + PLK_COLSUM_ROWS;
-      V part = {0}, g[2];
-      int64_t i = at;
-      for (; i + AT_ONCE <= end; i += AT_ONCE) {
-        FN(trees)(p, i, g);
-        for (int k = 0; k < GROUPS; k++) part += g[k];
-      }
-      if (GROUPS > 1 && i + 8 <= end) {
-        V v[L];
-        for (int c = 0; c < L; c++) v[c] = PART(p[c] + i, 8, 0);
-        TREES(v, g);
-        part += g[0];
-        i += 8;
-      }
-      for (; i < end; i++) {
-        V v;
-        for (int c = 0; c < L; c++) v[c] = ONE(p[c][i]);
-        part += v;
-      }
-      for (int c = 0; c < L && c0 + c < m; c++) out[c0 + c] += (double)part[c];
+      const int64_t rows = n - at < PLK_COLSUM_ROWS ? n - at : PLK_COLSUM_ROWS, kept = m - c0 < L ? m - c0 : L;
+      const S *p[L];
+      for (int c = 0; c < L; c++) p[c] = (const S *)xv + at + (c0 + (c < kept ? c : kept - 1)) * ld; /* the last once more: not kept */
+      const V part = kept == L ? FN(part_across)(p, ld, rows, true) : FN(part_across)(p, ld, rows, false);
+      for (int c = 0; c < kept; c++) out[c0 + c] += (double)part[c];
     }
-  }
 }
 #endif
 
@@ -201,11 +203,7 @@ static void FN(sum_cols_across)(const void *xv, int64_t ld, int64_t n, int64_t m
       for (i = 0; i < n - 1 && ONE(x[i]) == ONE(x[i]);) i++;                                                    \
       return ONE(x[i]);                                                                                         \
     }                                                                                                           \
-    C lane[L];                                                                                                  \
-    *(V *)lane = BEST(BEST(a, b), BEST(c, d));                                                                  \
-    for (int w = L / 2; w; w /= 2)                                                                              \
-      for (int j = 0; j < w; j++) lane[j] = lane[j + w] CMP lane[j] ? lane[j + w] : lane[j];                    \
-    return lane[0];                                                                                             \
+    return OFLANES(WHICH)(BEST(BEST(a, b), BEST(c, d)));                                                        \
   }                                                                                                             \
   static void FN(name##_rows)(const void *xv, int64_t ld, int64_t n, int64_t m, double *out) {                  \
     const S *x = xv;                                                                                            \
@@ -297,6 +295,7 @@ EXTREME(min, SMALLER, <, (C)INFINITY, min)
 #undef ISNAN
 #undef ANYSEEN
 #undef LATER
+#undef OFLANES
 #undef TAKE
 #undef EXTREME
 #undef TREES

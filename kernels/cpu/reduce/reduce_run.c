@@ -202,7 +202,8 @@ static void col_block(const Run *r, int64_t o, int64_t r0, int64_t r1, int64_t c
   const PlkReduceShape *s = &r->s;
   const int64_t rows = r1 - r0, at = o * s->I + c0;
   const char *x = (const char *)r->x + (size_t)(o * s->so + r0 * s->sr + c0 * s->si) * r->item;
-  for (int64_t c = 0; c < n; c++) acc[c] = start_of(r->job);
+  const Acc start = start_of(r->job);
+  for (int64_t c = 0; c < n; c++) acc[c] = start;
   if (r->loop && !r->turn) r->loop(x, s->across && !s->rows ? s->si : s->sr, rows, n, &acc->f); /* Acc is as large as a double */
   else if (!r->turn && s->across) r->map->across[r->dtype](x, s->si, rows, n, r->job->aux ? r->job->aux + at : NULL, &acc->f);
   else if (!r->turn) cols_at(r, x, s->sr, rows, n, at, acc);
@@ -252,19 +253,34 @@ static void finish(const Run *r, Acc *acc, int64_t at, int64_t n) {
   else memcpy(j->to + at, acc, (size_t)n * sizeof *acc);
 }
 
-/* Pairwise over the blocks of one output element. */
-static Acc tree(const Run *r, int64_t at, int64_t b0, int64_t n) {
-  if (n == 1) return r->part[b0 * r->s.O * r->s.I + at];
-  int64_t h = n / 2;
-  return combine(r->job, tree(r, at, b0, h), tree(r, at, b0 + h, n - h));
+/* Pairwise over blocks b0 .. b0 + blocks of n <= TREE outputs from `at` on. */
+enum { TREE = 64 };
+static void tree(const Run *r, int64_t at, int64_t n, int64_t b0, int64_t blocks, Acc *to) {
+  const PlkReduceJob *j = r->job;
+  const int64_t kept = r->s.O * r->s.I;
+  const Acc *left = r->part + b0 * kept + at, *right = left + kept;
+  Acc a[TREE], b[TREE];
+  if (blocks == 1) {
+    memcpy(to, left, (size_t)n * sizeof *to);
+    return;
+  }
+  if (blocks > 2) {
+    tree(r, at, n, b0, blocks / 2, a);
+    tree(r, at, n, b0 + blocks / 2, blocks - blocks / 2, b);
+    left = a, right = b;
+  }
+  if (j->comp != PLK_CI64 && j->core == PLK_CORE_SUM)
+    for (int64_t i = 0; i < n; i++) to[i].f = left[i].f + right[i].f;
+  else
+    for (int64_t i = 0; i < n; i++) to[i] = combine(j, left[i], right[i]);
 }
 
 static PlStatus finish_body(void *ctx, int64_t begin, int64_t end) {
   const Run *r = ctx;
-  Acc acc[TILE];
-  for (int64_t at = begin; at < end; at += TILE) {
-    int64_t n = end - at < TILE ? end - at : TILE;
-    for (int64_t i = 0; i < n; i++) acc[i] = tree(r, at + i, 0, r->nblock);
+  Acc acc[TREE];
+  for (int64_t at = begin; at < end; at += TREE) {
+    const int64_t n = end - at < TREE ? end - at : TREE;
+    tree(r, at, n, 0, r->nblock, acc);
     finish(r, acc, at, n);
   }
   return PL_OK;
@@ -344,7 +360,7 @@ static PlStatus col_body(void *ctx, int64_t begin, int64_t end) {
 int64_t plk_reduce_block(int64_t cols) {
   if (cols == 1) return ROW_BLOCK;
   int64_t tile = cols < PLK_COLS ? cols : PLK_COLS;
-  return ROW_BLOCK / tile < 64 ? 64 : ROW_BLOCK / tile;
+  return ROW_BLOCK / tile < PLK_COLSUM_ROWS ? PLK_COLSUM_ROWS : ROW_BLOCK / tile;
 }
 
 /* The loop that does it all, and how many columns go together. Few elements are not worth all the lanes of sums across. */

@@ -17,18 +17,16 @@ typedef struct Job {
 } Job;
 
 /* Of n elements: the value first, with vector loops, then its place. */
-#define PLACE(T, name, BEST)                                 \
-  static int64_t name(const Job *j, const T *x, int64_t n) { \
-    T best = BEST;                                           \
-    int64_t i = 0;                                           \
-    if (best != best)                                        \
-      while (i < n - 1 && x[i] == x[i]) i++;                 \
-    else                                                     \
-      while (i < n - 1 && x[i] != best) i++;                 \
-    return i;                                                \
+#define PLACE(T, sfx)                                                          \
+  static int64_t place_##sfx(const Job *j, const T *x, int64_t n) {            \
+    const T best = (j->min ? j->loops->min_##sfx : j->loops->max_##sfx)(x, n); \
+    if (PL_LIKELY(best == best)) return j->loops->place_##sfx(x, best, n);     \
+    int64_t i = 0;                                                             \
+    while (i < n - 1 && x[i] == x[i]) i++;                                     \
+    return i;                                                                  \
   }
-PLACE(float, place_f32, (j->min ? j->loops->min_f32 : j->loops->max_f32)(x, n))
-PLACE(double, place_f64, (j->min ? j->loops->min_f64 : j->loops->max_f64)(x, n))
+PLACE(float, f32)
+PLACE(double, f64)
 
 #define PLACE_INT(T, name)                                              \
   static int64_t name(const Job *j, const T *x, int64_t n) {            \
