@@ -63,11 +63,12 @@ static bool is_single(const char *s, size_t n, size_t at, size_t end) {
   return end >= n || !pl_char_is_word(pl_char_at(s + end, n - end, &len));
 }
 
-/* The search goes on behind a token's own text, be it refused or widened. */
+/* The search goes on behind a token's own text, be it refused or widened: one that stands in the blanks which the token
+ * before has taken is a token all the same, as in the library that made these files, unless it takes blanks in front of it. */
 PlStatus pl_added_each(const PlTrie *t, const PlAdded *added, bool special, const PlSlice *p, PlSliceFn between, PlAddedFn token,
                        void *ctx) {
   const char *s = p->s;
-  size_t done = 0, n = p->n, len = 0;
+  size_t done = 0, n = p->n, len = 0, run = 0, run_end = 0; /* of blanks: one look at each, however many tokens are in it */
   for (size_t i = 0; t->n > 0 && i < n; i += len) {
     len = 1;
     int32_t k = t->first[(uint8_t)s[i]] ? pl_trie_find(t, s + i, n - i, &len) : -1;
@@ -80,12 +81,20 @@ PlStatus pl_added_each(const PlTrie *t, const PlAdded *added, bool special, cons
       if (pl_space_at(s + before, at - before) == 0) break;
       at = before;
     }
-    if (at < done) at = done;
-    while (a->rstrip && (blank = pl_space_at(s + end, n - end)) > 0) end += blank;
-    PlSlice part = pl_slice_part(p, s + done, at - done);
-    if (at > done) PL_TRY(between(ctx, &part));
+    if (a->lstrip && at < done) at = done;
+    if (a->rstrip) {
+      if (end < run || end > run_end) {
+        run = run_end = end;
+        while ((blank = pl_space_at(s + run_end, n - run_end)) > 0) run_end += blank;
+      }
+      end = run_end;
+    }
     if (end <= at) continue; /* what widened the token before has taken all of it */
-    part = pl_slice_part(p, s + at, end - at);
+    if (at > done) {
+      PlSlice part = pl_slice_part(p, s + done, at - done);
+      PL_TRY(between(ctx, &part));
+    }
+    PlSlice part = pl_slice_part(p, s + at, end - at);
     PL_TRY(token(ctx, &part, k));
     done = end;
   }

@@ -231,15 +231,38 @@ static bool is_script(const char *s, size_t n) {
 /* ---- spelling: from Oniguruma's classes to PCRE2's -------------------------------------------------------------- */
 
 /* Without their brackets. \w there is Alphabetic, M, Nd, Pc, and the superscripts and fractions of Latin-1. */
-#define SPACES "\\t-\\r\\x{85}\\p{Z}"
-#define WORDS                                                                                                                              \
-  "\\p{L}\\p{Nl}\\p{M}\\p{Nd}\\p{Pc}\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{1f169}\\x{" \
-  "1f170}-\\x{1f189}"
-#define HEX "0-9a-fA-F"
+#define SPACES  "\\t-\\r\\x{85}\\p{Z}"
+#define LETTERS "\\p{L}\\p{Nl}\\p{M}\\p{Nd}\\p{Pc}\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{1f169}\\x{1f170}-\\x{1f189}"
+#define WORDS   LETTERS "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
+#define HEX     "0-9a-fA-F"
+
+#define GRAPHS "\\p{L}\\p{M}\\p{N}\\p{P}\\p{S}\\p{Cf}\\p{Co}"
+/* What \b stands for, by that \w. */
+#define EDGE   "(?:(?<=[" WORDS "])(?![" WORDS "])|(?<![" WORDS "])(?=[" WORDS "]))"
+#define INSIDE "(?:(?<=[" WORDS "])(?=[" WORDS "])|(?<![" WORDS "])(?![" WORDS "]))"
+
+/* [:name:]; one: a single property, which can be negated inside of a class. What is not here is the same in both. */
+static const struct Posix {
+  const char *name, *set, *one;
+} posix[] = {{"alpha", "\\p{Alphabetic}", "\\P{Alphabetic}"},
+             {"alnum", "\\p{Alphabetic}\\p{Nd}", NULL},
+             {"punct", "\\p{P}\\p{S}", NULL},
+             {"space", SPACES, NULL},
+             {"graph", GRAPHS, NULL},
+             {"print", GRAPHS "\\p{Zs}", NULL},
+             {"upper", "\\p{Uppercase}", "\\P{Uppercase}"},
+             {"lower", "\\p{Lowercase}", "\\P{Lowercase}"},
+             {"word", LETTERS, NULL},
+             {"blank", "\\t\\p{Zs}", NULL}};
+
+/* Groups that are open, as places of their first letters in what was written. */
+enum { MOST_GROUPS = 128 };
 
 typedef struct Spelling {
   char *to;
-  size_t k, room;
+  size_t k, room, atom; /* atom: where what a quantifier would repeat begins */
+  size_t groups[MOST_GROUPS];
+  int open;
   bool full;
 } Spelling;
 
@@ -253,6 +276,16 @@ static void put(Spelling *w, const char *s, size_t n) {
 }
 static void puts_(Spelling *w, const char *s) { put(w, s, strlen(s)); }
 
+/* (?: … ) around the last atom and its quantifier. */
+static void wrap(Spelling *w) {
+  size_t n = w->k - w->atom;
+  put(w, "(?:)", 4);
+  if (w->full) return;
+  memmove(w->to + w->atom + 3, w->to + w->atom, n);
+  memcpy(w->to + w->atom, "(?:", 3);
+  w->to[w->k - 1] = ')';
+}
+
 /* \s and its like, inside a class or alone; false: another escape. */
 static bool put_class(Spelling *w, char c, bool inside) {
   const char *set = c == 's' || c == 'S' ? SPACES : c == 'w' || c == 'W' ? WORDS : c == 'h' || c == 'H' ? HEX : NULL;
@@ -265,44 +298,157 @@ static bool put_class(Spelling *w, char c, bool inside) {
   return true;
 }
 
+/* An escape; returns the place of its last letter. */
+static size_t put_escape(Spelling *w, const char *s, size_t n, size_t i, bool inside, const char **why) {
+  char c = s[++i];
+  bool property = (c == 'p' || c == 'P') && i + 1 < n && s[i + 1] == '{';
+  const char *close = property ? memchr(s + i + 2, '}', n - i - 2) : NULL;
+  if (close && is_script(s + i + 2, (size_t)(close - s) - i - 2)) {
+    put(w, s + i - 1, 3);
+    puts_(w, SCRIPT);
+    return i + 1;
+  }
+  if (close) { /* whole, so that nothing reads its brace as a quantifier */
+    put(w, s + i - 1, (size_t)(close - s) - i + 2);
+    return (size_t)(close - s);
+  }
+  if (put_class(w, c, inside)) return i;
+  if (c == 'u' && i + 4 < n && strspn(s + i + 1, "0123456789abcdefABCDEF") >= 4) {
+    puts_(w, "\\x{");
+    put(w, s + i + 1, 4);
+    puts_(w, "}");
+    return i + 4;
+  }
+  if (c == 'x' && i + 1 < n && s[i + 1] == '{' && (close = memchr(s + i, '}', n - i)) != NULL) {
+    put(w, s + i - 1, (size_t)(close - s) - i + 2);
+    return (size_t)(close - s);
+  }
+  if (inside && (c == 'W' || c == 'H')) *why = "a class with \\W or \\H in it";
+  if (c == 'v') { /* one character there */
+    puts_(w, "\\x0b");
+  } else if ((c == 'b' || c == 'B') && !inside) {
+    puts_(w, c == 'b' ? EDGE : INSIDE);
+  } else if (c == 'p' || c == 'P') { /* a letter like others where no brace follows */
+    put(w, s + i, 1);
+  } else {
+    put(w, s + i - 1, 2);
+  }
+  return i;
+}
+
+/* A class of POSIX, s at its bracket; returns the place of its last letter but one. */
+static size_t put_posix(Spelling *w, const char *s, size_t n, size_t i, const char **why) {
+  const char *close = memchr(s + i, ']', n - i);
+  size_t end = close ? (size_t)(close - s) : n, from = i + 2;
+  bool negated = from < n && s[from] == '^';
+  from += negated;
+  if (end > from && s[end - 1] == ':')
+    for (size_t k = 0; k < sizeof posix / sizeof *posix; k++) {
+      if (strlen(posix[k].name) != end - 1 - from || memcmp(posix[k].name, s + from, end - 1 - from) != 0) continue;
+      if (negated && !posix[k].one) *why = "a negated class of POSIX";
+      puts_(w, negated && posix[k].one ? posix[k].one : posix[k].set);
+      return end;
+    }
+  put(w, s + i, end - i + (end < n));
+  return end;
+}
+
+/* What stands behind "(?": options, in which m there is s here. */
+static size_t put_options(Spelling *w, const char *s, size_t n, size_t i, const char **why) {
+  size_t k = i + 2;
+  while (k < n && strchr("imxs-", s[k]) && s[k]) k++;
+  if (k == i + 2 || k >= n || (s[k] != ')' && s[k] != ':')) return i;
+  put(w, s + i, 2);
+  for (size_t at = i + 2; at < k; at++) {
+    if (s[at] == 's') *why = "the option s";
+    put(w, s[at] == 'm' ? "s" : s + at, 1);
+  }
+  return k - 1;
+}
+
+/* Two letters that are one where case is not looked at: ß is ss there, which PCRE2 does not know. */
+static bool folds(const char *s, size_t n) {
+  static const char *const pairs[] = {"ss", "ff", "fi", "fl", "st"};
+  for (size_t i = 0; i + 1 < n; i++) {
+    unsigned char a = (unsigned char)s[i], b = (unsigned char)s[i + 1];
+    if (a == 0xc3 && b == 0x9f) return true;                /* ß */
+    if (a == 0xe1 && (b >= 0xba && b <= 0xbf)) return true; /* Latin and Greek with several marks */
+    if (a == 0xef && b == 0xac) return true;                /* ligatures */
+    for (size_t k = 0; k < 5; k++)
+      if ((a | 0x20) == pairs[k][0] && (b | 0x20) == pairs[k][1]) return true;
+  }
+  return false;
+}
+
+/* A quantifier in braces, s at the first; returns the place of its last letter, or i: it is none. In that dialect {,n} is
+ * {0,n}, and what follows is a quantifier of its own, but for the ? of a range. */
+static size_t put_interval(Spelling *w, const char *s, size_t n, size_t i) {
+  size_t k = i + 1, digits = 0;
+  bool comma = false;
+  for (; k < n && (s[k] == ',' || (s[k] >= '0' && s[k] <= '9')); k++) {
+    if (s[k] == ',' && comma) return i;
+    comma = comma || s[k] == ',';
+    digits += s[k] != ',';
+  }
+  if (k >= n || s[k] != '}' || digits == 0) return i;
+  put(w, "{", 1);
+  if (s[i + 1] == ',') put(w, "0", 1);
+  put(w, s + i + 1, k - i);
+  char next = k + 1 < n ? s[k + 1] : 0;
+  if (next == '+' || (next == '?' && !comma)) wrap(w);
+  return k;
+}
+
 /* The expression in PCRE2's words; NULL and *why for what has none. */
 static char *spell(const char *s, size_t n, size_t *len, const char **why) {
-  Spelling w = {.room = n * sizeof WORDS + 64};
+  Spelling w = {.room = n * (sizeof EDGE / 2 + 16) + 64};
   w.to = malloc(w.room);
-  int depth = 0;
+  bool inside = false, caseless = false;
   *why = NULL;
   for (size_t i = 0; w.to && i < n && !*why; i++) {
+    if (!inside && !strchr("{}*+?", s[i])) w.atom = w.k;
     if (s[i] == '\\' && i + 1 < n) {
-      char c = s[++i];
-      const char *name = (c == 'p' || c == 'P') && i + 1 < n && s[i + 1] == '{' ? s + i + 2 : NULL;
-      const char *close = name ? memchr(name, '}', n - i - 2) : NULL;
-      if (close && is_script(name, (size_t)(close - name))) {
-        put(&w, s + i - 1, 3);
-        puts_(&w, SCRIPT);
-        i++;
-        continue;
-      }
-      if (!put_class(&w, c, depth > 0)) {
-        if (depth > 0 && (c == 'W' || c == 'H')) *why = "a class with \\W or \\H in it";
-        put(&w, s + i - 1, 2);
-      }
+      i = put_escape(&w, s, n, i, inside, why);
       continue;
     }
-    if (depth > 0 && s[i] == '&' && i + 1 < n && s[i + 1] == '&') *why = "an intersection of classes (&&)";
-    if (s[i] == '[') {
-      if (depth > 0 && (i + 1 >= n || s[i + 1] != ':')) *why = "a class inside a class";
-      if (depth > 0) { /* [:name:] */
-        while (i + 1 < n && s[i] != ']') put(&w, s + i++, 1);
-      } else {
-        depth = 1;
-        if (i + 1 < n && s[i + 1] == '^') put(&w, s + i++, 1);
-        if (i + 1 < n && s[i + 1] == ']') put(&w, s + i++, 1); /* a bracket that is a member */
+    if (inside) {
+      if (s[i] == '&' && i + 1 < n && s[i + 1] == '&') *why = "an intersection of classes (&&)";
+      if (s[i] == '[' && (i + 1 >= n || s[i + 1] != ':')) *why = "a class inside a class";
+      if (s[i] == '[') {
+        i = put_posix(&w, s, n, i, why);
+        continue;
       }
-    } else if (s[i] == ']') {
-      depth = 0;
+      inside = s[i] != ']';
+    } else if (s[i] == '[') {
+      inside = true;
+      if (i + 1 < n && s[i + 1] == '^') put(&w, s + i++, 1);
+      if (i + 1 < n && s[i + 1] == ']') put(&w, s + i++, 1); /* a bracket that is a member */
+    } else if (s[i] == '(') {
+      if (w.open == MOST_GROUPS) {
+        *why = "more than 128 groups in each other";
+        break;
+      }
+      w.groups[w.open++] = w.k;
+      size_t at = i + 1 < n && s[i + 1] == '?' ? put_options(&w, s, n, i, why) : i;
+      for (size_t k = i + 2; k <= at && at > i && s[k] != '-'; k++) caseless = caseless || s[k] == 'i';
+      if (at > i) {
+        i = at;
+        continue;
+      }
+      if (i + 1 < n && s[i + 1] == '?') put(&w, s + i++, 1); /* its ? is no quantifier */
+    } else if (s[i] == ')') {
+      if (w.open > 0) w.atom = w.groups[--w.open];
+    } else if (s[i] == '{') {
+      size_t at = put_interval(&w, s, n, i);
+      if (at > i) {
+        i = at;
+        continue;
+      }
+      w.atom = w.k;
     }
     put(&w, s + i, 1);
   }
+  if (caseless && folds(s, n)) *why = "letters that are one of several where case is not looked at (ss and the like)";
   if (w.full) *why = "an expression of this length";
   *len = w.k;
   return w.to;
