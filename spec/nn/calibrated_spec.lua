@@ -480,3 +480,58 @@ describe("AWQ's scales", function()
     os.remove(path)
   end)
 end)
+
+describe("layers with weights [in, out], GPT-2's", function()
+  local function gpt2()
+    T.manual_seed(30)
+    local net = T.models.GPT2 { vocab_size = 64, n_positions = 32, n_embd = 64, n_layer = 2, n_head = 4 }:eval()
+    T.no_grad(function()
+      for _, p in ipairs(net:parameters()) do if p:dim() == 1 then p:add_(T.randn(p:shape()) * 0.3) end end
+    end)
+    return net
+  end
+
+  it("are quantized by every method, dequantized and saved as what they were", function()
+    local net = gpt2()
+    local ids = T.randint(0, 63, { 4, 20 })
+    local want = net(ids):detach()
+    local off = {}
+    for _, o in ipairs { { method = "rtn" }, { method = "gptq" }, { method = "awq" }, { method = "awq",
+      fold = false } } do
+      local key = o.method .. tostring(o.fold)
+      if o.method ~= "rtn" then o.calibration = ids end
+      o.bits, o.activations = 4, "float"
+      local q, names, left = T.quantize(net:clone(), o)
+      assert.equal(8, #names)
+      assert.same({ "lm_head: a layer that is not meant has the same weight" }, left)
+      local layer = q.transformer.h[1].attn.c_proj
+      assert.equal("QuantizedLinear", layer:type())
+      local y = q(ids):detach()
+      off[key] = (y - want):norm():item() / want:norm():item()
+      assert.is_true(off[key] < 0.25, key .. ": " .. off[key])
+      local back = layer:dequantize()
+      assert.equal("Conv1D", back:type())
+      local x = T.randn(3, 64)
+      near.near(back(x):detach(), layer(x):detach(), 1e-4)
+      -- as a folder: a square weight that is the wrong way round would be of the right shape
+      local dir = os.tmpname()
+      os.remove(dir)
+      assert(os.execute("mkdir " .. dir))
+      assert(T.models.save(q:clone(), dir))
+      near.near(assert(T.models.load(dir))(ids):detach(), y, 1e-3)
+      os.execute("rm -r " .. dir)
+    end
+    assert.is_true(off.gptqnil < off.rtnnil and off.awqnil < off.rtnnil)
+  end)
+
+  it("are said to be left where they do not fit, as others are", function()
+    local net = nn.Sequential(nn.Linear(64, 48), nn.Linear(48, 64), nn.Linear(64, 64), nn.Linear(64, 64))
+    net[4].weight = net[3].weight
+    local _, names, left = T.quantize(net, { bits = 4, skip = "4" })
+    assert.same({ "1" }, names)
+    assert.same({ "2: rows of 48 elements are no whole blocks of 32",
+      "3: a layer that is not meant has the same weight" }, left)
+    fails(function() T.quantize(nn.Sequential(nn.Linear(48, 2))) end,
+      "1: rows of 48 elements are no whole blocks of 32")
+  end)
+end)

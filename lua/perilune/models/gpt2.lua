@@ -7,8 +7,9 @@ local decoder = require "perilune.models.decoder"
 local module = require "perilune.nn.module"
 local nn = require "perilune.nn"
 
--- y = x W + b with W [in, out].
+-- y = x W + b with W [in, out]; linear: T.quantize may put a nn.QuantizedLinear in its place.
 local Conv1D = module.class "Conv1D"
+Conv1D.linear = true
 function Conv1D:init(from, to, _)
   self.in_features, self.out_features, self.transposed = from, to, true
   self.weight = nn.Parameter(nn.init.normal_(T.empty { from, to }, 0, 0.02))

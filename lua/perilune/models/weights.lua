@@ -209,6 +209,7 @@ function weights.to_save(net, a, dtype, keep)
       local t = value:detach()
       if own == item[4] then -- blocks
         t, name = (keep or item[3].numbers)(item[3], dtype), name:gsub("[^.]+$", "weight")
+        if item[3].transposed and T.is_tensor(t) then t = t:t() end
       elseif t:is_floating_point() and dtype then t = t:to(dtype) end
       local parts, prefix = stacked(name, a.stacks)
       if parts then

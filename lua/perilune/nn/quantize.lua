@@ -8,13 +8,19 @@ local options = require "perilune.options"
 local quantized = require "perilune.nn.quantized"
 
 local fail, describe = options.fail, options.describe
-local rawget = rawget
+local rawget, rawset = rawget, rawset
 
 local M = {}
 
 local function is_exactly(m, class) return getmetatable(m).__class == class end
 
---- The quantized layer in place of a nn.Linear or nn.Embedding, with these blocks; nil for other layers. dtype: of
+-- y = x Wᵀ + b and nothing else: nn.Linear, and GPT-2's layers with W [in, out].
+local function is_linear(m) return is_exactly(m, Linear) or rawget(getmetatable(m).__class, "linear") == true end
+
+--- W [out, in] of such a layer, a view of its weight.
+function M.matrix(m) return m.transposed and m.weight:t() or m.weight end
+
+--- The quantized layer in place of a linear one or a nn.Embedding, with these blocks; nil for other layers. dtype: of
 -- rows of embeddings, without it that of the old weight.
 function M.replacement(m, blocks, format, activations, dtype)
   local new
@@ -22,10 +28,14 @@ function M.replacement(m, blocks, format, activations, dtype)
   local state = require "perilune.nn.init_state"
   local was = state.off
   state.off = true
-  if is_exactly(m, Linear) then
+  if is_linear(m) then
     new = quantized.QuantizedLinear(m.in_features, m.out_features, { bias = false, format = format,
       activations = activations })
     if m.bias then new.bias = m.bias end
+    if m.transposed then -- it is saved and dequantized as what it was
+      rawset(new, "transposed", true)
+      rawset(new, "_stands_for", getmetatable(m).__class)
+    end
   elseif is_exactly(m, Embedding) then
     new = quantized.QuantizedEmbedding(m.num_embeddings, m.embedding_dim, { format = format,
       index_base = m.index_base, dtype = dtype })
@@ -111,12 +121,12 @@ local function calibrated(list, method, info, o, net)
     local where = group[1].weight:device()
     if gram.gram:abs():amax():item() == 0 then -- nothing is known of the inputs
       for _, m in ipairs(group) do
-        now[m] = done(m, T.quantize_blocks(m.weight:detach(), { format = info.name }), nil)
+        now[m] = done(m, T.quantize_blocks(M.matrix(m):detach():contiguous(), { format = info.name }), nil)
       end
       return
     end
     local weights, scale, inside = {}, nil, nil
-    for i, m in ipairs(group) do weights[i] = m.weight:detach():double() end
+    for i, m in ipairs(group) do weights[i] = M.matrix(m):detach():double():contiguous() end
     if method == "awq" then scale, inside = scales(group, weights, gram, before, look) end
     for i, m in ipairs(group) do
       local blocks
@@ -163,12 +173,13 @@ end
 
 --- T.quantize(net, {bits=8, format=, group=32, method="rtn", target=, skip=, embeddings=false, activations="i16",
 --   input_scale=false, fold=true, calibration=, forward=, act_order=false, damp=0.01, observer="histogram"})
---   → net, names
--- Layers of net become quantized ones, in place: every nn.Linear whose rows are whole blocks becomes a
--- nn.QuantizedLinear, with embeddings every nn.Embedding, too. bits 8, 5, 4 are the formats "Q8_0", "Q5_0", "Q4_0";
--- format names any that can be made. target, skip: ends of names of layers, target also f(name, layer). A weight that a
--- layer shares with one that is not meant stays as it is. names: of the layers that were quantized. layer:dequantize()
--- goes back. Methods:
+--   → net, names, left
+-- Layers of net become quantized ones, in place: every nn.Linear (and GPT-2's layers of that kind) whose rows are whole
+-- blocks becomes a nn.QuantizedLinear, with embeddings every nn.Embedding, too. bits 8, 5, 4 are the formats "Q8_0",
+-- "Q5_0", "Q4_0"; format names any that can be made. target, skip: ends of names of layers, target also f(name, layer).
+-- A weight that a layer shares with one that is not meant stays as it is. names: of the layers that were quantized;
+-- left: of those that were meant and were not, each with the reason behind a colon. layer:dequantize() goes back.
+-- Methods:
 -- "rtn": every weight is rounded to the nearest level of its group. input_scale: with scales of ones, into which the
 -- state of a network by "awq" can be loaded; that state, as a table: where it has some.
 -- "gptq" (Frantar et al. 2022): what rounding loses in one column the later ones make up for, on the inputs that the
@@ -222,20 +233,32 @@ function M.quantize(net, opts)
   local ones = o.input_scale
   if ones ~= nil and type(ones) ~= "table" then options.kind("quantize", "input_scale", "bool", ones) end
   local wanted = M.chooser("quantize", o)
-  local list, shared = {}, {}
+  local list, shared, left = {}, {}, {}
+  local function why_not(m, w)
+    if rawget(m, "_lora") then return "it has an adapter" end
+    if not w:is_floating_point() then return "its weight is " .. w:dtype() end
+    local columns = is_linear(m) and m.in_features or w:size(2)
+    if columns == 0 or columns % info.elements ~= 0 then
+      return ("rows of %d elements are no whole blocks of %d"):format(columns, info.elements)
+    end
+    if m.max_norm then return "it has max_norm" end
+  end
   for name, m in net:named_modules() do
     local w = m._parameters.weight
     if w then
-      local takes = (is_exactly(m, Linear) or embeddings and is_exactly(m, Embedding)
-        and not m.max_norm) and not rawget(m, "_lora") and w:is_floating_point() and w:size(2) > 0
-        and w:size(2) % info.elements == 0 and wanted(name, m)
-      if takes then list[#list + 1] = { name, m, w } else shared[w] = true end
+      local meant = (is_linear(m) or embeddings and is_exactly(m, Embedding)) and wanted(name, m)
+      local why = meant and why_not(m, w)
+      if why then left[#left + 1] = name .. ": " .. why end
+      if meant and not why then list[#list + 1] = { name, m, w } else shared[w] = true end
     end
+  end
+  for _, item in ipairs(list) do
+    if shared[item[3]] then left[#left + 1] = item[1] .. ": a layer that is not meant has the same weight" end
   end
   local blocks, names, linear, users, trains = {}, {}, {}, {}, {}
   local function made_of(m, of, scale)
     local q = M.replacement(m, of, format, o.activations)
-    if scale and is_exactly(m, Linear) then q:register_buffer("input_scale", scale) end
+    if scale and is_linear(m) then q:register_buffer("input_scale", scale) end
     return q:train(trains[m]) -- it does not while data goes through
   end
   for _, item in ipairs(list) do
@@ -244,16 +267,16 @@ function M.quantize(net, opts)
       names[#names + 1], trains[m] = name, m.training
       users[w] = users[w] or {}
       table.insert(users[w], m)
-      if method ~= "rtn" and is_exactly(m, Linear) then linear[#linear + 1] = item end
+      if method ~= "rtn" and is_linear(m) then linear[#linear + 1] = item end
     end
   end
   if #names == 0 then
-    fail("quantize: no layer was quantized; nn.Linear with rows of a multiple of %d that is not shared is wanted",
-      info.elements)
+    fail("quantize: no layer was quantized; nn.Linear with rows of a multiple of %d that is not shared is wanted%s",
+      info.elements, #left > 0 and " (" .. table.concat(left, "; ", 1, math.min(#left, 3)) .. ")" or "")
   end
   for w, modules in pairs(users) do
     local n = 0
-    for _, m in ipairs(modules) do if is_exactly(m, Linear) then n = n + 1 end end
+    for _, m in ipairs(modules) do if is_linear(m) then n = n + 1 end end
     if method ~= "rtn" and n > 0 and #modules > 1 then
       for _, item in ipairs(list) do
         if item[3] == w then
@@ -266,12 +289,12 @@ function M.quantize(net, opts)
   local run, new = #linear > 0 and calibrated(linear, method, info, settings, net), {}
   for _, item in ipairs(list) do
     local m, w = item[2], item[3]
-    if not shared[w] and (method == "rtn" or not is_exactly(m, Linear)) then
-      blocks[w] = blocks[w] or T.no_grad(T.quantize_blocks, w:detach(), { format = format })
+    if not shared[w] and (method == "rtn" or not is_linear(m)) then
+      blocks[w] = blocks[w] or T.no_grad(T.quantize_blocks, M.matrix(m):detach():contiguous(), { format = format })
       local scaled = ones
       if type(ones) == "table" then scaled = ones[item[1] .. ".input_scale"] ~= nil end
       new[m] = made_of(m, blocks[w],
-        scaled and T.ones({ w:size(2) }, { dtype = w:dtype(), device = w:device() }) or nil)
+        scaled and is_linear(m) and T.ones({ m.in_features }, { dtype = w:dtype(), device = w:device() }) or nil)
     end
   end
   net = M.replace(net, new)
@@ -282,7 +305,7 @@ function M.quantize(net, opts)
       return q
     end)
   end
-  return net, names
+  return net, names, left
 end
 
 return M

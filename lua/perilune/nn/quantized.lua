@@ -104,8 +104,16 @@ function QuantizedLinear:numbers(dtype)
   return (dequantize_blocks(self.weight, { format = self.format, dtype = wide }) * scale:to(wide)):to(dtype or "f32")
 end
 
---- The nn.Linear with the same numbers.
+--- The nn.Linear with the same numbers, or the layer that it stands for.
 function QuantizedLinear:dequantize(dtype)
+  local other = rawget(self, "_stands_for") -- a class whose weight is [in, out]
+  if other then
+    local l = base.instance(other)
+    l.in_features, l.out_features, l.transposed = self.in_features, self.out_features, true
+    l.weight = base.Parameter(self:numbers(dtype):t():contiguous())
+    if self.bias then l.bias = self.bias end
+    return l:train(self.training)
+  end
   local l = Linear(self.in_features, 0, { bias = false })
   l.out_features = self.out_features
   l.weight = base.Parameter(self:numbers(dtype))

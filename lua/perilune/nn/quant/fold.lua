@@ -12,13 +12,14 @@ local T = require "perilune"
 local codes = require "perilune.nn.quant.codes"
 
 local rawget, rawequal = rawget, rawequal
+local function matrix(l) return l.transposed and l.weight:t() or l.weight end -- W [out, in]
 
 local M = {}
 
 local function kind_of(m)
   local class, nn = getmetatable(m).__class, T.nn
   if class == nn.LayerNorm or class == nn.RMSNorm then return m.weight and m.weight:dim() == 1 and "norm" or nil end
-  if class == nn.Linear then return not rawget(m, "_lora") and "linear" or nil end
+  if class == nn.Linear or rawget(class, "linear") then return not rawget(m, "_lora") and "linear" or nil end
   if class == nn.QuantizedLinear then return codes.format(m.format) and "blocks" or nil end
 end
 
@@ -47,7 +48,7 @@ local function multiply(m, kind, by)
     local now = w:detach():double() + shift -- rounded to the dtype of the weight
     by = T.where(was:eq(0):logical_or(now:eq(0)), by, now / was)
   else
-    w:copy_(old:double() * by:unsqueeze(2))
+    w:copy_(old:double() * (m.transposed and by or by:unsqueeze(2)))
   end
   if bias then m.bias:copy_(bias:double() * by) end
   return by, back
@@ -155,7 +156,8 @@ function M.find(layers, before, look)
       local columns = {}
       for c = 1, k do columns[c] = 1 / list[from[c]] end
       for _, l in ipairs(layers) do
-        local w, old = l.weight, l.weight:detach():clone()
+        local w = matrix(l)
+        local old = w:detach():clone()
         keep(function() w:copy_(old) end)
         w:copy_(old * T.tensor(columns, { dtype = w:dtype(), device = w:device() }))
       end
@@ -187,7 +189,8 @@ function M.put(layers, m, source, s, look)
   truly = truly:index_select(1, index):reciprocal()
   local good = trying(function(keep)
     for _, l in ipairs(layers) do
-      local w, old = l.weight, l.weight:detach():clone()
+      local w = matrix(l)
+      local old = w:detach():clone()
       keep(function() w:copy_(old) end)
       w:copy_(old:double() * truly)
     end
