@@ -14,6 +14,11 @@
 /* in x, w, optional bias[O]; out y. With a fourth input or attribute, of f32 alone: y + in[3], which has y's shape and may be NULL, then
  * max(y, 0) with attrs 4. */
 PlStatus plk_cpu_conv(const PlkCall *call);
+/* Of two spatial dims, with a fourth input or attribute, x and y may each be in blocks of b channels, [N, C / b, H, W, b] in place of
+ * [N, C, H, W], as libraries compute best; the addend as y. The numbers are those of plain ones. */
+int64_t plk_conv_block(void); /* the channels of a block on this machine; 0: there is no such layout */
+/* Is such a call, of f32 arrays without data, computed in these blocks? Else it is too, but they are turned first. */
+bool plk_cpu_conv_takes_blocks(const PlkCall *call);
 /* in dy, w; out dx, whose shape says how much of the padding is real. */
 PlStatus plk_cpu_conv_bwd_input(const PlkCall *call);
 /* in dy, x; out dw. */

@@ -46,15 +46,16 @@ static PlStatus at_sizes(Made *m, Want *want, int n) {
   return pl_saved_graph_at(&m->saved, &m->base, value, PL_CPU);
 }
 
-static PlStatus make(Made *m, const char *path, Want *want, int n) {
+static PlStatus make(Made *m, const char *path, Want *want, int n, bool alone) {
   PL_TRY(pl_saved_graph_read(&m->base, path, PL_CPU));
   PL_TRY(at_sizes(m, want, n));
-  const PlGraph *f = m->saved.graph;
+  PlGraph *f = m->saved.graph;
+  f->alone = alone;
   m->inputs = calloc((size_t)f->ninputs + 1, sizeof *m->inputs);
   if (!m->inputs) PL_FAIL(PL_ERR_OOM, "build: out of memory");
   for (PlGVal v = 0; v < f->nvals; v++)
     if (f->vals[v].kind == PL_FV_INPUT) m->inputs[f->vals[v].slot] = f->vals[v].name;
-  PL_TRY(pl_graph_compile(&m->plan, m->saved.graph));
+  PL_TRY(pl_graph_compile(&m->plan, f));
   return pl_program_new(&m->program, m->plan, m->inputs, m->saved.names);
 }
 
@@ -108,8 +109,9 @@ static int tell(lua_State *L) {
   return 1;
 }
 
-/* deploy_program(path[, prefix, source path, weights path[, {size = number}]]) → {inputs= outputs= arena=}; or nil, message, "io", "format" or "unsupported". The saved graph at path
- * as a program; written as C source and weights if their paths are given. */
+/* deploy_program(path[, prefix, source path, weights path[, {size = number}[, alone]]]) → {inputs= outputs= arena=}; or nil, message, "io",
+ * "format" or "unsupported". The saved graph at path as a program; written as C source and weights if their paths are given. alone: it
+ * will run where no library is. */
 static int deploy_program(lua_State *L) {
   const char *path = luaL_checkstring(L, 1), *prefix = luaL_optstring(L, 2, NULL);
   const char *source = prefix ? luaL_checkstring(L, 3) : NULL, *weights = prefix ? luaL_checkstring(L, 4) : NULL;
@@ -121,7 +123,7 @@ static int deploy_program(lua_State *L) {
       if (n == MOST_WANTS) return luaL_error(L, "build: more than %d sizes", MOST_WANTS);
       want[n++] = (Want){lua_tostring(L, -2), (int64_t)luaL_checkinteger(L, -1), false};
     }
-  PlStatus s = make(&m, path, want, n);
+  PlStatus s = make(&m, path, want, n, lua_toboolean(L, 6));
   if (s == PL_OK && prefix) s = emit(&m, prefix, source, weights);
   if (s != PL_OK) {
     end(&m);

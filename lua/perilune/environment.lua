@@ -27,7 +27,8 @@ local function level(v, core)
   return core.isa() == v, ("not here; the kernels' level is %s"):format(core.isa())
 end
 
-M.passes = { "fold", "identities", "slices", "table", "layout", "cse", "tails", "dce", "spare", "order", "fuse" }
+M.passes = { "fold", "identities", "slices", "table", "layout", "cse", "tails", "blocks", "dce", "spare", "order",
+  "fuse" }
 
 local function passes(v)
   local names = {}

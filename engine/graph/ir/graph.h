@@ -155,6 +155,7 @@ typedef struct PlGraph {
   bool closed;           /* tracing is over: no more nodes */
   const char *opaque;    /* a gradient that only the tape knows (a hook, a rule of T.custom) was met; NULL: none */
   bool unsafe_math;      /* passes may use identities that hold for real numbers only */
+  bool alone;            /* it will run where no library of products is: layouts of theirs would only be turned back */
   uint8_t stage;         /* of nodes added from now on */
   int32_t origin;        /* the same */
   int8_t mark;           /* the same */

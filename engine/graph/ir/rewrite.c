@@ -66,6 +66,7 @@ PlStatus pl_graph_clone(PlGraph **out, PlGraph *f) {
     for (int32_t k = 0; k < c->nstores; k++) c->stores[k].live = NULL;
     c->ninputs = f->ninputs;
     c->unsafe_math = f->unsafe_math;
+    c->alone = f->alone;
     c->ndraws = f->ndraws;
     c->noutputs = f->noutputs;
     s = copy_regions(c, f);

@@ -56,8 +56,9 @@ static PlStatus become(const Tails *t, int32_t i, int32_t conv, PlGVal r, bool r
   PlGNode *n = &f->nodes[i];
   PlAttrs a = {.nval = 0};
   memcpy(&a, c->attrs, pl_attrs_size(c->attrs));
-  a.nval = 5;
+  a.nval = 6;
   pl_attrs_int(&a, 4, relu);
+  pl_attrs_int(&a, 5, 0);
   PlGVal *in = pl_graph_alloc(f, 4 * sizeof *in);
   PlAttrs *kept = pl_graph_alloc(f, pl_attrs_size(&a));
   if (!in || !kept) return no_memory();

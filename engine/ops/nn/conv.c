@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine/device/dispatch.h"
+#include "engine/graph/passes/blocks.h"
 #include "engine/ops/make.h"
 #include "engine/ops/names.h"
 #include "engine/ops/nn/conv_pool_attrs.h"
@@ -19,7 +20,7 @@ PL_EITHER(conv_bwd_weight)
 PL_EITHER(elementwise)
 
 /* Attributes of conv and of the cores; the cores add the sizes of their output. */
-enum { STRIDE, PADDING, DILATION, GROUPS, SIZES, RELU = SIZES };
+enum { STRIDE, PADDING, DILATION, GROUPS, SIZES, RELU = SIZES, BLOCK };
 /* Those of the transposed ops, in PyTorch's order. */
 enum { T_STRIDE, T_PADDING, T_OUTPUT, T_GROUPS, T_DILATION };
 
@@ -186,12 +187,22 @@ PL_HOST_KERNEL(pl_host_conv) {
   PL_TRY(read_conv(call->name, call->attrs, call->in[1]->ndim - 2, &v));
   return run(call, either_conv, &v, 1 | 1 << 4);
 }
-/* With what comes behind it: attribute 4 is relu, input 3 what is added before. (engine/graph/passes/tails.c) */
+/* With what comes behind it: attribute 4 is relu, input 3 what is added before; and in blocks of channels. (engine/graph/passes/tails.c,
+ * blocks.c) */
 PL_HOST_KERNEL(pl_host_conv_tail) {
   Conv v;
   PL_TRY(read_conv(call->name, call->attrs, call->in[1]->ndim - 2, &v));
   if (call->out[0]->device != PL_CPU) PL_FAIL(PL_ERR_UNSUPPORTED, "%s: only on the CPU", call->name);
   return run(call, plk_cpu_conv, &v, 1 | 1 << 3 | 1 << 4);
+}
+bool pl_conv_takes_blocks(const PlAttrs *attrs, const PlArray *x, const PlArray *w, const PlArray *y) {
+  Conv v;
+  PlAttrs a;
+  const PlArray *in[4] = {x, w, NULL, NULL};
+  PlArray out = *y, *to[1] = {&out};
+  if (read_conv("conv2d", attrs, 2, &v) != PL_OK) return false;
+  conv_attrs(&v, &a);
+  return plk_cpu_conv_takes_blocks(&(PlkCall){.name = "conv2d", .nin = 4, .nout = 1, .in = in, .out = to, .attrs = &a});
 }
 PL_HOST_KERNEL(pl_host_conv_bwd_input) {
   Conv v;
@@ -392,21 +403,50 @@ CONV(2, "H,W", "kh,kw", "H',W'",
 CONV(3, "D,H,W", "kd,kh,kw", "D',H',W'",
      "print(T.conv3d(T.ones(1, 1, 2, 2, 2), T.ones(1, 1, 2, 2, 2)))  --> {{{{{8.}}}}}  -- f32[1,1,1,1,1] cpu")
 
+/* [N, C / b, H, W, b] → [N, C, H, W] */
+static PlArray unblocked(const PlArray *x, int64_t *shape) {
+  PlArray p = *x;
+  memcpy(shape, x->shape, 4 * sizeof *shape);
+  shape[1] *= x->shape[4];
+  p.shape = shape, p.ndim = 4;
+  return p;
+}
+
 static PlStatus conv_tail_infer(PlInfer *c) {
   const int nd = c->in[1]->ndim - 2;
-  if (nd < 1 || nd > 3 || c->in[0]->dtype != PL_F32)
-    PL_FAIL(PL_ERR_SHAPE, "conv_tail: x %s, weight %s", pl_desc_text(c->in[0]), pl_desc_text(c->in[1]));
-  PL_TRY(conv_infer(c, nd));
+  const PlArray *x = c->in[0];
+  const int64_t block = pl_attr_i(c->attrs, BLOCK);
+  int64_t shape[4];
+  PlArray plain;
+  if (nd < 1 || nd > 3 || x->dtype != PL_F32) PL_FAIL(PL_ERR_SHAPE, "conv_tail: x %s, weight %s", pl_desc_text(x), pl_desc_text(c->in[1]));
+  PlInfer of = *c;
+  const PlArray *in[4] = {x, c->in[1], c->in[2], c->in[3]};
+  of.in = in;
+  if (nd == 2 && x->ndim == 5) {
+    plain = unblocked(x, shape);
+    in[0] = &plain;
+  }
+  PL_TRY(conv_infer(&of, nd));
   c->out[0].layout = PL_ROW_MAJOR;
+  if (block) {
+    PlDesc *y = &c->out[0];
+    if (nd != 2 || y->ndim != 4 || block < 1 || y->shape[1] % block != 0)
+      PL_FAIL(PL_ERR_ARG, "conv_tail: no blocks of %lld channels of the convolution of %s with %s", (long long)block, pl_desc_text(x),
+              pl_desc_text(c->in[1]));
+    const int64_t dims[5] = {y->shape[0], y->shape[1] / block, y->shape[2], y->shape[3], block};
+    pl_desc_set(y, PL_F32, 5, dims);
+  }
   const PlArray *r = c->in[3];
   const PlDesc *y = &c->out[0];
   if (r && (r->dtype != PL_F32 || r->ndim != y->ndim || memcmp(r->shape, y->shape, y->ndim * sizeof *y->shape) != 0))
     PL_FAIL(PL_ERR_SHAPE, "conv_tail: %s cannot be added to the convolution of %s", pl_desc_text(r), pl_desc_text(c->in[0]));
   return PL_OK;
 }
-PL_OP(conv_tail, .doc = "conv1d, conv2d or conv3d of f32, plus addend, then relu if asked for. Internal: what graphs make of these ops.",
-      .formula = "y = conv(x, weight) + bias + addend; y = max(y, 0)", .nin = 4, .nopt = 2, .nout = 1, .nattr = 5,
-      .args = {"x", "weight", "bias", "addend"}, .attrs = {CONV_ATTRS, A_BOOL("relu", false)}, .cls = PL_HEAVY,
+PL_OP(conv_tail,
+      .doc = "conv1d, conv2d or conv3d of f32, plus addend, then relu if asked for. Of two dims x may be in blocks of b channels, "
+             "[N,C/b,H,W,b], and with block = b the result and the addend are. Internal: what graphs make of these ops.",
+      .formula = "y = conv(x, weight) + bias + addend; y = max(y, 0)", .nin = 4, .nopt = 2, .nout = 1, .nattr = 6,
+      .args = {"x", "weight", "bias", "addend"}, .attrs = {CONV_ATTRS, A_BOOL("relu", false), A_INT("block", 0)}, .cls = PL_HEAVY,
       .flags = PL_F_INTERNAL | PL_F_CONTIGUOUS, .prepares = true, .infer = conv_tail_infer, .flops = conv_flops,
       PL_KERNEL_OWN(pl_host_conv_tail), );
 

@@ -15,12 +15,16 @@
 /* Multiply-adds below which compiling a plan in the library does not pay. */
 static const double LIBRARY_MACS = 1 << 20;
 
+/* Dims of a tensor of `ndim` dims of which `nd` are spatial: the last one is a block of channels where that is one more. */
+static int64_t block_of(const PlArray *a, int nd) { return a->ndim == nd + 3 ? a->shape[nd + 2] : 0; }
+
 static int64_t product3(const int64_t a[3]) { return a[0] * a[1] * a[2]; }
 
 static void describe(PlkConv *v, int kind, const PlAttrs *a, const PlArray *x, const PlArray *w, const PlArray *y) {
   memset(v, 0, sizeof *v);
   v->kind = kind;
-  v->nd = x->ndim - 2;
+  v->nd = w->ndim - 2;
+  v->xblock = block_of(x, v->nd), v->yblock = block_of(y, v->nd);
   v->dtype = (PlDtype)y->dtype;
   v->g = pl_attr_i(a, 3);
   v->n = x->shape[0];
@@ -160,8 +164,74 @@ static PlStatus compute_with_tail(PlkConv *v) {
   return plk_parallel(plk_conv_numel(v, PLK_CONV_Y), PLK_GRAIN, tail_body, v);
 }
 
+/* ---- blocks of channels ---- */
+
+int64_t plk_conv_block(void) {
+  if (!plk_onednn_ready()) return 0;
+  const char level = plk_isa()[1]; /* a vector of the library's */
+  return level == '4' ? 16 : level == '3' ? 8 : 0;
+}
+
+/* By the library, as it lies? */
+static bool in_blocks(const PlkConv *v) {
+  if (v->dtype != PL_F32 || v->nd != 2 || plk_conv_numel(v, PLK_CONV_Y) == 0 || plk_conv_numel(v, PLK_CONV_X) == 0) return false;
+  return !plk_conv_winograd_pays(v) && library_pays(v) && plk_onednn_ready();
+}
+
+bool plk_cpu_conv_takes_blocks(const PlkCall *call) {
+  PlkConv v;
+  describe(&v, PLK_CONV_FWD, call->attrs, call->in[0], call->in[1], call->out[0]);
+  bool takes = false;
+  if (plk_conv_winograd_pays(&v)) return true;
+  return in_blocks(&v) && plk_conv_onednn_takes(&v, &takes) == PL_OK && takes;
+}
+
+/* [n, c, space] from [n, c / b, space, b], or back. */
+static PlStatus reblock(float *to, const float *from, int64_t planes, int64_t space, int64_t b, bool back) {
+  PlkNd walk = {.n = 0};
+  const int64_t whole = b * space;
+  plk_nd_dim(&walk, planes / b, whole, whole);
+  if (back) {
+    plk_nd_dim(&walk, space, b, 1);
+    plk_nd_dim(&walk, b, 1, space);
+  } else {
+    plk_nd_dim(&walk, b, space, 1);
+    plk_nd_dim(&walk, space, 1, b);
+  }
+  return plk_nd_copy(to, from, &walk, sizeof *to);
+}
+
+/* Ways that know plain layouts alone. */
+static PlStatus compute_blocks(const PlkConv *v) {
+  if (in_blocks(v)) {
+    bool done;
+    PL_TRY(plk_conv_onednn(v, &done));
+    if (done) return PL_OK;
+  }
+  PlkConv f = *v;
+  void *mem[2] = {NULL, NULL};
+  const int64_t nx = plk_conv_numel(v, PLK_CONV_X), ny = plk_conv_numel(v, PLK_CONV_Y);
+  PlStatus s = PL_OK;
+  f.xblock = f.yblock = 0, f.addend = NULL, f.relu = false;
+  if (!plk_conv_winograd_pays(v)) f.kept = NULL; /* it may hold a form that the library made for blocks */
+  if (v->xblock) {
+    s = plk_scratch((size_t)plk_max64(nx, 1) * sizeof(float), &mem[0]);
+    if (s == PL_OK) s = reblock(mem[0], v->x, v->n * v->g * v->c, v->insize, v->xblock, false);
+    f.x = mem[0];
+  }
+  if (s == PL_OK && v->yblock) s = plk_scratch((size_t)plk_max64(ny, 1) * sizeof(float), &mem[1]);
+  if (mem[1]) f.y = mem[1];
+  if (s == PL_OK) s = compute(&f);
+  if (s == PL_OK && v->yblock) s = reblock(v->y, mem[1], v->n * v->g * v->o, v->outsize, v->yblock, true);
+  plk_scratch_free(mem[0]);
+  plk_scratch_free(mem[1]);
+  if (s != PL_OK || (!v->addend && !v->relu)) return s;
+  return plk_parallel(ny, PLK_GRAIN, tail_body, (void *)(uintptr_t)v);
+}
+
 static PlStatus run(PlkConv *v, const char *name) {
   if (v->dtype == PL_BOOL) PL_FAIL(PL_ERR_DTYPE, "%s: bool tensors have no product", name);
+  if (v->xblock || v->yblock) return compute_blocks(v);
   if (v->dtype != PL_F16 && v->dtype != PL_BF16) return compute_with_tail(v);
   if (v->dtype == PL_BF16 && library_pays(v) && plk_onednn_bf16()) {
     bool done = false;

@@ -20,6 +20,7 @@ typedef struct PlkConv {
   const float *addend;            /* forward, f32: y's elements, added to it; NULL without */
   bool relu;                      /* … then negative ones become 0 */
   struct PlkKept *kept;           /* forward: for forms of w; NULL: it may be another one next time */
+  int64_t xblock, yblock;         /* forward, f32, two dims: channels of a block of x and of y (kernels/conv.h); 0: the plain layout */
 } PlkConv;
 
 /* Elements of x, w and y. */
@@ -44,6 +45,8 @@ void plk_conv_cut(PlkConvCut *cut, const PlkConv *v);
 
 /* f32, and bf16 where the processor multiplies it, through oneDNN, tail included; *done false where it has no fast form. */
 PlStatus plk_conv_onednn(const PlkConv *v, bool *done);
+/* Would it, in the layouts that v asks for? */
+PlStatus plk_conv_onednn_takes(const PlkConv *v, bool *takes);
 /* f32, 3×3, stride 1, a border of one: with 4/9 of the multiplications. Whether it is possible and faster: by shape. */
 bool plk_conv_winograd_pays(const PlkConv *v);
 PlStatus plk_conv_winograd(const PlkConv *v);

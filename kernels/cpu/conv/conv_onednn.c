@@ -2,7 +2,8 @@
  * f32 and bf16 convolution through oneDNN, in its blocked layouts. The library's own teams make weight gradients depend
  * on the number of threads, so the work is cut here, by shape alone, into units of some images and some channels
  * (conv_partition.c), each run by one thread. What one unit alone reads or writes is reordered from and to NCHW inside
- * the unit, while it is in cache; what several read is reordered once, ahead of them. */
+ * the unit, while it is in cache; what several read is reordered once, ahead of them. Forward takes image by image, so
+ * that an image's bits do not depend on the others, and x and y may be in blocks already (kernels/conv.h). */
 #include <string.h>
 
 #include "kernels/cpu/conv/conv.h"
@@ -16,6 +17,8 @@ PlStatus plk_conv_onednn(const PlkConv *v, bool *done) {
   *done = false;
   return PL_OK;
 }
+
+PlStatus plk_conv_onednn_takes(const PlkConv *v, bool *takes) { return plk_conv_onednn(v, takes); }
 
 #else
 
@@ -38,6 +41,8 @@ typedef struct Run {
 } Run;
 
 static int64_t unit_images(const Run *q, int64_t b) { return plk_min64(q->cut.images, q->v->n - b * q->cut.images); }
+/* Images of one run of the library's. */
+static int64_t run_images(const Run *q, int64_t b) { return q->v->kind == PLK_CONV_FWD ? 1 : unit_images(q, b); }
 static int64_t unit_width(const Run *q, int64_t s) { return plk_min64(q->cut.width, q->cut.whole - s * q->cut.width); }
 /* The tensor that every slice reads; -1: none. */
 static int common_of(const Run *q) {
@@ -51,7 +56,7 @@ static void key_of(const Run *q, int64_t b, int64_t s, PlkConvKey *k) {
   k->kind = v->kind, k->nd = v->nd, k->has_bias = v->bias != NULL;
   k->bf16 = v->dtype == PL_BF16;
   k->common = common_of(q);
-  k->n = unit_images(q, b), k->g = v->g, k->c = v->c, k->o = v->o;
+  k->n = run_images(q, b), k->g = v->g, k->c = v->c, k->o = v->o;
   *(q->cut.along == PLK_ALONG_INPUT ? &k->c : q->cut.along == PLK_ALONG_OUTPUT ? &k->o : &k->g) = unit_width(q, s);
   for (int i = 0; i < v->nd; i++) {
     const int at = 3 - v->nd + i;
@@ -61,6 +66,7 @@ static void key_of(const Run *q, int64_t b, int64_t s, PlkConvKey *k) {
   k->xn = v->g * v->c * v->insize;
   k->yn = v->g * v->o * v->outsize;
   k->wo = v->c * v->ksize;
+  k->xblock = v->xblock, k->yblock = v->yblock;
 }
 
 static PlkConvPlan *plan_of(const Run *q, int64_t b, int64_t s) { return q->plan[b == q->cut.nimages - 1][s == q->cut.nslice - 1]; }
@@ -80,8 +86,8 @@ static PlStatus plans_get(Run *q, bool *all) {
   return PL_OK;
 }
 
-/* The part of x, w or y that unit (b, s) works on. */
-static char *part_of(const Run *q, int which, int64_t b, int64_t s) {
+/* The part of x, w or y that slice s works on, from that image on. */
+static char *part_of(const Run *q, int which, int64_t image, int64_t s) {
   const PlkConv *v = q->v;
   const int64_t from = s * q->cut.width;
   int64_t x = 0, y = 0, w = 0; /* first channels of x and y; first element of w */
@@ -89,9 +95,9 @@ static char *part_of(const Run *q, int which, int64_t b, int64_t s) {
   if (q->cut.along == PLK_ALONG_INPUT) x = from, w = from * v->ksize;
   if (q->cut.along == PLK_ALONG_OUTPUT) y = from, w = from * v->c * v->ksize;
   const int64_t size = (int64_t)pl_dtype_size(v->dtype);
-  if (which == PLK_CONV_X) return (char *)v->x + (b * q->cut.images * v->g * v->c + x) * v->insize * size;
-  if (which == PLK_CONV_Y) return (char *)v->y + (b * q->cut.images * v->g * v->o + y) * v->outsize * size;
-  if (v->kind == PLK_CONV_BWD_WEIGHT) return (char *)(q->parts + b * plk_conv_numel(v, PLK_CONV_W) + w);
+  if (which == PLK_CONV_X) return (char *)v->x + (image * v->g * v->c + x) * v->insize * size;
+  if (which == PLK_CONV_Y) return (char *)v->y + (image * v->g * v->o + y) * v->outsize * size;
+  if (v->kind == PLK_CONV_BWD_WEIGHT) return (char *)(q->parts + image / q->cut.images * plk_conv_numel(v, PLK_CONV_W) + w);
   return (char *)v->w + w * size;
 }
 
@@ -108,7 +114,7 @@ static PlStatus weights_body(void *ctx, int64_t begin, int64_t end) {
     const int64_t s = u % q->cut.nslice, b = u < q->cut.nslice ? 0 : q->cut.nimages - 1;
     const PlkConvPlan *p = plan_of(q, b, s);
     if (plk_onednn_conv_bytes(p, PLK_CONV_W) == 0) continue;
-    PL_TRY(plk_onednn_conv_reorder(p, PLK_CONV_W, part_of(q, PLK_CONV_W, b, s), blocked_weights(q, b, s)));
+    PL_TRY(plk_onednn_conv_reorder(p, PLK_CONV_W, part_of(q, PLK_CONV_W, b * q->cut.images, s), blocked_weights(q, b, s)));
   }
   return PL_OK;
 }
@@ -175,29 +181,30 @@ static PlStatus common_prepare(Run *q) {
 
 static size_t padded(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
-/* The tail of what a unit wrote, in cache: of each of its images the channels from `first` on, which lie together. */
-static void unit_tail(const Run *q, int64_t b, int64_t first) {
+/* The tail of what was written of an image, in cache: the channels from `first` on, which lie together. */
+static void image_tail(const Run *q, int64_t image, int64_t first) {
   const PlkConv *v = q->v;
   const int64_t whole = v->g * v->o, width = q->cut.along == PLK_ALONG_GROUPS ? q->cut.width * v->o : q->cut.width;
   const int64_t n = plk_min64(width, whole - first);
-  for (int64_t i = 0; i < unit_images(q, b); i++) plk_conv_tail(v, ((b * q->cut.images + i) * whole + first) * v->outsize, n * v->outsize);
+  plk_conv_tail(v, (image * whole + first) * v->outsize, n * v->outsize);
 }
 
-static PlStatus unit_run(const Run *q, int64_t b, int64_t s) {
+/* Slice s of the images of unit b from that one on: of one, forward, else of all. */
+static PlStatus images_run(const Run *q, int64_t b, int64_t image, int64_t s) {
   const PlkConv *v = q->v;
   const PlkConvPlan *p = plan_of(q, b, s);
   const int out = v->kind == PLK_CONV_FWD ? PLK_CONV_Y : v->kind == PLK_CONV_BWD_INPUT ? PLK_CONV_X : PLK_CONV_W;
   void *plain[3], *use[3];
   size_t need = padded(plk_onednn_conv_scratch(p)), size[3];
   for (int i = 0; i < 3; i++) {
-    use[i] = plain[i] = part_of(q, i, b, s);
+    use[i] = plain[i] = part_of(q, i, image, s);
     size[i] = plk_onednn_conv_bytes(p, i);
     if (size[i] && i == PLK_CONV_W && out != PLK_CONV_W) {
       use[i] = blocked_weights(q, b, s);
       size[i] = 0;
     }
     if (size[i] && q->common && i == common_of(q)) {
-      use[i] = q->common + (size_t)(b * q->cut.images) * q->image_bytes;
+      use[i] = q->common + (size_t)image * q->image_bytes;
       size[i] = 0;
     }
     need += padded(size[i]);
@@ -216,14 +223,17 @@ static PlStatus unit_run(const Run *q, int64_t b, int64_t s) {
   void *bias = v->bias ? (char *)(uintptr_t)v->bias + first * (int64_t)pl_dtype_size(v->dtype) : NULL;
   if (st == PL_OK) st = plk_onednn_conv_run(p, use[0], use[1], use[2], bias, at);
   if (st == PL_OK && size[out]) st = plk_onednn_conv_reorder(p, out, plain[out], use[out]);
-  if (st == PL_OK && (v->addend || v->relu)) unit_tail(q, b, first);
+  if (st == PL_OK && (v->addend || v->relu)) image_tail(q, image, first);
   plk_scratch_free(mem);
   return st;
 }
 
 static PlStatus body(void *ctx, int64_t begin, int64_t end) {
   const Run *q = ctx;
-  for (int64_t u = begin; u < end; u++) PL_TRY(unit_run(q, u / q->cut.nslice, u % q->cut.nslice));
+  for (int64_t u = begin; u < end; u++) {
+    const int64_t b = u / q->cut.nslice, s = u % q->cut.nslice, first = b * q->cut.images, n = unit_images(q, b);
+    for (int64_t i = 0; i < n; i += run_images(q, b)) PL_TRY(images_run(q, b, first + i, s));
+  }
   return PL_OK;
 }
 
@@ -249,16 +259,44 @@ static PlStatus run(Run *q) {
   return s;
 }
 
+/* Do the channels that units read and write begin and end between blocks? */
+static bool blocks_fit(const Run *q) {
+  const PlkConv *v = q->v;
+  const int64_t each = q->cut.nslice > 1 ? q->cut.width : q->cut.whole;
+  const int64_t x = q->cut.along == PLK_ALONG_GROUPS ? each * v->c : v->g * v->c, y = q->cut.along == PLK_ALONG_GROUPS ? each * v->o : each;
+  return (!v->xblock || (x % v->xblock == 0 && v->g * v->c % v->xblock == 0)) &&
+         (!v->yblock || (y % v->yblock == 0 && v->g * v->o % v->yblock == 0));
+}
+
+static PlStatus plans_of(Run *q, const PlkConv *v, bool *all) {
+  memset(q, 0, sizeof *q);
+  q->v = v;
+  plk_conv_cut(&q->cut, v);
+  *all = blocks_fit(q);
+  return *all ? plans_get(q, all) : PL_OK;
+}
+
+static void plans_put(Run *q) {
+  for (int i = 0; i < 4; i++) plk_onednn_conv_put(q->plan[i / 2][i % 2]);
+}
+
+PlStatus plk_conv_onednn_takes(const PlkConv *v, bool *takes) {
+  Run q;
+  PlStatus s = plans_of(&q, v, takes);
+  if (s == PL_OK && *takes)
+    *takes = !(v->xblock && plk_onednn_conv_bytes(plan_of(&q, 0, 0), PLK_CONV_X)) &&
+             !(v->yblock && plk_onednn_conv_bytes(plan_of(&q, 0, 0), PLK_CONV_Y));
+  plans_put(&q);
+  return s;
+}
+
 PlStatus plk_conv_onednn(const PlkConv *v, bool *done) {
   Run q;
-  memset(&q, 0, sizeof q);
-  q.v = v;
-  plk_conv_cut(&q.cut, v);
-  PlStatus s = plans_get(&q, done);
+  PlStatus s = plans_of(&q, v, done);
   if (s == PL_OK && *done) s = run(&q);
   if (!q.wkept) plk_scratch_free(q.wblocked);
   plk_scratch_free(q.common);
-  for (int i = 0; i < 4; i++) plk_onednn_conv_put(q.plan[i / 2][i % 2]);
+  plans_put(&q);
   return s;
 }
 

@@ -94,10 +94,45 @@ static bool is_two_by_two(const PlkPool *p) {
   return yes;
 }
 
+/* ---- windows of one column, f32: rows as vectors. So are blocks of channels (kernels/conv.h) pooled ------------ */
+
+#define COLUMN(N, F, I)                                             \
+  for (int64_t j = 0; j + N <= w; j += N) {                         \
+    F best = (F){0} - INFINITY;                                     \
+    for (int64_t i = z.lo; i < z.hi; i += z.step)                   \
+      for (int64_t k = y.lo; k < y.hi; k += y.step) {               \
+        const F v = *(const F *)(src + (i * p->in[1] + k) * w + j); \
+        const I yes = WINS(F, v, best);                             \
+        best = PICK(F, I, yes, v, best);                            \
+      }                                                             \
+    *(F *)(dst + j) = best;                                         \
+  }
+
+static void columns(const PlkPool *p, float *dst, const float *src) {
+  const int64_t w = p->in[2];
+  for (int64_t oz = 0; oz < p->out[0]; oz++) {
+    const PlkSpan z = plk_pool_span(p, 0, oz);
+    for (int64_t oy = 0; oy < p->out[1]; oy++, dst += w) {
+      const PlkSpan y = plk_pool_span(p, 1, oy);
+      if (w % 16 == 0) {
+        COLUMN(16, PlkV_f32, PlkM_f32)
+      } else {
+        COLUMN(8, F8, I8)
+      }
+    }
+  }
+}
+
+static bool is_columns(const PlkPool *p) {
+  return p->k[2] == 1 && p->stride[2] == 1 && p->pad[2] == 0 && p->out[2] == p->in[2] && p->in[2] % 8 == 0;
+}
+
 static void max_any_f32(const PlkPool *p, float *y, const float *x, int64_t *index, void *room, bool fresh) {
   if (y && is_two_by_two(p)) {
     if (index) two_by_two(p, y, x, index, true);
     else two_by_two(p, y, x, index, false);
+  } else if (y && !index && is_columns(p)) {
+    columns(p, y, x);
   } else {
     max_f32(p, y, x, index, room, fresh);
   }

@@ -33,7 +33,8 @@ typedef struct PlkConvKey {
   int64_t common; /* which of x and y other plans read as well, all of its channels; -1: neither */
   int64_t n, g, c, o;
   int64_t in[3], k[3], out[3], stride[3], pad[3], dil[3];
-  int64_t xn, wo, yn; /* elements between images of x, between output channels of w, images of y */
+  int64_t xn, wo, yn;     /* elements between images of x, between output channels of w, images of y */
+  int64_t xblock, yblock; /* x and y as [n, channels / b, …, b], two spatial dims; 0: plain */
 } PlkConvKey;
 
 typedef struct PlkConvPlan PlkConvPlan;

@@ -53,6 +53,16 @@ static dnnl_status_t md_any(Md *md, int nd, const dnnl_dims_t dims, dnnl_data_ty
 #endif
 }
 
+/* Two spatial dims, in blocks of that many channels. */
+static dnnl_status_t md_blocked(Md *md, const dnnl_dims_t dims, dnnl_data_type_t type, int64_t block) {
+  const dnnl_format_tag_t tag = block == 16 ? dnnl_aBcd16b : dnnl_aBcd8b;
+#if PLK_DNNL_V3
+  return lib->memory_desc_create_with_tag(md, 4, dims, type, tag);
+#else
+  return lib->memory_desc_init_by_tag(md, 4, dims, type, tag);
+#endif
+}
+
 /* One image of a batch. */
 static dnnl_status_t md_image(Md *md, MdRef batch, const dnnl_dims_t dims) {
   dnnl_dims_t one, from = {0};
@@ -122,8 +132,9 @@ static dnnl_status_t plan_describe(PlkConvPlan *p, dnnl_primitive_attr_t at) {
   for (int i = 0; i < 3 && s == dnnl_success; i++) {
     dnnl_dims_t dims, st;
     int nd = layout(q, i, dims, st);
-    s = md_strided(&p->plain[i], nd, dims, st, type_of(q, i));
-    if (s == dnnl_success) s = md_any(&asked[i], nd, dims, type_of(q, i));
+    const int64_t block = i == PLK_CONV_X ? q->xblock : i == PLK_CONV_Y ? q->yblock : 0;
+    s = block ? md_blocked(&p->plain[i], dims, type_of(q, i), block) : md_strided(&p->plain[i], nd, dims, st, type_of(q, i));
+    if (s == dnnl_success) s = block ? md_blocked(&asked[i], dims, type_of(q, i), block) : md_any(&asked[i], nd, dims, type_of(q, i));
     if (s == dnnl_success && i == PLK_CONV_W) s = md_any(&narrow_w, nd, dims, q->bf16 ? dnnl_bf16 : dnnl_f32);
   }
   if (s == dnnl_success && q->has_bias) {

@@ -418,7 +418,7 @@ local function build(dir, model, from, out, options)
   local about, sizes
   sizes, message = sizes_of(model == from and options.size or {})
   if not sizes then return nil, message end
-  about, message = core.deploy_program(from, name, source, weights, sizes)
+  about, message = core.deploy_program(from, name, source, weights, sizes, options.static)
   if not about then return nil, message end
   about.model = model:match "[^/]*$"
   about.link = kind ~= ".a" and " this library alone" or options.static and " -lm -lpthread"

@@ -58,7 +58,7 @@ local function merge(program, weights, reads, conv, norm)
   local shape = { w:size(1) }
   for d = 2, w:dim() do shape[d] = 1 end
   local shift = ((named and bias:to "f64" or 0) - mean) * s + beta
-  replace(program, weights, conv.node.input[2], (w:to "f64" * s:view(shape)):to(w:dtype()))
+  w:copy_(w:to "f64" * s:view(shape)) -- nobody else reads it; a copy would double the memory that loading takes
   if named then
     replace(program, weights, conv.node.input[3], shift:to(bias:dtype()))
   else -- the norm's shift becomes the bias, under its name

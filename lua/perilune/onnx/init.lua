@@ -190,7 +190,12 @@ function onnx.load(path, opts, ...)
     if type(program) ~= "table" or not program.malformed then error(program, 0) end
     return nil, ("onnx.load: %s: %s"):format(path, program.malformed), "format"
   end
-  return Model(program, weights, about)
+  local net = Model(program, weights, about)
+  if opts.inference then -- what folding made on the way is as large as the weights
+    collectgarbage()
+    T.empty_cache()
+  end
+  return net
 end
 
 --- T.onnx.save(path, f, inputs, {input_names=, output_names=, dynamic=}) → true, or nil, message, code

@@ -180,13 +180,26 @@ local function plus(a, b)
   return out
 end
 
+-- The padding of a max pool that its op takes: as a list, or nil. It counts as lower than anything.
+local function inside(w, after)
+  local list = {}
+  for d = 1, w.nd do
+    local most = (w.kernel[d] - 1) * w.dilation[d]
+    if w.before[d] < 0 or after[d] < 0 or w.before[d] > most or after[d] > most then return nil end
+    list[d], list[d + w.nd] = w.before[d], after[d]
+  end
+  return list
+end
+
 op("MaxPool", WINDOW .. "ceil_mode:int storage_order:int", function(c, x)
   local w = window(c, x, c.a.kernel_shape or c:fail "kernel_shape is missing")
   local pool = by_rank(c, "max_pool", w.nd)
   local after = plus(w.after, ceil_extra(c, x, w))
   local low = registry.is_float(x) and -math.huge or x:dtype() == "u8" and 0 or -128
+  local o = { kernel_size = w.kernel, stride = w.stride, dilation = w.dilation, padding = inside(w, after) }
+  if o.padding and c.outputs < 2 and registry.is_float(x) then return pool(x, o) end
+  o.padding = nil
   local wide = padded(x, w.before, after, low)
-  local o = { kernel_size = w.kernel, stride = w.stride, dilation = w.dilation }
   if x:dtype() == "u8" or x:dtype() == "i8" then
     return pool(wide:to("f32"), o):to(x:dtype())
   end
