@@ -127,6 +127,8 @@ static int check_mixed(lua_State *L, const char *allowed) {
  * tensor (copied). f32 unless dtype says otherwise; bool if every entry is a boolean. */
 static int t_tensor(lua_State *L) {
   static const char allowed[] = "dtype requires_grad device";
+  if (lua_gettop(L) > 2 && lua_type(L, 1) == LUA_TNUMBER && lua_type(L, 2) == LUA_TNUMBER)
+    return l_error(L, "tensor: its values are one table: T.tensor { %s, … }; T.zeros(2, 3) is made by sizes", lua_tostring(L, 1));
   l_at_most(L, 2, "tensor");
   if (lua_type(L, 2) == LUA_TTABLE) l_check_options(L, 2, "tensor", allowed);
   else if (!lua_isnoneornil(L, 2) && lua_type(L, 2) != LUA_TSTRING)

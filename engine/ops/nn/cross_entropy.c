@@ -38,8 +38,8 @@ static PlStatus check_smooth(const PlInfer *c, int k) {
 static PlStatus check_target(const PlInfer *c, const PlArray *x, const PlArray *t) {
   PlDesc want;
   if (!pl_is_int((PlDtype)t->dtype))
-    PL_FAIL(PL_ERR_DTYPE, "%s: target is %s, but class numbers are integers (i64); for probabilities use cross_entropy_prob", c->op->name,
-            pl_desc_text(t));
+    PL_FAIL(PL_ERR_DTYPE, "%s: target is %s, but class numbers are integers (i64): target:long(); probabilities of classes have x's shape",
+            c->op->name, pl_desc_text(t));
   dims_desc(&want, PL_I64, x, 1u << class_dim(x), false);
   bool fits = t->ndim == want.ndim;
   for (int d = 0; fits && d < t->ndim; d++) fits = t->shape[d] == want.shape[d];

@@ -27,6 +27,7 @@ local others = {
   LoraConfig = "T.nn.lora", get_peft_model = "T.nn.lora", peft = "T.nn.lora", PeftModel = "T.nn.load_lora",
   merge_and_unload = "T.nn.merge_lora", safetensors = "T.load", load_safetensors = "T.load",
   save_safetensors = "T.save", gguf = "T.load_gguf", GGUFReader = "T.load_gguf", load_onnx = "T.onnx.load",
+  ["autograd.grad"] = "T.grad_of", ["autograd.backward"] = "y:backward()",
   InferenceSession = "T.onnx.load", export = "T.onnx.save", export_onnx = "T.onnx.save", save_onnx = "T.onnx.save",
 }
 

@@ -76,6 +76,9 @@ local GLOBALS = { exit = "Ctrl-D or :quit ends the prompt, os.exit() a script", 
   .. "what is in it", enumerate = "for i, v in ipairs(list) do … end", cls = nil, isinstance = "T.is_tensor(v), "
   .. "nn.is_module(v), type(v)" }
 GLOBALS.quit = GLOBALS.exit
+GLOBALS.pd, GLOBALS.plt = "T.data.csv(path) reads tables", "T.plot(x, y) draws"
+GLOBALS.self = "self is there inside of a method: function Net:forward(x) … end"
+GLOBALS.super = "a constructor is function Net:init(…) … end, and calls nothing of its parent's"
 
 -- The space that a path of a script stands for, by its last part: "T.nn" is nn.
 local SPACES = { nn = "nn.", F = "nn.F.", optim = "optim.", data = "data.", T = "", init = "nn.init.",
@@ -114,7 +117,9 @@ local TOKENIZERS = { batch_decode = "t:decode(row) of each row", batch_encode_pl
 -- What T, nn and optim of others have.
 local FUNCTIONS = { device = 'devices are texts: device = "cpu" or "cuda"', dtype = 'dtypes are texts: dtype = "f64"',
   Variable = "a tensor is enough: x:requires_grad_()", array = "T.tensor { … }", Dense = "nn.Linear(in, out)",
-  asarray = "T.tensor { … }", compile = "T.jit(f)", Input = "nn.Linear(in, out) is given its sizes", fit = "T.fit" }
+  asarray = "T.tensor { … }", compile = "T.jit(f)", Input = "nn.Linear(in, out) is given its sizes", fit = "T.fit",
+  Tensor = "T.tensor(values), or T.empty(2, 3) of sizes", FloatTensor = "T.tensor(values), or T.empty(2, 3) of sizes",
+  LongTensor = 'T.tensor(values, { dtype = "i64" })' }
 
 local function told_path(path) return ("; is %s meant?"):format(path) end
 
@@ -146,6 +151,9 @@ local function called_nil(kind, name, line, vars, env)
   if spaced and list then other = FUNCTIONS end
   if other and rawget(other, name) then return "; " .. other[name] end
   if spaced and elsewhere.other(name) then return told_path(elsewhere.other(name)) end
+  if spaced == "" and require("perilune.help.methods").named(name) then -- T.state_dict(net)
+    return "; it is a method: " .. require("perilune.help.methods").named(name):match "^[^\n]*"
+  end
   if value ~= nil then
     near = elsewhere.nearest(name, walk.members(value, kind == "method"), #name <= 2)
     if near then return ("; did you mean '%s'?"):format(near) end
@@ -188,6 +196,8 @@ function M.runtime(message, line, vars, env, before)
       return ("; a method is called with a colon: (…):%s()"):format(method)
     end
   end
+  local plain = line and message:match "call it as x:([%a_][%w_]*)%(%)$" -- x:max().item(): not of x
+  if plain and line:find("[%)%]]%s*%." .. plain .. "%s*%(") then return (", here (…):%s()"):format(plain) end
   local called = line and message:match "^([%a_][%w_]*): argument [%w_]*%s*%(?#1%)? must be a tensor, got "
   if called and not message:find("call it as", 1, true) then -- x.reshape(3, 2)
     local holder = line:match("([%a_][%w_.]*)%." .. called .. "%s*%(")
@@ -201,6 +211,10 @@ function M.runtime(message, line, vars, env, before)
   if line and line:find "^%s*#" and message:find("attempt to get length of a nil value", 1, true) then
     return "; comments begin with --"
   end
+  if line and message:find("^tensor: entries must be numbers or booleans, got string") and line:find("[[", 1, true) then
+    return "; [[…]] is a text, and nested lists are written { { 1, 2 }, { 3, 4 } }"
+  end
+  if message:find "attempt to mod a 'string' with" then return '; texts are made by ("%d of %s"):format(n, name)' end
   if message:find "attempt to add a 'string' with a 'string'$" then return "; texts are joined by a .. b" end
   local indexed = message:match "attempt to call a tensor value %(%a+ '([%a_][%w_]*)'%)$"
   if indexed then
@@ -229,6 +243,12 @@ function M.runtime(message, line, vars, env, before)
     if value == nil then return "" end
     local elsewhere = require "perilune.help.elsewhere"
     local space = SPACES[holder:match "[^.]+$"]
+    local rest = space and line:match(name .. "%.([%w_.]+)") -- T.utils.data.DataLoader: by its last name
+    local whole = rest and elsewhere.other(name .. "." .. rest)
+    for part in (name .. "." .. (rest or "")):gmatch "[%w_]+" do whole = whole or rest and elsewhere.other(part) end
+    local last = rest and rest:match "[%a_][%w_]*$"
+    whole = whole or last and #last > 2 and elsewhere.find(last)
+    if whole then return told_path(whole) end
     if space and elsewhere.other(name) then return told_path(elsewhere.other(name)) end
     local near = elsewhere.nearest(name, require("perilune.repl.walk").members(value))
     if near then return ("; did you mean '%s'?"):format(near) end
@@ -255,8 +275,84 @@ local KEYWORDS = {
   with = "do local _ <close> = T.no_grad() … end, or T.no_grad(function() … end)", lambda = "function(x) return … end",
   print = "print(…), with brackets", try = "pcall(f)", except = "local ok, message = pcall(f)",
     raise = "error(message)",
+  assert = "assert(condition, message), with brackets", del = "x = nil",
   pass = "nothing: a block may be empty", var = "local", let = "local", const = "local", switch = "if … elseif … end",
 }
+
+-- What values of Python are here, and names of its options.
+local VALUES = { True = "true", False = "false", None = "nil" }
+local OPTIONS = { axis = "dim", keepdims = "keepdim" }
+
+-- The pieces of a list of arguments between commas.
+local function pieces(inner)
+  local list, depth, part = {}, 0, ""
+  for c in (inner .. ","):gmatch "." do
+    depth = depth + (c:find "[{%[]" and 1 or 0) - (c:find "[}%]]" and 1 or 0)
+    if c == "," and depth == 0 then
+      list[#list + 1], part = part:match "^%s*(.-)%s*$", ""
+    else
+      part = part .. c
+    end
+  end
+  return list
+end
+
+-- f(x, a=1, b=False): what is named goes into one table.
+local function named(code)
+  local at, _, name, inner = code:find "([%a_][%w_.:]*)%(([^()]*)"
+  while at do
+    local plain, options = {}, {}
+    for _, piece in ipairs(pieces(inner)) do
+      local key, value = piece:match "^([%a_][%w_]*)%s*=%s*([^=].*)$"
+      if key then
+        value = VALUES[value] or value:gsub("^torch%.([%w_]+)$", '"%1"'):gsub("^np%.([%w_]+)$", '"%1"')
+        options[#options + 1] = ("%s = %s"):format(OPTIONS[key] or key, value)
+      else
+        plain[#plain + 1] = piece
+      end
+    end
+    if #options > 0 then
+      local object, method = name:match "^(%l[%w_]*)%.([%a_][%w_]*)$" -- x.sum(dim=1): a method of a tensor
+      if object and not SPACES[object] and core.metatable().methods[method] then name = object .. ":" .. method end
+      if code:sub(1, at - 1):find "[%)%]]%s*[.:]$" then name = "(…):" .. name end
+      plain[#plain + 1] = "{" .. table.concat(options, ", ") .. "}"
+      return ("named arguments go into a table at the end: %s(%s)"):format(name, table.concat(plain, ", "))
+    end
+    at, _, name, inner = code:find("([%a_][%w_.:]*)%(([^()]*)", at + #name) -- a call among its arguments
+  end
+end
+
+-- x[:, 1] and its like: as a table and as a text. A 0 says that it counts from 0, as Python does.
+local function key_of(name, inner)
+  local parts, new = pieces(inner), nil
+  local from_zero = false
+  for i, part in ipairs(parts) do
+    if part == "None" or part:find "newaxis$" then new = new or i end
+    from_zero = from_zero or part == "0" or part:find "^0:" ~= nil
+  end
+  if new then return ("a new dimension of size 1 is %s:unsqueeze(%d)"):format(name, new) end
+  local function shifted(n) -- a position of Python's, from 0, as one from 1
+    return from_zero and n:find "^%d+$" and ("%d"):format(tonumber(n) + 1) or n
+  end
+  local list, texts, plain = {}, {}, name:find "^[%a_]" ~= nil
+  for i, part in ipairs(parts) do
+    local from, to = part:match "^(%-?%w*):(%-?%w*)$"
+    if from then
+      from = shifted(from)
+      if from_zero and to:find "^%-%d+$" then to = ("%d"):format(tonumber(to) - 1) end -- there the end is left out
+      list[i] = from == "" and to == "" and "{}"
+        or ("{%s, %s}"):format(from == "" and "1" or from, to == "" and "-1" or to)
+      texts[i] = from .. ":" .. to
+    else
+      list[i] = shifted(part)
+      texts[i] = list[i]
+    end
+    plain = plain and part ~= "..." -- which would be arguments
+  end
+  local text = ('%s["%s"]'):format(name, table.concat(texts, ", "))
+  return ("an index of several dimensions is one %s%s; ranges count from 1 and include both ends"):format(
+    plain and ("table or one text: %s[{%s}] or "):format(name, table.concat(list, ", ")) or "text: ", text)
+end
 
 -- {what the line contains, hint; or function of the captures that makes one}
 local PATTERNS = {
@@ -286,36 +382,32 @@ local PATTERNS = {
   { "^%s*while%f[%A][^=~<>]*[^=~<>]=%f[^=]", function() return "equality is a == b" end, "=" },
   { "=.*%f[%w_]if%f[^%w_].*%f[%w_]else%f[^%w_]", function() return "one of two values is condition and a or b" end,
     "'else'" },
-  { "([%a_][%w_.]*)%s*%[([^%[%]{}\"']*[:,][^%[%]{}\"']*)%]", function(name, inner)
-    local text = inner:gsub("^%s+", ""):gsub("%s+$", ""):gsub("%s*,%s*", ", ")
-    local parts = {}
-    for part in (text .. ","):gmatch "%s*([^,]*)," do
-      local from, to = part:match "^(%-?%w*):(%-?%w*)$"
-      parts[#parts + 1] = not from and part or from == "" and to == "" and "{}"
-        or ("{%s, %s}"):format(from == "" and "1" or from, to == "" and "-1" or to)
-    end
-    return ('an index of several dimensions is one table or one text: %s[{%s}] or %s["%s"]; ranges count from 1 and '
-      .. "include both ends"):format(name, table.concat(parts, ", "), name, text)
-  end },
-  { "%)%s*%[([^%[%]{}\"']*[:,][^%[%]{}\"']*)%]", function(inner)
-    return ('an index of several dimensions is one text: (…)["%s"]; ranges count from 1 and include both ends'):format(
-      inner)
-  end },
+  { "([%a_][%w_.]*)%s*%[([^%[%]{}\"']*[:,][^%[%]{}\"']*)%]", function(name, inner) return key_of(name, inner) end },
+  { "%)%s*%[([^%[%]{}\"']*[:,][^%[%]{}\"']*)%]", function(inner) return key_of("(…)", inner) end },
   { "for%s+[%a_][%w_]*%s+in%s+range", function() return "for i = 1, n do … end counts" end },
   { "for%s+.*%s+in%s+enumerate", function() return "for i, v in ipairs(list) do … end" end },
   { "^%s*for%f[%A].*%f[%w]in%f[%W]", function() return "for i, v in ipairs(list) do … end goes over a list" end,
     "'do' expected" },
+  { "^%s*while%f[%A].*:%s", function() return "while … do … end, without a colon" end, "function arguments" },
+  { "^%s*if%f[%A].*:%s", function() return "if … then … else … end, without a colon" end, "function arguments" },
+  { "{%s*[\"']*[%w_]*%s*:", function() return "entries with names are written { name = value }" end, ":" },
+  { "==%s*%(%s*%-?%w+%s*,", function() return "sizes are compared one by one: x:size(1) == 2" end, "," },
   { "^%s*for%f[%A]", function() return "for i = 1, n do … end" end, "'do' expected" },
-  { "%(%(%s*%-?%w+%s*,", function() return "sizes and indices are numbers, T.randn(2, 3), or a table" end, "," },
-  { "([%a_][%w_.:]*)%(([^()]*)%f[%w_]([%a_][%w_]*)%s*=%s*([^=,()]+)", function(name, before, key, value)
-    before = before:gsub("[%s]+$", "")
-    if before:find "{[^}]*$" then return nil end
-    local object, method = name:match "^(%l[%w_]*)%.([%a_][%w_]*)$" -- x.sum(dim=1): a method of a tensor
-    if object and not SPACES[object] and core.metatable().methods[method] then name = object .. ":" .. method end
-    return ("named arguments go into a table at the end: %s(%s{%s = %s})"):format(name, before ~= "" and before
-      .. " " or
-      "", key, (value:gsub("%s+$", "")))
-  end, "=" },
+  { "%(%(%s*%-?%d+%s*,", function() return "sizes and indices are numbers, T.randn(2, 3), or a table" end, "," },
+  { "%(%(%s*([%a_][^,()]*)%s*,%s*([^,()]*)%)", function(a, b) return ("a list is written { %s, %s }"):format(a, b) end,
+    "," },
+  { "%(%s*(%-?[%w_.]+)%s*,%s*%)", function(a) return ("a list is written { %s }"):format(a) end, "," },
+  { "%f[%w_]is%f[^%w_]", function() return "equality is a == b, and ~= says unequal; nothing is nil" end, "'is'" },
+  { "^%s*print%s*%(.*%f[%w_]end%s*=", function() return "io.write(…) writes without a new line" end, "'end'" },
+  { "%s%?%s", function() return "one of two values is condition and a or b" end, "%?" },
+  { "^%s*[%a_][%w_.]*%s*=%s*[%a_][%w_.]*%s*=%f[^=]", function() return "an assignment has one =: a, b = 1, 1" end,
+    "=" },
+  { "^[^\"']*([\"'])%1%s*[.:]%s*([%a_][%w_]*)", function(_, method)
+    return ('a text with a method stands in brackets: ("…"):%s(…)'):format(method)
+  end, "%p" },
+  { "^[^\"']*([\"'])%1%s*%[", function() return 'a part of a text is ("…"):sub(from, to)' end, "%p" },
+  { "^%s*%%%a", function() return "commands of the prompt begin with a colon, :help lists them" end, "%%" },
+  { "^(.*)$", function(code) return named(code) end, "=" },
 }
 
 --- A hint for a message of Lua's compiler, which is about this line; or "".
