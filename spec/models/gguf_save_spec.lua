@@ -135,6 +135,11 @@ describe("T.models.save to GGUF", function()
     refused("its normalizer is Lowercase", function(t) t.normalizer = { type = "Lowercase" } end)
     refused("adds a blank", function(t) t.pre_tokenizer.add_prefix_space = true end)
     refused("and the model has 64 tokens", function() end, 64)
+    -- what keys have no word for is found by reading them back
+    for _, flag in ipairs { "lstrip", "rstrip", "single_word" } do
+      refused("would make other tokens of", function(t) t.added_tokens[1][flag] = true end)
+    end
+    refused("would make other tokens of", function(t) t.decoder = { type = "Fuse" } end)
     near.fails("tokenizer must be one", function() T.models.save(made "Llama", path, { tokenizer = "x" }) end)
   end)
 

@@ -261,6 +261,17 @@ local function build(meta, kinds_of)
   return parts.whole(added(t, strips), k, parts.template(first, last, model == "bert")), chat
 end
 
+--- The same of keys and values that a file is going to have.
+function M.of_keys(meta)
+  local types = {}
+  for key, v in pairs(meta) do
+    local one = type(v) == "table" and v[1] or v
+    local kind = type(one) == "string" and "text" or type(one) == "boolean" and "bool" or "i32"
+    types[key] = type(v) == "table" and "[" .. kind .. "]" or kind
+  end
+  return parts.guarded("GGUF", build, meta, types)
+end
+
 --- The text of a tokenizer.json, and what Tokenizer.chat has, of a GGUF file.
 -- @treturn string, table; or nil, message, code
 function M.read(path)

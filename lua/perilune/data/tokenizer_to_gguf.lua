@@ -81,6 +81,36 @@ local function around(post)
   return found[1], found[2]
 end
 
+-- What keys do not say they may still say wrongly: an added token that takes blanks, a byte without a token, tokens
+-- put around in a way of their own. So the keys are read back, and both tokenizers asked.
+local samples = { "", " ", "a", "A b  c   d\n\n e\r\n\tf", "it's 12345 o'clock, they'LL", "naïve Grüße 日本語 🎉 ½²",
+  "x_y-z...!?(){}[]<>|\\/@#$%^&*~`+=\u{a0}\u{2003}\u{200b}" }
+
+local function compare(tokenizer, meta, added)
+  local text, message = gguf.of_keys(meta)
+  local back
+  if text then back, message = require("perilune.data.tokenizer").from_json(text, "GGUF") end
+  if not back then refuse("its keys cannot be read: %s", tostring(message)) end
+  local function ask(sample)
+    local a, b = tokenizer:encode(sample, { index_base = 0 }), back:encode(sample, { index_base = 0 })
+    local same = a and b and a:numel() == b:numel() and (a:numel() == 0 or a:eq(b):all():item())
+    if same and a:numel() > 0 then
+      local o = { index_base = 0, skip_special = false }
+      same = tokenizer:decode(a, o) == back:decode(b, o)
+    end
+    if not same then refuse("its keys would make other tokens of %q", sample) end
+  end
+  for _, sample in ipairs(samples) do ask(sample) end
+  local bytes = {}
+  for b = 1, 255 do bytes[b] = string.char(b) end
+  ask(table.concat(bytes))
+  for _, a in ipairs(added) do
+    for _, form in ipairs { "%s", "x%sy", " %s ", "x\n %s \ny", "%s%s" } do
+      ask((form:gsub("%%s", function() return a end)))
+    end
+  end
+end
+
 --- Keys and values for `size` tokens of a model. Raises { code, message } for what has no keys.
 function M.keys(tokenizer, size)
   local t = assert(json.decode(tokenizer.json))
@@ -118,6 +148,9 @@ function M.keys(tokenizer, size)
   end
   local chat = tokenizer.chat and tokenizer.chat.templates and tokenizer.chat.templates.default
   if type(chat) == "string" then meta["tokenizer.chat_template"] = chat end
+  local added = {}
+  for i, a in ipairs(t.added_tokens or {}) do added[i] = a.content end
+  compare(tokenizer, meta, added)
   return meta
 end
 
