@@ -12,6 +12,8 @@
 /* in x; out y, indices (either may be unwanted).
  * attrs: 0 kernel, 1 stride, 2 padding (all before, then all behind), 3 dilation lists, 4 ceil_mode. */
 PlStatus plk_cpu_max_pool(const PlkCall *call);
+/* The same with the tangent: in x, v; out y, indices (may be unwanted), t. f32 and f64. Same attrs. */
+PlStatus plk_cpu_max_pool_with_tangent(const PlkCall *call);
 /* in x; out y, indices; windows as in adaptive_avg_pool. */
 PlStatus plk_cpu_adaptive_max_pool(const PlkCall *call);
 /* in dy, indices; out dx: dx[indices] += dy. The same for both; spatial dims from attr

@@ -6,6 +6,7 @@
 #include "engine/call/thread_state.h"
 #include "engine/device/device.h"
 #include "engine/grad/checkpoint.h"
+#include "engine/grad/forward_mode.h"
 #include "engine/grad/node.h"
 #include "engine/graph/ir/graph.h"
 #include "engine/ops/names.h"
@@ -123,6 +124,11 @@ static bool alone(const PlOp *op, PlTensor *const *in, int nin) {
 }
 
 PlStatus pl_apply_shown(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out) {
+  if (PL_UNLIKELY(op->spare && pl_state.modes == PL_MODE_FORWARD)) {
+    bool done;
+    PL_TRY(pl_forward_spared(op, in, nin, attrs, out, &done));
+    if (done) return PL_OK;
+  }
   if (PL_LIKELY(!op->spare) || !alone(op, in, nin)) return pl_apply(op, in, nin, attrs, out);
   Call c;
   PL_TRY(pl_call_begin(&c, op, in, nin, attrs));

@@ -29,6 +29,9 @@ void pl_forward_cache_clear(void);
  * (forward_mode_pointwise.c). *done:
  * the call is made; else nothing has happened. */
 PlStatus pl_forward_pointwise(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out, bool *done);
+/* The same for an op with a kernel for its tangent, whose spare results (PlOp.spare) nobody will read: they are not made, where it can
+ * do without. */
+PlStatus pl_forward_spared(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out, bool *done);
 void pl_forward_pointwise_clear(void); /* what it has compiled */
 void pl_forward_pointwise_stats(int64_t *hits, int64_t *misses, int64_t *entries);
 void pl_forward_pointwise_end(void);

@@ -80,6 +80,7 @@ typedef struct Call {
   const PlAttrs *attrs;
   int nin;
   PlKey *key;
+  uint8_t spared;       /* results that nobody reads (PlOp.spare) */
   const PlTensor *like; /* an argument of full size */
   PlTensor *v[MAX_ARGS];
   uint8_t role[MAX_ARGS];
@@ -391,8 +392,9 @@ static PlStatus with_kernel(const Call *c, PlCall *p, PlTensor **res) {
   PlStatus s = PL_OK;
   for (int o = 0; o <= op->nout && s == PL_OK; o++) {
     const PlDesc *d = &p->desc[o == op->nout ? 0 : o];
-    if (d->is_view || d->layout) return PL_ERR_UNSUPPORTED;
-    if (d->dtype != PL_NDTYPE) s = pl_tensor_empty_on(&res[o], PL_CPU, (PlDtype)d->dtype, d->ndim, d->shape);
+    if (d->is_view || (d->layout != PL_ROW_MAJOR && d->layout != PL_MAY_FOLLOW)) return PL_ERR_UNSUPPORTED; /* which is row-major here */
+    if (d->dtype != PL_NDTYPE && !(o < op->nout && (c->spared >> o & 1)))
+      s = pl_tensor_empty_on(&res[o], PL_CPU, (PlDtype)d->dtype, d->ndim, d->shape);
     to[o] = res[o] ? &res[o]->a : NULL;
   }
   const PlkCall call = {
@@ -418,6 +420,12 @@ static PlStatus run_kernel(Call *c, PlTensor **out, bool *done) {
   if (s != PL_OK) pl_release_all(res, op->nout);
   for (int o = 0; s == PL_OK && o < op->nout; o++) out[o] = res[o];
   return s;
+}
+
+PlStatus pl_forward_spared(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out, bool *done) {
+  Call c = {.op = op, .in = in, .nin = nin, .attrs = attrs, .spared = op->spare};
+  *done = false;
+  return !op->with_tangent || op->dual || pl_state.grad_off || pl_state.autocast ? PL_OK : run_kernel(&c, out, done);
 }
 
 PlStatus pl_forward_pointwise(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out, bool *done) {

@@ -211,9 +211,42 @@ describe("values and tangents of others in one pass:", function()
           local pool = F["max_pool" .. nd .. "d"]
           compare("max_pool", function(a) return (pool(a, o[1], o[2])) end, x, v, dtype, true)
           compare("max_pool of ties", function(a) return (pool(a, o[1], o[2])) end, (x * 2):round(), v, dtype)
+          local odd = x:clone()
+          odd:view(-1)[{ { 2, -1, 7 } }] = 0 / 0
+          odd:view(-1)[{ { 1, -1, 3 } }] = -1 / 0
+          same_bits("max_pool beside NaN", (T.jvp(function(a) return (pool(a, o[1], o[2])) end, odd, v)),
+            (pool(odd, o[1], o[2])))
+          local _, at = T["max_pool" .. nd .. "d"](x, { kernel_size = 2, return_indices = true })
+          local y, t = T.jvp(function(a)
+            local y, places = T["max_pool" .. nd .. "d"](a, { kernel_size = 2, return_indices = true })
+            assert.is_true(places:equal(at))
+            return y
+          end, x, v)
+          local width = v:numel() // (shape[1] * shape[2])
+          near("max_pool with places", t:reshape(shape[1], shape[2], -1),
+            v:view(shape[1], shape[2], width):gather(3, at:reshape(shape[1], shape[2], -1)), 0)
+          near("max_pool with places", y:reshape(shape[1], shape[2], -1),
+            x:view(shape[1], shape[2], width):gather(3, at:reshape(shape[1], shape[2], -1)), 0)
           compare("adaptive", function(a) return (F["adaptive_max_pool" .. nd .. "d"](a, 3)) end, x, v, dtype, true)
         end
       end
+    end
+  end)
+
+  it("are what runs, no graph of tangents", function()
+    local target = T.randint(1, 8, { 48 })
+    local functions = { nll_loss = { function(a) return F.nll_loss(a, target) end, { 48, 8 } } }
+    for name, r in pairs(reductions) do functions[name] = { r[1] } end
+    functions.norm_3, functions.norm_inf = nil, nil
+    for name, f in pairs(along) do functions[name] = { function(a) return f(a, 2) end } end
+    for nd, shape in ipairs { { 6, 8, 8 }, { 2, 3, 8, 8 }, { 2, 3, 2, 4, 8 } } do
+      functions["max_pool" .. nd .. "d"] = { function(a) return (F["max_pool" .. nd .. "d"](a, 2)) end, shape }
+    end
+    for name, f in pairs(functions) do
+      local shape = f[2] or { 2, 3, 8, 8 }
+      T.debug.cache_clear()
+      T.jvp(f[1], T.rand(shape) + 0.5, T.randn(shape))
+      assert.equal(0, T.debug.cache_stats("tangents").entries, name)
     end
   end)
 

@@ -112,6 +112,10 @@ static void index_outputs(PlInfer *c, int k) {
   for (int o = INDICES; o <= PLACES; o++) pl_desc_set(&c->out[o], PL_I64, c->out[0].ndim, c->out[0].shape);
   if (!pl_attr_i(c->attrs, k)) c->out[INDICES].dtype = PL_NDTYPE;
 }
+/* The caller's positions from the kernel's. */
+static void offset_places(PlArray *indices, const PlArray *from, int64_t base) {
+  for (int64_t i = 0; i < from->numel; i++) ((int64_t *)indices->data)[i] = ((const int64_t *)from->data)[i] + base;
+}
 /* The kernel's two outputs, then the caller's positions. */
 static PlStatus run_max(const PlkCall *call, PlKernel kernel, int64_t base) {
   PlArray *indices = call->out[INDICES], *from = call->out[PLACES] ? call->out[PLACES] : indices;
@@ -120,8 +124,7 @@ static PlStatus run_max(const PlkCall *call, PlKernel kernel, int64_t base) {
   k.nout = 2;
   k.out = out;
   PL_TRY(kernel(&k));
-  if (!indices) return PL_OK;
-  for (int64_t i = 0; i < from->numel; i++) ((int64_t *)indices->data)[i] = ((const int64_t *)from->data)[i] + base;
+  if (indices) offset_places(indices, from, base);
   return PL_OK;
 }
 
@@ -176,20 +179,20 @@ static PlStatus max_run(const PlkCall *call, int nd) {
   return run_max(&k, exact ? plk_cpu_max_pool : integer_max_pool, pl_attr_i(call->attrs, MAX_BASE));
 }
 
-/* The same with the tangent, in output 3, of what is the last input: where the values are from. nd spatial dims. */
-static PlStatus with_tangent(const PlkCall *call, int nd, PlStatus (*run)(const PlkCall *, int)) {
-  const PlArray *v = call->in[1], *y = call->out[VALUES];
-  const int64_t *place = call->out[PLACES]->data;
-  int64_t nx = 1, ny = 1;
-  PlkCall alone = *call;
-  alone.nin = 1;
-  alone.nout = 3;
-  PL_TRY(run(&alone, nd));
-  for (int d = y->ndim - nd; d < y->ndim; d++) nx *= v->shape[d], ny *= y->shape[d];
-  for (int64_t p = 0, i = 0; i < y->numel; p++)
-    for (int64_t k = 0; k < ny; k++, i++)
-      if (v->dtype == PL_F64) ((double *)call->out[3]->data)[i] = ((const double *)v->data)[p * nx + place[i]];
-      else ((float *)call->out[3]->data)[i] = ((const float *)v->data)[p * nx + place[i]];
+/* The same with the tangent, in output 3, of what is the last input. */
+static PlStatus with_tangent(const PlkCall *call, int nd) {
+  PlGeometry v;
+  PlAttrs a;
+  PL_TRY(read_pool(call->name, call->attrs, nd, MAX_DILATION, &v));
+  max_attrs(&v, call->attrs, &a);
+  PlArray *indices = call->out[INDICES], *from = call->out[PLACES] ? call->out[PLACES] : indices;
+  PlArray *out[3] = {call->out[VALUES], from, call->out[3]};
+  PlkCall k = *call;
+  k.attrs = &a;
+  k.out = out;
+  k.nout = 3;
+  PL_TRY(plk_cpu_max_pool_with_tangent(&k));
+  if (indices) offset_places(indices, from, pl_attr_i(call->attrs, MAX_BASE));
   return PL_OK;
 }
 
@@ -430,7 +433,7 @@ BWD(adaptive_avg_pool_bwd, 1, 2, adaptive_bwd_infer, adaptive_avg_bwd_grad, adap
 #define POOLS(ND, IN, OUT, MAX, AVG, ADAPTIVE_MAX, ADAPTIVE_AVG)                                                                           \
   static PlStatus max##ND##_infer(PlInfer *c) { return max_infer(c, ND); }                                                                 \
   PL_HOST_KERNEL(pl_host_max_pool##ND##d) { return max_run(call, ND); }                                                                    \
-  static PlStatus max##ND##_with_tangent(const PlkCall *call) { return with_tangent(call, ND, max_run); }                                  \
+  static PlStatus max##ND##_with_tangent(const PlkCall *call) { return with_tangent(call, ND); }                                           \
   static PlStatus max##ND##_grad(PlMaker *g) { return max_grad(g, ND); }                                                                   \
   PL_OP(max_pool##ND##d, .autocast = ND == 3 ? PL_CAST_F32 : PL_CAST_NONE,                                                                 \
         .doc = "Largest values of windows over x[N,C," IN "] (or without N); with return_indices also their places "                       \

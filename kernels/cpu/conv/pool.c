@@ -140,18 +140,42 @@ static PlStatus room_for(const PlkPool *p, void **room) {
   return plk_pool_by_rows(p) ? plk_scratch(plk_pool_room(p), room) : PL_OK;
 }
 
+/* t = v at the places, of a plane. */
+static void take_tangent(const PlkPool *p, void *t, const void *v, const int64_t *index) {
+  if (p->dtype == PL_F64)
+    for (int64_t o = 0; o < p->outsize; o++) ((double *)t)[o] = ((const double *)v)[index[o]];
+  else
+    for (int64_t o = 0; o < p->outsize; o++) ((float *)t)[o] = ((const float *)v)[index[o]];
+}
+
 static PlStatus max_body(void *ctx, int64_t begin, int64_t end) {
   const PlkPool *p = ctx;
   const PlkPoolLoops *l = &PLK_ISA_PICK(plk_pool_table);
-  void *room;
+  void *room, *places = NULL; /* of one plane, where nobody else wants them */
   PL_TRY(room_for(p, &room));
+  const bool pairs = p->t && !p->index && p->dtype == PL_F32 && room && plk_pool_two_by_two(p);
+  if (p->t && !p->index && !pairs) {
+    PlStatus s = plk_scratch((size_t)p->outsize * sizeof(int64_t), &places);
+    if (s != PL_OK) {
+      plk_scratch_free(room);
+      return s;
+    }
+  }
   for (int64_t n = begin; n < end; n++) {
     const void *src = plane_at(p, p->x, n * p->insize);
     void *dst = plane_at(p, p->y, n * p->outsize);
-    int64_t *index = p->index ? p->index + n * p->outsize : NULL;
+    int64_t *index = p->index ? p->index + n * p->outsize : places;
+    void *const t = plane_at(p, p->t, n * p->outsize);
+    const void *v = plane_at(p, (void *)(uintptr_t)p->v, n * p->insize);
+    if (pairs) {
+      l->pairs_f32(p, dst, src, t, v);
+      continue;
+    }
     if (p->dtype == PL_F64) room ? l->max_f64(p, dst, src, index, room, n == begin) : max_f64(p, dst, src, index);
     else room ? l->max_f32(p, dst, src, index, room, n == begin) : max_f32(p, dst, src, index);
+    if (t) take_tangent(p, t, v, index);
   }
+  plk_scratch_free(places);
   plk_scratch_free(room);
   return PL_OK;
 }
@@ -324,6 +348,13 @@ static PlStatus run_max(const PlkCall *call, const PlAttrs *attrs) {
 
 PlStatus plk_cpu_max_pool(const PlkCall *call) { return run_max(call, call->attrs); }
 PlStatus plk_cpu_adaptive_max_pool(const PlkCall *call) { return run_max(call, NULL); }
+PlStatus plk_cpu_max_pool_with_tangent(const PlkCall *call) {
+  PlkPool p;
+  describe(&p, call->attrs, MAX, call->in[0], call->out[0]);
+  p.v = call->in[1]->data, p.t = call->out[2]->data;
+  p.index = call->out[1] ? call->out[1]->data : NULL;
+  return run(&p, max_body, false);
+}
 
 PlStatus plk_cpu_max_pool_bwd(const PlkCall *call) {
   PlkPool p;

@@ -13,6 +13,8 @@ typedef struct PlkPool {
   int64_t in[3], out[3], k[3], stride[3], pad[3], end[3], dil[3]; /* pad: before, end: behind */
   void *x, *y;                                                    /* or dx, dy */
   int64_t *index;
+  const void *v; /* of max: a tangent of x, NULL: none … */
+  void *t;       /* … and that of y */
 } PlkPool;
 
 /* One dim of a window: positions lo, lo + step … below hi, `count` of them; `full` counts padding too (but
@@ -32,6 +34,8 @@ typedef struct PlkPoolLoops {
   void (*avg_f64)(const PlkPool *p, double *y, const double *x, void *room, bool fresh);
   void (*avg_back_f32)(const PlkPool *p, float *dx, const float *dy, void *room, bool fresh);
   void (*avg_back_f64)(const PlkPool *p, double *dx, const double *dy, void *room, bool fresh);
+  /* y and its tangent t, of a plane of windows as plk_pool_two_by_two says */
+  void (*pairs_f32)(const PlkPool *p, float *y, const float *x, float *t, const float *v);
 } PlkPoolLoops;
 
 /* Rows of a plane whose windows are kept; columns of one of a row's `stride` phases, and those that are allocated. */
@@ -45,6 +49,13 @@ static inline int64_t plk_pool_wide(const PlkPool *p) { return (p->out[2] + PLK_
 static inline int64_t plk_pool_phase(const PlkPool *p) {
   const int64_t more = ((p->k[2] < 3 ? 2 : p->k[2] - 1) * p->dil[2] + p->stride[2]) / p->stride[2];
   return plk_pool_wide(p) + ((more + PLK_POOL_STEP - 1) & -(int64_t)PLK_POOL_STEP);
+}
+/* Windows of 2×2 side by side in one plane, at least four of them in a row: the commonest by far. */
+static inline bool plk_pool_two_by_two(const PlkPool *p) {
+  bool yes = p->in[0] == 1 && p->k[0] == 1 && p->out[0] == 1 && p->out[2] >= 4 && !p->adaptive;
+  for (int i = 1; i < 3; i++)
+    yes = yes && p->k[i] == 2 && p->stride[i] == 2 && p->pad[i] == 0 && p->dil[i] == 1 && 2 * p->out[i] <= p->in[i];
+  return yes;
 }
 size_t plk_pool_room(const PlkPool *p);
 bool plk_pool_by_rows(const PlkPool *p);

@@ -51,28 +51,35 @@ typedef int64_t L4 __attribute__((vector_size(32), aligned(8), may_alias));
  * order. */
 #define WINS(F, right, left) (((right) > (left)) | ((right) != (right)))
 
-/* N outputs from column j on. */
-#define PAIRS(N, F, I, L)                                                           \
-  {                                                                                 \
-    const F a0 = *(const F *)(a + 2 * j), a1 = *(const F *)(a + 2 * j + N);         \
-    const F b0 = *(const F *)(b + 2 * j), b1 = *(const F *)(b + 2 * j + N);         \
-    const F v0 = EVEN_##N(a0, a1), v1 = ODD_##N(a0, a1);                            \
-    const F v2 = EVEN_##N(b0, b1), v3 = ODD_##N(b0, b1);                            \
-    const I t = WINS(F, v1, v0), u = WINS(F, v3, v2);                               \
-    const F top = PICK(F, I, t, v1, v0), low = PICK(F, I, u, v3, v2);               \
-    const I l = WINS(F, low, top);                                                  \
-    *(F *)(d + j) = PICK(F, I, l, low, top);                                        \
-    if (places) {                                                                   \
-      I at = {0};                                                                   \
-      for (int i = 0; i < N; i++) at[i] = 2 * i;                                    \
-      at += base + 2 * j + PICK(I, I, l, W - u, -t); /* a mask that is set is -1 */ \
-      *(L *)(index + r * Wo + j) = __builtin_convertvector(at, L);                  \
-    }                                                                               \
+/* N outputs from column j on: how, with the places or the tangents of what wins. */
+enum { VALUES, PLACES, TANGENTS };
+#define PAIRS(N, F, I, L)                                                                              \
+  {                                                                                                    \
+    const F a0 = *(const F *)(a + 2 * j), a1 = *(const F *)(a + 2 * j + N);                            \
+    const F b0 = *(const F *)(b + 2 * j), b1 = *(const F *)(b + 2 * j + N);                            \
+    const F v0 = EVEN_##N(a0, a1), v1 = ODD_##N(a0, a1);                                               \
+    const F v2 = EVEN_##N(b0, b1), v3 = ODD_##N(b0, b1);                                               \
+    const I t = WINS(F, v1, v0), u = WINS(F, v3, v2);                                                  \
+    const F top = PICK(F, I, t, v1, v0), low = PICK(F, I, u, v3, v2);                                  \
+    const I l = WINS(F, low, top);                                                                     \
+    *(F *)(d + j) = PICK(F, I, l, low, top);                                                           \
+    if (how == PLACES) {                                                                               \
+      I at = {0};                                                                                      \
+      for (int i = 0; i < N; i++) at[i] = 2 * i;                                                       \
+      at += base + 2 * j + PICK(I, I, l, W - u, -t); /* a mask that is set is -1 */                    \
+      *(L *)(index + r * Wo + j) = __builtin_convertvector(at, L);                                     \
+    } else if (how == TANGENTS) {                                                                      \
+      const float *va = v + 2 * r * W + 2 * j, *vb = va + W;                                           \
+      const F c0 = *(const F *)va, c1 = *(const F *)(va + N);                                          \
+      const F e0 = *(const F *)vb, e1 = *(const F *)(vb + N);                                          \
+      const F high = PICK(F, I, t, ODD_##N(c0, c1), EVEN_##N(c0, c1));                                 \
+      *(F *)(dt + r * Wo + j) = PICK(F, I, l, PICK(F, I, u, ODD_##N(e0, e1), EVEN_##N(e0, e1)), high); \
+    }                                                                                                  \
   }
 
 /* Vectors of eight, then of four, the last of which may overlap what is done; rows below
  * four outputs by the general code. */
-PLK_LANE void two_by_two(const PlkPool *p, float *dst, const float *src, int64_t *index, bool places) {
+PLK_LANE void two_by_two(const PlkPool *p, float *dst, const float *src, int64_t *index, float *dt, const float *v, int how) {
   const int32_t W = (int32_t)p->in[2], Wo = (int32_t)p->out[2];
   for (int64_t r = 0; r < p->out[1]; r++) {
     const float *a = src + 2 * r * W, *b = a + W;
@@ -85,13 +92,6 @@ PLK_LANE void two_by_two(const PlkPool *p, float *dst, const float *src, int64_t
       PAIRS(4, F4, I4, L4)
     }
   }
-}
-
-static bool is_two_by_two(const PlkPool *p) {
-  bool yes = p->in[0] == 1 && p->k[0] == 1 && p->out[0] == 1 && p->out[2] >= 4;
-  for (int i = 1; i < 3; i++)
-    yes = yes && p->k[i] == 2 && p->stride[i] == 2 && p->pad[i] == 0 && p->dil[i] == 1 && 2 * p->out[i] <= p->in[i];
-  return yes;
 }
 
 /* ---- windows of one column, f32: rows as vectors. So are blocks of channels (kernels/conv.h) pooled ------------ */
@@ -128,15 +128,16 @@ static bool is_columns(const PlkPool *p) {
 }
 
 static void max_any_f32(const PlkPool *p, float *y, const float *x, int64_t *index, void *room, bool fresh) {
-  if (y && is_two_by_two(p)) {
-    if (index) two_by_two(p, y, x, index, true);
-    else two_by_two(p, y, x, index, false);
+  if (y && plk_pool_two_by_two(p)) {
+    if (index) two_by_two(p, y, x, index, NULL, NULL, PLACES);
+    else two_by_two(p, y, x, index, NULL, NULL, VALUES);
   } else if (y && !index && is_columns(p)) {
     columns(p, y, x);
   } else {
     max_f32(p, y, x, index, room, fresh);
   }
 }
+static void pairs_f32(const PlkPool *p, float *y, const float *x, float *t, const float *v) { two_by_two(p, y, x, NULL, t, v, TANGENTS); }
 
 extern const PlkPoolLoops PLK_ISA_NAME(plk_pool_table);
-const PlkPoolLoops PLK_ISA_NAME(plk_pool_table) = {max_any_f32, max_f64, avg_f32, avg_f64, avg_back_f32, avg_back_f64};
+const PlkPoolLoops PLK_ISA_NAME(plk_pool_table) = {max_any_f32, max_f64, avg_f32, avg_f64, avg_back_f32, avg_back_f64, pairs_f32};
