@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/grad/checkpoint_internal.h"
+#include "engine/tensor/layout.h"
 
 static PlCkKept *kept_at(const PlCheckpoint *c, size_t kernel) {
   for (size_t a = 0, b = c->nkept; a < b;) {
@@ -70,7 +71,7 @@ static PlStatus hand_out(PlCkKept *k, PlTensor **out, int nout) {
   PlStatus s = PL_OK;
   for (int o = 0; o < nout && s == PL_OK; o++) {
     if (!k->out[o]) continue;
-    s = k->overwritten ? pl_tensor_copy(&out[o], k->out[o]) : pl_tensor_alias(&out[o], k->out[o]);
+    s = k->overwritten ? pl_tensor_copy_as(&out[o], PL_STRIDED, k->out[o]) : pl_tensor_alias(&out[o], k->out[o]);
     if (s != PL_OK) break;
     PlStorage *st = out[o]->storage;
     if (!k->overwritten) k->stamp[o] = st->stamp;
@@ -116,7 +117,7 @@ PlStatus pl_ck_part_kept(PlCheckpoint *c, PlStorage *st) {
     for (int o = 0; o < PL_MAX_OUT; o++) {
       PlTensor *copy;
       if (!k->out[o] || k->out[o]->storage != st) continue;
-      PL_TRY(pl_tensor_copy(&copy, k->out[o]));
+      PL_TRY(pl_tensor_copy_as(&copy, PL_STRIDED, k->out[o])); /* which lies as it did: the two runs are compared in that, too */
       pl_tensor_release(k->out[o]);
       k->out[o] = copy;
       k->version[o] = copy->storage->version;

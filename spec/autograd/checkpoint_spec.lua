@@ -1021,6 +1021,33 @@ describe("what a checkpoint is asked to save", function()
     end
   end)
 
+  it("lies in memory as it did, also where the function writes over it", function()
+    local x = T.randn({ 3, 4, 2, 2 }, { dtype = "f64" })
+    local lies = { function(a) return a end, function(a) return a:transpose(1, 2) end,
+      function(a) return a:permute(1, 3, 4, 2) end, function(a) return a:select(4, 1):transpose(1, 3) end }
+    for i, lie in ipairs(lies) do
+      local function f(a)
+        local b = lie(a)
+        local c, d = b * 2, b:sin()
+        c:mul_(b)
+        d:add_(c):tanh_()
+        return (c * d):sum()
+      end
+      local want = x:clone():requires_grad_()
+      f(want):backward()
+      for every = 1, 5 do
+        for first = 0, every - 1 do
+          local calls, got = 0, x:clone():requires_grad_()
+          T.checkpoint({ f, policy = function()
+            calls = calls + 1
+            return calls % every == first and "save" or "recompute"
+          end }, got):backward()
+          assert.is_true(got.grad:equal(want.grad), ("layout %d, %d of %d"):format(i, first, every))
+        end
+      end
+    end
+  end)
+
   it("is what a policy says, which may not be anything", function()
     local x, seen = leaf(1, 2), {}
     T.checkpoint({ function(a) return (a * 2):sin():sum() end, policy = function(op, info)

@@ -289,8 +289,8 @@ local function second(f, inputs, g, problems)
     for i, x in ipairs(inputs) do moved[i] = x + vs[i] * h end
     return filled(list(T.grad(f, table.unpack(moved))), inputs)
   end
-  local up, down, quotient = at(1e-5), at(-1e-5), {}
-  for i in ipairs(inputs) do quotient[i] = (up[i] - down[i]) / 2e-5 end
+  local up, down, quotient = at(1e-6), at(-1e-6), {}
+  for i in ipairs(inputs) do quotient[i] = (up[i] - down[i]) / 2e-6 end
   same(problems, "difference quotient", want, quotient, 2e-4)
 end
 
