@@ -17,9 +17,15 @@ local inside = { attn_norm = "input_layernorm", ffn_norm = "post_attention_layer
     ffn_up = "mlp.up_proj",
   ffn_down = "mlp.down_proj" }
 
--- Architectures → model_type and class; pairs: heads are rotated by neighbours, as their rows are kept for it.
+-- Architectures → model_type and class. pairs: heads are rotated by neighbours, as their rows are kept for it; act: of
+-- the feed-forward layers, silu without it; offset: norms are kept as what they multiply with, 1 more than the weight;
+-- fused: what other names stand for.
 local kinds = { llama = { "llama", "LlamaForCausalLM", pairs = true }, qwen2 = { "qwen2", "Qwen2ForCausalLM" },
-  qwen3 = { "qwen3", "Qwen3ForCausalLM" } }
+  qwen3 = { "qwen3", "Qwen3ForCausalLM" },
+  gemma = { "gemma", "GemmaForCausalLM", act = "gelu_pytorch_tanh", offset = 1 },
+  phi3 = { "phi3", "Phi3ForCausalLM", fused = { attn_qkv = "self_attn.qkv_proj", ffn_up = "mlp.gate_up_proj" } } }
+
+local function is_norm(part) return part == "attn_norm" or part == "ffn_norm" or part == "output_norm" end
 
 -- Rows of heads with neighbours rotated → with halves rotated; of blocks, too.
 local halves
@@ -34,11 +40,12 @@ function halves(t, heads)
   return parts:reshape(shape)
 end
 
-local function name_of(name)
+local function name_of(name, fused)
   local stem, kind = name:match "^(.*)%.(%a+)$"
   local layer, part = (stem or ""):match "^blk%.(%d+)%.(.*)$"
-  if layer and inside[part] then return ("model.layers.%s.%s.%s"):format(layer, inside[part], kind), part end
-  if whole[stem] then return whole[stem] .. "." .. kind end
+  local own = layer and (fused and fused[part] or inside[part])
+  if own then return ("model.layers.%s.%s.%s"):format(layer, own, kind), part end
+  if whole[stem] then return whole[stem] .. "." .. kind, stem end
 end
 
 --- config.json's table, tensors by transformers' names, the file of each, and generation_config.json's table. blocks:
@@ -52,7 +59,8 @@ function M.read(path, blocks, map)
     config.fault("%s: has tensors, but no general.architecture, so it is no model; T.load reads it", path)
   end
   if not kind then
-    config.fault("%s: general.architecture %s is not supported (llama, qwen2 and qwen3 are)", path, tostring(arch))
+    config.fault("%s: general.architecture %s is not supported (llama, qwen2, qwen3, gemma and phi3 are)", path,
+      tostring(arch))
   end
   local function key(name, default)
     local v = meta[arch .. "." .. name]
@@ -71,7 +79,7 @@ function M.read(path, blocks, map)
   local head_dim = key("attention.key_length", width // heads)
   local tensors, from, factors = {}, {}, nil
   for name, t in pairs(stored) do
-    local new, part = name_of(name)
+    local new, part = name_of(name, kind.fused)
     if name == "rope_freqs.weight" then
       factors = t
     elseif not new then
@@ -84,6 +92,7 @@ function M.read(path, blocks, map)
         end
         t = halves(t, n)
       end
+      if kind.offset and is_norm(part) then t = t:float() - kind.offset end
       tensors[new], from[new] = t, path
     end
   end
@@ -96,6 +105,18 @@ function M.read(path, blocks, map)
     rope_theta = key("rope.freq_base", 10000.0), tie_word_embeddings = tensors["lm_head.weight"] == nil,
     attention_bias = tensors["model.layers.0.self_attn.q_proj.bias"] ~= nil or nil }
   if kind[1] == "qwen2" then c.head_dim, c.attention_bias = nil, nil end
+  if kind[1] == "phi3" then
+    if head_dim * heads ~= width then
+      config.fault("%s: %s.attention.key_length %d times %d heads is not %d", path, arch, head_dim, heads, width)
+    end
+    c.head_dim, c.attention_bias = nil, nil
+    local window = meta[arch .. ".attention.sliding_window"]
+    if window and window > 0 then c.sliding_window = window end
+    c.partial_rotary_factor = key("rope.dimension_count", head_dim) / head_dim
+  elseif key("rope.dimension_count", head_dim) ~= head_dim then
+    config.fault("%s: %s.rope.dimension_count is %d; heads are of %d, and are rotated whole", path, arch,
+      key "rope.dimension_count", head_dim)
+  end
   local scaling = meta[arch .. ".rope.scaling.type"]
   if factors then -- each frequency divided by a factor of its own
     if gguf.is_blocks(factors) then factors = factors:numbers() end
@@ -128,11 +149,12 @@ local function inverse(map)
 end
 local stem_of, part_of = inverse(whole), inverse(inside)
 
-local function gguf_name(name)
+local function gguf_name(name, fused)
   local stem, kind = name:match "^(.*)%.(%a+)$"
   local layer, part = (stem or ""):match "^model%.layers%.(%d+)%.(.*)$"
-  if layer and part_of[part] then return ("blk.%s.%s.%s"):format(layer, part_of[part], kind), part_of[part] end
-  if stem_of[stem] then return stem_of[stem] .. "." .. kind end
+  local own = layer and (fused and inverse(fused)[part] or part_of[part])
+  if own then return ("blk.%s.%s.%s"):format(layer, own, kind), own end
+  if stem_of[stem] then return stem_of[stem] .. "." .. kind, stem_of[stem] end
 end
 
 -- Rows of heads with halves rotated → with neighbours.
@@ -179,13 +201,14 @@ function M.write(path, net, list, kind, tokenizer)
   for name, k in pairs(kinds) do if k[2] == m.class then arch, found = name, k end end
   if not arch then
     config.fault("models.save: GGUF files are written of LlamaForCausalLM, MistralForCausalLM without a window, "
-      .. "Qwen2ForCausalLM and Qwen3ForCausalLM, not %s", m.class)
+      .. "Qwen2ForCausalLM, Qwen3ForCausalLM, GemmaForCausalLM and Phi3ForCausalLM, not %s", m.class)
   end
   for _, window in pairs(net._d.windows or {}) do
-    if window then config.fault "models.save: GGUF has no windows for this architecture" end
+    if window and arch ~= "phi3" then config.fault "models.save: GGUF has no windows for this architecture" end
   end
-  if c.hidden_act ~= "silu" then
-    config.fault("models.save: hidden_act %s; GGUF's layers of this architecture have silu", tostring(c.hidden_act))
+  local act = found.act or "silu"
+  if c.hidden_act ~= act then
+    config.fault("models.save: hidden_act %s; GGUF's layers of this architecture have %s", tostring(c.hidden_act), act)
   end
   local heads = c.num_attention_heads
   local shared = c.num_key_value_heads or heads
@@ -196,7 +219,8 @@ function M.write(path, net, list, kind, tokenizer)
     [arch .. ".block_count"] = c.num_hidden_layers, [arch .. ".feed_forward_length"] = c.intermediate_size,
     [arch .. ".attention.head_count"] = heads, [arch .. ".attention.head_count_kv"] = shared,
     [arch .. ".attention.key_length"] = head_dim, [arch .. ".attention.value_length"] = head_dim,
-    [arch .. ".attention.layer_norm_rms_epsilon"] = c.rms_norm_eps + 0.0 }
+    [arch .. ".attention.layer_norm_rms_epsilon"] = c.rms_norm_eps + 0.0,
+    [arch .. ".attention.sliding_window"] = arch == "phi3" and c.sliding_window or nil }
   for _, name in ipairs { "bos", "eos" } do
     local id = net.generation_config[name .. "_token_id"]
     if type(id) == "table" then id = id[1] end
@@ -207,7 +231,7 @@ function M.write(path, net, list, kind, tokenizer)
   end
   local rows = {}
   for _, item in ipairs(list) do
-    local name, part = gguf_name(item[1])
+    local name, part = gguf_name(item[1], found.fused)
     local t = item[2]
     if not name then config.fault("models.save: tensor '%s' has no name in GGUF files of %s", item[1], arch) end
     local n = found.pairs and (part == "attn_q" and heads or part == "attn_k" and shared)
@@ -215,6 +239,7 @@ function M.write(path, net, list, kind, tokenizer)
       rows[#rows + 1] = { name, n and neighbours(t.blocks, n) or t.blocks, t.format }
     else
       if n then t = neighbours(t, n) end
+      if found.offset and is_norm(part) then t = t:float() + found.offset end
       rows[#rows + 1] = { name, t:dim() == 1 and t:float() or t }
     end
   end

@@ -296,9 +296,10 @@ end
 -- Writes a network of T.models into a folder that is there, as transformers reads it: config.json,
 -- generation_config.json, model.safetensors under the names of its files. dtype: of the weights there; without it
 -- that of the parameters. Quantized weights become numbers there, f32 without dtype. Where dir ends in ".gguf" it is a
--- GGUF file of a LlamaForCausalLM, MistralForCausalLM without a window, Qwen2ForCausalLM or Qwen3ForCausalLM: quantized
--- weights keep their blocks, other matrices become type ("Q8_0", "F16" …, as in T.save_gguf), norms f32; tokenizer, a
--- byte-level BPE, goes into the file with its chat template. In folders tokenizer becomes tokenizer.json.
+-- GGUF file of a LlamaForCausalLM, MistralForCausalLM without a window, Qwen2ForCausalLM, Qwen3ForCausalLM,
+-- GemmaForCausalLM or Phi3ForCausalLM: quantized weights keep their blocks, other matrices become type ("Q8_0", "F16"
+-- …, as in T.save_gguf), norms f32; tokenizer, a byte-level BPE, goes into the file with its chat template. In
+-- folders tokenizer becomes tokenizer.json.
 --   local net = T.models.Llama { vocab_size = 8, hidden_size = 4, intermediate_size = 8, num_hidden_layers = 1,
 --     num_attention_heads = 2 }
 --   print((T.models.save(net, "/nowhere")))  --> nil
