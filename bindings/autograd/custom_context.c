@@ -125,6 +125,7 @@ static int push_of_table(lua_State *L, int n, const Running *r) {
 }
 
 static int ctx_saved(lua_State *L) {
+  l_check_count(L, "ctx:saved", 1, "ctx");
   check_context(L, "saved");
   Running *r = running(L);
   if (r && r->node && (r->node->nsaved || r->nils)) return push_of_node(L, r->node, r->nils);

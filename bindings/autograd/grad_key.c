@@ -13,7 +13,9 @@ typedef struct KeyBox {
   PlKey *k;
 } KeyBox;
 
-static PlKey *check_key(lua_State *L) {
+/* The key of a method that takes at most n arguments, with the key: `names`. */
+static PlKey *check_key(lua_State *L, const char *fn, int n, const char *names) {
+  l_check_count(L, fn, n, names);
   KeyBox *b = luaL_testudata(L, 1, "perilune.GradKey");
   if (!b || !b->k) {
     l_error(L, "GradKey: argument #1 must be a live GradKey, got %s", l_typename(L, 1));
@@ -50,11 +52,8 @@ static int t_grad_key(lua_State *L) {
 
 /* key:attach(t, fn) → t. fn(tensor, grad) runs once, when the gradient of t is final; grad is its own. */
 static int key_attach(lua_State *L) {
-  PlKey *k = check_key(L);
+  PlKey *k = check_key(L, "attach", 3, "key, tensor, fn");
   PlTensor *t = l_check_tensor(L, 2);
-  if (lua_gettop(L) > 3)
-    return l_error(L, "attach: a tensor and a callback expected, got %d arguments; the callback is called as fn(tensor, grad)",
-                   lua_gettop(L) - 1);
   lua_settop(L, 3);
   if (!lua_isnil(L, 3) && !l_callable(L, 3)) return l_error(L, "attach: the callback must be a function, got %s", l_typename(L, 3));
   if (lua_isnil(L, 3)) {
@@ -82,7 +81,7 @@ static int key_attach(lua_State *L) {
 
 /* key:backward(ys, dys, {strict=}) */
 static int key_backward(lua_State *L) {
-  PlKey *k = check_key(L);
+  PlKey *k = check_key(L, "backward", 4, "key, ys, dys, options");
   lua_settop(L, 4);
   int opt = 4;
   if (lua_type(L, 3) == LUA_TTABLE && lua_rawlen(L, 3) == 0 && lua_isnil(L, 4)) {
@@ -109,7 +108,7 @@ static int key_backward(lua_State *L) {
 }
 
 static int key_is_attached_to(lua_State *L) {
-  PlKey *k = check_key(L);
+  PlKey *k = check_key(L, "is_attached_to", 2, "key, tensor");
   PlNode *n;
   uint32_t slot;
   PlTensor *t = l_check_tensor(L, 2);
@@ -120,7 +119,7 @@ static int key_is_attached_to(lua_State *L) {
 
 /* key:attached() → list of the attached tensors that are still alive, in order of attachment */
 static int key_attached(lua_State *L) {
-  PlKey *k = check_key(L);
+  PlKey *k = check_key(L, "attached", 1, "key");
   int count = 0, i = 0;
   for (PlNode *n = k->tape.next; n != &k->tape; n = n->next) count += n->kind <= PL_NODE_IDENTITY;
   /* Boxes first, then tensors: making a Lua object may collect tensors, and so nodes. */
@@ -165,6 +164,7 @@ static int key_ends(lua_State *L) { /* __close */
 }
 
 static int key_close(lua_State *L) {
+  l_check_count(L, "close", 1, "key");
   KeyBox *b = luaL_testudata(L, 1, "perilune.GradKey");
   if (b && b->k) {
     pl_key_close(b->k);
@@ -199,7 +199,7 @@ static int key_index(lua_State *L) {
 
 /* key.name = "…": no other field can be set. */
 static int key_newindex(lua_State *L) {
-  PlKey *k = check_key(L);
+  PlKey *k = check_key(L, "GradKey", 3, "key, name, value");
   const char *s = lua_type(L, 2) == LUA_TSTRING ? lua_tostring(L, 2) : l_typename(L, 2);
   if (strcmp(s, "name") != 0) return l_error(L, "GradKey: its field '%s' cannot be set; only name can", s);
   if (lua_type(L, 3) != LUA_TSTRING) return l_error(L, "GradKey: name must be a string, got %s", l_typename(L, 3));
@@ -208,7 +208,7 @@ static int key_newindex(lua_State *L) {
 }
 
 static int key_tostring(lua_State *L) {
-  PlKey *k = check_key(L);
+  PlKey *k = check_key(L, "GradKey", 3, "key, name, value");
   lua_pushfstring(L, "GradKey(%s, level %d%s)", k->name, k->level, k->active ? "" : ", finalized");
   return 1;
 }

@@ -164,6 +164,7 @@ static const char handle_type[] = "perilune.HookHandle";
 
 /* handle:remove(): the hook does not run any more. Twice is no error, and it may remove itself while it runs. */
 static int handle_remove(lua_State *L) {
+  l_check_count(L, "remove", 1, "handle");
   HookRef **box = luaL_testudata(L, 1, handle_type);
   if (!box) return l_error(L, "remove: the handle of a hook expected, got %s; call it as handle:remove()", l_typename(L, 1));
   PlHook *hook = *box ? (*box)->hook : NULL;
@@ -174,6 +175,11 @@ static int handle_remove(lua_State *L) {
   h->place = hook->kept = 0;
   l_kept_sweep(L, h->kept);
   return 0;
+}
+
+static int handle_close(lua_State *L) {
+  lua_settop(L, 1); /* behind it is the error */
+  return handle_remove(L);
 }
 
 static int handle_gc(lua_State *L) {
@@ -200,7 +206,7 @@ static HookRef **new_handle(lua_State *L) {
     lua_setfield(L, -2, "__index");
     lua_pushcfunction(L, handle_gc);
     lua_setfield(L, -2, "__gc");
-    lua_pushcfunction(L, handle_remove);
+    lua_pushcfunction(L, handle_close);
     lua_setfield(L, -2, "__close");
     lua_pushcfunction(L, handle_tostring);
     lua_setfield(L, -2, "__tostring");

@@ -224,13 +224,15 @@ void l_read_attrs(lua_State *L, const PlOp *op, int options, PlAttrs *a) {
   lua_settop(L, at - 1);
 }
 
-static int read_options(lua_State *L, const PlOp *op, Parsed *p, int at) {
+/* given: bits of the attributes that came by position. */
+static int read_options(lua_State *L, const PlOp *op, Parsed *p, int at, uint32_t given) {
   for (lua_pushnil(L); lua_next(L, at); lua_pop(L, 1)) {
     if (lua_type(L, -2) != LUA_TSTRING) return l_error(L, "%s: the option table has a positional entry; options are named", op->name);
     const char *key = lua_tostring(L, -2);
     int k = 0, v = lua_gettop(L);
     while (k < op->nattr && strcmp(op->attrs[k].name, key) != 0) k++;
     if (k < op->nattr) {
+      if ((given >> k) & 1) return l_error(L, "%s: argument %s is given twice", op->name, key);
       set_attr(L, op, &p->attrs, k, v);
       continue;
     }
@@ -290,7 +292,11 @@ static int check_booleans(lua_State *L, const Parsed *p, const PlOp *op) {
 int l_read_attr_args(lua_State *L, const PlOp *op, Parsed *p, int at, int top) {
   pl_attrs_init(op, &p->attrs);
   int k = 0;
-  if (p->dim_at) set_attr(L, op, &p->attrs, k++, p->dim_at);
+  uint32_t given = 0;
+  if (p->dim_at) {
+    given = 1;
+    set_attr(L, op, &p->attrs, k++, p->dim_at);
+  }
   for (; k < op->nattr && at <= top; k++) {
     PlAttrType type = op->attrs[k].type;
     if (at == top && is_options(L, at, type)) break;
@@ -298,6 +304,7 @@ int l_read_attr_args(lua_State *L, const PlOp *op, Parsed *p, int at, int top) {
       at++;
       continue;
     }
+    given |= 1u << k;
     if (type == PL_A_SHAPE && lua_type(L, at) == LUA_TNUMBER) { /* x:view(2, -1) */
       int64_t shape[PL_MAX_DIM];
       int n = 0;
@@ -317,7 +324,7 @@ int l_read_attr_args(lua_State *L, const PlOp *op, Parsed *p, int at, int top) {
     } else set_attr(L, op, &p->attrs, k, at++);
   }
   while (at < top && lua_isnil(L, at)) at++;
-  if (at == top && lua_type(L, at) == LUA_TTABLE) read_options(L, op, p, at++);
+  if (at == top && lua_type(L, at) == LUA_TTABLE) read_options(L, op, p, at++, given);
   else if (at == top && lua_isnil(L, at)) at++;
   if (at <= top) return l_error(L, "%s: too many arguments: #%d is %s", op->name, at, l_typename(L, at));
   for (int i = 0; op->nin != PL_VARIADIC && i < op->nin - op->nopt; i++)

@@ -35,6 +35,7 @@ static int push_attr_info(lua_State *L, const PlAttrDef *d) {
     else if (d->type == PL_A_BOOL) lua_pushboolean(L, d->i != 0);
     else if (d->type == PL_A_DIM || d->type == PL_A_NEWDIM || d->type == PL_A_INDEX)
       lua_pushinteger(L, (lua_Integer)(d->i >= 0 ? d->i + 1 : d->i));
+    else if (d->type == PL_A_DTYPE) lua_pushstring(L, pl_dtype_name((PlDtype)d->i));
     else lua_pushinteger(L, (lua_Integer)d->i);
     lua_setfield(L, -2, "default");
   }

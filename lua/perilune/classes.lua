@@ -1,51 +1,69 @@
 -- SPDX-License-Identifier: MIT
 --- What methods of perilune's classes, and the constructors and forward methods of its modules, promise of their
--- arguments: see surface.lua.
+-- arguments: see surface.lua. A class is made here, and each of its methods looked after from its definition on.
 -- @module perilune.classes
 local options = require "perilune.options"
 local surface = require "perilune.surface"
 
 local classes = {}
 local fail, describe = options.fail, options.describe
-local select, type = select, type
-local is_one_object = require("perilune.core").is_one_object
+local getmetatable, rawset, select, setmetatable, type = getmetatable, rawset, select, setmetatable, type
+local core = require "perilune.core"
+local count, getlocal, is_one_object = core.parameters, debug.getlocal, core.is_one_object
 local too_many, class_name, sealed = surface.too_many, surface.class_name, surface.sealed
 
---- The methods of a class, those of its functions whose first parameter is self: called without an object they say how
--- it is meant, `label` being what one calls such an object; and no argument is dropped.
-function classes.class(C, label, skip)
-  for key, f in pairs(C) do
-    local names, any = nil, nil
-    local method = type(f) == "function" and type(key) == "string" and key:sub(1, 1) ~= "_"
-    if method and key ~= skip and key ~= "forward" and key ~= "init" then
-      if sealed[f] then C[key] = sealed[f] else names, any = surface.parameters(f) end
-    end
-    if names and names[1] == "self" then
-      local given, n = table.move(names, 2, #names, 1, {}), #names - 1
-      local made = function(self, ...)
-        if type(self) ~= "table" or getmetatable(self) == nil then options.colon(("%s:%s()"):format(label, key)) end
-        if not any and select("#", ...) > n then too_many(key, given, ...) end
-        return f(self, ...)
-      end
-      sealed[f], sealed[made] = made, made
-      surface.original[made] = f
-      C[key] = made
-    end
+--- All classes → what one calls an object of theirs. spec/call/methods_spec.lua finds the others.
+classes.all = setmetatable({}, { __mode = "k" })
+
+-- What stands for the method f of a class: called without an object it says how it is meant, `label` being what one
+-- calls such an object; and no argument is dropped. Functions of C and of scripts stand for themselves.
+local function method(label, key, f)
+  if sealed[f] then return sealed[f] end
+  local n, any = count(f)
+  local own = n and n > 0 and getlocal(f, 1) == "self"
+  if not n or any and not own then return f end
+  local first = own and 2 or 1
+  n = n + 1 - first
+  local function refuse(...) -- names are made for messages
+    local names = surface.parameters(f)
+    too_many(key, table.move(names, first, #names, 1, {}), ...)
   end
-  return C
+  local made = own and function(self, ...)
+    if type(self) ~= "table" and type(self) ~= "userdata" or getmetatable(self) == nil then
+      options.colon(("%s:%s()"):format(label, key))
+    end
+    if not any and select("#", ...) > n then refuse(...) end
+    return f(self, ...)
+  end or function(...)
+    if select("#", ...) > n then refuse(...) end
+    return f(...)
+  end
+  sealed[f], sealed[made] = made, made
+  surface.original[made] = f
+  return made
 end
 
-local whole = setmetatable({}, { __mode = "k" }) -- classes that were looked at
-
---- The same for all classes of modules in t and those that they come from.
-function classes.modules(t)
-  for _, C in next, t do
-    while type(C) == "table" and rawget(C, "__perilune_module") and not whole[C] do
-      whole[C] = true
-      C = rawget(classes.class(C, "net"), "super")
-    end
+--- C, a table of methods, as a class: those that it has and those that it gets. skip: the name of one that perilune
+-- alone calls, often.
+function classes.class(C, label, skip)
+  local function is_method(key, f)
+    return type(f) == "function" and type(key) == "string" and key:byte(1) ~= 95 and key ~= skip
+      and key ~= "forward" and key ~= "init" and key ~= "new" -- constructors count for themselves
   end
-  return t
+  for key, f in next, C do
+    if is_method(key, f) then C[key] = method(label, key, f) end
+  end
+  local meta = getmetatable(C) or {}
+  function meta.__newindex(t, key, f) rawset(t, key, is_method(key, f) and method(label, key, f) or f) end
+  classes.all[C] = label
+  return setmetatable(C, meta)
+end
+
+--- A new class whose objects look up their methods in it. parent: what it comes from.
+function classes.new(name, label, parent)
+  local C = { __name = name }
+  C.__index = C
+  return classes.class(parent and setmetatable(C, { __index = parent }) or C, label)
 end
 
 -- ---- modules ------------------------------------------------------------------------------------------------------
@@ -89,7 +107,13 @@ function classes.init(self, ...)
     names = list and not any and table.move(list, 2, #list, 1, {}) or false
     inits[f] = names
   end
-  if names and select("#", ...) > #names then too_many("nn." .. class_name(self), names, ...) end
+  local n = select("#", ...)
+  if names and n > #names then
+    local last = select(n, ...)
+    if n ~= #names + 1 or type(last) ~= "table" or next(last) ~= nil then -- else a table of no options
+      too_many("nn." .. class_name(self), names, ...)
+    end
+  end
   return f(self, ...)
 end
 

@@ -84,6 +84,9 @@ function kinds.number(v) return type(v) == "number" and v or nil, "a number" end
 function kinds.probability(v)
   return type(v) == "number" and v >= 0 and v <= 1 and v or nil, "a number from 0 to 1"
 end
+function kinds.inner_probability(v)
+  return type(v) == "number" and v > 0 and v < 1 and v or nil, "a number between 0 and 1, neither of them"
+end
 function kinds.nonnegative(v)
   return type(v) == "number" and v >= 0 and v < math.huge and v or nil, "a finite number >= 0"
 end

@@ -236,7 +236,7 @@ describe("keys", function()
   it("check arguments of attach, and take callable objects", function()
     local x, seen = T.ones(2), 0
     local key = T.GradKey()
-    fails("got 3 arguments", function() key:attach(x, print, 5) end)
+    fails("takes at most 3 arguments (key, tensor, fn)", function() key:attach(x, print, 5) end)
     fails("must be a function", function() key:attach(x, {}) end)
     key:attach(x, setmetatable({}, { __call = function(_, t) seen = seen + t:numel() end }))
     key:backward((x * 2):sum())

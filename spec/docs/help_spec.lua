@@ -59,6 +59,9 @@ local function others()
   return list
 end
 
+-- An op whose function is written in Lua: T.zeros takes more forms than the op that it calls.
+local function wrapped(name) return ops[name] ~= nil and rawget(T, name) ~= T.core[name] end
+
 describe("T.help", function()
   it("has a page for every public function that is no op, and for nothing else", function()
     local missing, known = {}, {}
@@ -70,7 +73,7 @@ describe("T.help", function()
     local unknown = {}
     local methods = T.core.metatable().methods
     for name in pairs(symbols) do
-      if not known[name] and methods[name] == nil then unknown[#unknown + 1] = name end
+      if not known[name] and methods[name] == nil and not wrapped(name) then unknown[#unknown + 1] = name end
     end
     assert.same({}, unknown)
     assert.is_true(#others() >= 95, "only " .. #others() .. " functions found")

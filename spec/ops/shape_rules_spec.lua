@@ -145,12 +145,18 @@ local function calls(info, args, first)
   end
   local last = args[args.n]
   local at = type(last) == "table" and #last == 0 and args.n or args.n + 1
-  for _, attr in ipairs(info.attrs) do
+  for k, attr in ipairs(info.attrs) do
     for _, v in ipairs(VALUES[attr.type] or {}) do
       local o = {}
-      if at == args.n then for k, x in pairs(last) do o[k] = x end end
+      if at == args.n then for key, x in pairs(last) do o[key] = x end end
       o[attr.name] = v
       with(at, o)
+      local place = info.nin >= 0 and info.nin + k -- what came by position makes room: x:view(2, 3) has two of shape
+      while place and place < at do
+        list[#list][place] = nil
+        local several = attr.type == "shape" or attr.type == "dims" and k == #info.attrs
+        place = several and type(args[place + 1]) == "number" and place + 1
+      end
       if #info.args == 1 and type(args[1]) == "userdata" then -- and for another rank
         local c = list[#list]
         local d = table.move(c, 1, c.n, 1, { n = c.n })

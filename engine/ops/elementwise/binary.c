@@ -84,7 +84,7 @@ static PlStatus add_grad(PlMaker *g) {
   return g->status;
 }
 BINARY_FLAGS(add, ARITHMETIC | PL_F_LINEAR | PL_F_COMMUTES, "x", "y", ADD, PL_PROMOTE_ALL, pl_infer_broadcast, &add_native,
-             "dx = dy; dy' = dy", "x + y, broadcast and promoted. Of two bool tensors: or.",
+             "dx = dy; dy' = dy", "x + y, broadcast and promoted; with {alpha = a} x + a y. Of two bool tensors: or.",
              "print(T.tensor { 1, 2 } + T.tensor { 10, 20 })  --> {11., 22.}  -- f32[2] cpu\n"
              "print(T.tensor { 1, 2 }:add(3))  --> {4., 5.}  -- f32[2] cpu")
 
@@ -94,7 +94,7 @@ static PlStatus sub_grad(PlMaker *g) {
   return g->status;
 }
 BINARY_FLAGS(sub, ARITHMETIC | PL_F_LINEAR | PL_F_NO_BOOL, "x", "y", SUB, PL_PROMOTE_ALL, pl_infer_broadcast, &sub_native,
-             "dx = dz; dy = -dz", "x - y, broadcast and promoted. Not for bool.",
+             "dx = dz; dy = -dz", "x - y, broadcast and promoted; with {alpha = a} x - a y. Not for bool.",
              "print(T.tensor { 1, 2 } - T.tensor { 10, 20 })  --> { -9., -18.}  -- f32[2] cpu\n"
              "print(T.tensor { 5 }:sub(3))  --> {2.}  -- f32[1] cpu")
 

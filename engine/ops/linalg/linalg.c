@@ -283,7 +283,8 @@ PL_OP_LINALG(eig, LINALG(plk_cpu_eig, eig_infer, pl_grad_eig), ON_A, .nout = 4,
 PL_OP_LINALG(pinv, .autocast = PL_CAST_F32, LINALG(plk_cpu_pinv, pinv_infer, pl_grad_pinv), .nin = 3, .nopt = 2, .nout = 1,
              .args = {"A", "rtol", "atol"},
              .doc = "The Moore-Penrose inverse of A[...,m,n]; singular values up to max(atol, rtol s_1) count as zero "
-                    "(default: rtol = max(m,n) eps if atol is not given or 0). Both may be numbers or tensors.",
+                    "(default: rtol = max(m,n) eps if atol is not given or 0). Both may be numbers or tensors. hermitian=true promises "
+                    "a symmetric A, which changes nothing.",
              .example = "print(T.linalg.pinv(T.tensor { { 2 }, { 0 } }))  --> {{0.5000, 0.0000}}  -- f32[1,2] cpu",
              .formula = "dA = -P^T G P^T + (I - A P) G^T P P^T + P^T P G^T (I - P A)");
 

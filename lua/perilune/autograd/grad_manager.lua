@@ -7,14 +7,13 @@
 -- While a manager records, the ambient key does not (nothing is recorded twice) unless the manager was made with
 -- {ambient = true}. Inner managers do not see the backward of outer ones, outer ones see that of inner ones;
 -- members of a group do not see each other's.
+local classes = require "perilune.classes"
 local options = require "perilune.options"
 
 return function(T, core)
   local is_tensor, fail = core.is_tensor, options.fail
 
-  local Manager = {}
-  Manager.__index = Manager
-  Manager.__name = "GradManager"
+  local Manager = classes.new("GradManager", "gm")
 
   local function check(who, gm)
     if type(gm) ~= "table" or getmetatable(gm) ~= Manager then

@@ -3,6 +3,7 @@
 -- or NaN. Rules, defaults and state are those of torch.amp.GradScaler.
 -- @classmod GradScaler
 local T = require "perilune"
+local classes = require "perilune.classes"
 local options = require "perilune.options"
 
 local fail, describe = options.fail, options.describe
@@ -18,8 +19,8 @@ local foreach_norm, foreach_scale = T.core.op.foreach_norm, T.core.op.foreach_sc
 --   s:step(opt)
 --   s:update()
 --   print(p:get(1), s:get_scale())  --> 0.69999998807907	8.0
-local Scaler = { __name = "GradScaler", __jit = "opaque" } -- knows how to be traced: perilune/jit/guards.lua
-Scaler.__index = Scaler
+local Scaler = classes.new("GradScaler", "scaler")
+Scaler.__jit = "opaque" -- knows how to be traced: perilune/jit/guards.lua
 
 local settings = {
   init_scale = { 65536.0, "a finite number > 0", function(v) return v > 0 and v < math.huge end },
@@ -266,5 +267,4 @@ function Scaler:__tostring()
   return ("GradScaler(scale=%g%s)"):format(self:get_scale(), self._enabled and "" or ", off")
 end
 
-require("perilune.classes").class(Scaler, "scaler")
 return setmetatable(Scaler, { __call = new })

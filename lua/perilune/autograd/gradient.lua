@@ -187,15 +187,19 @@ return function(T, core)
     return x
   end
 
-  -- local s <close> = T.scope(): frees tensors registered with s:add(t) when the block is left.
-  local Scope = {}
-  Scope.__index = Scope
-  function Scope:add(t) self[#self + 1] = t return t end
-  Scope.__close = function(self)
-    for i = #self, 1, -1 do
-      if not self[i]:is_freed() then self[i]:free() end
-      self[i] = nil
+  -- local s <close> = T.scope(): frees tensors registered with s:add(t) when the block is left. The class is made with
+  -- the first one: not when perilune loads.
+  local Scope
+  local function scope_class()
+    local C = require("perilune.classes").new("scope", "s")
+    function C:add(t) self[#self + 1] = t return t end
+    function C.__close(self)
+      for i = #self, 1, -1 do
+        if not self[i]:is_freed() then self[i]:free() end
+        self[i] = nil
+      end
     end
+    return C
   end
 
   --- T.scope :: local s <close> = T.scope()
@@ -206,7 +210,10 @@ return function(T, core)
   --     t = s:add(T.zeros(1000))
   --   end
   --   print(t:is_freed())  --> true
-  T.scope = function() return setmetatable({}, Scope) end
+  T.scope = function()
+    Scope = Scope or scope_class()
+    return setmetatable({}, Scope)
+  end
 
   -- y:backward(dy, {inputs = {…}}) accumulates only into these; the engine's backward calls this for it.
   core.metatable().methods._backward_into = function(y, dy, opts)

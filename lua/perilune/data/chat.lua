@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: MIT
 --- Chat templates of tokenizers: messages to the text that a model was trained on.
 -- @module perilune.data.chat
+local classes = require "perilune.classes"
 local jinja = require "perilune.jinja"
 local options = require "perilune.options"
 local values = require "perilune.jinja.values"
@@ -8,8 +9,7 @@ local values = require "perilune.jinja.values"
 local fail, describe = options.fail, options.describe
 local M = {}
 
-local Template = { __name = "chat template" }
-Template.__index = Template
+local Template = classes.new("chat template", "template")
 
 -- Variables of a call: a table by name, or JSON text.
 local function variables_of(who, v, into)
@@ -208,5 +208,4 @@ function M.apply(self, messages, opts)
   return self:encode(text, { add_special = false, index_base = opts.index_base })
 end
 
-require("perilune.classes").class(Template, "template")
 return M

@@ -3,12 +3,13 @@
 -- for text.
 -- @module perilune.data.csv
 local T = require "perilune"
+local classes = require "perilune.classes"
 local core = require "perilune.core"
 local options = require "perilune.options"
 
 local fail, describe = options.fail, options.describe
 
-local Csv = { __name = "csv" }
+local Csv = classes.new("csv", "csv")
 Csv.__index = function(self, key)
   local i = options.integer(key)
   if i then return self:row(i) end
@@ -85,7 +86,8 @@ end
 -- @treturn csv with fields `names`, `rows`, `columns` (name → tensor [rows] or list of strings, false for a missing
 -- one) and `missing` (name → how many); `csv[i]` is row i by name. Or nil, message, code for a missing or malformed
 -- file; the message names line and column.
---- T.data.csv(path, {header=true, delimiter=",", types=, columns=, missing=, comment=, quote=, text=}) → table
+--- T.data.csv(path, {header=true, delimiter=",", types=, columns=, missing=, comment=, quote=, text=, max_bytes=})
+--   → table
 -- Columns of text files as tensors (i64, f32 or bool by what they hold, or types={name=dtype}) or lists of strings
 -- ("text"). Fields names, rows, columns, missing; csv[i] is a row; csv:tensor{"a", "b"} → [rows, 2];
 -- csv:categories("c") → classes, words. Missing numbers are NaN. text= instead of a path. Or nil, message, code.
@@ -181,5 +183,4 @@ function Csv:categories(name)
   return T.tensor(out, { dtype = "i64", device = "cpu" }), words
 end
 
-require("perilune.classes").class(Csv, "csv")
 return { csv = csv, Csv = Csv }

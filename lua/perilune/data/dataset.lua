@@ -5,6 +5,7 @@
 -- batches; the loader uses it instead of collecting samples.
 -- @module perilune.data.dataset
 local T = require "perilune"
+local classes = require "perilune.classes"
 local core = require "perilune.core"
 local options = require "perilune.options"
 
@@ -25,14 +26,15 @@ end
 
 -- A class of objects whose integer keys are samples and whose other keys are fields and methods.
 local function class(name)
-  local C = { __name = name }
+  local C = classes.new(name, "set")
   function C.__index(self, key)
     if integer(key) then return self:get(checked(name, key, #self)) end
     return C[key]
   end
   function C.__len(self) return self:len() end
   function C.__tostring(self) return ("%s of %d samples"):format(name, #self) end
-  return setmetatable(C, { __call = function(_, ...) return surface.one("data." .. name, C.new)(...) end })
+  getmetatable(C).__call = function(_, ...) return surface.one("data." .. name, C.new)(...) end
+  return C
 end
 
 -- The arguments as a list, in which none is nil but at the end.

@@ -1,13 +1,13 @@
 -- SPDX-License-Identifier: MIT
 --- The share of one process in a dataset: data.DistributedSampler(ds).
 -- @module perilune.data.distributed
+local classes = require "perilune.classes"
 local dataset = require "perilune.data.dataset"
 local options = require "perilune.options"
 local sampler = require "perilune.data.sampler"
 
 local fail, describe = options.fail, options.describe
-local Distributed = { __name = "DistributedSampler" }
-Distributed.__index = Distributed
+local Distributed = classes.new("DistributedSampler", "sampler")
 Distributed.__len = function(self) return self.n end
 Distributed.__tostring = function(self)
   return ("DistributedSampler of %d, %d of %d"):format(self.n, self.rank, self.num_replicas)
@@ -59,4 +59,5 @@ function Distributed:indices()
   return list
 end
 
-return { DistributedSampler = setmetatable(Distributed, { __call = function(_, ...) return Distributed.new(...) end }) }
+getmetatable(Distributed).__call = function(_, ...) return Distributed.new(...) end
+return { DistributedSampler = Distributed }

@@ -36,9 +36,4 @@ local data = {
   fashion_mnist = mnist.fashion_mnist,
   mnist = mnist.mnist,
 }
-for name, label in pairs { TensorDataset = "set", Subset = "set", ConcatDataset = "set", StackDataset = "set",
-  MapDataset = "set", Standardizer = "s", DataLoader = "loader", BatchSampler = "sampler", WeightedSampler = "sampler",
-  SequentialSampler = "sampler", RandomSampler = "sampler", DistributedSampler = "sampler" } do
-  require("perilune.classes").class(data[name], label)
-end
 return seal(data, nil, "data.")

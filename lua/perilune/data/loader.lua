@@ -2,6 +2,7 @@
 --- Batches of a dataset for a generic for: `for x, y in data.DataLoader(ds, {batch_size = 64}) do`.
 -- @classmod DataLoader
 local T = require "perilune"
+local classes = require "perilune.classes"
 local core = require "perilune.core"
 local collate = require "perilune.data.collate"
 local dataset = require "perilune.data.dataset"
@@ -11,8 +12,7 @@ local sampler = require "perilune.data.sampler"
 
 local fail, describe = options.fail, options.describe
 
-local DataLoader = { __name = "DataLoader" }
-DataLoader.__index = DataLoader
+local DataLoader = classes.new("DataLoader", "loader")
 
 local PREFETCH, WAIT_MS = 2, 50
 
@@ -360,4 +360,5 @@ end
 
 DataLoader.default_collate = collate.default
 
-return setmetatable(DataLoader, { __call = function(_, ...) return new(...) end })
+getmetatable(DataLoader).__call = function(_, ...) return new(...) end
+return DataLoader

@@ -4,6 +4,7 @@
 -- batch sampler has `#s` and `s:batches()` → a list of such lists.
 -- @module perilune.data.sampler
 local T = require "perilune"
+local classes = require "perilune.classes"
 local dataset = require "perilune.data.dataset"
 local options = require "perilune.options"
 local surface = require "perilune.surface"
@@ -12,11 +13,11 @@ local fail, describe = options.fail, options.describe
 local M = {}
 
 local function class(name)
-  local C = { __name = name }
-  C.__index = C
+  local C = classes.new(name, "sampler")
   C.__len = function(self) return self.n end
   C.__tostring = function(self) return ("%s of %d"):format(name, self.n) end
-  M[name] = setmetatable(C, { __call = function(_, ...) return surface.one("data." .. name, C.new)(...) end })
+  getmetatable(C).__call = function(_, ...) return surface.one("data." .. name, C.new)(...) end
+  M[name] = C
   return C
 end
 

@@ -2,11 +2,11 @@
 --- Columns of tables on one scale: mean 0 and standard deviation 1, by the numbers of the training rows.
 -- @module perilune.data.standardizer
 local T = require "perilune"
+local classes = require "perilune.classes"
 local options = require "perilune.options"
 
 local fail, describe = options.fail, options.describe
-local Standardizer = { __name = "Standardizer" }
-Standardizer.__index = Standardizer
+local Standardizer = classes.new("Standardizer", "s")
 Standardizer.__tostring = function(self) return ("Standardizer of %d columns"):format(self.mean:numel()) end
 
 local function rows(who, x, columns)

@@ -2,6 +2,7 @@
 --- Text as windows of tokens, for language models.
 -- @module perilune.data.text
 local T = require "perilune"
+local classes = require "perilune.classes"
 local dataset = require "perilune.data.dataset"
 local options = require "perilune.options"
 
@@ -11,8 +12,7 @@ local fail, describe = options.fail, options.describe
 
 --- A vocabulary of characters: `encode(text)` → ids from 1, i64 [n], as of T.data.tokenizer; `decode(ids)` → text, a
 -- tensor or a list; `#vocabulary`.
-local Characters = { __name = "characters" }
-Characters.__index = Characters
+local Characters = classes.new("characters", "tokenizer")
 Characters.__len = function(self) return #self.list end
 
 -- UTF-8 characters; bytes of text that is none.
@@ -58,7 +58,7 @@ end
 
 -- ---- windows ----------------------------------------------------------------------------------------------------
 
-local Windows = setmetatable({ __name = "TextDataset" }, { __index = dataset.Dataset })
+local Windows = classes.new("TextDataset", "set", dataset.Dataset)
 Windows.__index = function(self, key)
   local i = options.integer(key)
   if not i then return Windows[key] end
@@ -126,6 +126,4 @@ local function text(...)
   return dataset.transformed(windows, a.transform)
 end
 
-require("perilune.classes").class(Characters, "tokenizer")
-require("perilune.classes").class(Windows, "set")
 return { text = text, Characters = Characters, Windows = Windows }

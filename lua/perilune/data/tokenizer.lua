@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: MIT
 --- Tokenizers: text to ids and back.
 -- @classmod Tokenizer
+local classes = require "perilune.classes"
 local core = require "perilune.core"
 local options = require "perilune.options"
 
@@ -19,8 +20,7 @@ local function checked(who, opts, names)
   return opts
 end
 
-local Tokenizer = { __name = "tokenizer" }
-Tokenizer.__index = Tokenizer
+local Tokenizer = classes.new("tokenizer", "tokenizer")
 Tokenizer.__len = function(self) return self.handle:size() end
 Tokenizer.__tostring = function(self) return ("tokenizer of %d tokens"):format(#self) end
 
@@ -346,8 +346,7 @@ end
 
 -- ---- decoding token by token ------------------------------------------------------------------------------------
 
-local Stream = { __name = "tokenizer stream" }
-Stream.__index = Stream
+local Stream = classes.new("tokenizer stream", "stream")
 
 local incomplete = "\xEF\xBF\xBD"
 
@@ -425,6 +424,4 @@ function Tokenizer:save(path)
   return core.write_file(path, self.json)
 end
 
-require("perilune.classes").class(Tokenizer, "tokenizer")
-require("perilune.classes").class(Stream, "stream")
 return M

@@ -216,11 +216,9 @@ function M.random_resized_crop(size, opts)
 end
 
 local function flipping(name, dim)
-  return function(p)
-    p = p == nil and 0.5 or p
-    if type(p) ~= "number" or p < 0 or p > 1 then
-      fail("transforms.%s: p must be from 0 to 1, got %s", name, describe(p))
-    end
+  local spec = options.spec("transforms." .. name, { { "p", "probability", 0.5 } })
+  return function(...)
+    local p = options.read(spec, ...).p
     return transform(("%s(%g)"):format(name, p), function(x)
       local h, w = size_of(x, name)
       if not chance(p) then return x end

@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: MIT
 -- T.cuda: is there a GPU, its memory, streams and events. Tensors move with x:cuda(), x:to("cuda"), {device = "cuda"}.
+local classes = require "perilune.classes"
 local options = require "perilune.options"
 
 return function(T, core)
@@ -151,7 +152,7 @@ return function(T, core)
     if type(f) ~= "function" then fail("stream: a function is wanted after the stream, got %s", options.describe(f)) end
     return raw.on_stream(s, f, ...)
   end
-  local stream = raw.methods "Stream"
+  local stream = classes.class(raw.methods "Stream", "stream")
   function stream:device() return ("cuda:%d"):format(raw.stream_gpu(self)) end
   function stream:synchronize() raw.stream_synchronize(self) end
   function stream:query() return raw.stream_query(self) end
@@ -176,7 +177,7 @@ return function(T, core)
     local o = options.check("Event", opts, { "enable_timing" })
     return raw.event(o.enable_timing or false)
   end
-  local event = raw.methods "Event"
+  local event = classes.class(raw.methods "Event", "event")
   function event:record(s) raw.event_record(self, s) end
   function event:wait(s) raw.stream_wait(s, self) end
   function event:synchronize() raw.event_synchronize(self) end

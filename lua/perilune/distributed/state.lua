@@ -2,6 +2,7 @@
 --- What T.distributed knows: whether there is a process group, the groups, and what runs in them.
 -- @module perilune.distributed.state
 local T = require "perilune"
+local classes = require "perilune.classes"
 local core = require "perilune.core"
 local options = require "perilune.options"
 
@@ -16,8 +17,7 @@ local state = {
 
 -- ---- groups -----------------------------------------------------------------------------------------------
 
-local Group = { __name = "process group" }
-Group.__index = Group
+local Group = classes.new("process group", "group")
 state.Group = Group
 
 --- The rank of this process in the group, -1 outside of it; how many processes it has; their ranks among all.
@@ -64,8 +64,7 @@ end
 
 -- ---- works ------------------------------------------------------------------------------------------------
 
-local Work = { __name = "work" }
-Work.__index = Work
+local Work = classes.new("work", "work")
 
 local function settle(work)
   if state.pending[work] then

@@ -6,6 +6,7 @@
 -- batch_shape. batch_shape is that of the parameters, event_shape that of one draw.
 -- @module perilune.distributions.base
 local T = require "perilune"
+local classes = require "perilune.classes"
 local core = require "perilune.core"
 local options = require "perilune.options"
 local values = require "perilune.values"
@@ -101,7 +102,7 @@ end
 --   local d = T.distributions.Normal(T.zeros(3), 1) -- a T.distributions.Distribution
 --   print(d:sample(2):describe(), d:log_prob(d:sample(2)):describe())  --> f32[2,3]	f32[2,3]
 --   print(d.variance)  --> {1., 1., 1.}  -- f32[3] cpu
-local Distribution = { has_rsample = false, has_enumerate_support = false, event_dim = 0 }
+local Distribution = classes.class({ has_rsample = false, has_enumerate_support = false, event_dim = 0 }, "d")
 M.Distribution = Distribution
 local props = {}
 Distribution.props = props
@@ -240,6 +241,7 @@ function M.class(name, args, settings)
     end
     return self
   end })
+  classes.class(C, "d")
   C.sets = settings.sets or {}
   C.who = who
   C.__tostring = Distribution.__tostring
@@ -288,5 +290,4 @@ end
 --- Standard normal draws.
 function M.normal(like, shape) return T.randn(shape, { dtype = like:dtype(), device = like:device() }) end
 
-require("perilune.classes").class(Distribution, "d")
 return M

@@ -11,9 +11,5 @@ for _, part in ipairs { "continuous", "gamma", "discrete", "joint", "kl" } do
   for name, value in pairs(require("perilune.distributions." .. part)) do M[name] = value end
 end
 for _, inner in ipairs { "standard_gamma", "slope", "binary", "classes", "drawn" } do M[inner] = nil end
-local seal = require("perilune.classes").class
-for _, C in pairs(M) do
-  if type(C) == "table" and C.sample then seal(C, "d") elseif type(C) == "table" then seal(C, "transform") end
-end
 M.Distribution = require("perilune.distributions.base").Distribution
 return require("perilune.surface").seal(M)

@@ -4,6 +4,7 @@
 -- @module perilune.distributions.joint
 local T = require "perilune"
 local base = require "perilune.distributions.base"
+local classes = require "perilune.classes"
 local discrete = require "perilune.distributions.discrete"
 local options = require "perilune.options"
 
@@ -184,7 +185,7 @@ end
 
 -- ---- functions of a draw ------------------------------------------------------------------------------------
 
-local Transform = { __name = "Transform" }
+local Transform = classes.new("Transform", "transform")
 -- call: y of x; inverse: x of y; slope(x, y): log |dy/dx|. All elementwise and rising or falling.
 --- T.distributions.AffineTransform(…) → transform
 -- loc + scale x, for TransformedDistribution: t(x), t:inv(y), t:log_abs_det_jacobian(x, y).
@@ -225,8 +226,8 @@ local function transform(name, args, make)
 end
 Transform.__call = function(t, x) return t.call(x) end
 Transform.__tostring = function(t) return t.name end
-Transform.__index = { inv = function(t, y) return t.inverse(y) end,
-  log_abs_det_jacobian = function(t, x, y) return t.slope(x, y) end }
+function Transform:inv(y) return self.inverse(y) end
+function Transform:log_abs_det_jacobian(x, y) return self.slope(x, y) end
 
 transform("AffineTransform", { { "loc", "operand", 0 }, { "scale", "operand", 1 } }, function(a)
   return { call = function(x) return a.loc + a.scale * x end, inverse = function(y) return (y - a.loc) / a.scale end,

@@ -1,12 +1,12 @@
 -- SPDX-License-Identifier: MIT
 --- Ends training when a figure no longer gets better: a callback of T.fit, or by hand `if stop(loss) then break end`.
 -- @module perilune.fit.early_stop
+local classes = require "perilune.classes"
 local options = require "perilune.options"
 local History = require "perilune.fit.history"
 
 local fail = options.fail
-local Early = { __name = "early_stop" }
-Early.__index = Early
+local Early = classes.new("early_stop", "early")
 
 local spec = options.spec("early_stop", { { "patience", "size", 3 }, { "monitor", "string", optional = true },
   { "min_delta", "nonnegative", 0 }, { "mode", { "min", "max" }, optional = true }, { "restore", "bool", false } })

@@ -1,12 +1,12 @@
 -- SPDX-License-Identifier: MIT
 --- What T.fit returns: a list of rows, one an epoch, each a table of numbers by name.
 -- @module perilune.fit.history
+local classes = require "perilune.classes"
 local options = require "perilune.options"
 local html = require "perilune.tools.html"
 
 local fail = options.fail
-local History = { __name = "history" }
-History.__index = History
+local History = classes.new("history", "history")
 
 local first = { step = 0, epoch = 1, loss = 2, valid_loss = 3 }
 local last = { lr = 1, seconds = 2 }
@@ -121,5 +121,4 @@ function History.new(rows)
   return self
 end
 
-require("perilune.classes").class(History, "history")
 return History

@@ -4,6 +4,7 @@
 --   local history = T.fit(net, { train = loader, valid = test_loader, epochs = 3, optimizer = opt })
 -- @module perilune.fit
 local T = require "perilune"
+local classes = require "perilune.classes"
 local options = require "perilune.options"
 local History = require "perilune.fit.history"
 local base = require "perilune.nn.module"
@@ -15,8 +16,7 @@ local control = require "perilune.fit.control"
 local fail, describe = options.fail, options.describe
 local clock = T.core.clock
 
-local Run = { __name = "run" }
-Run.__index = Run
+local Run = classes.new("run", "run")
 
 function Run:__tostring()
   return ("run: epoch %d, step %d%s"):format(self.epoch, self.step, self.stop and ", stopped" or "")

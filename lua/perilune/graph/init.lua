@@ -2,13 +2,12 @@
 -- T.graph: whole programs as data. Tensors of a graph are ordinary tensors without values: every op and method works
 -- on them and adds a node. See docs/design/graph.md.
 local T = require "perilune"
+local classes = require "perilune.classes"
 local options = require "perilune.options"
 
 local core, fail, describe = T.core, options.fail, options.describe
 
-local Graph = {}
-Graph.__index = Graph
-Graph.__name = "Graph"
+local Graph = classes.new("Graph", "g")
 
 local function check(who, g)
   if type(g) ~= "table" or getmetatable(g) ~= Graph then
@@ -82,9 +81,9 @@ local function flag(who, opts, key)
   return v
 end
 
--- T.graph{unsafe_math=} → an empty graph. unsafe_math: passes may use identities of real numbers that floating point
--- does not keep (x + 0 = x, x / x = 1, log(exp a + exp b) = logaddexp(a, b)).
---- T.graph() → graph
+-- unsafe_math: passes may use identities of real numbers that floating point does not keep (x + 0 = x, x / x = 1,
+-- log(exp a + exp b) = logaddexp(a, b)).
+--- T.graph{unsafe_math=false} → graph
 -- A program as data. g:input(name, shape) makes tensors without values: every op on them adds a node. g:gradient(ys,
 -- xs), g:outputs{…}, g:run{name = tensor}; print(g) shows it. Options of gradient: out_grads={…} one for each of ys
 -- (all left out: ones), allow_unused, aggregate, copy, copy_op="clone", zero_ops={"zeros"}, and what may be computed
@@ -299,9 +298,7 @@ local function compiled(g)
   return g.compiled
 end
 
-local Plan = {}
-Plan.__index = Plan
-Plan.__name = "Plan"
+local Plan = classes.new("Plan", "plan")
 
 -- What the plan behind a handle did to graph g.
 local function plan_of(g, handle)

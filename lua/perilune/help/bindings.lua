@@ -123,7 +123,7 @@
 -- The values of a vector, or of each row of a matrix, as a line of blocks; more than width are averaged.
 --   print(T.tensor({ 1, 5, 3 }):spark())  --> ▁█▅
 
---- T.tensor(number or nested list, {dtype=, requires_grad=}) → tensor
+--- T.tensor(number or nested list, {dtype=, device=, requires_grad=false}) → tensor
 -- Copies the values. Numbers become f32 (T.default_dtype), booleans bool, unless dtype says otherwise.
 --   print(T.tensor { { 1.5, 2 }, { 3, 4 } }:size(1))  --> 2
 
@@ -208,9 +208,9 @@
 --   x:sum():backward()
 --   --> {1., 1.}  -- f32[2] cpu
 
---- x:requires_grad_(on=true) → x
+--- x:requires_grad_(on?) → x
 -- Makes x, of a floating dtype, a leaf: what is computed from it is recorded, and backward leaves its gradient in
--- x.grad. x.requires_grad and x.is_leaf say what holds.
+-- x.grad; with false it is none any more. x.requires_grad and x.is_leaf say what holds.
 --   print(T.ones(1):requires_grad_().requires_grad)  --> true
 
 --- x:retain_grad() → x

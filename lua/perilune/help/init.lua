@@ -66,6 +66,11 @@ return function(T, core)
     if not op and type(what) == "string" and (rawget(T, what) or core.metatable().methods[what]) then
       op = by_name[what:match("^(.*)_$")]
     end
+    if not op and type(what) == "string" and what:find ".%." then -- nn.F.embedding is an op, too
+      local value = T
+      for key in what:gmatch "[^.]+" do value = type(value) == "table" and value[key] or nil end
+      if type(value) == "function" then op = by_function[value] or of_functional(value) end
+    end
     if op then return page(op) end
     if type(what) == "function" and of_functional(what) then return page(of_functional(what)) end
     if what == nil then

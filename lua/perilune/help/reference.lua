@@ -131,11 +131,11 @@ function M.pages()
     starts[p[3]] = pages[i]
   end
   local page
+  local symbols, groups = require("perilune.help.pages").all(), {}
   for _, op in ipairs(core.ops()) do
     page = starts[op.name] or page
-    if not op.flags.internal then page.entries[#page.entries + 1] = op_entry(op) end
+    if not op.flags.internal and not symbols[op.name] then page.entries[#page.entries + 1] = op_entry(op) end
   end
-  local symbols, groups = require("perilune.help.pages").all(), {}
   for _, p in ipairs(symbol_pages) do
     groups[p] = { file = p[1], title = p[2], entries = {} }
     pages[#pages + 1] = groups[p]

@@ -20,7 +20,8 @@ local kinds = {
   tensor = "tensor", operand = "tensor or number", tensors = "list of tensors",
   int = "integer", ints = "integer or list",
   count = "positive integer", size = "integer >= 0", number = "number", nonnegative = "number >= 0",
-  nonnegative_or_inf = "number >= 0", probability = "number from 0 to 1", bool = "boolean", string = "string",
+  nonnegative_or_inf = "number >= 0", probability = "number from 0 to 1",
+  inner_probability = "number between 0 and 1, neither of them", bool = "boolean", string = "string",
   window = "integer or list", numbers = "number or list", lengths = "integer, list or tensor",
   positive = "number > 0", sequence = "tensor or packed sequence", state = "{h, c}", func = "function", callable =
   "function", any = "value", padding = 'integer, list, "same" or "valid"',

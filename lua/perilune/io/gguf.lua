@@ -2,6 +2,7 @@
 --- GGUF files: what llama.cpp and others keep quantized models in. Tensors are numbers or blocks of ggml's formats
 -- (kernels/blocks.h); keys have values of stated kinds.
 -- @module perilune.io.gguf
+local classes = require "perilune.classes"
 local core = require "perilune.core"
 local options = require "perilune.options"
 local base = require "perilune.nn.module"
@@ -42,8 +43,7 @@ end
 -- ---- reading -----------------------------------------------------------------------------------------------------
 
 -- A tensor that stays in blocks: format, blocks [rows, bytes of a row], and its sizes as numbers.
-local Blocks = { __name = "Blocks" }
-Blocks.__index = Blocks
+local Blocks = classes.new("Blocks", "blocks")
 function Blocks:shape() return table.move(self.sizes, 1, #self.sizes, 1, {}) end
 function Blocks:size(d) return self.sizes[d] end
 function Blocks:numel()

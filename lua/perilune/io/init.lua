@@ -163,7 +163,7 @@ local WRITERS = { gguf = "T.save_gguf", onnx = "T.onnx.save", npz = "T.save_npz"
 -- @tparam table t for example `net:state_dict()`, or `{net = …, optimizer = opt:state_dict(), epoch = 3}`
 -- @tparam[opt] table opts `metadata={key = "text"}`: kept in the file's header
 -- @treturn boolean true; or nil, message, code ("io") when the file cannot be written
---- T.save(path, tables of tensors, {…}) → true, or nil and a message
+--- T.save(path, tables of tensors, {metadata=}) → true, or nil and a message
 -- Writes a safetensors file; T.load reads it. A path that ends as files of another format do is refused:
 -- T.save_gguf, T.save_npz and others write those. See docs/design/safetensors-header.md.
 --   local path = os.tmpname()
@@ -318,8 +318,8 @@ end
 
 -- Reads an IDX file, gzipped or not, into a tensor of its dtype; `max_bytes` bounds the memory (4 GiB).
 -- @treturn Tensor or nil, message, code
---- T.load_idx(path) → tensor, or nil and a message
--- Reads an IDX file, as MNIST's, also gzipped.
+--- T.load_idx(path, {max_bytes=}) → tensor, or nil and a message
+-- Reads an IDX file, as MNIST's, also gzipped; max_bytes: what it may unpack to.
 --   print((T.load_idx("/nowhere/images-idx3-ubyte")))  --> nil
 function io_.load_idx(path, opts)
   opts = options.check("load_idx", opts, { "max_bytes" })

@@ -2,14 +2,14 @@
 --- T.open: files of tensors that are looked at, and read tensor by tensor or in parts: safetensors, in one file or in
 -- shards, and GGUF.
 -- @module perilune.io.open
+local classes = require "perilune.classes"
 local core = require "perilune.core"
 local options = require "perilune.options"
 local recognize = require "perilune.io.recognize"
 
 local fail, describe = options.fail, options.describe
 
-local File = { __name = "File" }
-File.__index = File
+local File = classes.new("File", "file")
 
 -- ---- the two formats: { names=, describe(i) → dtype, shape, stored; part(i, start, count, dtype); close() } ------
 

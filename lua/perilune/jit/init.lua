@@ -7,6 +7,7 @@
 -- says so, never a frozen value.
 -- @module perilune.jit
 local T = require "perilune"
+local classes = require "perilune.classes"
 local options = require "perilune.options"
 local guards = require "perilune.jit.guards"
 local graphs = require "perilune.graph"
@@ -19,7 +20,7 @@ local text_of, put, MARK = values.text_of, values.put, values.MARK
 
 local MAX_TRACES, MAX_SIZES = 8, 64 -- functions traced, and plans for further sizes that are kept
 
-local Jit = { __name = "jit" }
+local Jit = classes.class({ __name = "jit" }, "j")
 
 --- For parts of perilune that act while a trace runs: f runs on real tensors.
 local untraced = core.jit_untraced

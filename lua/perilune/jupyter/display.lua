@@ -3,6 +3,7 @@
 -- type, and what is to be known of them, says it for values of any kind; bytes of pictures are given as they are.
 -- @module perilune.jupyter.display
 local T = require "perilune"
+local classes = require "perilune.classes"
 local zeromq = require "perilune.zeromq"
 local message = require "perilune.jupyter.message"
 local show = require "perilune.repl.show"
@@ -106,8 +107,7 @@ end
 
 -- ---- showing things while a cell runs ---------------------------------------------------------------------------
 
-local Handle = { __name = "display" }
-Handle.__index = Handle
+local Handle = classes.new("display", "handle")
 
 --- Shows another value in the place of what the handle shows; it may be contents by media type.
 function Handle:update(v)

@@ -443,7 +443,7 @@ return function(T, core)
     return a.x:unsqueeze(-1) ^ powers
   end)
 
-  --- T.linalg.diagonal(A, {offset=0}) → tensor
+  --- T.linalg.diagonal(x, {offset=0, dim1=1, dim2=2}) → tensor
   -- Another name of T.diagonal.
   --   print(T.linalg.diagonal(T.eye(2)))  --> {1., 1.}  -- f32[2] cpu
 
@@ -455,7 +455,7 @@ return function(T, core)
   -- Another name of T.matmul.
   --   print(T.linalg.matmul(T.eye(1), T.eye(1)))  --> {{1.}}  -- f32[1,1] cpu
 
-  --- T.linalg.matrix_exp(A) → tensor
+  --- T.linalg.matrix_exp(x) → tensor
   -- Another name of T.matrix_exp.
   --   print(T.linalg.matrix_exp(T.zeros(1, 1)))  --> {{1.}}  -- f32[1,1] cpu
   L.matmul, L.matrix_exp, L.diagonal = T.matmul, T.matrix_exp, T.diagonal

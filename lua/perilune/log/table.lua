@@ -2,6 +2,7 @@
 --- Rows of figures as text: CSV (RFC 4180) and JSON Lines. Every row is written at once and flushed, so what a killed
 -- run leaves behind can be read.
 -- @module perilune.log.table
+local classes = require "perilune.classes"
 local core = require "perilune.core"
 local options = require "perilune.options"
 local steps = require "perilune.log.steps"
@@ -143,7 +144,7 @@ local function class(name, methods)
     on_start = on_start, beside = beside }
   for key, f in pairs(methods) do C[key] = f end
   C.__index, C.__close, C.__gc = C, Log.close, forget
-  return C
+  return classes.class(C, "log")
 end
 
 -- ---- CSV ------------------------------------------------------------------------------------------------------

@@ -5,14 +5,14 @@
 -- The format is TensorFlow's: tensorflow/core/util/event.proto and core/framework/summary.proto in records of
 -- core/lib/io/record_writer (length, its checksum, data, its checksum).
 -- @module perilune.log.tensorboard
+local classes = require "perilune.classes"
 local core = require "perilune.core"
 local options = require "perilune.options"
 local proto = require "perilune.log.proto"
 local steps = require "perilune.log.steps"
 
 local fail, describe = options.fail, options.describe
-local TensorBoard = { __name = "log.tensorboard" }
-TensorBoard.__index = TensorBoard
+local TensorBoard = classes.new("log.tensorboard", "log")
 
 -- CRC-32C, rotated right by 15 bits plus a constant: a checksum of data that holds checksums must not look like one.
 local function masked(s)

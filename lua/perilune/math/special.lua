@@ -5,7 +5,7 @@ local options = require "perilune.options"
 local values = require "perilune.values"
 
 return function(T, core)
-  local fail, describe, methods = options.fail, options.describe, core.metatable().methods
+  local fail, methods = options.fail, core.metatable().methods
   local define = require "perilune.define"(T, core)
   local pi = math.pi
 
@@ -427,10 +427,9 @@ return function(T, core)
   local define_method = require "perilune.define"(T, core, { into = methods })
 
   -- x:name_(a, b) overwrites x with draws of f(u, a, b), u uniform in (0, 1).
-  local function filler(name, args, f, check)
+  local function filler(name, args, f)
     table.insert(args, 1, { "x", "tensor" })
     define_method(name, args, function(a)
-      if check then check(a) end
       local _ <close> = T.no_grad()
       a.x:copy_(f(a))
       return a.x
@@ -451,9 +450,7 @@ return function(T, core)
   --- x:geometric_(p) → x
   -- Fills with how many trials, from 1 on, the first success takes.
   --   print(T.zeros(9):geometric_(0.5):ge(1):all():item())  --> true
-  filler("geometric_", { { "p", "probability" } }, function(a)
+  filler("geometric_", { { "p", "inner_probability" } }, function(a)
     return (open_uniform(a.x:shape()):log() / math.log(1 - a.p)):ceil():clamp { min = 1 }
-  end, function(a)
-    if a.p <= 0 or a.p >= 1 then fail("geometric_: p must be between 0 and 1, got %s", describe(a.p)) end
   end)
 end

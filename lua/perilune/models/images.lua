@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: MIT
 --- Pictures as the vision models of T.models read them, by preprocessor_config.json. @module perilune.models.images
 local T = require "perilune"
+local classes = require "perilune.classes"
 local json = require "perilune.io.json"
 local options = require "perilune.options"
 
@@ -72,8 +73,7 @@ local function cropped(x, h, w)
   return x:narrow(2, (H - h) // 2 + 1, h):narrow(3, (W - w) // 2 + 1, w)
 end
 
-local Processor = { __name = "ImageProcessor" }
-Processor.__index = Processor
+local Processor = classes.new("ImageProcessor", "processor")
 
 -- A size as {height, width}, or {shortest = n}; square: what one number means.
 local function size_of(v, square)

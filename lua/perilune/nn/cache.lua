@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: MIT
 --- What a decoder keeps of the places it has read: keys and values of every layer. @module perilune.nn.cache
 local T = require "perilune"
+local classes = require "perilune.classes"
 local options = require "perilune.options"
 
 local fail, describe = options.fail, options.describe
@@ -15,8 +16,7 @@ local fail, describe = options.fail, options.describe
 --   local k, v = cache:update(1, T.ones(1, 2, 3, 4), T.ones(1, 2, 3, 4))
 --   k, v = cache:update(1, T.ones(1, 2, 1, 4), T.ones(1, 2, 1, 4))
 --   print(#cache, table.concat(k:shape(), " "))  --> 4	1 2 4 4
-local Cache = { __name = "KVCache" }
-Cache.__index = Cache
+local Cache = classes.new("KVCache", "cache")
 local spec = options.spec("nn.KVCache", { { "block", "count", 256 } })
 
 local function new(...)

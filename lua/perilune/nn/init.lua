@@ -24,7 +24,6 @@ local seal = surface.seal
 for name, f in next, require "perilune.nn.functional" do -- those that modules have looked up, too
   if rawget(nn.F, name) == nil then nn.F[name] = surface.one(name, f) end
 end
-require("perilune.classes").modules(nn)
 seal(nn, nil, "nn.") seal(nn.init, nil, "nn.init.") seal(nn.utils)
 
 -- Loaded with their first use: nn.parallel.DistributedDataParallel needs T.distributed.

@@ -22,19 +22,22 @@ local function floating(who, t)
   end
 end
 
--- Reads (t, a, b, …) or (t, {name=…}) into values in the order of `names`.
+-- Reads (t, a, b, …, {name=…}) into values in the order of `names`.
 local function read(who, t, names, defaults, ...)
   if who == "constant_" or who == "dirac_" then tensor(who, t) else floating(who, t) end
-  local first = ...
-  local given = type(first) == "table" and options.check("nn.init." .. who, first, names)
-  local limit = given and 1 or #names
-  if select("#", ...) > limit then
-    too_many("nn.init." .. who, given and { "t", "options" } or { "t", table.unpack(names) }, t, ...)
-  end
+  local n = select("#", ...)
+  local last = n > 0 and select(n, ...)
+  local given = type(last) == "table" and options.check("nn.init." .. who, last, names)
+  if given then n = n - 1 end
+  if n > #names then too_many("nn.init." .. who, { "t", table.unpack(names) }, t, ...) end
   local out = {}
   for i, name in ipairs(names) do
-    local v = (given and given[name])
-    if not given then v = (select(i, ...)) end
+    local v = nil
+    if i <= n then v = (select(i, ...)) end
+    if given and given[name] ~= nil then
+      if v ~= nil then fail("nn.init.%s: %s is given twice", who, name) end
+      v = given[name]
+    end
     if v == nil then v = defaults[i] end
     if type(defaults[i]) == "number" and type(v) ~= "number" then
       fail("nn.init.%s: %s must be a number, got %s", who, name, options.describe(v))

@@ -213,11 +213,11 @@ local function class(name, parent)
   local C = { __name = name, __perilune_module = true, super = parent }
   C.__index = C
   for _, meta in ipairs(meta_names) do C[meta] = rawget(parent, meta) end
-  return setmetatable(C, { __index = parent, __call = construct, __name = "class" })
+  return classes.class(setmetatable(C, { __index = parent, __call = construct, __name = "class" }), "net")
 end
 
 Module.__perilune_module = true
-setmetatable(Module, { __call = construct, __name = "class" })
+classes.class(setmetatable(Module, { __call = construct, __name = "class" }), "net")
 
 -- What was given where a module is wanted, for messages: a class is named, and how it becomes a module.
 local function no_module(v)
@@ -536,6 +536,5 @@ local base = { next_hook = next_hook, Module = Module, Parameter = Parameter, cl
 for _, part in ipairs { "state_dict", "print", "module.path", "module.convert", "module.hooks", "module.clone" } do
   require("perilune.nn." .. part)(base)
 end
-classes.class(Module, "net")
 
 return base

@@ -3,6 +3,7 @@
 -- all sequences that have a step k, for each step, the longest sequence first; recurrent layers take and give these.
 -- @module perilune.nn.utils.rnn
 local T = require "perilune"
+local classes = require "perilune.classes"
 local options = require "perilune.options"
 
 local fail, describe = options.fail, options.describe
@@ -10,8 +11,7 @@ local rnn = {}
 
 -- ---- packed sequences ------------------------------------------------------------------------------------
 
-local Packed = { __name = "PackedSequence" }
-Packed.__index = Packed
+local Packed = classes.new("PackedSequence", "packed")
 
 --- nn.utils.rnn.is_packed(x) → boolean
 -- Whether x is a packed batch.

@@ -220,4 +220,4 @@ function DDP:_finish(ok)
   for _, b in ipairs(d.buckets) do take(b) end
 end
 
-return require("perilune.classes").modules { DistributedDataParallel = DDP }
+return { DistributedDataParallel = DDP }

@@ -21,10 +21,6 @@ for _, part in ipairs { "adagrad", "adam_variants", "sign", "asgd", "adafactor",
   for name, class in pairs(require("perilune.optim." .. part)) do optim[name] = class end
 end
 
-for _, C in pairs(optim) do
-  if type(C) == "table" and C ~= optim.lr_scheduler then require("perilune.classes").class(C, "opt", "update") end
-end
-
 -- Loaded at first use.
 local lazy = { compat = "perilune.optim.compat", swa_utils = "perilune.optim.swa_utils" }
 return setmetatable(optim, { __index = function(t, key)

@@ -6,6 +6,7 @@
 -- before the first schedule, from which formulas start.
 -- @module perilune.optim.lr_scheduler
 local T = require "perilune"
+local classes = require "perilune.classes"
 local options = require "perilune.options"
 
 local fail, tracing = options.fail, T.core.jit_tracing
@@ -19,8 +20,7 @@ local sched = {}
 --   local schedule = optim.lr_scheduler.StepLR(opt, 1)
 --   schedule:step()
 --   print(schedule:get_last_lr()[1], schedule.last_epoch, optim.lr_scheduler.LRScheduler ~= nil)  --> 0.1	1	true
-local Scheduler = {}
-Scheduler.__index = Scheduler
+local Scheduler = classes.new("LRScheduler", "schedule")
 
 --- The learning rates now, one a group.
 function Scheduler:get_last_lr()
@@ -139,7 +139,7 @@ local function define(name, args, lr_at, setup, how)
     return self
   end
   C.__index = C
-  sched[name] = setmetatable(C, { __index = Scheduler, __call = new })
+  sched[name] = classes.class(setmetatable(C, { __index = Scheduler, __call = new }), "schedule", "lr_at")
   return C
 end
 
@@ -545,11 +545,11 @@ for _, C in pairs(sched) do
   local step = rawget(C, "step")
   C.__jit = "opaque" -- knows how to be traced: perilune/jit/guards.lua
   if step then
+    C.step = nil -- what is assigned anew is looked after, too
     function C:step(...)
       if tracing() then return require("perilune.jit").act(self, step, ...) end
       return step(self, ...)
     end
   end
 end
-for _, C in pairs(sched) do require("perilune.classes").class(C, "schedule", "lr_at") end
 return sched

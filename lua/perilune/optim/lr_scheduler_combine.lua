@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: MIT
 --- Learning rates made of others: MultiplicativeLR, ChainedScheduler, SWALR.
 -- @module perilune.optim.lr_scheduler
+local classes = require "perilune.classes"
 local options = require "perilune.options"
 
 local fail, cos, pi, max, min = options.fail, math.cos, math.pi, math.max, math.min
@@ -65,8 +66,7 @@ return function(sched, define, Scheduler)
     return goal * now + start * (1 - now)
   end, _apply = function() end })
 
-  local Chained = setmetatable({ __name = "ChainedScheduler" }, { __index = Scheduler })
-  Chained.__index = Chained
+  local Chained = classes.new("ChainedScheduler", "schedule", Scheduler)
   local spec = options.spec("lr_scheduler.ChainedScheduler", { { "schedulers", "any" } }, { list_first = true })
 
   --- optim.lr_scheduler.ChainedScheduler{schedule, …} → schedule
@@ -76,7 +76,8 @@ return function(sched, define, Scheduler)
   --   local schedule = optim.lr_scheduler.ChainedScheduler { S.ConstantLR(opt, 0.5, 1), S.ExponentialLR(opt, 0.1) }
   --   schedule:step()
   --   print(("%.3g"):format(opt.param_groups[1].lr))  --> 0.1
-  sched.ChainedScheduler = setmetatable(Chained, { __index = Scheduler, __call = function(_, list, ...)
+  sched.ChainedScheduler = Chained
+  getmetatable(Chained).__call = function(_, list, ...)
     local who = "lr_scheduler.ChainedScheduler"
     if type(list) == "table" and list.schedulers then list = options.read(spec, list).schedulers end
     if select("#", ...) > 0 or type(list) ~= "table" or #list == 0 then
@@ -92,7 +93,7 @@ return function(sched, define, Scheduler)
     end
     local parts = { table.unpack(list) }
     return setmetatable({ optimizer = opt, schedulers = parts, last_epoch = 0, base_lrs = {} }, Chained)
-  end })
+  end
 
   function Chained:_advance()
     self.last_epoch = self.last_epoch + 1

@@ -6,6 +6,7 @@
 -- pass over plain tables and one call of the engine.
 -- @classmod Optimizer
 local T = require "perilune"
+local classes = require "perilune.classes"
 local options = require "perilune.options"
 local surface = require "perilune.surface"
 local modes = require "perilune.optim.modes"
@@ -27,8 +28,7 @@ end
 --   local a, b = nn.Parameter(T.ones(1)), nn.Parameter(T.ones(1))
 --   local opt = optim.SGD({ { params = { a } }, { params = { b }, lr = 0.5 } }, { lr = 0.1 })
 --   print(opt.param_groups[1].lr, opt.param_groups[2].lr, getmetatable(opt) ~= optim.Optimizer)  --> 0.1	0.5	true
-local Optimizer = {}
-Optimizer.__index = Optimizer
+local Optimizer = classes.new("Optimizer", "opt")
 
 -- What a list has beside its entries would be dropped: optim.SGD{p, lr = 0.1}.
 local function check_list(who, list, what)
@@ -67,6 +67,7 @@ local function class(name, settings)
     __call = function(C, ...) return C.new(C, ...) end,
   })
   C.__index = C
+  classes.class(C, "opt", "update")
   C.__tostring = Optimizer.__tostring
   C.__name = name
   C.__jit = "opaque" -- knows how to be traced: perilune/jit/guards.lua
@@ -431,7 +432,6 @@ function Optimizer:__tostring()
   return table.concat(lines, "\n") .. "\n)"
 end
 
-require("perilune.classes").class(Optimizer, "opt")
 
 -- Checks of settings: true, or what would have been right.
 local check = {}

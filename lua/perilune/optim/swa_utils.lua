@@ -12,11 +12,9 @@ local swa = { SWALR = sched.SWALR }
 --- optim.swa_utils.get_ema_avg_fn(decay=0.999) → function
 -- avg_fn of an exponential average.
 --   print(optim.swa_utils.get_ema_avg_fn(0.5)(1, 3))  --> 2.0
-function swa.get_ema_avg_fn(decay)
-  decay = decay or 0.999
-  if type(decay) ~= "number" or not (decay >= 0 and decay <= 1) then
-    fail("get_ema_avg_fn: decay must be a number from 0 to 1, got %s", describe(decay))
-  end
+local ema = options.spec("optim.swa_utils.get_ema_avg_fn", { { "decay", "probability", 0.999 } })
+function swa.get_ema_avg_fn(...)
+  local decay = options.read(ema, ...).decay
   return function(average, new) return average * decay + new * (1 - decay) end
 end
 
@@ -112,5 +110,4 @@ function swa.update_bn(loader, model)
   if not ok then error(message, 0) end
 end
 
-require("perilune.classes").modules(swa)
 return require("perilune.surface").seal(swa)

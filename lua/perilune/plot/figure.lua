@@ -1,14 +1,14 @@
 -- SPDX-License-Identifier: MIT
 --- Figures: what T.plot and its relatives return. tostring draws them with characters, :svg and :png write files.
 -- @module perilune.plot.figure
+local classes = require "perilune.classes"
 local core = require "perilune.core"
 local color = require "perilune.plot.color"
 local options = require "perilune.options"
 local ticks = require "perilune.plot.ticks"
 
 local fail = options.fail
-local Figure = { __name = "figure" }
-Figure.__index = Figure
+local Figure = classes.new("figure", "figure")
 
 local function deliver(who, path, bytes)
   if path == nil then return bytes end
@@ -115,5 +115,4 @@ function Figure:__mime()
   return { ["image/png"] = self:png() }, { ["image/png"] = { width = self.width, height = self.height } }
 end
 
-require("perilune.classes").class(Figure, "figure")
 return Figure

@@ -3,6 +3,7 @@
 -- T.plot.scatter, T.plot.hist, T.plot.matrix, T.plot.image make other kinds; x:imshow() and x:spark() are methods.
 -- @module perilune.plot
 local T = require "perilune"
+local classes = require "perilune.classes"
 local color = require "perilune.plot.color"
 local options = require "perilune.options"
 local image = require "perilune.plot.image"
@@ -195,8 +196,8 @@ function plot.matrix(m, opts)
 end
 
 -- A picture's own way to files: pixels stay pixels.
-local Image = setmetatable({ __name = "image", __tostring = Figure.__tostring }, { __index = Figure })
-Image.__index = Image
+local Image = classes.new("image", "image", Figure)
+Image.__tostring = Figure.__tostring
 
 local function enlarged(pixels, k)
   if k == 1 then return pixels end

@@ -81,12 +81,12 @@ return function(T, core)
   --   print(T.ones(2, 3):ravel():size(1))  --> 6
   define("ravel", function(x) return check("ravel", x):reshape(-1) end)
 
-  --- T.moveaxis(x, from, to) → view
+  --- T.moveaxis(x, source, destination) → view
   -- T.movedim under its other name.
   --   print(T.zeros(1, 2, 3):moveaxis(1, -1):size(3))  --> 1
   define("moveaxis", T.movedim)
 
-  --- T.swapaxes(x, a, b) → view
+  --- T.swapaxes(x, dim0, dim1) → view
   -- T.transpose under its other name.
   --   print(T.zeros(2, 3):swapaxes(1, 2):size(1))  --> 3
   define("swapaxes", T.transpose)
@@ -189,7 +189,9 @@ return function(T, core)
   --- T.dist(x, y, p=2) → 0-d tensor
   -- The p-norm of x - y.
   --   print(T.tensor { 3, 0 }:dist(T.tensor { 0, 4 }):item())  --> 5.0
-  define("dist", function(x, y, p) return T.norm(check("dist", x) - check("dist", y, 2), p or 2) end)
+  define("dist", { { "x", "tensor" }, { "y", "tensor" }, { "p", "number", 2 } }, function(a)
+    return T.norm(a.x - a.y, a.p)
+  end)
   -- ---- makers with the dtype of another tensor ------------------------------------------------------------------
   local function made_like(fn, x, opts)
     local o = options.check(fn, opts, { "dtype", "device", "requires_grad" })
@@ -290,13 +292,13 @@ return function(T, core)
     end)
   end
 
-  --- x:aminmax({dims=, keepdim=}) → smallest, largest
+  --- x:aminmax({dim=, keepdim=false}) → smallest, largest
   -- Both extremes.
   --   local lo, hi = T.arange(5):aminmax()
   --   print(lo:item(), hi:item())  --> 1	5
   define("aminmax", function(x, ...) return T.amin(x, ...), T.amax(x, ...) end)
-  --- x:uniform_(lo = 0, hi = 1) → x
-  -- Fills with uniform numbers from lo to hi.
+  --- x:uniform_(low = 0, high = 1) → x
+  -- Fills with uniform numbers from low to high.
   --   print(T.zeros(9):uniform_(2, 3):ge(2):all():item())  --> true
 
   --- x:normal_(mean = 0, std = 1) → x
@@ -311,8 +313,8 @@ return function(T, core)
   -- Fills with exponentially distributed numbers.
   --   print(T.zeros(3):exponential_(2):gt(0):all():item())  --> true
 
-  --- x:random_(lo, hi) → x
-  -- Fills with integers lo … hi, both included.
+  --- x:random_(low, high) → x
+  -- Fills with integers low … high, both included.
   --   print(T.zeros(3):random_(5, 5))  --> {5., 5., 5.}  -- f32[3] cpu
   for name, raw in pairs { uniform_ = "uniform_fill_", normal_ = "normal_fill_", random_ = "randint_fill_",
     bernoulli_ = "bernoulli_fill_", exponential_ = "exponential_fill_" } do

@@ -99,7 +99,15 @@ return function(T, core)
     return t
   end
 
-  -- T.zeros(2, 3) · T.zeros({2, 3}, {dtype = "f64"}) → a tensor of zeros; f32 by default. ones likewise.
+  --- T.ones(2, 3) or T.ones({2, 3}, {dtype=, device=, requires_grad=false}) → tensor
+  -- Ones, of the default float unless dtype is given.
+  --   print(T.ones(2))  --> {1., 1.}  -- f32[2] cpu
+
+  --- T.zeros(2, 3) or T.zeros({2, 3}, {dtype=, device=, requires_grad=false}) → tensor
+  -- Zeros, of the default float unless dtype is given.
+  --   print(T.zeros(2, 2))
+  --   --> {{0., 0.},
+  --   -->  {0., 0.}}  -- f32[2,2] cpu
   for name, raw in pairs { zeros = op.zeros, ones = op.ones } do
     T[name] = function(...)
       local shape, opts = shape_and_options(name, ...)
@@ -107,7 +115,7 @@ return function(T, core)
     end
   end
 
-  --- T.empty(2, 3) or T.empty({2, 3}, {dtype=, requires_grad=}) → tensor
+  --- T.empty(2, 3) or T.empty({2, 3}, {dtype=, device=, requires_grad=false}) → tensor
   -- Memory that was not set; here it holds zeros, so nothing leaks through it.
   --   print(T.empty(2, 3):numel())  --> 6
   T.empty = function(...)
@@ -115,7 +123,9 @@ return function(T, core)
     return finish(as("empty", opts, op.zeros, shape, { dtype = opts.dtype }), opts)
   end
 
-  -- T.full({2, 3}, value, {dtype=}): dtype follows the value: integer → i64, boolean → bool, float → default.
+  --- T.full(shape, value, {dtype=, device=, requires_grad=false}) → tensor
+  -- value everywhere. dtype follows it where none is given: integer → i64, boolean → bool, float → the default float.
+  --   print(T.full({ 2 }, 7))  --> {7, 7}  -- i64[2] cpu
   T.full = function(shape, value, opts, ...)
     if select("#", ...) > 0 or (opts ~= nil and type(opts) ~= "table") then options.fail("full: too many arguments") end
     if shape == nil then options.fail("full: argument shape is missing") end
@@ -129,7 +139,7 @@ return function(T, core)
   end
 
   -- T.arange(n) = 1 … n; T.arange(a, b, step): inclusive. i64 if all are integers, else the default float.
-  --- T.arange(n), T.arange(a, b, step, {dtype=}) → tensor
+  --- T.arange(n), T.arange(a, b, step, {dtype=, device=, requires_grad=false}) → tensor
   -- 1 … n, or a … b, both included. i64 if all are integers.
   --   print(T.arange(2, 8, 3))  --> {2, 5, 8}  -- i64[3] cpu
   T.arange = function(a, b, step, opts)
@@ -151,7 +161,7 @@ return function(T, core)
     return finish(as("arange", o, op.linear_fill, n, a, step, { dtype = dtype }), o)
   end
 
-  --- T.rand(2, 3) or T.rand({2, 3}, {dtype=}) → tensor
+  --- T.rand(2, 3) or T.rand({2, 3}, {dtype=, device=, requires_grad=false, generator=}) → tensor
   -- Uniform in [0, 1).
   --   print(T.rand(4):ge(0):all():item())  --> true
   T.rand = function(...)
@@ -159,18 +169,24 @@ return function(T, core)
     return finish(as("rand", opts, op.uniform, 0, 1, shape, { dtype = opts.dtype }), opts)
   end
 
-  --- T.randn(2, 3) or T.randn({2, 3}, {dtype=}) → tensor
+  --- T.randn(2, 3) or T.randn({2, 3}, {dtype=, device=, requires_grad=false, generator=}) → tensor
   -- Standard normal.
   --   print(T.randn(4, { dtype = "f64" }):dtype())  --> f64
   T.randn = function(...)
     local shape, opts = shape_and_options("randn", ...)
     return finish(as("randn", opts, op.normal, 0, 1, shape, { dtype = opts.dtype }), opts)
   end
-  -- T.uniform(lo, hi, shape, {dtype=}) and T.normal(mean, std, shape, {dtype=})
+  --- T.uniform(low, high, shape, {dtype=, device=, requires_grad=false, generator=}) → tensor
+  -- Uniform in [low, high).
+  --   print(T.uniform(2, 3, { 9 }):ge(2):all():item())  --> true
   T.uniform = function(lo, hi, ...)
     local shape, opts = shape_and_options("uniform", ...)
     return finish(on(opts, op.uniform, lo, hi, shape, { dtype = opts.dtype }), opts)
   end
+
+  --- T.normal(mean, std, shape, {dtype=, device=, requires_grad=false, generator=}) → tensor
+  -- Normally distributed numbers. Of tensors mean or std, T.normal(mean, std, {generator=}): one for each pair of them.
+  --   print(T.normal(5, 0, { 2 }))  --> {5., 5.}  -- f32[2] cpu
   T.normal = function(mean, std, ...)
     if core.is_tensor(mean) or core.is_tensor(std) then -- one draw for each pair of them
       local o = options.check("normal", (...), { "generator" })
@@ -193,7 +209,10 @@ return function(T, core)
     return finish(on(opts, op.normal, mean, std, shape, { dtype = opts.dtype }), opts)
   end
 
-  -- T.randint(a, b, shape…, {dtype=}): integers a … b, both included; T.randint(b, shape) starts at 1. i64 by default.
+  --- T.randint(low, high, shape, {dtype=, device=, requires_grad=false, generator=}) → tensor
+  -- Integers low … high, both included; T.randint(high, shape) starts at 1. i64 unless dtype is given.
+  --   local x = T.randint(1, 6, { 100 })
+  --   print(x:min():item() >= 1, x:max():item() <= 6, x:dtype())  --> true	true	i64
   T.randint = function(a, b, ...)
     if type(b) == "table" or b == nil then return T.randint(1, a, b or {}, ...) end
     if math.type(a) ~= "integer" or math.type(b) ~= "integer" or a > b then
@@ -211,27 +230,27 @@ return function(T, core)
   -- format, too, unless given.
   local like_options = { "dtype", "requires_grad", "device", "memory_format" }
 
-  --- T.empty_like(x, {dtype=, requires_grad=}) → tensor
+  --- T.empty_like(x, {dtype=, device=, memory_format=, requires_grad=false}) → tensor
   -- As T.empty, of x's shape and dtype.
   --   print(T.empty_like(T.ones(2, 3)):numel())  --> 6
 
-  --- T.full_like(x, value, {dtype=, requires_grad=}) → tensor
+  --- T.full_like(x, value, {dtype=, device=, memory_format=, requires_grad=false}) → tensor
   -- value everywhere, of x's shape and dtype.
   --   print(T.full_like(T.ones(2), 7))  --> {7., 7.}  -- f32[2] cpu
 
-  --- T.ones_like(x, {dtype=, requires_grad=}) → tensor
+  --- T.ones_like(x, {dtype=, device=, memory_format=, requires_grad=false}) → tensor
   -- Ones of x's shape and dtype.
   --   print(T.ones_like(T.zeros(2)))  --> {1., 1.}  -- f32[2] cpu
 
-  --- T.rand_like(x, {dtype=, requires_grad=}) → tensor
+  --- T.rand_like(x, {dtype=, device=, memory_format=, requires_grad=false, generator=}) → tensor
   -- Uniform in [0, 1), of x's shape and dtype.
   --   print(T.rand_like(T.ones(2)):lt(1):all():item())  --> true
 
-  --- T.randn_like(x, {dtype=, requires_grad=}) → tensor
+  --- T.randn_like(x, {dtype=, device=, memory_format=, requires_grad=false, generator=}) → tensor
   -- Standard normal, of x's shape and dtype.
   --   print(T.randn_like(T.ones(2)):dtype())  --> f32
 
-  --- T.zeros_like(x, {dtype=, requires_grad=}) → tensor
+  --- T.zeros_like(x, {dtype=, device=, memory_format=, requires_grad=false}) → tensor
   -- Zeros of x's shape and dtype.
   --   print(T.zeros_like(T.ones(2)))  --> {0., 0.}  -- f32[2] cpu
   local function like(name, make, valued)

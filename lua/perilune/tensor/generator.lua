@@ -2,12 +2,12 @@
 --- T.Generator: random numbers with a state of their own, for `generator =` in T.rand, randn, randint, randperm,
 -- uniform, normal, bernoulli and multinomial, and for any function through `g:run(f, …)`.
 -- @module perilune.tensor.generator
+local classes = require "perilune.classes"
 local core = require "perilune.core"
 local options = require "perilune.options"
 local rerun = require "perilune.autograd.checkpoint_state"
 
-local Generator = { __name = "Generator" }
-Generator.__index = Generator
+local Generator = classes.new("Generator", "generator")
 
 local FIRST = 67280421310721 -- PyTorch's, too
 
@@ -76,7 +76,6 @@ end
 
 function Generator:__tostring() return ("Generator(seed %d)"):format(self.first) end
 
-require("perilune.classes").class(Generator, "generator")
 return setmetatable(Generator, { __call = function(_, seed, ...)
   if select("#", ...) > 0 then require("perilune.surface").too_many("Generator", { "seed" }, seed, ...) end
   local self = setmetatable({ state = core.get_rng_state() }, Generator)

@@ -140,7 +140,12 @@ return function(T, core)
     end)
   end
 
-  -- x:contiguous(), x:contiguous("channels_last"): x itself, or a copy that is so
+  --- x:contiguous(memory_format="contiguous") → x, or a copy
+  -- x itself if it is contiguous (row-major, without gaps), else a contiguous copy; with "channels_last", of 5 dims
+  -- "channels_last_3d", the same with the channels, dim 2, innermost.
+  --   print(T.ones(2, 3):t():contiguous():is_contiguous())  --> true
+  --   local x = T.zeros(2, 3, 4, 5):contiguous("channels_last")
+  --   print(x:is_contiguous("channels_last"), x:stride(2))  --> true	1
   local to_layout, row_major = core.to_layout, op.contiguous
   define("contiguous", function(x, format)
     if format == nil then return row_major(x) end

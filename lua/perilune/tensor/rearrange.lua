@@ -213,7 +213,7 @@ return function(T, core)
   --   print(T.asarray { 1, 2 })  --> {1., 2.}  -- f32[2] cpu
   T.asarray = T.as_tensor
 
-  --- T.scalar_tensor(number, {dtype=}) → 0-d tensor
+  --- T.scalar_tensor(number, {dtype=, device=, requires_grad=false}) → 0-d tensor
   -- A tensor of one number.
   --   print(T.scalar_tensor(3))  --> 3.  -- f32[] cpu
   function T.scalar_tensor(v, opts)

@@ -4,14 +4,14 @@
 -- of the
 -- way, or every five seconds where the end is not known.
 -- @module perilune.tools.bar
+local classes = require "perilune.classes"
 local core = require "perilune.core"
 local options = require "perilune.options"
 
 local fail = options.fail
 local clock = core.clock
 
-local Bar = { __name = "bar" }
-Bar.__index = Bar
+local Bar = classes.new("bar", "bar")
 
 local option_names = { "title", "total", "file", "width", "every", "quiet" }
 local FRAME, PLAIN_EVERY = 0.1, 5.0

@@ -5,6 +5,7 @@
 -- otherwise), or the numbers of classes, which start at 1.
 -- @module perilune.tools.metrics
 local T = require "perilune"
+local classes = require "perilune.classes"
 local options = require "perilune.options"
 
 local fail, describe = options.fail, options.describe
@@ -31,8 +32,8 @@ end
 local function classes_of(self, pred, target)
   local who, d = self.who, self.dim or math.min(2, pred:dim())
   if pred:dim() == target:dim() + 1 and pred:dim() > 0 then
-    local classes = pred:argmax(d)
-    if same_shape(classes, target) then return classes, pred:size(d) end
+    local best = pred:argmax(d)
+    if same_shape(best, target) then return best, pred:size(d) end
   elseif same_shape(pred, target) then
     if pred:is_floating_point() then
       fail("%s: floating predictions of target's shape, %s; give class numbers, or logits with a dimension more", who,
@@ -54,7 +55,7 @@ local function kept(self, pred, target)
 end
 
 -- Makes the public function of a class of meters: with tensors the value at once, else a meter.
---- T.metrics.f1(pred, target, {average="macro"|…, classes=, …}) → number; or a meter
+--- T.metrics.f1(pred, target, {average=, classes=, dim=, ignore_index=, threshold=0.5}) → number; or a meter
 -- 2 PR / (P + R) of precision P and recall R; options as for T.metrics.precision.
 --   print(T.metrics.f1(T.tensor { 0.9, 0.2 }, T.tensor { true, false }))  --> 1.0
 
@@ -66,20 +67,21 @@ end
 -- Mean squared error.
 --   print(T.metrics.mse(T.tensor { 1, 2 }, T.tensor { 1, 4 }))  --> 2.0
 
---- T.metrics.precision(pred, target, {average="macro", classes=, dim=, …}) → number; or a meter
+--- T.metrics.precision(pred, target, {average=, classes=, dim=, ignore_index=, threshold=0.5}) → number; or a meter
 -- average: "macro", "micro", "weighted", "none", "binary". Right among predicted. Of two classes given as scores or
 -- booleans: of yes alone ("binary"). "macro" averages over the classes that occur, "none" gives a tensor. 0 where
 -- nothing was predicted.
 --   local yes = T.tensor { true, true, false, true }
 --   print(T.metrics.precision(T.tensor { 0.9, 0.2, 0.7, 0.8 }, yes) * 3)  --> 2.0
 
---- T.metrics.recall(pred, target, {average="macro"|…, classes=, …}) → number; or a meter
+--- T.metrics.recall(pred, target, {average=, classes=, dim=, ignore_index=, threshold=0.5}) → number; or a meter
 -- Right among true; options as for T.metrics.precision.
 --   local yes = T.tensor { true, true, false, true }
 --   print(T.metrics.recall(T.tensor { 0.9, 0.2, 0.7, 0.1 }, yes) * 3)  --> 1.0
 local function define(name, names, class)
   local who = "metrics." .. name
   class.__index, class.__name = class, who
+  classes.class(class, "meter")
   function class.__tostring(self)
     local v = self:value()
     return math.type(v) == "float" and ("%s %.4f"):format(name, v) or ("%s %s"):format(name, tostring(v))

@@ -3,13 +3,13 @@
 -- measured: its time, the bytes it allocates, the floating-point operations of its kernels, the line that called it; on
 -- a GPU also the time of its kernels there. A trace for chrome://tracing or ui.perfetto.dev goes to a file.
 -- @module perilune.tools.profile
+local classes = require "perilune.classes"
 local core = require "perilune.core"
 local options = require "perilune.options"
 local html = require "perilune.tools.html"
 
 local fail = options.fail
-local Profile = { __name = "profile" }
-Profile.__index = Profile
+local Profile = classes.new("profile", "profile")
 
 local function time_text(s)
   if s >= 1 then return ("%.3f s"):format(s) end

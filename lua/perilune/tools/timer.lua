@@ -1,13 +1,13 @@
 -- SPDX-License-Identifier: MIT
 --- `T.timer()` is a stopwatch, `T.timer(f)` measures a function.
 -- @module perilune.tools.timer
+local classes = require "perilune.classes"
 local core = require "perilune.core"
 local options = require "perilune.options"
 
 local fail = options.fail
 local clock = core.clock
-local Timer = { __name = "timer" }
-Timer.__index = Timer
+local Timer = classes.new("timer", "timer")
 
 --- Seconds in words: "1.24 ms".
 local function text(s)

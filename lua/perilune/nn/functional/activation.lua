@@ -9,7 +9,7 @@ local core = T.core
 
 return function(F)
 
-  --- nn.F.softmin(x, dim=-1) → tensor
+  --- nn.F.softmin(x, dim=-1, dtype?) → tensor
   -- softmax of -x.
   --   print(nn.F.softmin(T.tensor { 0, 0 }))  --> {0.5000, 0.5000}  -- f32[2] cpu
   function F.softmin(x, ...) return T.softmax(T.neg(x), ...) end

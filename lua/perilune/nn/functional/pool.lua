@@ -159,13 +159,12 @@ return function(F)
   for nd = 1, 3 do
     for _, kind in ipairs { "max_pool", "adaptive_max_pool" } do
       local pool = ("%s%dd"):format(kind, nd)
+      local names = kind == "max_pool" and { "stride", "padding", "dilation", "ceil_mode", "index_base" }
+        or { "index_base" }
       --- The largest values and their places.
       F[pool .. "_with_indices"] = function(x, size, opts)
         local o = { return_indices = true }
-        if opts ~= nil and type(opts) ~= "table" then
-          fail("%s_with_indices: options must be a table, got %s", pool, describe(opts))
-        end
-        for key, v in pairs(opts or {}) do o[key] = v end
+        for key, v in pairs(options.check(pool .. "_with_indices", opts, names)) do o[key] = v end
         return T[pool](x, size, o)
       end
     end

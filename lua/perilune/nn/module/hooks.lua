@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: MIT
 --- Hooks of modules, forward and backward.
 local T = require "perilune"
+local classes = require "perilune.classes"
 local options = require "perilune.options"
 
 local fail, rawset, type, setmetatable = options.fail, rawset, type, setmetatable
@@ -8,8 +9,7 @@ local fail, rawset, type, setmetatable = options.fail, rawset, type, setmetatabl
 return function(base)
   local Module = base.Module
 
-  local Handle = {}
-  Handle.__index = Handle
+  local Handle = classes.new("hook", "handle")
   base.HookHandle = Handle
   --- Removes the hook.
   function Handle:remove()

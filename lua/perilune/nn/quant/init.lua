@@ -12,5 +12,4 @@ end
 local prepare = require "perilune.nn.quant.prepare"
 quant.prepare, quant.convert = prepare.prepare, prepare.convert
 
-require("perilune.classes").modules(quant)
 return surface.seal(quant, nil, "nn.quant.")
