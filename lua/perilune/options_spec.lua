@@ -192,6 +192,39 @@ function options.kind(who, name, kind, v)
   return got
 end
 
+--- n names for tensors: those given, each another one; where none are, default1, default2, … or, of one, default.
+function options.names(who, what, given, n, default)
+  if given == nil then
+    local out = {}
+    for i = 1, n do out[i] = n == 1 and default or default .. i end
+    return out
+  end
+  options.list(who, what, given, "names")
+  if #given ~= n then fail("%s: %d %s for %d tensors", who, #given, what, n) end
+  for i, name in ipairs(given) do
+    if type(name) ~= "string" or name == "" then fail("%s: %s: entry %d is no name", who, what, i) end
+    for k = 1, i - 1 do if given[k] == name then fail("%s: %s: '%s' twice", who, what, name) end end
+  end
+  return given
+end
+
+--- An integer as a list of n equal ones; a list is checked to have n entries, none below `least`.
+function options.per_dim(who, name, v, n, least)
+  local list = v
+  if type(v) ~= "table" then
+    list = {}
+    for i = 1, n do list[i] = v end
+  end
+  if #list ~= n then fail("%s: %s needs %d entries, got %d", who, name, n, #list) end
+  for i = 1, n do
+    if list[i] < least then fail("%s: %s must be at least %d, got %d", who, name, least, list[i]) end
+  end
+  return list
+end
+
+--- A list of numbers as one writes it.
+function options.list_text(list) return "{" .. table.concat(list, ", ") .. "}" end
+
 -- Kinds whose values may be written as a list of numbers. Where the first argument is of such a kind, a table of
 -- numbers that is the whole call is that list, as in f({3, 2}): it never spreads over the arguments that follow.
 local lists = { window = true, ints = true, numbers = true, lengths = true, padding = true }

@@ -230,27 +230,12 @@ local function put_results(who, v, i, out)
   end
 end
 
-local function names_of(who, what, given, n, default)
-  if given == nil then
-    local out = {}
-    for i = 1, n do out[i] = n == 1 and default or default .. i end
-    return out
-  end
-  options.list(who, what, given, "names")
-  if #given ~= n then fail("%s: %d %s for %d tensors", who, #given, what, n) end
-  for i, name in ipairs(given) do
-    if type(name) ~= "string" or name == "" then fail("%s: %s: entry %d is no name", who, what, i) end
-    for k = 1, i - 1 do if given[k] == name then fail("%s: %s: '%s' twice", who, what, name) end end
-  end
-  return given
-end
-
 local function save_function(path, f, inputs, opts)
   local who = "save_graph"
   opts = options.check(who, opts, { "dynamic", "sizes", "input_names", "output_names" })
   if core.is_tensor(inputs) then inputs = { inputs } end
   options.tensors(who, "inputs", inputs, 1)
-  local names, shapes = names_of(who, "input_names", opts.input_names, #inputs, "x"), {}
+  local names, shapes = options.names(who, "input_names", opts.input_names, #inputs, "x"), {}
   for i, x in ipairs(inputs) do shapes[i] = x:shape() end
   local free_sizes = free.read(who, names, shapes, opts.dynamic or {}, opts.sizes)
   local function graph_at(moved)
@@ -261,7 +246,7 @@ local function save_function(path, f, inputs, opts)
     if #out == 0 then fail("%s: the function returns no tensor", who) end
     if opts.output_names then
       local keyed = {}
-      for i, name in ipairs(names_of(who, "output_names", opts.output_names, #out)) do keyed[name] = out[i] end
+      for i, name in ipairs(options.names(who, "output_names", opts.output_names, #out)) do keyed[name] = out[i] end
       out = keyed
     end
     return g:outputs(out)

@@ -8,25 +8,8 @@ local init = require "perilune.nn.initializers"
 local options = require "perilune.options"
 
 local class, Parameter, fail = base.class, base.Parameter, options.fail
+local per_dim, text = options.per_dim, options.list_text
 local out = {}
-
--- An integer as a list of n equal ones; a list is checked to have n entries, none below `least`.
-local function per_dim(who, name, v, n, least)
-  local list = v
-  if type(v) ~= "table" then
-    list = {}
-    for i = 1, n do list[i] = v end
-  end
-  if #list ~= n then fail("%s: %s needs %d entries, got %d", who, name, n, #list) end
-  for i = 1, n do
-    if list[i] < least then fail("%s: %s must be at least %d, got %d", who, name, least, list[i]) end
-  end
-  return list
-end
-
-local function text(list)
-  return "{" .. table.concat(list, ", ") .. "}"
-end
 
 --- nn.Conv1d(…) → module
 -- Cross-correlation with learned kernels. weight [out, in/groups, kernel], bias [out]; both uniform within ±1/√fan_in.

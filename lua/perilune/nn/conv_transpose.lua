@@ -8,22 +8,8 @@ local init = require "perilune.nn.initializers"
 local options = require "perilune.options"
 
 local Parameter, fail = base.Parameter, options.fail
+local per_dim, text = options.per_dim, options.list_text
 local out = {}
-
-local function per_dim(who, name, v, n, least)
-  local list = v
-  if type(v) ~= "table" then
-    list = {}
-    for i = 1, n do list[i] = v end
-  end
-  if #list ~= n then fail("%s: %s needs %d entries, got %d", who, name, n, #list) end
-  for i = 1, n do
-    if list[i] < least then fail("%s: %s must be at least %d, got %d", who, name, least, list[i]) end
-  end
-  return list
-end
-
-local function text(list) return "{" .. table.concat(list, ", ") .. "}" end
 
 --- nn.ConvTranspose1d(…) → module
 -- The gradient of a convolution for its input, as a layer: size (n - 1) stride - 2 padding + dilation (kernel - 1) +

@@ -327,21 +327,6 @@ local function symbols_of(e, inputs, names, dynamic)
   return list
 end
 
-local function names_of(who, what, given, n, default)
-  if given == nil then
-    local out = {}
-    for i = 1, n do out[i] = n == 1 and default or default .. i end
-    return out
-  end
-  options.list(who, what, given, "names")
-  if #given ~= n then fail("%s: %d %s for %d tensors", who, #given, what, n) end
-  for i, name in ipairs(given) do
-    if type(name) ~= "string" or name == "" then fail("%s: %s: entry %d is no name", who, what, i) end
-    for k = 1, i - 1 do if given[k] == name then fail("%s: %s: '%s' twice", who, what, name) end end
-  end
-  return given
-end
-
 -- The bytes of the model.
 local function model_of(who, f, inputs, opts)
   local is_module = T.nn.is_module(f)
@@ -351,7 +336,7 @@ local function model_of(who, f, inputs, opts)
     for name, p in f:named_parameters() do e.names[p] = e.names[p] or name end
     for name, b in f:named_buffers() do e.names[b] = e.names[b] or name end
   end
-  local names = names_of(who, "input_names", opts.input_names, #inputs, "x")
+  local names = options.names(who, "input_names", opts.input_names, #inputs, "x")
   local symbols, shapes = symbols_of(e, inputs, names, opts.dynamic), {}
   for i, x in ipairs(inputs) do shapes[i] = x:shape() end
   local first = traced(who, f, inputs, shapes, names)
@@ -412,7 +397,7 @@ local function model_of(who, f, inputs, opts)
       end
     end
   end
-  local out_names, tails = names_of(who, "output_names", opts.output_names, #first.outputs, "y"), {}
+  local out_names, tails = options.names(who, "output_names", opts.output_names, #first.outputs, "y"), {}
   for i, v in ipairs(first.outputs) do
     local value = value_of(e, first, v)
     local name, declared = e:unique(out_names[i]), {}
