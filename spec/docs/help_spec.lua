@@ -107,7 +107,9 @@ describe("T.help", function()
       if page:sub(1, #head[1]) ~= head[1] and page:sub(1, #head[2]) ~= head[2] then
         wrong[#wrong + 1] = full .. ": " .. page
       end
-      if not of_value:find("[:.]" .. name .. "%(") and not of_value:find "^%S*%(" then wrong[#wrong + 1] = of_value end
+      if not of_value:find("[:.]" .. name .. "[({]") and not of_value:find "^%S*%(" then
+        wrong[#wrong + 1] = of_value
+      end
     end
     assert.same({}, missing)
     assert.same({}, wrong)
