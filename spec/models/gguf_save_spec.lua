@@ -171,6 +171,25 @@ describe("T.models.save to GGUF", function()
       local norm = net.model.norm.weight:detach()
       near.near(stored["output_norm.weight"], kind == "Gemma" and norm + 1 or norm, 1e-6)
     end
+    -- factors of frequencies for short texts and for long ones
+    local short, long = {}, {}
+    for i = 1, 8 do short[i], long[i] = 1 + 0.1 * i, 2 + 0.3 * i end
+    local net = made("Phi3", { pad_token_id = 0, max_position_embeddings = 64, original_max_position_embeddings = 16,
+      rope_scaling = { type = "longrope", short_factor = short, long_factor = long } })
+    local back = saved(net)
+    for _, length in ipairs { 7, 40 } do
+      local ids = T.randint(0, 63, { 1, length })
+      near.near(T.no_grad(back, ids), T.no_grad(net, ids), 1e-3)
+    end
+    local stored, keys = T.load(path)
+    assert.same({ 8, 8 }, { stored["rope_factors_long.weight"]:numel(), stored["rope_factors_short.weight"]:numel() })
+    stored["rope_factors_long.weight"] = nil
+    local some = {}
+    for name, t in pairs(stored) do some[#some + 1] = { name, t } end
+    assert(require("perilune.io.gguf").save_rows(path, some, keys))
+    local nothing, missing = T.models.load(path)
+    assert.is_nil(nothing)
+    assert.truthy(missing:find("'rope_factors_long.weight' is missing", 1, true), missing)
     -- heads that are rotated in part where there is no word for it
     assert(T.models.save(made "Llama", path))
     local tensors, meta = T.load(path)

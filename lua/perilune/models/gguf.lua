@@ -17,8 +17,9 @@ local inside = { attn_norm = "input_layernorm", ffn_norm = "post_attention_layer
     ffn_up = "mlp.up_proj",
   ffn_down = "mlp.down_proj" }
 
--- Architectures → model_type and class. pairs: heads are rotated by neighbours, as their rows are kept for it; act: of
--- the feed-forward layers, silu without it; offset: norms are kept as what they multiply with, 1 more than the weight;
+-- Architectures → model_type and class. pairs: heads are rotated by neighbours, as their rows are kept for it; act:
+-- of the feed-forward layers, silu without it; offset: norms are kept as what they multiply with, 1 more than the
+-- weight;
 -- fused: what other names stand for.
 local kinds = { llama = { "llama", "LlamaForCausalLM", pairs = true }, qwen2 = { "qwen2", "Qwen2ForCausalLM" },
   qwen3 = { "qwen3", "Qwen3ForCausalLM" },
@@ -77,11 +78,13 @@ function M.read(path, blocks, map)
     end
   end
   local head_dim = key("attention.key_length", width // heads)
-  local tensors, from, factors = {}, {}, nil
+  local tensors, from, factors, by_length = {}, {}, nil, {}
   for name, t in pairs(stored) do
     local new, part = name_of(name, kind.fused)
     if name == "rope_freqs.weight" then
       factors = t
+    elseif name:find "^rope_factors_%a+%.weight$" then -- of short texts and of long ones
+      by_length[name:match "_(%a+)%."] = gguf.is_blocks(t) and t:numbers() or t
     elseif not new then
       config.fault("%s: tensor '%s' is not of a model of architecture %s", path, name, arch)
     else
@@ -124,6 +127,16 @@ function M.read(path, blocks, map)
     c.rope_scaling = { rope_type = "longrope", short_factor = json.array(list),
       long_factor = json.array { table.unpack(list) }, attention_factor = 1.0, factor = 1.0,
       original_max_position_embeddings = c.max_position_embeddings }
+  elseif by_length.short or by_length.long then
+    if not (by_length.short and by_length.long) then
+      config.fault("%s: tensor 'rope_factors_%s.weight' is missing beside the other one", path,
+        by_length.short and "long" or "short")
+    end
+    local original = key("rope.scaling.original_context_length", c.max_position_embeddings)
+    c.rope_scaling = { rope_type = "longrope", short_factor = json.array(by_length.short:double():totable()),
+      long_factor = json.array(by_length.long:double():totable()), factor = 1.0,
+      attention_factor = key("rope.scaling.attn_factor", 1.0), original_max_position_embeddings = original }
+    if kind[1] == "phi3" then c.original_max_position_embeddings = original end
   elseif scaling == "linear" then
     c.rope_scaling = { rope_type = "linear", factor = key "rope.scaling.factor" }
   elseif scaling == "yarn" then
@@ -163,7 +176,8 @@ local function neighbours(t, heads)
   return t:reshape(heads, 2, shape[1] // heads // 2, -1):transpose(2, 3):reshape(shape)
 end
 
--- What GGUF says of the angles of places: into meta; factors of single frequencies, or nil.
+-- What GGUF says of the angles of places: into meta; factors of single frequencies by the names of their tensors, or
+-- nil.
 local function write_rope(who, rope, arch, meta)
   local s = rope._settings
   local at = arch .. ".rope."
@@ -182,10 +196,16 @@ local function write_rope(who, rope, arch, meta)
   elseif s.kind == "llama3" then
     local list = rope.inv_freq:double():totable()
     for i, w in ipairs(list) do list[i] = s.base ^ (-2 * (i - 1) / s.dim) / w end
-    return list
+    return { rope_freqs = list }
   elseif s.kind == "longrope" and s.attention_factor == 1 and table.concat(s.short_factor, " ") == table.concat(
     s.long_factor, " ") then
-    return { table.unpack(s.short_factor) }
+    return { rope_freqs = { table.unpack(s.short_factor) } }
+  elseif s.kind == "longrope" then
+    rope:set_frequencies(0)
+    meta[at .. "scaling.attn_factor"] = rope.heat + 0.0
+    meta[at .. "scaling.original_context_length"] = s.original_max_positions
+    return { rope_factors_short = { table.unpack(s.short_factor) },
+      rope_factors_long = { table.unpack(s.long_factor) } }
   else
     refuse "cannot be written to GGUF"
   end
@@ -244,7 +264,9 @@ function M.write(path, net, list, kind, tokenizer)
     end
   end
   local factors = write_rope("models.save", net[net._d.names.root].rotary1, arch, meta)
-  if factors then rows[#rows + 1] = { "rope_freqs.weight", T.tensor(factors, { dtype = "f32" }) } end
+  for name, factor in pairs(factors or {}) do
+    rows[#rows + 1] = { name .. ".weight", T.tensor(factor, { dtype = "f32" }) }
+  end
   return gguf.save_rows(path, rows, meta, kind)
 end
 
