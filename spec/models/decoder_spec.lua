@@ -456,10 +456,10 @@ end)
 
 describe("T.models.load", function()
   -- A folder that is fine, after something was done to it; → the message.
-  local function refused(change)
+  local function refused(change, name)
     local message
     folder(function(dir)
-      assert(T.models.save(made "Llama", dir))
+      assert(T.models.save(made(name or "Llama"), dir))
       change(dir)
       local net, why, code = T.models.load(dir)
       assert.is_nil(net)
@@ -527,7 +527,10 @@ describe("T.models.load", function()
   end)
 
   it("refuses configs that it cannot follow", function()
-    local function config(f) return refused(function(d) settings(d, f) end) end
+    local function config(f, name) return refused(function(d) settings(d, f) end, name) end
+    -- transformers keeps these and computes without them
+    has(config(function(c) c.attn_logit_softcapping = 1.5 end, "Gemma3"), "attn_logit_softcapping = 1.5 is not")
+    has(config(function(c) c.partial_rotary_factor = 0.5 end, "GPTNeoX"), "partial_rotary_factor = 0.5 is not")
     has(config(function(c) c.model_type = "lama" end), "config.json: unknown model_type 'lama'", "did you mean 'llama'")
     has(config(function(c) c.architectures = { "LlamaForTables" } end), "unknown architecture 'LlamaForTables'")
     has(config(function(c) c.hidden_size = "wide" end), "hidden_size must be a positive integer")

@@ -231,6 +231,42 @@ describe("a model with an encoder and a decoder", function()
       net:generate(nil, o):totable())
   end)
 
+  it("T5 takes dense_act_fn and is_gated_act of a config before feed_forward_proj", function()
+    local small = { vocab_size = 32, d_model = 16, d_kv = 4, d_ff = 24, num_layers = 1, num_heads = 4,
+      initializer_range = 0.3 }
+    local function net(more, from)
+      local o = {}
+      for key, v in pairs(small) do o[key] = v end
+      for key, v in pairs(more) do o[key] = v end
+      local n = T.models.T5(o):eval()
+      if from then n:load_state_dict(from:state_dict()) end
+      return n
+    end
+    local x = ids { { 5, 6, 7, 1 } }
+    for gated, mark in pairs { [true] = "gated-", [false] = "" } do
+      for _, act in ipairs { "relu", "silu", "gelu", "gelu_new", "tanh" } do
+        for _, said in ipairs { "relu", "gated-gelu" } do
+          local a = net { feed_forward_proj = said, dense_act_fn = act, is_gated_act = gated }
+          -- gated-gelu is gelu_new, while dense_act_fn = "gelu" is gelu itself
+          if not (gated and act == "gelu") then
+            same(a(x, { decoder_input_ids = x }), net({ feed_forward_proj = mark .. act }, a)(x,
+              { decoder_input_ids = x }), 1e-6)
+          end
+        end
+      end
+    end
+    folder(function(dir)
+      local json = require "perilune.io.json"
+      assert(T.models.save(net {}, dir))
+      local c = assert(json.read(dir .. "/config.json"))
+      c.is_encoder_decoder = false
+      assert(json.write(dir .. "/config.json", c))
+      local none, why = T.models.load(dir)
+      assert.is_nil(none)
+      assert.truthy(why:find("is_encoder_decoder = false is not supported", 1, true), why)
+    end)
+  end)
+
   it("T5 shifts labels behind its start token, and ignores -100", function()
     local net = made "T5"
     local _, a = net(ids(text), { labels = ids { { 4, 5, -100 } } })

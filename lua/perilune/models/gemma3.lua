@@ -8,7 +8,7 @@ local llama = require "perilune.models.llama"
 
 local fields = config.fields(gemma2.own_fields, { { "vocab_size", "count", 262208 },
   { "max_position_embeddings", "count", 131072 }, { "final_logit_softcapping", "positive" },
-  { "attn_logit_softcapping", "positive" }, { "rope_local_base_freq", "positive", 10000.0 },
+  { "attn_logit_softcapping", "positive", false }, { "rope_local_base_freq", "positive", 10000.0 },
   { "sliding_window_pattern", "count", 6 } })
 
 -- Settings of places in layers that see all and in those with a window.
@@ -20,6 +20,12 @@ local function ropes(c, who)
   end
   local window = { max_position_embeddings = c.max_position_embeddings, rope_theta = c.rope_local_base_freq }
   return { config.rope(who, c, new or old, c.head_dim, { theta = 1e6 }), config.rope(who, window, nil, c.head_dim, {}) }
+end
+
+-- transformers keeps the cap of attention's scores of a config and computes without it.
+local function check(path, given)
+  gemma.check(path, given)
+  config.only(path, given, { attn_logit_softcapping = { false } })
 end
 
 --- T.models.Gemma3{…} → module
@@ -35,6 +41,6 @@ return llama.family("Gemma3", "gemma3_text", fields, function(c, who)
     attention = function() return gemma2.attention(c, gemma.norm(c)) end, ropes = list,
     rope_of = function(i) return windows[i] and 2 or 1 end }, gemma2.names)
   return d
-end, { check = gemma.check, class_names = { Model = "Gemma3TextModel",
+end, { check = check, class_names = { Model = "Gemma3TextModel",
   ForSequenceClassification = "Gemma3TextForSequenceClassification",
   ForTokenClassification = "Gemma3TextForTokenClassification" } })

@@ -19,7 +19,10 @@ local fields = config.fields(config.rotary, { { "vocab_size", "count", 50432 }, 
 --     num_attention_heads = 1 }
 --   print(table.concat((net(T.tensor({ { 0, 7, 3 } }, { dtype = "i64" }))):shape(), " "))  --> 1 3 8
 return decoder.family { name = "GPTNeoX", model_type = "gpt_neox", prefix = "gpt_neox", fields = fields,
-  ignore = { "rotary_emb%.inv_freq$", "attention%.bias$", "attention%.masked_bias$" }, settings = function(c, who)
+  ignore = { "rotary_emb%.inv_freq$", "attention%.bias$", "attention%.masked_bias$" },
+  -- rotary_pct says it; transformers takes no notice of this one outside of rope_parameters
+  check = function(path, given) config.only(path, given, { partial_rotary_factor = {} }) end,
+  settings = function(c, who)
     local act = config.activation(who, c.hidden_act)
     return { names = decoder.names { root = "gpt_neox", embed = "embed_in", norm = "final_layer_norm",
       head = "embed_out", token = "classifier",

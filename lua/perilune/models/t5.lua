@@ -18,7 +18,8 @@ local fields = { { "vocab_size", "count", 32128 }, { "d_model", "count", 512 }, 
     8 },
   { "relative_attention_num_buckets", "count", 32 }, { "relative_attention_max_distance", "count", 128 },
   { "dropout_rate", "probability", 0.1 }, { "layer_norm_epsilon", "nonnegative", 1e-6 },
-  { "feed_forward_proj", "string", "relu" }, { "scale_decoder_outputs", "bool" }, { "pad_token_id", "int", 0 },
+  { "feed_forward_proj", "string", "relu" }, { "dense_act_fn", "string" }, { "is_gated_act", "bool" },
+  { "scale_decoder_outputs", "bool" }, { "pad_token_id", "int", 0 },
   { "eos_token_id", "ints", 1 }, { "decoder_start_token_id", "int", 0 }, { "initializer_factor", "positive", 1.0 } }
 
 -- ---- distances --------------------------------------------------------------------------------------------------
@@ -171,6 +172,11 @@ end
 --   print(table.concat((net(ids, { labels = ids })):shape(), " "))  --> 1 3 8
 local family = encoder.family({ model_type = "t5", default = "T5ForConditionalGeneration", fields = fields,
   ignore = { "^decoder%.block%.0%.layer%.1%.EncDecAttention%.relative_attention_bias", "^decoder%.", "^lm_head%." },
+  check = function(path, given)
+    local list = given.architectures
+    if type(list) == "table" and list[1] == "T5EncoderModel" then return end
+    config.only(path, given, { is_encoder_decoder = { true } })
+  end,
   look = function(c, tensors) -- newer configs say tied of files that hold a head of its own
     local head, words = tensors["lm_head.weight"], tensors["shared.weight"]
     if head and words and not head:equal(words) then c.tie_word_embeddings = false end
@@ -178,7 +184,9 @@ local family = encoder.family({ model_type = "t5", default = "T5ForConditionalGe
   { T5ForConditionalGeneration = Model, T5EncoderModel = Encoder }, function(c, who)
     local act = c.feed_forward_proj:gsub("^gated%-", "")
     c.gated = act ~= c.feed_forward_proj
-    c.act = config.activation(who, c.gated and act == "gelu" and "gelu_new" or act)
+    if c.gated and act == "gelu" then act = "gelu_new" end
+    if c.is_gated_act ~= nil then c.gated = c.is_gated_act end -- these two win in transformers, where a config has them
+    c.act = config.activation(who, c.dense_act_fn or act)
     if c.scale_decoder_outputs == nil then c.scale_decoder_outputs = c.tie_word_embeddings end
     c.who = who
     return c
