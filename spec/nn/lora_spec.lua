@@ -127,6 +127,38 @@ describe("nn.lora", function()
     end
   end)
 
+  it("has ranks and scales by name, where a name is the end of another, too", function()
+    for _, o in ipairs { { "^q_proj", 8 }, { "q_proj", 8 }, { "^q_proj$", 8 }, { "proj", 4 }, { "_proj", 4 },
+      { "^x.q_proj", 4 } } do
+      folder(function(dir)
+        local n = stirred(nn.lora(net(), { rank = 2, alpha = 4 }))
+        assert(nn.save_lora(n, dir))
+        local c = assert(json.read(dir .. "/adapter_config.json"))
+        c.alpha_pattern = { [o[1]] = 8 }
+        assert(json.write(dir .. "/adapter_config.json", c))
+        local again = assert(nn.load_lora(net(), dir))
+        assert.equal(o[2], again.q_proj._lora.alpha, o[1])
+        assert.equal(4, again.v_proj._lora.alpha, o[1])
+      end)
+    end
+    folder(function(dir)
+      local function nested()
+        local n = nn.Sequential(nn.Linear(4, 4))
+        n.inner = nn.Sequential(nn.Linear(4, 4))
+        return n
+      end
+      local n = nested()
+      nn.lora(n.inner, { rank = 3, alpha = 5, target = function() return true end })
+      nn.lora(n, { rank = 2, alpha = 7, target = function(name) return name == "0" or name == "1" end })
+      assert(nn.save_lora(n, dir))
+      local plain = nested()
+      plain:load_state_dict(n:state_dict(), { strict = false })
+      local again = assert(nn.load_lora(plain, dir))
+      local function of(net_) return net_[1]._lora.alpha, net_.inner[1]._lora.alpha, net_[1]._lora.rank end
+      assert.same({ of(n) }, { of(again) })
+    end)
+  end)
+
   it("drops inputs of the adapter in training alone, and copies with the network", function()
     local n, x = stirred(nn.lora(net(), { dropout = 0.5 })), T.ones(3, 4)
     assert.is_false(n(x):equal(n(x)))
@@ -166,6 +198,18 @@ describe("nn.lora", function()
     has(refused(function(t) t["base_model.model.score.weight"] = T.ones(2) end), "is [2], expected [2, 5]")
     has(refused(function(_, c) c.peft_type = "IA3" end), "peft_type must be LORA, got IA3")
     has(refused(function(_, c) c.use_dora = true end), "has no lora_magnitude_vector")
+    -- what computes otherwise, and expressions, whose order the file has
+    for field, v in pairs { layer_replication = json.array { 1 }, alora_invocation_tokens = json.array { 5 },
+      lora_bias = true, use_qalora = true, target_parameters = json.array { "q" }, kasa_config = { beta = 1 } } do
+      has(refused(function(_, c) c[field] = v end), field .. " is not supported")
+    end
+    for _, start in ipairs { "pissa", "pissa_niter_16", "olora", "corda", "loftq", "lora_ga" } do
+      has(refused(function(_, c) c.init_lora_weights = start end), "changes the network's own weights")
+    end
+    for _, key in ipairs { "q.*", "(q|v)_proj", "[qv]_proj", [[layers\.\d+\.q_proj]], "q_proj|v_proj" } do
+      has(refused(function(_, c) c.alpha_pattern = { [key] = 3 } end), "is an expression")
+    end
+    has(refused(function(_, c) c.alpha_pattern = { q_proj = 3, ["^q_proj"] = 4 } end), "both stand for 'q_proj'")
     fails(function() nn.save_lora(net(), "/tmp") end, "no adapters")
   end)
 

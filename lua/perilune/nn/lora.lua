@@ -217,8 +217,12 @@ function M.save_lora(net, dir)
       seen[short] = true
       targets[#targets + 1] = short
     end
-    if l.rank ~= first.rank then ranks[name] = l.rank end
-    if l.alpha ~= first.alpha then alphas[name] = l.alpha end
+    local pattern = name -- which stands for names that end in it, too
+    for _, other in ipairs(list) do
+      if other[1] ~= name and ends(other[1], name) then pattern = "^" .. name end
+    end
+    if l.rank ~= first.rank then ranks[pattern] = l.rank end
+    if l.alpha ~= first.alpha then alphas[pattern] = l.alpha end
     transposed = transposed or m.transposed == true
   end
   table.sort(targets)
@@ -239,16 +243,49 @@ function M.save_lora(net, dir)
   return json.write(dir .. "/adapter_config.json", c)
 end
 
--- What a pattern of PEFT's gives for a name: the longest key that the name is or ends with.
-local function pattern_of(patterns, name, default)
-  local best, v = -1, default
+local function fault(code, fmt, ...) error({ message = fmt:format(...), code = code }, 0) end
+
+-- What a pattern of PEFT's gives for a name. Keys are expressions of Python there, matched at the end of names behind a
+-- point, and the first in the file wins: here they are names, whole ones behind ^, and no two may differ.
+local function pattern_of(path, field, patterns, name, default)
+  local v, by = default, nil
   for key, value in pairs(type(patterns) == "table" and patterns or {}) do
-    if type(key) == "string" and ends(name, key) and #key > best then best, v = #key, value end
+    if type(key) == "string" then
+      local whole = key:match "^%^(.*)$"
+      local plain = (whole or key):gsub("%$$", ""):gsub("\\%.", ".")
+      if plain:find "[%^%$%*%+%?%[%]%(%)%{%}|\\]" then
+        fault("unsupported", "%s: the key '%s' of %s is an expression; names of layers are supported", path, key, field)
+      end
+      if plain == name or (not whole and ends(name, plain)) then
+        if by and v ~= value then
+          fault("unsupported", "%s: the keys '%s' and '%s' of %s both stand for '%s'", path, by, key, field, name)
+        end
+        v, by = value, key
+      end
+    end
   end
   return v
 end
 
-local function fault(code, fmt, ...) error({ message = fmt:format(...), code = code }, 0) end
+-- Kinds of adapters that compute otherwise, by the field that asks for them.
+local others = { "alora_invocation_tokens", "arrow_config", "kasa_config", "layer_replication", "lora_bias",
+  "monteclora_config", "target_parameters", "trainable_token_indices", "use_bdlora", "use_qalora" }
+-- Beginnings that leave the network's weights as they are; others take from them what the adapter has.
+local plain_starts = { gaussian = true, eva = true, orthogonal = true }
+
+local function check_kind(path, c)
+  for _, field in ipairs(others) do
+    local v = c[field]
+    if v ~= nil and v ~= false and v ~= json.null and not (type(v) == "table" and next(v) == nil) then
+      fault("unsupported", "%s: %s is not supported", path, field)
+    end
+  end
+  local start = c.init_lora_weights
+  if type(start) == "string" and not plain_starts[start] then
+    fault("unsupported", "%s: init_lora_weights = '%s' changes the network's own weights; save the adapter converted "
+      .. "(path_initial_model_for_weight_conversion)", path, start)
+  end
+end
 
 local function dims(t) return "[" .. table.concat(t:shape(), ", ") .. "]" end
 
@@ -260,6 +297,7 @@ local function plan(net, dir)
   if type(c) ~= "table" or c.peft_type ~= "LORA" then
     fault("unsupported", "%s: peft_type must be LORA, got %s", path, tostring(type(c) == "table" and c.peft_type))
   end
+  check_kind(path, c)
   local file = dir .. "/adapter_model.safetensors"
   local tensors, message, kind = T.load(file)
   if not tensors then fault(kind, "%s", message) end
@@ -296,8 +334,8 @@ local function plan(net, dir)
   local list = {}
   for i, name in ipairs(names) do
     local m, f = layers[name], found[name]
-    local rank = pattern_of(c.rank_pattern, name, c.r)
-    local alpha = pattern_of(c.alpha_pattern, name, c.lora_alpha)
+    local rank = pattern_of(path, "rank_pattern", c.rank_pattern, name, c.r)
+    local alpha = pattern_of(path, "alpha_pattern", c.alpha_pattern, name, c.lora_alpha)
     if type(rank) ~= "number" or type(alpha) ~= "number" then fault("format", "%s: r and lora_alpha must be numbers",
       path) end
     rank = math.tointeger(rank)
