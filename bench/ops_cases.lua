@@ -19,6 +19,7 @@ return function(T)
   end
   dofile(here .. "ops_cases_tensors.lua")(T, case, both)
   dofile(here .. "ops_cases_grid.lua")(T, case, both)
+  dofile(here .. "ops_cases_shapes.lua")(T, case)
   local zero = { index_base = 0 }
 
   -- ---- pooling -------------------------------------------------------------------------------------

@@ -58,16 +58,8 @@ typedef struct PlkMapLoop { /* by dtype: f32, f64, f16, bf16 */
 } PlkMapLoop;
 
 typedef struct PlkMapLoops {
-  PlkMapLoop square, diff, sqdiff, abs, prod;       /* sums of x^2, x - c, (x - c)^2, |x|; the product */
-  PlkMapLoop exp;                                   /* sums of exp(x - c): columns of f32 and f64 alone */
-  int64_t (*count_u8)(const uint8_t *x, int64_t n); /* that are not 0 */
-  int64_t (*count_f32)(const float *x, int64_t n);
-  int64_t (*count_i64)(const int64_t *x, int64_t n);
-  int64_t (*sum_i64)(const int64_t *x, int64_t n);
-  void (*colcount_u8)(const uint8_t *x, int64_t ld, int64_t rows, int64_t cols, int64_t *acc);
-  void (*colcount_f32)(const float *x, int64_t ld, int64_t rows, int64_t cols, int64_t *acc);
-  void (*colcount_i64)(const int64_t *x, int64_t ld, int64_t rows, int64_t cols, int64_t *acc);
-  void (*colsum_i64)(const int64_t *x, int64_t ld, int64_t rows, int64_t cols, int64_t *acc);
+  PlkMapLoop square, diff, sqdiff, abs, prod; /* sums of x^2, x - c, (x - c)^2, |x|; the product */
+  PlkMapLoop exp;                             /* sums of exp(x - c): columns of f32 and f64 alone */
 } PlkMapLoops;
 
 /* Reductions with the tangents of their results, w being that of x (isa/reduce_tangent.c). Values are those of PlkMapLoops, to the bit;
@@ -144,6 +136,8 @@ typedef struct PlkChannelLoops {
  * whether t are logarithms (isa/loss.c). */
 typedef struct PlkLossLoops {
   void (*loop[8])(const double *x, const double *t, const double *pos, double p, double *y, int64_t n);
+  /* where no input is f64: to 1e-9 of y; NULL: as loop */
+  void (*low[8])(const double *x, const double *t, const double *pos, double p, double *y, int64_t n);
   double (*sum_f32[8])(const float *x, const float *t, double p, int64_t n); /* the sum of y; NULL: none such */
   /* y = v times the slope of the loss in x; and both sums, that of y as by sum_f32: what forward mode asks of losses of x - t */
   void (*slope[8])(const double *x, const double *t, const double *v, double p, double *y, int64_t n);

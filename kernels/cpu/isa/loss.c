@@ -82,6 +82,14 @@ VM double with_logits(double x, double t, double pos) {
   return (1 - t) * x + q * (e + (x < 0 ? -x : 0));
 }
 
+/* The same to 1e-9 of what is added, for elements that are floats or halves. */
+VM double with_logits_low(double x, double t, double pos) {
+  const double q = 1 + (pos - 1) * t, z = vm_exp_low(-vm_abs_f64(x)), u = 1 + z;
+  const bool upper = u > 1.4142135623730951;
+  const double e = vm_logk_low(upper ? 0.5 * u - 1 : z, upper ? 1 : 0);
+  return (1 - t) * x + q * (e + (x < 0 ? -x : 0));
+}
+
 VM double sign(double d) { return d > 0 ? 1 : d < 0 ? -1 : 0; } /* of NaN, too, as its gradient is and PyTorch's */
 VM double within(double d, double most) {
   const double low = d < -most ? -most : d;
@@ -96,6 +104,11 @@ LOSS(bce_logits_1, with_logits(v, t, 1))
 LOSS(bce_logits_pos, with_logits(v, t, pos[i]))
 static void bce_logits(const double *x, const double *t, const double *pos, double p, double *y, int64_t n) {
   (pos ? bce_logits_pos : bce_logits_1)(x, t, pos, p, y, n);
+}
+LOSS(bce_logits_low_1, with_logits_low(v, t, 1))
+LOSS(bce_logits_low_pos, with_logits_low(v, t, pos[i]))
+static void bce_logits_low(const double *x, const double *t, const double *pos, double p, double *y, int64_t n) {
+  (pos ? bce_logits_low_pos : bce_logits_low_1)(x, t, pos, p, y, n);
 }
 /* t log t - t x, 0 log 0 = 0; with log_target e^t (t - x) */
 LOSS(kl_of_logs, vm_exp_f64(t) * (t - v))
@@ -115,6 +128,7 @@ const PlkLossLoops PLK_ISA_NAME(plk_loss_table) = {
              [PLK_L_BCE] = bce,
              [PLK_L_BCE_LOGITS] = bce_logits,
              [PLK_L_KL_DIV] = kl_div},
+    .low = {[PLK_L_BCE_LOGITS] = bce_logits_low},
     .sum_f32 = DIFFERENCES(sum),
     .slope = DIFFERENCES(slope),
     .dual_f32 = DIFFERENCES(dual),

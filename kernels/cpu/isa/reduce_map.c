@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Reductions of mapped elements in one pass, compiled once per ISA level: squares, squared differences, magnitudes and
- * products in double whatever the element, exponentials of floats, counts of what is not zero. Rows run in four times
+ * products in double whatever the element and exponentials of floats. Rows run in four times
  * eight lanes that join as a tree; columns take four rows at a time. */
 #include "kernels/base.h"
 #include "kernels/cpu/isa/halves.h"
@@ -161,45 +161,6 @@ static void exp_col_f64(const void *xv, int64_t ld, int64_t rows, int64_t cols, 
     for (int64_t k = 0; k < cols; k++) acc[k] += vm_exp_f64(x[k] - aux[k]);
 }
 
-/* How many elements are not 0 (NaN is not). PART is as wide as an element and holds MOST of them. */
-#define COUNT(S, sfx, PART, MOST)                                                                             \
-  static int64_t count_row_##sfx(const S *x, int64_t n) {                                                     \
-    int64_t all = 0;                                                                                          \
-    for (int64_t at = 0; at < n; at += 64 * MOST) {                                                           \
-      const int64_t m = n - at < 64 * MOST ? n : at + 64 * MOST;                                              \
-      PART part[64] = {0};                                                                                    \
-      int64_t i = at;                                                                                         \
-      for (; i + 64 <= m; i += 64)                                                                            \
-        for (int j = 0; j < 64; j++) part[j] = (PART)(part[j] + (x[i + j] != 0));                             \
-      for (int j = 0; j < 64; j++) all += (int64_t)part[j];                                                   \
-      for (; i < m; i++) all += x[i] != 0;                                                                    \
-    }                                                                                                         \
-    return all;                                                                                               \
-  }                                                                                                           \
-  static void count_col_##sfx(const S *x, int64_t ld, int64_t rows, int64_t cols, int64_t *PL_RESTRICT acc) { \
-    PART part[PLK_COLS];                                                                                      \
-    for (int64_t r0 = 0; r0 < rows; r0 += MOST) {                                                             \
-      const int64_t m = rows - r0 < MOST ? rows - r0 : MOST;                                                  \
-      for (int64_t k = 0; k < cols; k++) part[k] = 0;                                                         \
-      for (int64_t r = 0; r < m; r++, x += ld)                                                                \
-        for (int64_t k = 0; k < cols; k++) part[k] = (PART)(part[k] + (x[k] != 0));                           \
-      for (int64_t k = 0; k < cols; k++) acc[k] += (int64_t)part[k];                                          \
-    }                                                                                                         \
-  }
-COUNT(uint8_t, u8, uint8_t, 255)
-COUNT(float, f32, uint32_t, 4096)
-COUNT(int64_t, i64, uint64_t, 4096)
-
-static int64_t sum_row_i64(const int64_t *x, int64_t n) {
-  uint64_t all = 0; /* wraps */
-  for (int64_t i = 0; i < n; i++) all += (uint64_t)x[i];
-  return (int64_t)all;
-}
-static void sum_col_i64(const int64_t *x, int64_t ld, int64_t rows, int64_t cols, int64_t *PL_RESTRICT acc) {
-  for (int64_t r = 0; r < rows; r++, x += ld)
-    for (int64_t k = 0; k < cols; k++) acc[k] = (int64_t)((uint64_t)acc[k] + (uint64_t)x[k]);
-}
-
 #define LOOPS(name, across)                                                                                                               \
   {                                                                                                                                       \
     {name##_row_f32, name##_row_f64, name##_row_f16, name##_row_bf16}, {name##_col_f32, name##_col_f64, name##_col_f16, name##_col_bf16}, \
@@ -215,12 +176,4 @@ const PlkMapLoops PLK_ISA_NAME(plk_map_table) = {
     .abs = SUMS(abs),
     .prod = LOOPS(prod, {0}),
     .exp = {.col = {exp_col_f32, exp_col_f64}},
-    .count_u8 = count_row_u8,
-    .count_f32 = count_row_f32,
-    .count_i64 = count_row_i64,
-    .sum_i64 = sum_row_i64,
-    .colcount_u8 = count_col_u8,
-    .colcount_f32 = count_col_f32,
-    .colcount_i64 = count_col_i64,
-    .colsum_i64 = sum_col_i64,
 };

@@ -19,6 +19,7 @@ typedef struct Loss {
   int64_t shape[PL_MAX_DIM], numel;
   int64_t stride[MAX_IN][PL_MAX_DIM]; /* of the broadcast shape */
   bool linear[MAX_IN];                /* has the full shape */
+  bool low;                           /* no input is f64 */
   double param;
   double *part; /* one sum a block; NULL: store */
   double *dot;  /* the same for tangents */
@@ -95,7 +96,8 @@ static PlStatus compute(const Loss *l, int64_t at, int64_t n, double *y) {
   if (has_w) load(l, 2, at, n, w);
   if (has_pos) load(l, 3, at, n, pos);
   if (l->c->code == PLK_L_BCE) PL_TRY(bce_check(l, x, n));
-  PLK_ISA_PICK(plk_loss_table).loop[l->c->code](x, t, has_pos ? pos : NULL, l->param, y, n);
+  const PlkLossLoops *loops = &PLK_ISA_PICK(plk_loss_table);
+  (l->low && loops->low[l->c->code] ? loops->low : loops->loop)[l->c->code](x, t, has_pos ? pos : NULL, l->param, y, n);
   for (int64_t i = 0; has_w && i < n; i++) y[i] *= w[i];
   return PL_OK;
 }
@@ -155,7 +157,8 @@ static PlStatus run(Loss *l, PlkBody each, double **sums[2], int nsums) {
 }
 
 PlStatus plk_cpu_loss(const PlkCall *c) {
-  Loss l = {.c = c, .nin = c->nin < MAX_IN ? c->nin : MAX_IN, .param = param_of(c)};
+  Loss l = {.c = c, .nin = c->nin < MAX_IN ? c->nin : MAX_IN, .low = true, .param = param_of(c)};
+  for (int i = 0; i < l.nin; i++) l.low = l.low && !(c->in[i] && c->in[i]->dtype == PL_F64);
   broadcast(&l);
   return run(&l, body, (double **[2]){&l.part}, 1);
 }

@@ -10,11 +10,13 @@
 
 #include "kernels/cpu/isa/level.h"
 #include "kernels/cpu/loops.h"
+#include "kernels/cpu/reduce/reduce_int.h"
 #include "kernels/cpu/shape/strided_copy.h"
 #include "kernels/cpu/shape/transpose.h"
 
 PLK_ISA_DECLARE(const PlkReduceLoops, plk_reduce_table);
 const PlkReduceLoops *plk_reduce_loops(void) { return &PLK_ISA_PICK(plk_reduce_table); }
+PLK_ISA_DECLARE(const PlkIntLoops, plk_int_table);
 PLK_ISA_DECLARE(const PlkMapLoops, plk_map_table);
 const PlkMapLoops *plk_map_loops(void) { return &PLK_ISA_PICK(plk_map_table); }
 
@@ -26,7 +28,7 @@ typedef union Acc {
 } Acc;
 
 /* What reads the elements: tiles of the job's type, or loops that map and join the elements in place. */
-typedef enum How { TILES, MAP, COUNT, SUM_I64 } How;
+typedef enum How { TILES, MAP, COUNT, WHOLE } How;
 
 typedef struct Run {
   const PlkReduceJob *job;
@@ -35,6 +37,7 @@ typedef struct Run {
   int dtype;
   How how;
   const PlkMapLoop *map;
+  const PlkIntLoop *whole; /* COUNT, WHOLE */
   PlkReduceShape s;
   PlkReduceLoop loop; /* that does it all, of `ld`; else across tiles are transposed first */
   size_t item;
@@ -121,10 +124,8 @@ static int64_t counted(const Run *r, int64_t count, int64_t n) {
 
 /* n elements of output o at x, in one pass. */
 static Acc row_mapped(const Run *r, int64_t o, const void *x, int64_t n) {
-  const PlkMapLoops *l = plk_map_loops();
-  if (r->how == SUM_I64) return (Acc){.i = l->sum_i64(x, n)};
-  if (r->how == COUNT)
-    return (Acc){.i = counted(r, r->dtype == PL_F32 ? l->count_f32(x, n) : r->dtype == PL_I64 ? l->count_i64(x, n) : l->count_u8(x, n), n)};
+  if (r->how == WHOLE) return (Acc){.i = r->whole->row(x, n)};
+  if (r->how == COUNT) return (Acc){.i = counted(r, r->whole->row(x, n), n)};
   Acc a;
   r->map->row[r->dtype](x, 0, n, 1, r->job->aux ? r->job->aux + o : NULL, &a.f);
   return a;
@@ -166,15 +167,12 @@ static void col_row(const PlkReduceJob *j, const void *v, int64_t n, Acc *acc) {
 }
 
 static void col_mapped(const Run *r, const void *x, int64_t ld, int64_t rows, int64_t n, const double *aux, Acc *acc) {
-  const PlkMapLoops *l = plk_map_loops();
   int64_t *i = &acc->i; /* a union of two types of one size */
-  if (r->how == SUM_I64) l->colsum_i64(x, ld, rows, n, i);
+  if (r->how == WHOLE) r->whole->col(x, ld, rows, n, i);
   else if (r->how == MAP) r->map->col[r->dtype](x, ld, rows, n, aux, &acc->f);
   else {
     for (int64_t c = 0; c < n; c++) i[c] = 0;
-    if (r->dtype == PL_F32) l->colcount_f32(x, ld, rows, n, i);
-    else if (r->dtype == PL_I64) l->colcount_i64(x, ld, rows, n, i);
-    else l->colcount_u8(x, ld, rows, n, i);
+    r->whole->col(x, ld, rows, n, i);
     for (int64_t c = 0; c < n; c++) i[c] = counted(r, i[c], rows);
   }
 }
@@ -228,7 +226,6 @@ static double post(const Run *r, double v, int64_t at) {
   const PlkReduceJob *j = r->job;
   double n = (double)r->s.R - j->p;
   switch (j->post) {
-  case PLK_POST_MEAN: return v / (double)(j->count ? j->count : r->s.R);
   case PLK_POST_SQRT: return sqrt(v);
   case PLK_POST_ROOT: return pow(v, 1 / j->p);
   case PLK_POST_VAR: return v / (n > 0 ? n : 0);
@@ -247,7 +244,10 @@ static void finish(const Run *r, Acc *acc, int64_t at, int64_t n) {
       for (int64_t i = 0; i < n; i++) j->to[at + i] = (double)acc[i].i;
     return;
   }
-  if (j->post != PLK_POST_NONE)
+  if (j->post == PLK_POST_MEAN) {
+    const double by = (double)(j->count ? j->count : r->s.R);
+    for (int64_t i = 0; i < n; i++) acc[i].f /= by;
+  } else if (j->post != PLK_POST_NONE)
     for (int64_t i = 0; i < n; i++) acc[i].f = post(r, acc[i].f, at + i);
   if (j->out) plk_store(PLK_CF64, acc, n, j->out->data, j->out->dtype, at, 1, n, 1);
   else memcpy(j->to + at, acc, (size_t)n * sizeof *acc);
@@ -420,13 +420,20 @@ static PlStatus run_empty(Run *r, int64_t numel) {
 }
 
 /* Whether one pass does the job; exponentials of rows go faster through tiles. */
-static How how(const PlkReduceJob *j, int dtype, bool rows, const PlkMapLoop **map) {
+static How how(Run *r, const PlkReduceJob *j, bool rows) {
   const PlkMapLoops *l = plk_map_loops();
+  const PlkMapLoop **map = &r->map;
+  const int dtype = r->dtype;
   const bool sum = j->core == PLK_CORE_SUM;
   if (j->comp == PLK_CI64) {
-    if (j->pre == PLK_PRE_NONZERO && (dtype == PL_F32 || dtype == PL_I64 || dtype == PL_U8 || dtype == PL_BOOL)) return COUNT;
-    if (sum && j->pre == PLK_PRE_NONE && dtype == PL_BOOL) return COUNT;
-    return sum && j->pre == PLK_PRE_NONE && dtype == PL_I64 ? SUM_I64 : TILES;
+    const bool nonzero = j->pre == PLK_PRE_NONZERO || (sum && dtype == PL_BOOL);
+    if (j->core == PLK_CORE_PROD || (!nonzero && j->pre != PLK_PRE_NONE)) return TILES;
+    r->whole = &PLK_ISA_PICK(plk_int_table)
+                    .of[dtype][nonzero                   ? PLK_INT_COUNT
+                               : sum                     ? PLK_INT_SUM
+                               : j->core == PLK_CORE_MAX ? PLK_INT_MAX
+                                                         : PLK_INT_MIN];
+    return !r->whole->row ? TILES : nonzero ? COUNT : WHOLE;
   }
   *map = j->core == PLK_CORE_PROD && j->pre == PLK_PRE_NONE ? &l->prod
          : sum && j->pre == PLK_PRE_SQUARE                  ? &l->square
@@ -477,7 +484,7 @@ PlStatus plk_reduce_run(const PlkReduceJob *job) {
     PL_TRY(plk_reduce_permute(x, job->mask, &r.s, &copy));
     r.x = copy;
   }
-  r.how = how(job, x->dtype, r.s.rows, &r.map);
+  r.how = how(&r, job, r.s.rows);
   PlStatus s = run(&r);
   plk_scratch_free(copy);
   return s;

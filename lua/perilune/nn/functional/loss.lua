@@ -63,8 +63,10 @@ return function(F)
   function F.cosine_similarity(x, y, opts)
     opts = options.check("cosine_similarity", opts, { "dim", "eps" })
     local dim, eps = opts.dim or 2, opts.eps or 1e-8
-    local shape = T.no_grad(function() return (x + y):shape() end)
-    x, y = x:expand(shape), y:expand(shape)
+    if table.concat(x:shape(), ",") ~= table.concat(y:shape(), ",") then
+      local shape = T.no_grad(function() return (x + y):shape() end)
+      x, y = x:expand(shape), y:expand(shape)
+    end
     -- The norm, and below eps that number with the norm's own slope, as in PyTorch: small vectors keep a gradient that
     -- turns them.
     local function length(v)
