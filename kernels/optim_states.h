@@ -35,18 +35,26 @@ PLK_STATES_FN float plk_bits_float(uint32_t b) {
 
 /* What `column` of a parameter takes its chances from in step number `step`. */
 PLK_STATES_FN uint32_t plk_rounding_seed(int64_t step, int column) { return (uint32_t)step * 0x9E3779B9u + (uint32_t)column * 0x85EBCA6Bu; }
-/* Sixteen bits for element i, by a mixing of 32 bits whose every output bit depends on every input bit (Mueller's constants). */
+/* A mixing of 32 bits whose every output bit depends on every input bit (Mueller's constants). */
+PLK_STATES_FN uint32_t plk_rounding_mixed(uint32_t seed, uint32_t k) {
+  uint32_t h = k * 0x2C1B3C6Du + seed;
+  h = (h ^ h >> 16) * 0x45D9F3Bu;
+  h = (h ^ h >> 16) * 0x45D9F3Bu;
+  return h ^ h >> 16;
+}
+/* Sixteen bits for element i: of 32 elements that begin at a multiple of 32, the first sixteen have the lower halves of sixteen numbers,
+ * the others the upper ones. */
 PLK_STATES_FN uint32_t plk_rounding_bits(uint32_t seed, uint32_t i) {
-  uint32_t h = i * 0x2C1B3C6Du + seed;
-  h = (h ^ h >> 16) * 0x45D9F3Bu;
-  h = (h ^ h >> 16) * 0x45D9F3Bu;
-  return (h ^ h >> 16) & 0xFFFFu;
+  const uint32_t h = plk_rounding_mixed(seed, (i >> 5 << 4) | (i & 15u));
+  return (i & 16u) ? h >> 16 : h & 0xFFFFu;
 }
-PLK_STATES_FN uint16_t plk_bf16_by_chance(float x, uint32_t bits) {
+/* The bf16 in the upper half; in 32 bits throughout, as loops over it become vectors. */
+PLK_STATES_FN uint32_t plk_bf16_by_chance_above(float x, uint32_t bits) {
   const uint32_t b = plk_float_bits(x);
-  const uint32_t special = b >> 16 | ((b & 0x7FFFFFu) != 0 ? 0x40u : 0u); /* infinities, NaN */
-  return (uint16_t)((b & 0x7F800000u) == 0x7F800000u ? special : (b + bits) >> 16);
+  const uint32_t special = b | ((b & 0x7FFFFFu) != 0 ? 0x400000u : 0u); /* infinities, NaN */
+  return (b & 0x7F800000u) == 0x7F800000u ? special : b + bits;
 }
+PLK_STATES_FN uint16_t plk_bf16_by_chance(float x, uint32_t bits) { return (uint16_t)(plk_bf16_by_chance_above(x, bits) >> 16); }
 
 /* 10^i, 0 <= i <= 6, exact. */
 PLK_STATES_FN float plk_decade(int32_t i) { return ((i & 1) ? 10.0f : 1.0f) * ((i & 2) ? 100.0f : 1.0f) * ((i & 4) ? 10000.0f : 1.0f); }

@@ -214,8 +214,25 @@ static double lanes_joined(double *acc) {
 /* ---- states in fewer bits (kernels/optim_states.h) ----------------------------------------------------------------------- */
 
 static void store_bf16(const float *from, uint16_t *to, int64_t n, int64_t first, uint32_t seed) {
+  enum { HALF = 16 };
   const uint32_t at = (uint32_t)first;
-  for (int64_t i = 0; i < n; i++) to[i] = plk_bf16_by_chance(from[i], plk_rounding_bits(seed, at + (uint32_t)i));
+  int64_t i = 0;
+  for (; i < n && (at + (uint32_t)i) % (2 * HALF) != 0; i++) to[i] = plk_bf16_by_chance(from[i], plk_rounding_bits(seed, at + (uint32_t)i));
+  for (; i + 2 * HALF <= n; i += 2 * HALF) {
+    const float *PL_RESTRICT x = from + i;
+    uint16_t *PL_RESTRICT y = to + i;
+    uint32_t h[HALF], wide[2 * HALF];
+    /* loops that stay loops become vectors */
+#pragma GCC unroll 1
+    for (int j = 0; j < HALF; j++) h[j] = plk_rounding_mixed(seed, (at + (uint32_t)i) / 2 + (uint32_t)j);
+#pragma GCC unroll 1
+    for (int j = 0; j < HALF; j++) wide[j] = plk_bf16_by_chance_above(x[j], h[j] & 0xFFFFu);
+#pragma GCC unroll 1
+    for (int j = 0; j < HALF; j++) wide[HALF + j] = plk_bf16_by_chance_above(x[HALF + j], h[j] >> 16);
+#pragma GCC unroll 1
+    for (int j = 0; j < 2 * HALF; j++) y[j] = (uint16_t)(wide[j] >> 16);
+  }
+  for (; i < n; i++) to[i] = plk_bf16_by_chance(from[i], plk_rounding_bits(seed, at + (uint32_t)i));
 }
 
 /* Rows of up to 256 elements, n in all. */
