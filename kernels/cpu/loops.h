@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Inner loops of reductions, softmax and normalization: isa/reduce.c and isa/norm.c are compiled once per
+ * Inner loops of reductions, softmax and normalization: isa/reduce/reduce.c and isa/norm.c are compiled once per
  * ISA level and export one table each. Sums take fixed lanes and a fixed tree: the same bits at every level
  * but where a fused multiply-add exists (exp only). Sums come back as double. */
 #ifndef PL_KERNELS_CPU_LOOPS_H
@@ -10,7 +10,7 @@
 
 #include "kernels/base.h"
 
-/* n elements are reduced to each of m results (isa/reduce_body.h): element k of result r is x[r * ld + k] in rows and
+/* n elements are reduced to each of m results (isa/reduce/reduce_body.h): element k of result r is x[r * ld + k] in rows and
  * x[k * ld + r] in columns, of which there are at most PLK_COLS; "across" it is the other way round, with the bits that the
  * same array gives when it lies as rows or columns do. Results of rows are written, those of columns added to `out`, or
  * compared with it. */
@@ -48,7 +48,7 @@ enum {
   PLK_COLSUM_ROWS = 256 /* the same for rows of colsum */
 };
 
-/* Mapped elements joined in double (isa/reduce_map.c), with the outputs' values c (NULL: none): of rows that are ld apart, or
+/* Mapped elements joined in double (isa/reduce/reduce_map.c), with the outputs' values c (NULL: none): of rows that are ld apart, or
  * of columns, into acc. */
 typedef struct PlkMapLoop { /* by dtype: f32, f64, f16, bf16 */
   void (*row[PL_BF16 + 1])(const void *x, int64_t ld, int64_t n, int64_t rows, const double *c, double *out);
@@ -62,7 +62,7 @@ typedef struct PlkMapLoops {
   PlkMapLoop exp;                             /* sums of exp(x - c): columns of f32 and f64 alone */
 } PlkMapLoops;
 
-/* Reductions with the tangents of their results, w being that of x (isa/reduce_tangent.c). Values are those of PlkMapLoops, to the bit;
+/* Reductions with the tangents of their results, w being that of x (isa/reduce/reduce_tangent.c). Values are those of PlkMapLoops, to the bit;
  * tangents are sums of w 2x / 2, w sign(x), w (x - c), w exp(x - c), and what the product changes by. */
 typedef enum PlkPaired { PLK_PAIRED_SQUARE, PLK_PAIRED_ABS, PLK_PAIRED_SQDIFF, PLK_PAIRED_PROD, PLK_PAIRED_EXP, PLK_PAIRED } PlkPaired;
 #define PLK_REDUCE_TANGENTS(T)                                                                                            \

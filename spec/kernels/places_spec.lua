@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: MIT
--- Places of extremes in rows (kernels/cpu/sort/argmax.c, isa/reduce.c) and filled masks (kernels/cpu/index/mask.c)
+-- Places of extremes in rows (sort/argmax.c, isa/reduce/reduce.c) and filled masks (kernels/cpu/index/mask.c)
 -- against loops in Lua, at sizes around those of vectors, with equal elements, NaN, infinities, both zeros.
 
 describe("places of extremes", function()

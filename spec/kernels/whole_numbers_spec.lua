@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: MIT
--- Reductions of whole numbers as they are stored (kernels/cpu/isa/reduce_int.c) against those of the same numbers in
+-- Reductions of whole numbers as they are stored (isa/reduce/reduce_int.c) against those of the same numbers in
 -- f64, which holds them exactly, at the ends of each type, in rows, columns and transposed; and sums that wrap.
 
 describe("reductions of whole numbers", function()

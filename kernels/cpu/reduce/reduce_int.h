@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Reductions of whole numbers and masks as they are stored (isa/reduce_int.c): sums, which wrap, extremes, and how many elements are
+ * Reductions of whole numbers and masks as they are stored (isa/reduce/reduce_int.c): sums, which wrap, extremes, and how many elements are
  * not 0. */
 #ifndef PL_KERNELS_CPU_REDUCE_REDUCE_INT_H
 #define PL_KERNELS_CPU_REDUCE_REDUCE_INT_H

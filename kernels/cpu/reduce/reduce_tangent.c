@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Reductions with the tangents of their results: inputs x and v, which is the tangent of x, outputs y and t. y is computed as ever, by
- * plk_reduce_run; each of its pieces gives a piece of t while x is at hand, most in the very loop (isa/reduce_tangent.c). What this
+ * plk_reduce_run; each of its pieces gives a piece of t while x is at hand, most in the very loop (isa/reduce/reduce_tangent.c). What this
  * does not do, some layouts and norms, is PL_ERR_UNSUPPORTED: there are other ways. */
 #include <math.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Tiles of a reduction (reduce_run.h): elements as the job's type, mapped, where no loop of isa/reduce_map.c does it all. */
+ * Tiles of a reduction (reduce_run.h): elements as the job's type, mapped, where no loop of isa/reduce/reduce_map.c does it all. */
 #include <math.h>
 
 #include "kernels/cpu/loops.h"

@@ -81,7 +81,7 @@ PLK_LANE void trees_f64_of(const PlkV_f64 *v, PlkV_f64 *g) {
 #ifdef TREES_f32
 #define TREES TREES_f32
 #endif
-#include "kernels/cpu/isa/reduce_body.h"
+#include "kernels/cpu/isa/reduce/reduce_body.h"
 #define S    double
 #define SFX  f64
 #define C    double
@@ -89,7 +89,7 @@ PLK_LANE void trees_f64_of(const PlkV_f64 *v, PlkV_f64 *g) {
 #ifdef TREES_f64
 #define TREES TREES_f64
 #endif
-#include "kernels/cpu/isa/reduce_body.h"
+#include "kernels/cpu/isa/reduce/reduce_body.h"
 #define S    uint16_t
 #define SFX  bf16
 #define C    float
@@ -97,7 +97,7 @@ PLK_LANE void trees_f64_of(const PlkV_f64 *v, PlkV_f64 *g) {
 #ifdef TREES_f32
 #define TREES TREES_f32
 #endif
-#include "kernels/cpu/isa/reduce_body.h"
+#include "kernels/cpu/isa/reduce/reduce_body.h"
 #define S    uint16_t
 #define SFX  f16
 #define C    float
@@ -105,7 +105,7 @@ PLK_LANE void trees_f64_of(const PlkV_f64 *v, PlkV_f64 *g) {
 #ifdef TREES_f32
 #define TREES TREES_f32
 #endif
-#include "kernels/cpu/isa/reduce_body.h"
+#include "kernels/cpu/isa/reduce/reduce_body.h"
 
 #define ONE_ROW(T, sfx)                                                         \
   static double sum_##sfx(const T *x, int64_t n) { return sum_of_##sfx(x, n); } \
