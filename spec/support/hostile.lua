@@ -530,6 +530,7 @@ end
 function M.program(seed, tell)
   local fine, ok, bad = pcall(program, seed, tell)
   debug.sethook()
+  T.core.debug_collect "off" -- it may have forced collections at every point, for all that follow
   if fine then return ok, bad end
 end
 
