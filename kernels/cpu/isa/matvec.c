@@ -56,7 +56,7 @@ PLK_LANE Matvec_f32 mload_f16(const uint16_t *p) { return (Matvec_f32)_mm256_cvt
 #else
 #define LOAD_OF(name)                                                  \
   PLK_LANE Matvec_f32 mload_##name(const uint16_t *p) {                \
-    Matvec_f32 v;                                                      \
+    Matvec_f32 v = {0}; /* at -O2 gcc does not see that all are set */ \
     for (int i = 0; i < HALVES; i++) v[i] = plk_##name##_to_f32(p[i]); \
     return v;                                                          \
   }
