@@ -19,7 +19,7 @@ PlStatus plk_cpu_conv(const PlkCall *call);
 int64_t plk_conv_block(void); /* the channels of a block on this machine; 0: there is no such layout */
 /* Is such a call, of f32 arrays without data, computed in these blocks? Else it is too, but they are turned first. */
 bool plk_cpu_conv_takes_blocks(const PlkCall *call);
-/* in dy, w; out dx, whose shape says how much of the padding is real. */
+/* in dy, w, of f16 and bf16 an optional bias[C] (of dx's channels); out dx, whose shape says how much of the padding is real. */
 PlStatus plk_cpu_conv_bwd_input(const PlkCall *call);
 /* in dy, x; out dw. */
 PlStatus plk_cpu_conv_bwd_weight(const PlkCall *call);

@@ -13,7 +13,7 @@ PlStatus plk_cpu_matmul(const PlkCall *call);
 /* in x[M,K], w[N,K], optional bias[N], contiguous; out y[M,N] = x wᵀ + bias.
  * attrs: 0 activation code (0 none, 1 relu). */
 PlStatus plk_cpu_linear(const PlkCall *call);
-/* in c broadcastable to [M,N], a[M,K], b[K,N], any strides; out beta c + alpha a b.
+/* in c broadcastable to […,M,N], a[…,M,K], b[…,K,N] as for matmul, any strides; out beta c + alpha a b.
  * attrs: 0 beta, 1 alpha. beta = 0 does not read c. */
 PlStatus plk_cpu_addmm(const PlkCall *call);
 

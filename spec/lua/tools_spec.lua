@@ -173,9 +173,9 @@ describe("T.profile", function()
   end)
 
   it("does not count twice what an op is made of", function()
-    local x, y, z = T.rand(4, 3, 3), T.rand(4, 3, 3), T.rand(4, 3, 3)
-    local p = T.profile(function() return x:baddbmm(y, z) end) -- expands into others
-    local whole, inside = find(p:rows(), "baddbmm"), 0
+    local x, y, z = T.rand(3, 3), T.rand(4, 3, 3), T.rand(4, 3, 3)
+    local p = T.profile(function() return x:addbmm(y, z) end) -- expands into others
+    local whole, inside = find(p:rows(), "addbmm"), 0
     assert.is_true(#p.events > 1)
     for _, r in ipairs(p:rows()) do inside = inside + r.self end
     assert.is_true(math.abs(inside - whole.time) < 1e-6)

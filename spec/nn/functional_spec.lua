@@ -197,6 +197,18 @@ describe("images", function()
     local y = F.grid_sample(T.ones(1, 1, 2, 2), grid)
     assert.equal(1, y:numel())
   end)
+  it("interpolate by the nearest place takes PyTorch's, whose products are f32", function()
+    -- {points, size, a position of the result from 0, the place it takes there}: in f64 it would be one less or more
+    for _, c in ipairs { { 32, 122, 61, 15 }, { 119, 49, 21, 51 }, { 18, 111, 37, 5 }, { 62, 112, 56, 30 },
+      { 30, 104, 52, 15 }, { 106, 38, 19, 53 }, { 98, 90, 45, 49 }, { 105, 25, 15, 62 }, { 126, 22, 11, 62 },
+      { 86, 74, 37, 43 }, { 58, 54, 27, 28 }, { 26, 92, 46, 13 } } do
+      for _, dtype in ipairs { "f32", "f64", "u8" } do
+        local x = T.arange(0, c[1] - 1):to(dtype):view(1, 1, c[1])
+        assert.equal(c[4], F.interpolate(x, { size = c[2] }):double():get(1, 1, c[3] + 1), table.concat(c, " "))
+      end
+    end
+  end)
+
   it("resizing keeps constants, and areas keep means", function()
     for _, mode in ipairs { "nearest", "nearest-exact", "bilinear", "bicubic", "area" } do
       local y = F.interpolate(T.full({ 1, 2, 4, 6 }, 3.0, f64), { size = { 7, 5 }, mode = mode })

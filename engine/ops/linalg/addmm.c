@@ -132,6 +132,14 @@ static PlStatus addmm_infer(PlInfer *c) {
   PL_TRY(pl_infer_matmul(c, 1, 2, false, false));
   return check_addend(c);
 }
+static PlStatus baddbmm_infer(PlInfer *c) {
+  PL_TRY(pl_check_ndim(c, 1, 3, 3));
+  PL_TRY(pl_check_ndim(c, 2, 3, 3));
+  if (c->in[1]->shape[0] != c->in[2]->shape[0])
+    PL_FAIL(PL_ERR_SHAPE, "baddbmm: %s x %s: batches differ", pl_desc_text(c->in[1]), pl_desc_text(c->in[2]));
+  PL_TRY(pl_infer_matmul(c, 1, 2, false, false));
+  return check_addend(c);
+}
 static PlStatus addmv_infer(PlInfer *c) {
   PL_TRY(pl_check_ndim(c, 1, 2, 2));
   PL_TRY(pl_check_ndim(c, 2, 1, 1));
@@ -166,6 +174,7 @@ static PlStatus run_addmm(const PlkCall *call, bool v1_column, bool v2_column, b
   return either_addmm(&k);
 }
 PL_HOST_KERNEL(pl_host_addmm) { return run_addmm(call, false, false, false); }
+PL_HOST_KERNEL(pl_host_baddbmm) { return either_addmm(call); }
 PL_HOST_KERNEL(pl_host_addmv) { return run_addmm(call, false, true, true); }
 /* bool: input or (x and y), of which beta and alpha may switch off a part. */
 static PlStatus addr_bool(const PlkCall *call) {
@@ -191,34 +200,37 @@ static PlStatus addr_bool(const PlkCall *call) {
 }
 PL_HOST_KERNEL(pl_host_addr) { return call->out[0]->dtype == PL_BOOL ? addr_bool(call) : run_addmm(call, true, false, false); }
 
-static PlVal scaled(PlMaker *g, int k) {
-  double v = factor(g->attrs, k, (PlDtype)g->outd[0].dtype);
-  return v == 1 ? g->dy[0] : g_muln(g, g->dy[0], v);
+/* v times beta (k = 0) or alpha (1). Products are scaled, not their factors: terms of halves that are rounded before they are
+ * added up leave their errors where the sum cancels. */
+static PlVal scaled(PlMaker *g, int k, PlVal v) {
+  double by = factor(g->attrs, k, (PlDtype)g->outd[0].dtype);
+  return by == 1 ? v : g_muln(g, v, by);
 }
-/* dinput = beta dz;  da = alpha dz bᵀ;  db = alpha aᵀ dz */
+/* dinput = beta dz;  da = alpha (dz bᵀ);  db = alpha (aᵀ dz) */
 static PlStatus addmm_grad(PlMaker *g) {
   PlVal a = g->x[1], b = g->x[2];
-  if (g->want[0]) g_give(g, 0, scaled(g, 0));
-  if (g->want[1]) g->dx[1] = pl_g_matmul(g, scaled(g, 1), b, false, true);
-  if (g->want[2]) g->dx[2] = pl_g_matmul(g, a, scaled(g, 1), true, false);
+  if (g->want[0]) g_give(g, 0, scaled(g, 0, g->dy[0]));
+  if (g->want[1]) g->dx[1] = scaled(g, 1, pl_g_matmul(g, g->dy[0], b, false, true));
+  if (g->want[2]) g->dx[2] = scaled(g, 1, pl_g_matmul(g, a, g->dy[0], true, false));
   return g->status;
 }
+#define baddbmm_grad addmm_grad
 static PlStatus addmv_grad(PlMaker *g) {
-  if (g->want[0]) g_give(g, 0, scaled(g, 0));
-  if (g->want[1]) g->dx[1] = pl_g2(g, &pl_op_outer, scaled(g, 1), g->x[2]);
-  if (g->want[2]) g->dx[2] = pl_g2(g, &pl_op_matmul, scaled(g, 1), g->x[1]);
+  if (g->want[0]) g_give(g, 0, scaled(g, 0, g->dy[0]));
+  if (g->want[1]) g->dx[1] = scaled(g, 1, pl_g2(g, &pl_op_outer, g->dy[0], g->x[2]));
+  if (g->want[2]) g->dx[2] = scaled(g, 1, pl_g2(g, &pl_op_matmul, g->dy[0], g->x[1]));
   return g->status;
 }
 static PlStatus addr_grad(PlMaker *g) {
-  if (g->want[0]) g_give(g, 0, scaled(g, 0));
-  if (g->want[1]) g->dx[1] = pl_g2(g, &pl_op_matmul, scaled(g, 1), g->x[2]);
-  if (g->want[2]) g->dx[2] = pl_g2(g, &pl_op_matmul, g->x[1], scaled(g, 1));
+  if (g->want[0]) g_give(g, 0, scaled(g, 0, g->dy[0]));
+  if (g->want[1]) g->dx[1] = scaled(g, 1, pl_g2(g, &pl_op_matmul, g->dy[0], g->x[2]));
+  if (g->want[2]) g->dx[2] = scaled(g, 1, pl_g2(g, &pl_op_matmul, g->x[1], g->dy[0]));
   return g->status;
 }
 static double add_flops(const PlInfer *c) {
   double n = 2;
   for (int d = 0; d < c->out[0].ndim; d++) n *= (double)c->out[0].shape[d];
-  return c->in[1]->ndim == 2 ? n * (double)c->in[1]->shape[1] : n;
+  return c->in[1]->ndim > 1 ? n * (double)c->in[1]->shape[c->in[1]->ndim - 1] : n;
 }
 #define ADDED(NAME, CAST, BATCH, A, B, DOC, EXAMPLE)                                                                           \
   PL_OP(NAME, .doc = DOC, .example = EXAMPLE, .formula = "beta input + alpha (product)", .nin = 3, .nout = 1, BETA_ALPHA,      \
@@ -230,6 +242,8 @@ ADDED(addmm, PL_CAST_LOW, pl_batch_addmm, "x", "y",
       "print(T.addmm(T.zeros(2, 2), T.eye(2), T.eye(2), { alpha = 3 }))\n"
       "--> {{3., 0.},\n"
       "-->  {0., 3.}}  -- f32[2,2] cpu")
+ADDED(baddbmm, PL_CAST_LOW, pl_batch_addmm, "x", "y", "beta input + alpha x[B,M,K] y[B,K,N], product by product; input broadcasts.",
+      "print(T.baddbmm(T.ones(1, 1, 1), T.ones(1, 1, 3), T.ones(1, 3, 1)))  --> {{{4.}}}  -- f32[1,1,1] cpu")
 ADDED(addmv, PL_CAST_NONE, pl_batch_addmm, "x", "y", "beta input + alpha x[M,K] y[K]; input broadcasts to [M].",
       "print(T.addmv(T.tensor { 1, 1 }, T.eye(2), T.tensor { 2, 3 }))  --> {3., 4.}  -- f32[2] cpu")
 ADDED(addr, PL_CAST_WIDEST, pl_batch_addr, "x", "y", "beta input + alpha times the outer product of x[M] and y[N].",
@@ -237,43 +251,15 @@ ADDED(addr, PL_CAST_WIDEST, pl_batch_addr, "x", "y", "beta input + alpha times t
       "--> {{3., 4.},\n"
       "-->  {6., 8.}}  -- f32[2,2] cpu")
 
-/* ---- with batches: made of other ops, which are recorded one by one ---------------------------------------------- */
+/* ---- the sum over a batch: made of other ops, which are recorded one by one ---------------------------------------- */
 
-/* *out = beta input + alpha p; consumes p. */
-static PlStatus combine(PlTensor *input, PlTensor *p, const PlAttrs *attrs, PlTensor **out) {
-  PlDtype d = pl_tensor_dtype(p);
-  double beta = factor(attrs, 0, d), alpha = factor(attrs, 1, d);
-  PlTensor *f = NULL, *t = NULL;
-  PlStatus s = PL_OK;
-  if (alpha != 1) {
-    s = pl_tensor_number(&f, !pl_is_float(d), (int64_t)alpha, alpha);
-    PlTensor *const in[2] = {p, f};
-    if (s == PL_OK) s = pl_apply(&pl_op_mul, in, 2, NULL, &t);
-    pl_tensor_release(f);
-    pl_tensor_release(p);
-    p = t;
-  }
-  if (s == PL_OK && beta != 0) {
-    PlAttrs a;
-    pl_attrs_init(&pl_op_add_scaled, &a);
-    if (pl_is_float(d)) pl_attrs_float(&a, 0, beta);
-    else pl_attrs_int(&a, 0, (int64_t)beta);
-    if (!pl_is_float(d)) a.isint |= 1;
-    PlTensor *const in[2] = {p, input};
-    s = pl_apply(&pl_op_add_scaled, in, 2, &a, out);
-    pl_tensor_release(p);
-  } else if (s == PL_OK) {
-    *out = p;
-  }
-  return s;
+static PlStatus as_matrix(PlTensor *t, int64_t rows, int64_t cols, PlTensor **out) {
+  PlAttrs a;
+  pl_attrs_init(&pl_op_reshape, &a);
+  PL_TRY(pl_attrs_list(&a, 0, 2, (int64_t[]){rows, cols}));
+  return pl_apply(&pl_op_reshape, &t, 1, &a, out);
 }
-static PlStatus baddbmm_expand(PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out) {
-  if (nin != 3) PL_FAIL(PL_ERR_ARG, "baddbmm: takes 3 tensors, not %d", nin);
-  PlTensor *p;
-  PL_TRY(pl_apply(&pl_op_bmm, in + 1, 2, NULL, &p));
-  return combine(in[0], p, attrs, out);
-}
-/* Σ_b x_b y_b: one product over the joined dim, xᵀ being a view. */
+/* Σ_b x_b y_b: one product over the joined dim. */
 static PlStatus addbmm_expand(PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out) {
   if (nin != 3) PL_FAIL(PL_ERR_ARG, "addbmm: takes 3 tensors, not %d", nin);
   const int64_t *x = pl_tensor_shape(in[1]), *y = pl_tensor_shape(in[2]);
@@ -281,24 +267,23 @@ static PlStatus addbmm_expand(PlTensor *const *in, int nin, const PlAttrs *attrs
   if (pl_tensor_ndim(in[1]) != 3 || pl_tensor_ndim(in[2]) != 3 || x[0] != y[0] || x[2] != y[1])
     PL_FAIL(PL_ERR_SHAPE, "addbmm: %s x %s: needs x[B,M,K] and y[B,K,N]", pl_tensor_text(in[1], tx, sizeof tx),
             pl_tensor_text(in[2], ty, sizeof ty));
+  const int64_t rows = x[1], joined = x[0] * x[2], cols = y[2];
   PlAttrs a;
   pl_attrs_init(&pl_op_transpose, &a);
-  pl_attrs_int(&a, 0, 1);
-  pl_attrs_int(&a, 1, 2);
-  PlTensor *xt, *p = NULL;
+  pl_attrs_int(&a, 0, 0);
+  pl_attrs_int(&a, 1, 1);
+  PlTensor *xt, *parts[3] = {in[0], NULL, NULL};
   PL_TRY(pl_apply(&pl_op_transpose, &in[1], 1, &a, &xt));
-  PlTensor *const pair[2] = {xt, in[2]};
-  PlStatus s = pl_apply(&pl_op_matmul_flat_t, pair, 2, NULL, &p);
+  PlStatus s = as_matrix(xt, rows, joined, &parts[1]);
   pl_tensor_release(xt);
-  PL_TRY(s);
-  return combine(in[0], p, attrs, out);
+  if (s == PL_OK) s = as_matrix(in[2], joined, cols, &parts[2]);
+  if (s == PL_OK) s = pl_apply(&pl_op_addmm, parts, 3, attrs, out);
+  pl_tensor_release(parts[1]);
+  pl_tensor_release(parts[2]);
+  return s;
 }
 /* The shape rule of an op that never comes here: its parts have their own. */
 static PlStatus parts_infer(PlInfer *c) { PL_FAIL(PL_ERR_UNSUPPORTED, "%s: made of other ops", c->op->name); }
-PL_OP(baddbmm, .autocast = PL_CAST_LOW, .doc = "beta input + alpha x[B,M,K] y[B,K,N], product by product; input broadcasts.",
-      .example = "print(T.baddbmm(T.ones(1, 1, 1), T.ones(1, 1, 3), T.ones(1, 3, 1)))  --> {{{4.}}}  -- f32[1,1,1] cpu",
-      .formula = "beta input + alpha x y", .nin = 3, .nout = 1, BETA_ALPHA, .args = {"input", "x", "y"}, .cls = PL_HEAVY,
-      .infer = parts_infer, .expand = baddbmm_expand);
 PL_OP(addbmm, .autocast = PL_CAST_LOW, .doc = "beta input + alpha times the sum over b of x[b] y[b], of x[B,M,K] and y[B,K,N].",
       .example = "print(T.addbmm(T.zeros(1, 1), T.ones(2, 1, 3), T.ones(2, 3, 1)))  --> {{6.}}  -- f32[1,1] cpu",
       .formula = "beta input + alpha sum_b x_b y_b", .nin = 3, .nout = 1, BETA_ALPHA, .args = {"input", "x", "y"}, .cls = PL_HEAVY,

@@ -126,6 +126,34 @@ static PlStatus convert(void *dst, PlDtype to, const void *src, PlDtype from, in
   return plk_nd_cast(dst, to, src, from, &walk);
 }
 
+/* x += bias, one value for each of its channels. */
+static void bias_of_input(const PlkConv *v, float *x, const float *bias) {
+  const int64_t channels = v->g * v->c;
+  for (int64_t row = 0; row < v->n * channels; row++) {
+    const float b = bias[row % channels];
+    for (int64_t i = 0; i < v->insize; i++) x[row * v->insize + i] += b;
+  }
+}
+
+/* The same of what the library has rounded to bf16. */
+static PlStatus bias_of_bf16(PlkConv *v) {
+  const PlkConvert *cv = plk_isa_tables()->convert;
+  const int64_t channels = v->g * v->c;
+  uint16_t *x = v->x;
+  const uint16_t *bias = v->bias;
+  float part[256], b;
+  for (int64_t row = 0; row < v->n * channels; row++) {
+    cv->bf16_load(bias + row % channels, &b, 1);
+    for (int64_t i = 0, n; i < v->insize; i += n) {
+      n = plk_min64(256, v->insize - i);
+      cv->bf16_load(x + row * v->insize + i, part, n);
+      for (int64_t k = 0; k < n; k++) part[k] += b;
+      cv->bf16_store(part, x + row * v->insize + i, n);
+    }
+  }
+  return PL_OK;
+}
+
 /* f16 and bf16: the same in f32 scratch. */
 static PlStatus compute_half(PlkConv *v) {
   static const int written[3] = {PLK_CONV_Y, PLK_CONV_X, PLK_CONV_W};
@@ -140,13 +168,15 @@ static PlStatus compute_half(PlkConv *v) {
     *data[i] = mem[i];
   }
   if (s == PL_OK && v->bias) {
-    s = plk_scratch((size_t)plk_max64(v->g * v->o, 1) * sizeof(float), &mem[3]);
-    if (s == PL_OK) s = convert(mem[3], PL_F32, v->bias, half, v->g * v->o);
+    const int64_t channels = v->g * (v->kind == PLK_CONV_BWD_INPUT ? v->c : v->o);
+    s = plk_scratch((size_t)plk_max64(channels, 1) * sizeof(float), &mem[3]);
+    if (s == PL_OK) s = convert(mem[3], PL_F32, v->bias, half, channels);
     v->bias = mem[3];
   }
   v->dtype = PL_F32;
   v->kept = NULL;
   if (s == PL_OK) s = compute(v);
+  if (s == PL_OK && v->bias && v->kind == PLK_CONV_BWD_INPUT) bias_of_input(v, mem[PLK_CONV_X], mem[3]);
   if (s == PL_OK) s = convert(out, half, mem[written[v->kind]], PL_F32, plk_conv_numel(v, written[v->kind]));
   for (int i = 0; i < 4; i++) plk_scratch_free(mem[i]);
   return s;
@@ -236,7 +266,7 @@ static PlStatus run(PlkConv *v, const char *name) {
   if (v->dtype == PL_BF16 && library_pays(v) && plk_onednn_bf16()) {
     bool done = false;
     PL_TRY(plk_conv_onednn(v, &done));
-    if (done) return PL_OK;
+    if (done) return v->kind == PLK_CONV_BWD_INPUT && v->bias ? bias_of_bf16(v) : PL_OK;
   }
   return compute_half(v);
 }
@@ -256,6 +286,7 @@ PlStatus plk_cpu_conv(const PlkCall *call) {
 PlStatus plk_cpu_conv_bwd_input(const PlkCall *call) {
   PlkConv v;
   describe(&v, PLK_CONV_BWD_INPUT, call->attrs, call->out[0], call->in[1], call->in[0]);
+  if (call->nin > 2 && call->in[2]) v.bias = call->in[2]->data;
   return run(&v, call->name);
 }
 

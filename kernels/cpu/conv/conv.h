@@ -15,7 +15,7 @@ typedef struct PlkConv {
   int64_t n, g, c, o; /* images, groups, channels of one group */
   int64_t in[3], k[3], out[3], stride[3], pad[3], dil[3];
   int64_t insize, ksize, outsize; /* products of in, k, out */
-  const void *bias;               /* forward only; NULL without */
+  const void *bias;               /* of y, or of x where that is what is computed, in halves; NULL without */
   void *x, *w, *y;                /* the one that `kind` writes is the output */
   const float *addend;            /* forward, f32: y's elements, added to it; NULL without */
   bool relu;                      /* … then negative ones become 0 */

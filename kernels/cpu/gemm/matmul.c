@@ -311,7 +311,7 @@ PlStatus plk_cpu_addmm(const PlkCall *call) {
     PL_TRY(int_product(a, b, false, y));
     return int_combine(y, scalar_int(call->attrs, 1), c, scalar_int(call->attrs, 0));
   }
-  PlkGemm g = {.alpha = scalar(call->attrs, 1), .beta = scalar(call->attrs, 0)};
-  g.M = a->shape[0], g.K = a->shape[1], g.N = b->shape[1];
+  PlkGemm g = {.alpha = scalar(call->attrs, 1), .beta = scalar(call->attrs, 0), .nbatch = a->ndim - 2};
+  g.M = a->shape[a->ndim - 2], g.K = a->shape[a->ndim - 1], g.N = b->shape[b->ndim - 1];
   return product(&g, a, b, NULL, y, g.beta == 0 ? NULL : c);
 }

@@ -61,25 +61,27 @@ static double scalar(const PlAttrs *a, int k) {
   return (a->isint >> k) & 1 ? (double)a->v[k].i : a->v[k].f;
 }
 
-/* in c broadcast to [M,N], a[M,K], b[K,N]; out beta c + alpha a b. attrs: 0 beta, 1 alpha. c is read if beta is not 0. */
+/* in c broadcast to […,M,N], a[…,M,K], b[…,K,N]; out beta c + alpha a b. attrs: 0 beta, 1 alpha. c is read if beta is not 0. */
 static PlStatus addmm(const PlkCall *call) {
   const PlArray *c = call->in[0], *a = call->in[1], *b = call->in[2];
   PlArray *y = call->out[0];
-  PlcGemm g = {.m = a->shape[0], .k = a->shape[1], .n = b->shape[1], .alpha = scalar(call->attrs, 1), .beta = scalar(call->attrs, 0)};
+  const int nd = a->ndim;
+  PlcGemm g = {
+      .m = a->shape[nd - 2], .k = a->shape[nd - 1], .n = b->shape[nd - 1], .alpha = scalar(call->attrs, 1), .beta = scalar(call->attrs, 0)};
   /* one row of dense values is a bias of the product's own */
-  const bool row = c->ndim > 0 && c->shape[c->ndim - 1] == g.n && c->numel == g.n && (g.n == 1 || c->strides[c->ndim - 1] == 1);
+  const bool row = nd == 2 && c->ndim > 0 && c->shape[c->ndim - 1] == g.n && c->numel == g.n && (g.n == 1 || c->strides[c->ndim - 1] == 1);
   if (g.beta == 1 && row && pl_is_float((PlDtype)y->dtype)) {
     g.beta = 0;
     g.epilogue = PLC_EPI_BIAS;
     g.bias = c->data;
   } else if (g.beta != 0 && y->numel > 0) { /* fills y, which is then added to */
-    int64_t strides[2];
-    for (int d = 0; d < 2; d++) {
-      const int at = d - (2 - c->ndim);
+    int64_t strides[PL_MAX_DIM];
+    for (int d = 0; d < nd; d++) {
+      const int at = d - (nd - c->ndim);
       strides[d] = at < 0 || c->shape[at] == 1 ? 0 : c->strides[at];
     }
     PlArray wide = *c;
-    wide.ndim = 2, wide.shape = y->shape, wide.strides = strides, wide.numel = y->numel, wide.contiguous = 0;
+    wide.ndim = y->ndim, wide.shape = y->shape, wide.strides = strides, wide.numel = y->numel, wide.contiguous = 0;
     static const PlAttrs none;
     const PlArray *in[1] = {&wide};
     PlArray *out[1] = {y};

@@ -15,6 +15,11 @@ return function(T, core)
     local like = core.is_tensor(x) and x or y
     if core.is_tensor(x) and core.is_tensor(y) then
       local dtype = T.promote_types(x:dtype(), y:dtype())
+      if (x:dim() > 0) ~= (y:dim() > 0) then -- a 0-d tensor counts as a number beside floats, as in arithmetic
+        local t, number = x, y
+        if x:dim() == 0 then t, number = y, x end
+        dtype = (t:is_floating_point() or not number:is_floating_point()) and t:dtype() or number:dtype()
+      end
       if not dtype:match("^b?f") then dtype = T.default_dtype() end
       return x:to(dtype), y:to(dtype)
     end

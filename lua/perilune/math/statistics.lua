@@ -16,6 +16,13 @@ return function(T, core)
     return x
   end
 
+  -- Halves pass through f32, so that what is made of several ops is rounded once: f(x, …) of wide tensors.
+  local function in_f32(x, f)
+    local dtype = x:dtype()
+    if dtype ~= "f16" and dtype ~= "bf16" then return f(x) end
+    return f(x:to("f32")):to(dtype)
+  end
+
   -- ---- covariance --------------------------------------------------------------------------------------
 
   -- Σ w (x - m)(x - m)ᵀ / norm over observations in columns, w = fweights · aweights; norm = Σ w - correction
@@ -269,9 +276,10 @@ return function(T, core)
     local d, others = axis(a.x, a.dim), {}
     a.x:size(a.dim)
     for k = 1, a.x:dim() do if k ~= d then others[#others + 1] = k end end
-    local norm = a.x:norm { p = a.p, dim = others, keepdim = true }
-    local scale = T.where(norm:gt(a.maxnorm), a.maxnorm / (norm + 1e-7), T.ones_like(norm))
-    return a.x * scale
+    return in_f32(a.x, function(x)
+      local norm = x:norm { p = a.p, dim = others, keepdim = true }
+      return x * T.where(norm:gt(a.maxnorm), a.maxnorm / (norm + 1e-7), T.ones_like(norm))
+    end)
   end)
   --- x:renorm_(p, dim, maxnorm) → x
   -- renorm in place.
@@ -328,8 +336,9 @@ return function(T, core)
   local function calculus(name, sum)
     define(name, { { "y", "tensor" }, { "x", "tensor", optional = true }, { "dx", "number", 1 }, { "dim", "int", -1 } },
       function(a)
-        local parts = strips(name, a.y, a.x, a.dx, a.dim)
-        return sum(parts, a)
+        local function integral(y, x) return sum(strips(name, y, x, a.dx, a.dim), { y = y, dim = a.dim }) end
+        if a.x and a.x:dtype() ~= a.y:dtype() then return integral(a.y, a.x) end
+        return in_f32(a.y, function(y) return integral(y, a.x and a.x:to(y:dtype())) end)
       end)
   end
   calculus("trapezoid", function(parts, a) return parts and parts:sum(a.dim) or a.y:sum(a.dim) * 0 end)

@@ -24,6 +24,10 @@ local function source(i, scale, align)
   return scale * (i + 0.5) - 0.5
 end
 
+-- Rounded to f32. PyTorch finds the nearest position in f32, where a product may lie on the other side of a whole
+-- number than it does in f64: networks that were trained there resize by the same positions here.
+local function f32(v) return (string.unpack("<f", string.pack("<f", v))) end
+
 -- taps[k] = { positions (from 0), weights or nil }, each a list with one entry an output position
 local function taps_of(mode, n, out, scale, align)
   local taps = {}
@@ -33,9 +37,9 @@ local function taps_of(mode, n, out, scale, align)
   end
   for i = 0, out - 1 do
     if mode == "nearest" then
-      add(1, i, floor(i * scale), 1)
+      add(1, i, floor(f32(i * f32(scale))), 1)
     elseif mode == "nearest-exact" then
-      add(1, i, floor((i + 0.5) * scale), 1)
+      add(1, i, floor(f32((i + 0.5) * f32(scale))), 1)
     elseif mode == "bicubic" then
       local x = source(i, scale, align)
       local at = floor(x)
@@ -239,7 +243,7 @@ return function(F)
     local bytes = ranks[mode] and dtype == "u8"
     if ranks[mode] and not x:is_floating_point() and not bytes then
       fail("%s: mode %s takes floating tensors or u8, got %s", who, mode, describe(x))
-    elseif ranks[mode] and (dtype == "f16" or dtype == "bf16") then
+    elseif (ranks[mode] or x.requires_grad) and (dtype == "f16" or dtype == "bf16") then -- sums are rounded once
       x, narrow = x:float(), true
     end
     -- the dimension that shrinks most comes first
