@@ -187,13 +187,13 @@ static int set_attr(lua_State *L, const PlOp *op, PlAttrs *a, int k, int at) {
 
 static bool takes_list(PlAttrType t) { return t == PL_A_DIMS || t == PL_A_INTS || t == PL_A_SHAPE || t == PL_A_FLOATS; }
 
-/* A table that cannot be a list of numbers: named options. */
-static bool is_options(lua_State *L, int at, PlAttrType next) {
+/* A table that cannot be a list of numbers: named options. An empty one is a list where one has to be given. */
+static bool is_options(lua_State *L, int at, const PlAttrDef *next) {
   if (lua_type(L, at) != LUA_TTABLE) return false;
-  if (!takes_list(next)) return true;
+  if (!takes_list(next->type)) return true;
   if (lua_rawlen(L, at) > 0) return false;
   lua_pushnil(L);
-  if (!lua_next(L, at)) return next != PL_A_SHAPE && next != PL_A_DIMS;
+  if (!lua_next(L, at)) return next->type != PL_A_SHAPE && next->type != PL_A_DIMS && (next->optional || next->has_def);
   lua_pop(L, 2);
   return true;
 }
@@ -299,7 +299,7 @@ int l_read_attr_args(lua_State *L, const PlOp *op, Parsed *p, int at, int top) {
   }
   for (; k < op->nattr && at <= top; k++) {
     PlAttrType type = op->attrs[k].type;
-    if (at == top && is_options(L, at, type)) break;
+    if (at == top && is_options(L, at, &op->attrs[k])) break;
     if (lua_isnil(L, at)) {
       at++;
       continue;

@@ -18,6 +18,21 @@ describe("powers of two", function()
     return x == 0 and x or x * 2.0 ^ math.max(-500, math.min(e, 500))
   end
 
+  it("functions of two tensors take a 0-d one as arithmetic does", function()
+    local dtypes = { "f16", "bf16", "f32", "f64", "i64", "u8", "bool" }
+    for name, f in pairs { ldexp = T.ldexp, xlog1py = T.special.xlog1py, xlogy = T.xlogy } do
+      for _, a in ipairs(dtypes) do
+        for _, b in ipairs(dtypes) do
+          local x, y = T.ones({ 3 }, { dtype = a }), T.tensor(1, { dtype = b })
+          local want = T.result_type(x, y)
+          if not want:match "^b?f" then want = "f32" end
+          assert.equal(want, f(x, y):dtype(), name .. " " .. a .. "[3] " .. b .. "[]")
+          assert.equal(want, f(y, x):dtype(), name .. " " .. b .. "[] " .. a .. "[3]")
+        end
+      end
+    end
+  end)
+
   it("ldexp is right where 2^y leaves the range, in every dtype", function()
     local xs = { 0, -0.0, 1, -1.5, 3, 2.0 ^ -1000, 2.0 ^ 1000, -2.0 ^ -14, 2.0 ^ 15, 2.0 ^ -149, 1 / 0, -1 / 0, 0 / 0 }
     local es = { 0, 1, -1, 7, 20, -20, 64, -64, 100, 127, 128, -150, 300, -300, 1024, -1074, 2000, -2000, 2098, 1 << 40,

@@ -421,3 +421,10 @@ describe("the gradients without a slope of", function()
     end
   end)
 end)
+
+describe("as_strided of empty lists", function()
+  it("is a 0-d view", function()
+    assert.same({}, T.tensor(3.0):as_strided({}, {}):shape())
+    assert.equal(3, T.arange(4):as_strided({}, {}, 2):item())
+  end)
+end)
