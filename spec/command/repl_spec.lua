@@ -93,10 +93,11 @@ describe("the prompt", function()
     end
     table.sort(starts)
     table.sort(completions)
-    -- the best of five, without the time that other programs had; measured alone: 9 ms and 2 ms
+    -- the best of five, without the time that other programs had; measured alone: 9 ms and 2 ms, and several times
+    -- that where many programs share the caches. What is to be caught is work at the start that a user would feel.
     local slack = sanitized and 20 or 1
-    assert.is_true(starts[1] <= 30 * slack, starts[1] .. " ms to the prompt")
-    assert.is_true(completions[1] <= 20 * slack, completions[1] .. " ms to complete")
+    assert.is_true(starts[1] <= 150 * slack, starts[1] .. " ms to the prompt")
+    assert.is_true(completions[1] <= 100 * slack, completions[1] .. " ms to complete")
   end)
 
   it("edits lines, and goes through the history, inputs of several lines too", function()

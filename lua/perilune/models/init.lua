@@ -344,7 +344,8 @@ end
 -- such for ids [B, L] (padded: attention_mask) or a list of prompts of any lengths. The best token each time, or a
 -- drawn one where one of temperature, top_k, top_p, min_p, typical_p, epsilon_cutoff, eta_cutoff or do_sample is
 -- given (seed or generator). Options: max_new_tokens=64, min_new_tokens, stop (an id, a list of ids, or of lists of
--- them; by default the eos_token_id of generation_config.json; false: none), on_token(id, row) (false ends that
+-- them; by default the eos_token_id of generation_config.json, of which the suppressed tokens count too, and nothing
+-- else: how tokens are chosen stands in the call alone; false: none), on_token(id, row) (false ends that
 -- text), repetition_penalty, no_repeat_ngram_size, bad_words, suppress (ids that never come; begin_suppress: not as
 -- the first new one), num_beams, length_penalty=1, early_stopping, scores=true (second result: the logits that each
 -- token was chosen by), cache (a nn.KVCache; what it has of the prompt is not read again), assistant (a small net
