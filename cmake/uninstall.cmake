@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 # Removes what the last `cmake --install` wrote (MANIFEST: the prefix, then the files), then the folders below the prefix that
-# this left empty; below /usr and /usr/local only perilune's own. The prefix itself stays.
+# this left empty; below /usr and /usr/local only perilune's own. The prefix itself stays, and so does what belongs to a Debian
+# package by now.
 if(NOT EXISTS "${MANIFEST}")
   message(FATAL_ERROR "${MANIFEST} is not there: nothing was installed from this build")
 endif()
@@ -13,9 +14,20 @@ if(destdir AND prefix MATCHES "^${destdir}") # the files are listed without it
 else()
   set(prefix_alone "${destdir}${prefix}")
 endif()
+set(packaged "")
+find_program(PL_DPKG_QUERY dpkg-query)
+if(PL_DPKG_QUERY AND IS_DIRECTORY "${destdir}/var/lib/dpkg/info")
+  execute_process(COMMAND "${PL_DPKG_QUERY}" "--admindir=${destdir}/var/lib/dpkg" -S ${files}
+                  OUTPUT_VARIABLE packaged ERROR_QUIET) # lines "package: file"; fails where one belongs to none
+endif()
 set(folders "")
 foreach(file IN LISTS files)
   set(path "${destdir}${file}")
+  string(FIND "${packaged}" ": ${file}\n" owned)
+  if(NOT owned EQUAL -1)
+    message(STATUS "kept ${path}, which belongs to a Debian package: apt remove takes it away")
+    continue()
+  endif()
   if(EXISTS "${path}" OR IS_SYMLINK "${path}")
     file(REMOVE "${path}")
     message(STATUS "removed ${path}")
