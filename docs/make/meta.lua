@@ -83,7 +83,7 @@ local MEANT = { ["nn.lora"] = { target = "string|string[]|function" },
     backward = "fun(ctx: perilune.Context, ...: perilune.Argument): any",
     jvp = "fun(ctx: perilune.Context, ...: perilune.Argument): any",
     name = "string", always = "boolean", state = "any" },
-  ["T.bar"] = { loop = "function|table|perilune.int" }, ["T.data.chat_template"] = { source = "string" },
+  ["T.data.chat_template"] = { source = "string" },
   ["T.distributions.register_kl"] = { p = "function|table", q = "function|table",
     P = "function|table", Q = "function|table" },
   ["nn.utils.clip_grads_with_norm_"] = { total_norm = "number|perilune.Tensor" },
@@ -94,6 +94,32 @@ local MEANT = { ["nn.lora"] = { target = "string|string[]|function" },
   ["nn.F.scaled_dot_product_attention"] = { q = "perilune.Tensor", k = "perilune.Tensor", v = "perilune.Tensor" },
  ["T.distributed.all_gather_object"] = { value = "any" },
   ["T.promote_types"] = { a = "perilune.dtype", b = "perilune.dtype" },
+  ["T.fit"] = { metrics = "string|table", scheduler = "optim.lr_scheduler.LRScheduler|table",
+    checkpoint = "string|table", jit = "boolean|table" },
+  ["T.bar"] = { loop = "function|table|perilune.int", file = "userdata|table" }, ["T.imshow"] = { file = "string" },
+  ["Tensor:imshow"] = { file = "string" }, ["Tensor.imshow"] = { file = "string" },
+  ["T.models.save"] = { type = "string|function" }, ["T.save_gguf"] = { type = "string" },
+  ["T.save_graph"] = { graph_or_function = "perilune.Graph|function|nn.Module" },
+  ["T.set_rng_state"] = { string = "string|table" }, ["T.scalar_tensor"] = { number = "number|boolean" },
+  ["nn.init.calculate_gain"] = { param = "number" }, ["nn.init.constant_"] = { value = "number" },
+  ["nn.utils.clip_grad_value_"] = { value = "number" }, ["T.data.transforms.pad"] = { value = "number|number[]" },
+  ["T.data.transforms.random_erasing"] = { value = "number|string|table" },
+  ["T.data.transforms.crop"] = { h = "integer|table" }, ["T.data.Dataset"] = { self = "table" },
+  ["T.data.IterableDataset"] = { self = "table" }, ["T.fill_diagonal_"] = { value = "number" },
+  ["Tensor:fill_diagonal_"] = { value = "number" }, ["optim.compat.sgd"] = { learningRates = "perilune.Tensor" },
+  ["T.plot.image"] = { options = "table" }, ["T.plot.scatter"] = { options = "table" },
+  ["T.plot.spark"] = { options = "table" }, ["T.broadcast_shapes"] = { options = "integer[]" },
+  ["T.save"] = { options = "table" }, ["T.compile"] = { options = "table" },
+  ["T.full_like"] = { value = "number|boolean|perilune.Tensor|table" }, ["Tensor:full_like"] = { value =
+    "number|boolean|perilune.Tensor|table" }, ["Tensor.full_like"] = { value = "number|boolean|perilune.Tensor|table" },
+  ["T.new_full"] = { value = "number|boolean|perilune.Tensor|table" }, ["Tensor:new_full"] = { value =
+    "number|boolean|perilune.Tensor|table" }, ["Tensor.new_full"] = { value = "number|boolean|perilune.Tensor|table" },
+  ["T.distributed.all_gather"] = { options = "table" },
+  ["T.distributed.all_gather_into_tensor"] = { options = "table" },
+  ["T.distributed.all_to_all"] = { options = "table" },
+  ["T.distributed.broadcast"] = { options = "table" },
+  ["T.distributed.gather"] = { options = "table" },
+  ["T.distributed.scatter"] = { options = "table" },
   ["T.vmap"] = { in_dims = "integer|boolean|table", out_dims = "integer|boolean|table" } }
 -- What takes a function of tensors: that is what its arguments are, unless it says otherwise.
 for name in ("jit compile grad value_and_grad jacobian hessian hvp jvp vjp vmap linearize checkpoint gradcheck"
@@ -132,6 +158,35 @@ named("perilune.PackedSequence", "packed")
 named("string|integer|number", "norm")
 named("string", "approximate memory_format UPLO wavelet")
 named("function|table", "loop loader sampler transforms")
+
+-- Options that one function or a few have.
+named("boolean|table", "quiet rest antialias enable_timing check fallback unsupported drop_last "
+  .. "retain_graph create_graph allow_unused")
+named("integer|table", "total width priority chunk_size segments max_traces popsize num_labels min_length top_k "
+  .. "no_repeat_ngram_size channels total_length anneal_epochs")
+named("number|table", "temperature top_p min_p typical_p epsilon_cutoff eta_cutoff repetition_penalty timeout delta "
+  .. "growth_rate dampening decay")
+named("number|number[]|table", "brightness contrast saturation hue ratio step_sizes base_lr range xlim high")
+named("string|table", "encoding pattern comment quote architecture format anneal_strategy about")
+named("string[]|table", "input_names output_names files special missing columns args")
+named("table", "types dynamic kinds metadata bad_words suppress begin_suppress lineSearchOptions tables")
+named("integer[]|table", "output_split_sizes input_split_sizes")
+named("function|table", "transform get len iter pack unpack forward lineSearch g pl")
+named("integer|integer[]|table", "eos")
+named("string|boolean|table", "mirror policy")
+named("number|string|table", "budget")
+named("perilune.dtype", "from to")
+named("integer|number", "level")
+named("perilune.Tensor|perilune.Tensor[]|table", "grad_outputs m")
+named("table", "scaler")
+named("perilune.Tokenizer|table", "tokenizer")
+named("T.distributed.Group", "process_group")
+named("function|nn.Module|table", "loss custom_encoder custom_decoder observer")
+named("nn.Module", "conv")
+named("string|function|table", "skip batch_sampler")
+named("T.distributions.Distribution", "mixture_distribution component_distribution")
+named("table|function|string", "save none")
+named("table|function", "train valid calibration callbacks")
 
 -- A default as it is written: what kind of value it is.
 local function of_default(text)
@@ -358,7 +413,9 @@ local RETURNS = { shape = "integer[]", size = "integer|integer[]", stride = "int
   numel = "integer", item = "number|boolean", get = "number|boolean", totable = "table", dtype = "string",
   device = "string", brief = "string", describe = "string", tostring = "string", is_contiguous = "boolean",
   is_floating_point = "boolean", requires_grad_ = "perilune.Tensor", detach = "perilune.Tensor",
-  set = "perilune.Tensor", retain_grad = "perilune.Tensor" }
+  set = "perilune.Tensor", retain_grad = "perilune.Tensor", cuda = "perilune.Tensor",
+  cross_entropy = "perilune.Tensor", index_put = "perilune.Tensor", index_put_ = "perilune.Tensor",
+  where = "perilune.Tensor", cache_write_ = "perilune.Tensor", running_update_ = "perilune.Tensor" }
 
 -- The class of an op's table of named arguments, made once for function, method and form in place; its name.
 local made
@@ -443,7 +500,25 @@ local RESULTS = { ["Tensor:item"] = "perilune.value", ["T.item"] = "perilune.val
   ["T.fit"] = "perilune.History, perilune.Run, string? # nil, message, code where resume= fails",
   ["T.load_graph"] = "perilune.Graph?, table|string|nil, string?",
   ["T.cuda.Event"] = "perilune.Event", ["T.cuda.Stream"] = "perilune.Stream",
-  ["T.log.tensorboard"] = "perilune.TensorBoard?, string?, string?" }
+  ["T.log.tensorboard"] = "perilune.TensorBoard?, string?, string?",
+  ["T.anomaly"] = "perilune.Scope|boolean", ["T.size"] = "integer|integer[]", ["T.stride"] = "integer|integer[]",
+  ["T.linalg.lstsq"] = "perilune.Tensor, perilune.Tensor, perilune.Tensor, perilune.Tensor?",
+  ["T.linearize"] = "perilune.Tensor, function", ["T.vjp"] = "perilune.Tensor, function",
+  ["T.load"] = "table|perilune.Tensor|nil, table|string|nil, table|string|nil",
+  ["T.models.generate"] = "perilune.Tensor|perilune.Tensor[]|table",
+  ["T.quantize"] = "nn.Module, table, table?", ["T.profile"] = "table, any",
+  ["T.override_gradient"] = "function|boolean|nil",
+  ["nn.utils.fuse_conv_bn_eval"] = "nn.Module", ["T.distributed.scatter_object_list"] = "table" }
+for name in ("allow_tf32 benchmark cudnn deterministic"):gmatch "%S+" do RESULTS["T.cuda." .. name] = "boolean" end
+for name in ("all_gather_into_tensor all_reduce all_to_all all_to_all_single broadcast reduce reduce_scatter "
+  .. "reduce_scatter_tensor scatter gather all_gather"):gmatch "%S+" do
+  RESULTS["T.distributed." .. name] = "perilune.Tensor|table|perilune.Work"
+end
+RESULTS["T.distributed.isend"], RESULTS["T.distributed.irecv"] = "perilune.Work", "perilune.Work"
+RESULTS["T.distributed.new_group"] = "T.distributed.Group"
+for name in ("adadelta adagrad adam adamax asgd cg cmaes lbfgs nag rmsprop rprop sgd"):gmatch "%S+" do
+  RESULTS["optim.compat." .. name] = "perilune.Tensor, table, integer|perilune.Tensor|nil"
+end
 
 local function written_function(out, entry, path)
   local class, types = options_class(out, setmetatable({ name = path:gsub(":", ".") }, { __index = entry }),

@@ -133,6 +133,10 @@ OPERATORS
 ---@class nn.Class: nn.Module
 ---@overload fun(...: any): nn.Module
 
+---@class perilune.Work
+---@field wait fun(self: perilune.Work, timeout?: number): boolean
+---@field is_completed fun(self: perilune.Work): boolean
+
 ---@class T.distributed.Group
 ---@field [string] any
 

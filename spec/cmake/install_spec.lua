@@ -102,11 +102,12 @@ describe("an installed perilune", function()
     local system, away = term.folder()
     ok(("cd %s && mkdir -p usr/bin usr/share/perilune var/lib/dpkg/info && touch usr/bin/perilune usr/share/perilune/a "
       .. "var/lib/dpkg/info/perilune.list && echo 1 > var/lib/dpkg/info/format"):format(q(system)))
-    term.write(system .. "/var/lib/dpkg/status", "Package: perilune\nStatus: install ok installed\nMaintainer: a <b@c>\n"
-      .. "Architecture: all\nVersion: 1\nDescription: x\n\n")
+    term.write(system .. "/var/lib/dpkg/status", "Package: perilune\nStatus: install ok installed\n"
+      .. "Maintainer: a <b@c>\nArchitecture: all\nVersion: 1\nDescription: x\n\n")
     term.write(system .. "/var/lib/dpkg/info/perilune.list", "/.\n/usr\n/usr/bin\n/usr/bin/perilune\n")
     term.write(system .. "/l", system .. "/usr\n/usr/bin/perilune\n/usr/share/perilune/a\n")
-    local text = ok(("DESTDIR=%s cmake -DMANIFEST=%s/l -P %s/cmake/uninstall.cmake"):format(q(system), q(system), q(root)))
+    local command = "DESTDIR=%s cmake -DMANIFEST=%s/l -P %s/cmake/uninstall.cmake"
+    local text = ok(command:format(q(system), q(system), q(root)))
     assert.truthy(text:find("kept " .. system .. "/usr/bin/perilune, which belongs to a Debian package", 1, true), text)
     assert.equal("", ok(("cat %s/usr/bin/perilune"):format(q(system))))
     assert.is_nil(io.open(system .. "/usr/share/perilune/a"))
