@@ -27,8 +27,22 @@ static void tell_kernels(bool on) {
   if (interrupt_kernels) interrupt_kernels(on);
 }
 
-static void interrupt_hook(lua_State *L, lua_Debug *ar) {
-  (void)ar;
+/* Pushes "file:line: " of the script, wherever in perilune's own files its call is; "" where there is no script. */
+static void push_place(lua_State *L) {
+  lua_Debug ar;
+  lua_getfield(L, LUA_REGISTRYINDEX, "perilune.home");
+  const char *home = lua_tostring(L, -1);
+  size_t n = home ? strlen(home) : 0;
+  const char *place = NULL;
+  for (int level = 0; place == NULL && lua_getstack(L, level, &ar) && lua_getinfo(L, "Sl", &ar); level++)
+    if (ar.currentline > 0 && !(n > 0 && ar.source[0] == '@' && strncmp(ar.source + 1, home, n) == 0))
+      place = lua_pushfstring(L, "%s:%d: ", ar.short_src, ar.currentline);
+  if (place == NULL) lua_pushliteral(L, "");
+  lua_remove(L, -2);
+}
+
+static void interrupt_hook(lua_State *L, lua_Debug *at) {
+  (void)at;
   if (interrupt_kernels && interrupt_kernels(true)) return; /* asked again at the next instruction */
   lua_sethook(L, NULL, 0, 0);
   if (coroutine) {
@@ -36,7 +50,10 @@ static void interrupt_hook(lua_State *L, lua_Debug *ar) {
     coroutine->raised = 1;
   }
   tell_kernels(false);
-  luaL_error(L, "interrupted!");
+  push_place(L);
+  lua_pushliteral(L, "interrupted!");
+  lua_concat(L, 2);
+  lua_error(L);
 }
 
 /* The next instruction of the script raises; kernels stop at their next poll. */

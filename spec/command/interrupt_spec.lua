@@ -186,3 +186,18 @@ it("a script that Ctrl-C ends has the exit status of one that SIGINT ended", fun
   assert.equal(1, status "pcall(function() while true do end end) error 'another'")
   assert.equal(0, status "pcall(function() while true do end end)")
 end)
+
+it("a script that Ctrl-C ends in one of perilune's own files is told its own line", function()
+  local missing = term.missing("perilune", "bash")
+  if missing then return pending(missing) end
+  local dir, remove = term.folder()
+  local path = dir .. "/s.lua"
+  term.write(path, "local T = require 'perilune'\nprint 'going' io.stdout:flush()\nwhile true do T.randn(2, 3) end\n")
+  for _ = 1, 5 do -- wherever it is then
+    local text, status = term.interrupted(("%s %s"):format(term.quote(term.command), term.quote(path)), "going")
+    assert.equal(130, status)
+    assert.truthy(text:find(path .. ":3: interrupted!", 1, true), text)
+    assert.is_nil(text:find("tensor/create.lua", 1, true), text)
+  end
+  remove()
+end)
