@@ -275,7 +275,7 @@ local KEYWORDS = {
   with = "do local _ <close> = T.no_grad() … end, or T.no_grad(function() … end)", lambda = "function(x) return … end",
   print = "print(…), with brackets", try = "pcall(f)", except = "local ok, message = pcall(f)",
     raise = "error(message)",
-  assert = "assert(condition, message), with brackets", del = "x = nil",
+  assert = "assert(condition, message), with brackets", del = "x = nil", help = 'T.help("name"); at the prompt ?name',
   pass = "nothing: a block may be empty", var = "local", let = "local", const = "local", switch = "if … elseif … end",
 }
 
