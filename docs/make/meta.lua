@@ -120,6 +120,7 @@ local MEANT = { ["nn.lora"] = { target = "string|string[]|function" },
   ["T.distributed.broadcast"] = { options = "table" },
   ["T.distributed.gather"] = { options = "table" },
   ["T.distributed.scatter"] = { options = "table" },
+  ["T.full"] = { value = "number|boolean|perilune.Tensor|table" },
   ["T.vmap"] = { in_dims = "integer|boolean|table", out_dims = "integer|boolean|table" } }
 -- What takes a function of tensors: that is what its arguments are, unless it says otherwise.
 for name in ("jit compile grad value_and_grad jacobian hessian hvp jvp vjp vmap linearize checkpoint gradcheck"
@@ -366,7 +367,7 @@ local function returned(text)
   if held then return "boolean, string? # " .. held end
   local list, first = {}, text:match "^([^;]*)"
   local fails = text:find(" or nil", 1, true)
-  first = first:gsub(",? or nil.*$", "")
+  first = first:gsub(",? or nil.*$", ""):gsub(",? or a copy.*$", "")
   local depth, part = 0, ""
   for c in (first:gsub(",$", "") .. ","):gmatch "." do
     depth = depth + (c:find "[{(%[]" and 1 or 0) - (c:find "[%])}]" and 1 or 0)
