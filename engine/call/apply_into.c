@@ -50,8 +50,7 @@ static PlStatus wrote(const PlOp *op, PlTensor *t, PlStatus s) {
 /* Computes into `out` (no history). The result passes through a temporary where dtype, overlap or strides ask for it: loops over
  * elements follow any strides of their output, other kernels (products, say) may write rows one behind the other. */
 static PlStatus compute_into(Call *c, PlTensor *out) {
-  bool direct = c->desc[0].dtype == out->a.dtype && !c->desc[0].is_view && c->op->nout == 1 &&
-                (out->a.contiguous || (c->op->cls == PL_POINTWISE && !(c->op->flags & PL_F_CONTIGUOUS)));
+  bool direct = c->desc[0].dtype == out->a.dtype && !c->desc[0].is_view && c->op->nout == 1 && (out->a.contiguous || pl_op_each(c->op));
   if (PL_UNLIKELY(c->layout != 0) && (c->op->flags & PL_F_CONTIGUOUS)) direct = pl_is_channels_last(&out->a);
   if (PL_UNLIKELY(c->op->flags & PL_F_LATE)) /* what is refused must not have been written */
     direct = direct && (c->op->cls == PL_POINTWISE ? pl_is_float((PlDtype)out->a.dtype) : c->in[0] && c->in[0]->a.data == out->a.data);

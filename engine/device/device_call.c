@@ -215,7 +215,7 @@ static PlStatus run_on(int device, const PlOp *op, const PlkCall *call);
 static PlStatus run_turned(const PlOp *op, const PlkCall *call) { return run_on(call->out[0]->device, op, call); }
 
 PlStatus pl_call_run_device(int device, const PlOp *op, const PlkCall *call) {
-  const bool turns = op->cls == PL_POINTWISE && !(op->flags & PL_F_CONTIGUOUS);
+  const bool turns = pl_op_each(op);
   return turns && call->nout == 1 && call->out[0] && !call->out[0]->contiguous ? pl_layout_turned(op, call, run_turned)
                                                                                : run_on(device, op, call);
 }

@@ -403,6 +403,9 @@ PlStatus pl_check_same_dtype(const PlInfer *c, int i, int j);
 PlStatus pl_check_axis(const PlInfer *c, int k, int ndim);
 void pl_desc_set(PlDesc *d, PlDtype dtype, int ndim, const int64_t *shape);
 PlDtype pl_promote2(PlDtype a, PlDtype b);
+/* Is every element of its results made of the inputs' elements at that place alone, wherever they lie? A pointwise op whose kernel wants
+ * contiguous arrays may look at the place (tril, triu): other layouts, and other dims, are not for it. */
+static inline bool pl_op_each(const PlOp *op) { return op->cls == PL_POINTWISE && !(op->flags & PL_F_CONTIGUOUS); }
 static inline bool pl_is_half(PlDtype d) { return d == PL_F16 || d == PL_BF16; }
 /* The common dtype of inputs that are promoted already: that of input 0, but that of halves where others are f32 beside them (PL_F_WIDE). */
 PlDtype pl_compute_dtype(const PlOp *op, int nin, const PlArray *const *in);

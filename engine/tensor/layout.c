@@ -188,8 +188,8 @@ void pl_layout_keep(PlCall *c) {
   bool strays = false;
   for (int i = 0; i < c->nin; i++) strays = strays || (c->arr[i] && !c->arr[i]->contiguous);
   if (!strays && (op->flags & PL_F_KEEPS)) strays = !pl_layout_row_major(c->arr[0]);
-  if (PL_LIKELY(!strays) || op->cls != PL_POINTWISE || op->nout != 1 || (op->flags & (PL_F_CONTIGUOUS | PL_F_MUTATES)) || d->is_view ||
-      d->ndim < 2 || pl_state.row_major || pl_state.batch)
+  if (PL_LIKELY(!strays) || !pl_op_each(op) || op->nout != 1 || (op->flags & PL_F_MUTATES) || d->is_view || d->ndim < 2 ||
+      pl_state.row_major || pl_state.batch)
     return;
   if (pl_layout_like(c->arr, c->nin, d->ndim, d->shape, d->strides)) d->layout = PL_STRIDED;
 }
@@ -210,7 +210,7 @@ static bool any_channels_last(const PlCall *c, const PlDesc *like) {
 static bool follows(const PlCall *c) {
   const PlOp *op = c->op;
   if (c->desc[0].layout == PL_MAY_FOLLOW) return any_channels_last(c, NULL);
-  return op->cls == PL_POINTWISE && op->nout == 1 && !(op->flags & (PL_F_CONTIGUOUS | PL_F_MUTATES)) && has_channels(c->desc[0].ndim) &&
+  return pl_op_each(op) && op->nout == 1 && !(op->flags & PL_F_MUTATES) && has_channels(c->desc[0].ndim) &&
          any_channels_last(c, &c->desc[0]);
 }
 

@@ -125,6 +125,32 @@ describe("blocks of channels", function()
     end)
   end
 
+  it("are there for ops that compute each element for itself, and for no others: all ops", function()
+    local x, number = T.randn(2, 32, 24, 24), T.tensor(0.75)
+    local forms = {
+      function(y) return y end, function(y) return y, y * 0.5 end, function(y) return y, y * 0.5, y + 1 end,
+      function(y) return y, net.b.bias:view(64, 1, 1) end, function(y) return y, number end,
+      function(y) return y, net.b.bias:view(1, 64, 1, 1), number end, function(y) return number, y end,
+      function(y) return y, 1 end, function(y) return y, 2 end, function(y) return y, -2 end,
+    }
+    local calls, inside = 0, 0
+    local y = T.no_grad(function() return net.a(x) end)
+    for _, info in ipairs(T.core.ops()) do
+      local op = not info.flags.internal and not info.flags.mutates and not info.flags.seeded and T[info.name]
+      for k, form in ipairs(op and forms or {}) do
+        local ok, z = pcall(T.no_grad, function() return (op(form(y:clone()))) end)
+        if ok and T.is_tensor(z) and z:dtype() == "f32" and z:dim() == 4 and z:size(2) == 64 then
+          local fine, jitted = pcall(same, function(v) return net.b((op(form(net.a(v))))) end, x)
+          local trace = not fine and tostring(jitted):find("T.jit", 1, true)
+          assert(fine or trace, ("%s, form %d: %s"):format(info.name, k, tostring(jitted)))
+          calls, inside = calls + 1, inside + (fine and in_blocks(jitted) > 1 and 1 or 0)
+        end
+      end
+    end
+    assert.is_true(calls > 200, calls .. " calls")
+    if have then assert.is_true(inside > 100, inside .. " in blocks") end
+  end)
+
   it("begin behind the first convolution", function()
     local f = function(x) return net.b(F.max_pool2d(net.stem(x):relu(), 3, { stride = 2, padding = 1 }):relu()) end
     local n, turned = in_blocks(same(f, T.randn(1, 3, 90, 90)))

@@ -49,7 +49,7 @@ static bool follows(const PlGValue *x, const PlGValue *s) {
 }
 
 static bool pointwise(const PlGraph *f, const PlGNode *n, const PlFuseDevice *device, PlFuseSpace *s, PlFuseRoles *r) {
-  if (n->op->cls != PL_POINTWISE || n->nout != 1 || n->nin < 1 || n->nin > 4 || (n->op->flags & PL_F_CONTIGUOUS)) return false;
+  if (!pl_op_each(n->op) || n->nout != 1 || n->nin < 1 || n->nin > 4) return false;
   const PlGValue *y = &f->vals[n->first];
   if (!y->contiguous || y->numel < device->least) return false;
   if (s->numel == 0) s->numel = y->numel;

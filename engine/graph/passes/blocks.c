@@ -56,7 +56,7 @@ static bool per_channel(const PlGValue *v, const PlGValue *y) {
 static bool each(const Blocks *q, const PlGNode *n) {
   const PlGValue *y = &q->f->vals[n->first];
   bool any = false;
-  if (n->op->cls != PL_POINTWISE || n->nout != 1 || !image(q, n->first) || n->op->flags & PL_F_SEEDED) return false;
+  if (!pl_op_each(n->op) || n->nout != 1 || !image(q, n->first) || n->op->flags & PL_F_SEEDED) return false;
   for (int32_t k = 0; k < n->nin; k++) {
     if (n->in[k] < 0) continue;
     const PlGValue *x = &q->f->vals[n->in[k]];
