@@ -107,8 +107,9 @@ static PlStatus compute(const PlkConv *v) {
   if (v->dtype > PL_F64) return plk_conv_plain(v);
   const bool empty = plk_conv_numel(v, PLK_CONV_X) == 0 || plk_conv_numel(v, PLK_CONV_W) == 0 || plk_conv_numel(v, PLK_CONV_Y) == 0;
   if (empty) return plk_conv_plain(v);
-  if (plk_conv_winograd_pays(v)) return plk_conv_winograd(v);
   bool done = false;
+  if (plk_conv_winograd_blocks_pays(v)) return plk_conv_winograd_blocks(v, &done);
+  if (plk_conv_winograd_pays(v)) return plk_conv_winograd(v);
   if (turns_round(v)) {
     PL_TRY(turned_round(v, &done));
     if (done) return PL_OK;
@@ -186,7 +187,8 @@ static PlStatus compute_half(PlkConv *v) {
 static PlStatus compute_with_tail(PlkConv *v) {
   if (!v->addend && !v->relu) return compute(v);
   bool done = false;
-  if (!plk_conv_winograd_pays(v) && library_pays(v) && plk_conv_numel(v, PLK_CONV_Y) > 0 && plk_onednn_ready()) {
+  if (!plk_conv_winograd_blocks_pays(v) && !plk_conv_winograd_pays(v) && library_pays(v) && plk_conv_numel(v, PLK_CONV_Y) > 0 &&
+      plk_onednn_ready()) {
     PL_TRY(plk_conv_onednn(v, &done));
     if (done) return PL_OK;
   }
@@ -205,23 +207,22 @@ int64_t plk_conv_block(void) {
 /* By the library, as it lies? */
 static bool in_blocks(const PlkConv *v) {
   if (v->dtype != PL_F32 || v->nd != 2 || plk_conv_numel(v, PLK_CONV_Y) == 0 || plk_conv_numel(v, PLK_CONV_X) == 0) return false;
-  return !plk_conv_winograd_pays(v) && library_pays(v) && plk_onednn_ready();
+  return !plk_conv_winograd_blocks_pays(v) && !plk_conv_winograd_pays(v) && library_pays(v) && plk_onednn_ready();
 }
 
 bool plk_cpu_conv_takes_blocks(const PlkCall *call) {
   PlkConv v;
   describe(&v, PLK_CONV_FWD, call->attrs, call->in[0], call->in[1], call->out[0]);
   bool takes = false;
-  if (plk_conv_winograd_pays(&v)) return true;
+  if (plk_conv_winograd_blocks_pays(&v)) return true;
   return in_blocks(&v) && plk_conv_onednn_takes(&v, &takes) == PL_OK && takes;
 }
 
-/* [n, c, space] from [n, c / b, space, b], or back. */
-static PlStatus reblock(float *to, const float *from, int64_t planes, int64_t space, int64_t b, bool back) {
+PlStatus plk_conv_reblock(float *to, const float *from, int64_t planes, int64_t space, int64_t b, bool into) {
   PlkNd walk = {.n = 0};
   const int64_t whole = b * space;
   plk_nd_dim(&walk, planes / b, whole, whole);
-  if (back) {
+  if (into) {
     plk_nd_dim(&walk, space, b, 1);
     plk_nd_dim(&walk, b, 1, space);
   } else {
@@ -233,8 +234,13 @@ static PlStatus reblock(float *to, const float *from, int64_t planes, int64_t sp
 
 /* Ways that know plain layouts alone. */
 static PlStatus compute_blocks(const PlkConv *v) {
+  bool done;
+  if (plk_conv_winograd_blocks_pays(v)) {
+    PL_TRY(plk_conv_winograd_blocks(v, &done));
+    return done || (!v->addend && !v->relu) ? PL_OK
+                                            : plk_parallel(plk_conv_numel(v, PLK_CONV_Y), PLK_GRAIN, tail_body, (void *)(uintptr_t)v);
+  }
   if (in_blocks(v)) {
-    bool done;
     PL_TRY(plk_conv_onednn(v, &done));
     if (done) return PL_OK;
   }
@@ -243,16 +249,16 @@ static PlStatus compute_blocks(const PlkConv *v) {
   const int64_t nx = plk_conv_numel(v, PLK_CONV_X), ny = plk_conv_numel(v, PLK_CONV_Y);
   PlStatus s = PL_OK;
   f.xblock = f.yblock = 0, f.addend = NULL, f.relu = false;
-  if (!plk_conv_winograd_pays(v)) f.kept = NULL; /* it may hold a form that the library made for blocks */
+  f.kept = NULL; /* it may hold a form that the library made for blocks */
   if (v->xblock) {
     s = plk_scratch((size_t)plk_max64(nx, 1) * sizeof(float), &mem[0]);
-    if (s == PL_OK) s = reblock(mem[0], v->x, v->n * v->g * v->c, v->insize, v->xblock, false);
+    if (s == PL_OK) s = plk_conv_reblock(mem[0], v->x, v->n * v->g * v->c, v->insize, v->xblock, false);
     f.x = mem[0];
   }
   if (s == PL_OK && v->yblock) s = plk_scratch((size_t)plk_max64(ny, 1) * sizeof(float), &mem[1]);
   if (mem[1]) f.y = mem[1];
   if (s == PL_OK) s = compute(&f);
-  if (s == PL_OK && v->yblock) s = reblock(v->y, mem[1], v->n * v->g * v->o, v->outsize, v->yblock, true);
+  if (s == PL_OK && v->yblock) s = plk_conv_reblock(v->y, mem[1], v->n * v->g * v->o, v->outsize, v->yblock, true);
   plk_scratch_free(mem[0]);
   plk_scratch_free(mem[1]);
   if (s != PL_OK || (!v->addend && !v->relu)) return s;

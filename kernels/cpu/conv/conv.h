@@ -50,10 +50,16 @@ PlStatus plk_conv_onednn_takes(const PlkConv *v, bool *takes);
 /* f32, 3×3, stride 1, a border of one: with 4/9 of the multiplications. Whether it is possible and faster: by shape. */
 bool plk_conv_winograd_pays(const PlkConv *v);
 PlStatus plk_conv_winograd(const PlkConv *v);
+/* The same forward in blocks of channels, of which both have whole ones, and from plain tensors; also of few tiles. *tail: the tail is done. */
+bool plk_conv_winograd_blocks_pays(const PlkConv *v);
+PlStatus plk_conv_winograd_blocks(const PlkConv *v, bool *tail);
 /* f32 and f64: columns and matrix products. */
 PlStatus plk_conv_gemm(const PlkConv *v);
 /* Any dtype but f16 and bf16: the definition, loop by loop. Judge of the others. */
 PlStatus plk_conv_plain(const PlkConv *v);
+
+/* Planes of `space` values each from the plain layout into blocks of b of them, or back. */
+PlStatus plk_conv_reblock(float *to, const float *from, int64_t planes, int64_t space, int64_t b, bool into);
 
 /* The addend and relu of n elements of y, from element `at` on. */
 void plk_conv_tail(const PlkConv *v, int64_t at, int64_t n);

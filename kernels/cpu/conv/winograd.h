@@ -3,7 +3,7 @@
  * Convolutional Neural Networks", 2015): y = Aᵀ [(G g Gᵀ) ⊙ (Bᵀ d B)] A for tiles d of 4×4 inputs, which overlap by two,
  * and y of 2×2 outputs. Sixteen products in place of thirty-six. The gradient of g is its adjoint,
  * Gᵀ [(A dy Aᵀ) ⊙ (Bᵀ d B)] G. Arrays of sixteen matrices keep entry (i, j) at [4i + j] * step. Loops are in
- * isa/winograd.c, the convolution in conv_winograd.c. */
+ * isa/conv/winograd.c, the convolution in conv_winograd.c. */
 #ifndef PL_KERNELS_CPU_CONV_WINOGRAD_H
 #define PL_KERNELS_CPU_CONV_WINOGRAD_H
 
