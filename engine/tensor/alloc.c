@@ -242,7 +242,7 @@ static PlStatus out_of_memory(size_t n) {
           bins.budget >= 0 ? " (a memory budget is set)" : "");
 }
 
-static PlStatus block_alloc(size_t n, bool scratch, void **out) {
+static PlStatus block_alloc(size_t n, bool scratch, bool brief, void **out) {
   if (n > (size_t)1 << 46) return out_of_memory(n);
   size_t total;
   int bin = bin_of(n, &total); /* of what was asked for: the header beside it would push powers of two into the next class */
@@ -277,7 +277,7 @@ static PlStatus block_alloc(size_t n, bool scratch, void **out) {
     if (scratch && (bins.scratch += (int64_t)n) > bins.scratch_high) bins.scratch_high = bins.scratch;
     if (scratch && !pl_state.remat && (bins.others += (int64_t)b->total) > bins.others_high) bins.others_high = bins.others;
     count_live((int64_t)b->total);
-    count_allocated((int64_t)b->total);
+    if (!brief) count_allocated((int64_t)b->total);
     bins.blocks++;
     bins.count++;
     int64_t live = pl_block_bytes[0] + pl_pool.live;
@@ -290,8 +290,9 @@ static PlStatus block_alloc(size_t n, bool scratch, void **out) {
   return PL_OK;
 }
 
-PlStatus pl_block_alloc(size_t n, void **out) { return block_alloc(n, false, out); }
-PlStatus pl_scratch_alloc(size_t n, void **out) { return block_alloc(n, true, out); }
+PlStatus pl_block_alloc(size_t n, void **out) { return block_alloc(n, false, false, out); }
+PlStatus pl_block_alloc_brief(size_t n, void **out) { return block_alloc(n, false, true, out); }
+PlStatus pl_scratch_alloc(size_t n, void **out) { return block_alloc(n, true, true, out); }
 
 static void block_free(void *p, bool scratch) {
   if (!p) return;

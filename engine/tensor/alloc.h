@@ -11,6 +11,9 @@ enum { PL_POOL_MAX = 512, PL_POOL_STEP = 16 };
 
 /* A block of at least n bytes; n = 0 is one. Errors: OOM. */
 PlStatus pl_block_alloc(size_t n, void **out);
+/* The same for what goes back before the caller returns, such as the arena of a run: none of it becomes garbage, so that no collection is
+ * due for it. So is the temporary memory of kernels. */
+PlStatus pl_block_alloc_brief(size_t n, void **out);
 void pl_block_free(void *p);
 /* The same for the temporary memory of kernels, counted apart. */
 PlStatus pl_scratch_alloc(size_t n, void **out);

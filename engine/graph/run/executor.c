@@ -300,7 +300,7 @@ static PlStatus run(PlExec *e, PlTensor *const *in, PlTensor **out) {
   int64_t before = pl_asked().live;
   PlStatus s = make_outputs(p->graph, out);
   if (s == PL_OK) s = take_leaves(e, in, &moved);
-  if (s == PL_OK && p->arena_bytes > 0) s = pl_block_alloc((size_t)p->arena_bytes, &arena);
+  if (s == PL_OK && p->arena_bytes > 0) s = pl_block_alloc_brief((size_t)p->arena_bytes, &arena);
   if (s == PL_OK) {
     e->arena = arena;
     point_all(e, out, e->arena != e->placed);
