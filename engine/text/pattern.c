@@ -230,7 +230,8 @@ static bool is_script(const char *s, size_t n) {
 
 /* ---- spelling: from Oniguruma's classes to PCRE2's -------------------------------------------------------------- */
 
-/* Without their brackets. \w there is Alphabetic, M, Nd, Pc, and the superscripts and fractions of Latin-1. */
+/* Without their brackets. \w there is Alphabetic, M, Nd, Pc; and the superscripts and fractions of Latin-1 where it stands alone, but
+ * not in a class. */
 #define SPACES  "\\t-\\r\\x{85}\\p{Z}"
 #define LETTERS "\\p{L}\\p{Nl}\\p{M}\\p{Nd}\\p{Pc}\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{1f169}\\x{1f170}-\\x{1f189}"
 #define WORDS   LETTERS "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
@@ -288,7 +289,8 @@ static void wrap(Spelling *w) {
 
 /* \s and its like, inside a class or alone; false: another escape. */
 static bool put_class(Spelling *w, char c, bool inside) {
-  const char *set = c == 's' || c == 'S' ? SPACES : c == 'w' || c == 'W' ? WORDS : c == 'h' || c == 'H' ? HEX : NULL;
+  const char *words = inside ? LETTERS : WORDS;
+  const char *set = c == 's' || c == 'S' ? SPACES : c == 'w' || c == 'W' ? words : c == 'h' || c == 'H' ? HEX : NULL;
   if (!set) return false;
   bool negated = c >= 'A' && c <= 'Z';
   if (inside && negated) return false; /* PCRE2's own \S differs by U+180E alone */
@@ -298,7 +300,23 @@ static bool put_class(Spelling *w, char c, bool inside) {
   return true;
 }
 
-/* An escape; returns the place of its last letter. */
+/* How many letters of an escape by number or by name stand behind its first one, which is at s: \x41, \101, \cA, \k<name>. */
+static size_t rest_of_escape(const char *s, size_t n) {
+  static const char *const hex = "0123456789abcdefABCDEF", *const digits = "0123456789";
+  size_t k = 1;
+  if (*s == 'x' || (*s >= '0' && *s <= '9')) {
+    const char *of = *s == 'x' ? hex : digits;
+    while (k < n && k < 3 && s[k] && strchr(of, s[k])) k++;
+  } else if (*s == 'c') {
+    k = n < 2 ? n : 2;
+  } else if ((*s == 'k' || *s == 'g') && n > 1 && s[1] == '<') {
+    const char *close = memchr(s, '>', n);
+    if (close) k = (size_t)(close - s) + 1;
+  }
+  return k - 1;
+}
+
+/* An escape, whole; returns the place of its last letter. */
 static size_t put_escape(Spelling *w, const char *s, size_t n, size_t i, bool inside, const char **why) {
   char c = s[++i];
   bool property = (c == 'p' || c == 'P') && i + 1 < n && s[i + 1] == '{';
@@ -331,7 +349,12 @@ static size_t put_escape(Spelling *w, const char *s, size_t n, size_t i, bool in
   } else if (c == 'p' || c == 'P') { /* a letter like others where no brace follows */
     put(w, s + i, 1);
   } else {
-    put(w, s + i - 1, 2);
+    size_t more = rest_of_escape(s + i, n - i);
+    const char high = c == 'x' && more == 2 ? s[i + 1] : '0';
+    if (high >= '8' || ((c == '2' || c == '3') && more == 2)) *why = "a byte by number (\\x80 and above)"; /* PCRE2: a character */
+    while (i + more + 1 < n && ((unsigned char)s[i + more + 1] & 0xC0) == 0x80) more++; /* a character of several bytes */
+    put(w, s + i - 1, 2 + more);
+    return i + more;
   }
   return i;
 }
@@ -406,7 +429,7 @@ static char *spell(const char *s, size_t n, size_t *len, const char **why) {
   bool inside = false, caseless = false;
   *why = NULL;
   for (size_t i = 0; w.to && i < n && !*why; i++) {
-    if (!inside && !strchr("{}*+?", s[i])) w.atom = w.k;
+    if (!inside && !strchr("{}*+?", s[i]) && ((unsigned char)s[i] & 0xC0) != 0x80) w.atom = w.k;
     if (s[i] == '\\' && i + 1 < n) {
       i = put_escape(&w, s, n, i, inside, why);
       continue;

@@ -89,8 +89,33 @@ describe("expressions of tokenizers", function()
     end
   end)
 
+  it("repeat an atom whole, however it is written", function()
+    local text = "a aa aaa é éé ééé 日日日 ²² AAAA \u{1F389}\u{1F389} \t\t\t [[[ }}} {{{"
+    for _, atom in ipairs { "a", "é", "日", "²", "🎉", [[\x41]], [[\x{41}]], [[\u00e9]],
+      [[\101]], [[\cI]], [[\é]],
+      [[\日]], [=[\[]=], [[\t]], [[\p{Lu}]], [[\p{L}]], [[\s]], [[\w]], [[\S]], ".", "[aé]",
+      "[^a]", "[[:alpha:]]", "(é)",
+      "(?:é|日)", "(?i:a)", [[(?<n>é)\k<n>]], [[(a)\1]], [[\}]], "}" } do
+      local body, last = atom:match "^(%(.*%))(\\.+)$"
+      body, last = body or "", last or atom
+      for _, quantifier in ipairs { "{2}+", "{2}?", "{1,2}+", "{,2}+", "{2,}+" } do
+        local inner = quantifier:sub(1, -2):gsub("{,", "{0,")
+        assert.equal(pieces(("%s(?:(?:%s)%s)%s"):format(body, last, inner, quantifier:sub(-1)), text),
+          pieces(atom .. quantifier, text), atom .. quantifier)
+      end
+    end
+  end)
+
+  it("have superscripts and fractions in \\w alone, not in a class with it", function()
+    assert.equal("a²", pieces([[\w+]], "a²"))
+    assert.equal("a|²|½", pieces([[[\w]+|½]], "a²½"))
+    assert.equal("a|²½|b", pieces([[[^\w]+]], "a²½b"))
+    assert.equal("a|²½|b", pieces([[[\w']++]], "a²½b"))
+  end)
+
   it("are refused where PCRE2 has no words for them", function()
-    for _, regex in ipairs { "(?i)ss", "(?i:straße)", "(?i)ﬁ", "(?s)a.", "[a[b]]", "[a-c&&b]", [=[[[:^punct:]]]=] } do
+    for _, regex in ipairs { "(?i)ss", "(?i:straße)", "(?i)ﬁ", "(?s)a.", "[a[b]]", "[a-c&&b]", [[\xc3\xa9]],
+      [=[[\xa0]]=], [[\303\251]], [=[[[:^punct:]]]=] } do
       local t, why, kind = splitting(regex)
       assert.is_nil(t, regex)
       assert.equal("unsupported", kind)

@@ -222,10 +222,10 @@ end
 --- T.models.load(dir, {architecture=, num_labels=, dtype="f32", device=, dequantize=false, mmap=true}) →
 --   module, list; or nil, why
 -- The network of a folder as transformers writes them: config.json, generation_config.json, model.safetensors or
--- pytorch_model.bin, or their shards; or of a GGUF file of architecture llama, qwen2 or qwen3, whose quantized weights
--- stay as they are, in nn.QuantizedLinear and nn.QuantizedEmbedding, and are not trained: nn.lora puts adapters beside
--- them. dequantize: they become numbers, parameters as others. A network is in evaluation mode and trains like any
--- other: net:train(), net:parameters(). architecture,
+-- pytorch_model.bin, or their shards; or of a GGUF file of architecture llama, qwen2, qwen3, gemma or phi3, whose
+-- quantized weights stay as they are, in nn.QuantizedLinear and nn.QuantizedEmbedding, and are not trained: nn.lora
+-- puts adapters beside them. dequantize: they become numbers, parameters as others. A network is in evaluation mode and
+-- trains like any other: net:train(), net:parameters(). architecture,
 -- "BertModel" or "BertForSequenceClassification", takes another class of the same family; parameters of a head that
 -- the files lack are then drawn, and named in the second result. dtype: "f32", "bf16", "f16", "f64", or "file", as
 -- stored. Weights whose dtype stays are parts of the file, as T.load has it, unless mmap is false. Ids
