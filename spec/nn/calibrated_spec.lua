@@ -306,6 +306,35 @@ describe("calibration", function()
       tostring(l))
   end)
 
+  it("by awq does not go through a clamp that the data does not reach", function()
+    local x = T.randn(100, 64) * T.linspace(0.1, 4, 64)
+    local function inside(l) return rawget(l, "input_scale") == nil end
+    local Clamped = nn.class "Clamped"
+    function Clamped:init(most) self.a, self.b, self.most = nn.Linear(64, 64), nn.Linear(64, 8), most end
+    function Clamped:forward(v) return self.b(self.a(v):clamp(-self.most, self.most)) end
+    T.manual_seed(15)
+    for most, want in pairs { [1e3] = false, [math.huge] = true } do
+      local old = Clamped(most)
+      old.a.weight:detach():mul_(T.linspace(0.02, 6, 64):unsqueeze(2))
+      local n = T.quantize(old, { bits = 4, method = "awq", calibration = x })
+      assert.equal(want, inside(n.b), tostring(most))
+    end
+  end)
+
+  it("by awq that fails half way divides nothing", function()
+    local awq, x = require "perilune.nn.quant.awq", T.randn(100, 64) * T.linspace(0.1, 4, 64)
+    T.manual_seed(16)
+    local n = nn.Sequential(nn.LayerNorm(64), nn.Linear(64, 8))
+    local want, quantize = n(x), awq.quantize
+    awq.quantize = function() error "no more" end
+    local ok, why = pcall(T.quantize, n, { bits = 4, method = "awq", calibration = x })
+    awq.quantize = quantize
+    assert.is_false(ok)
+    assert.truthy(tostring(why):find "no more")
+    assert.is_true(n(x):equal(want))
+    assert.is_nil(rawget(T.quantize(n, { bits = 4, method = "awq", calibration = x })[2], "input_scale"))
+  end)
+
   it("of zeros says nothing: refused, and where one layer has them it is rounded plainly", function()
     for _, method in ipairs { "gptq", "awq", "static" } do
       fails(function() T.quantize(net(), { method = method, calibration = T.zeros(5, 32) }) end, "calibration is zeros")

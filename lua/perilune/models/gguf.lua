@@ -264,8 +264,9 @@ function M.write(path, net, list, kind, tokenizer)
     end
   end
   local factors = write_rope("models.save", net[net._d.names.root].rotary1, arch, meta)
-  for name, factor in pairs(factors or {}) do
-    rows[#rows + 1] = { name .. ".weight", T.tensor(factor, { dtype = "f32" }) }
+  for _, name in ipairs { "rope_freqs", "rope_factors_short", "rope_factors_long" } do -- in one order in each file
+    local factor = factors and factors[name]
+    if factor then rows[#rows + 1] = { name .. ".weight", T.tensor(factor, { dtype = "f32" }) } end
   end
   return gguf.save_rows(path, rows, meta, kind)
 end

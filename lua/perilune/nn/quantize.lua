@@ -113,9 +113,10 @@ local function calibrated(list, method, info, o, net)
     if o.fold == "only" and not m then return T.ones_like(gram.size), true end
     local size = source and fold.pooled(gram.size, source) or gram.size
     local s = awq.scales(weights, gram.gram, size, info)
-    local folded = m and fold.put(group, m, source, s, look)
+    local folded, back
+    if m then folded, back = fold.put(group, m, source, s, look) end
     if o.fold == "only" and not folded then return T.ones_like(s), true end
-    return folded or s, folded ~= nil
+    return folded or s, folded ~= nil, back
   end
   local function each(group, gram, before, look, done)
     local where = group[1].weight:device()
@@ -125,18 +126,28 @@ local function calibrated(list, method, info, o, net)
       end
       return
     end
-    local weights, scale, inside = {}, nil, nil
+    local weights, scale, inside, back = {}, nil, nil, nil
     for i, m in ipairs(group) do weights[i] = M.matrix(m):detach():double():contiguous() end
-    if method == "awq" then scale, inside = scales(group, weights, gram, before, look) end
-    for i, m in ipairs(group) do
-      local blocks
-      if scale then
-        blocks = awq.quantize(weights[i], gram.gram, scale, info)
-      else
-        blocks = require("perilune.nn.quant.gptq").quantize(weights[i], gram.gram, info, o)
-        if not blocks then fail("quantize: the inputs of %s are singular; a larger damp may help", names[m]) end
+    if method == "awq" then scale, inside, back = scales(group, weights, gram, before, look) end
+    local made = {}
+    local ok, why = pcall(function() -- all of them, or none with what is before divided already
+      for i, m in ipairs(group) do
+        if scale then
+          made[i] = awq.quantize(weights[i], gram.gram, scale, info):to(where)
+        else
+          made[i] = require("perilune.nn.quant.gptq").quantize(weights[i], gram.gram, info, o)
+          if not made[i] then fail("quantize: the inputs of %s are singular; a larger damp may help", names[m]) end
+          made[i] = made[i]:to(where)
+        end
+        weights[i] = nil
       end
-      now[m] = done(m, blocks:to(where), scale and not inside and scale:reciprocal():to(m.weight:dtype()) or nil)
+    end)
+    if not ok then
+      if back then back() end
+      error(why, 0)
+    end
+    for i, m in ipairs(group) do
+      now[m] = done(m, made[i], scale and not inside and scale:reciprocal():to(m.weight:dtype()) or nil)
     end
   end
   return function(done)

@@ -194,7 +194,7 @@ local function plan(who, net, batches, forward, layers, folds)
     if not g then
       g = rawequal(x, last_input) and now == 1 and last_group or nil
       if not g then
-        g = { layers = {}, together = true, input = x, recent = now == 1 and table.move(recent, 1, #recent, 1, {}) }
+        g = { layers = {}, together = true, noted = now == 1 and fold.noted(recent, x) }
         order[#order + 1] = g
       end
       group_of[m] = g
@@ -225,8 +225,7 @@ local function plan(who, net, batches, forward, layers, folds)
   end)
   local single = at_one_place(net, often)
   for _, g in ipairs(order) do
-    g.before = g.recent and fold.candidates(g.recent, g.input, single) or {}
-    g.recent, g.input = nil, nil
+    g.before = g.noted and fold.candidates(g.noted, single) or {}
   end
   local idle = {}
   for _, item in ipairs(layers) do if not next(calls[item[2]]) then idle[#idle + 1] = item[1] end end

@@ -7,6 +7,7 @@
 -- powers of two: the layers' input must change by those, each channel by that of one row, and when the columns of the
 -- layers are divided by them, too, all results must be what they were. Powers of two change no bit of a mantissa, so
 -- what is compared is equal, whatever the dtype, or the fold is wrong: a nonlinear function between, or another reader.
+-- What is nonlinear for large values alone, as a clamp that the data does not reach, is found by larger powers.
 -- @module perilune.nn.quant.fold
 local T = require "perilune"
 local codes = require "perilune.nn.quant.codes"
@@ -18,8 +19,9 @@ local M = {}
 
 local function kind_of(m)
   local class, nn = getmetatable(m).__class, T.nn
+  if rawget(m, "_lora") then return nil end -- what an adapter adds is not divided, and of a new one nothing is seen yet
   if class == nn.LayerNorm or class == nn.RMSNorm then return m.weight and m.weight:dim() == 1 and "norm" or nil end
-  if class == nn.Linear or rawget(class, "linear") then return not rawget(m, "_lora") and "linear" or nil end
+  if class == nn.Linear or rawget(class, "linear") then return "linear" end
   if class == nn.QuantizedLinear then return codes.format(m.format) and "blocks" or nil end
 end
 
@@ -140,10 +142,12 @@ function M.find(layers, before, look)
   local base = tensors_of(results)
   if #base == 0 then return nil end
   local before_sums = sums:totable()
-  -- Whether the last `own` of n rows of m make the channels, and nothing else: the row of each.
-  local function try(m, kind, n, own)
+  local far = layers[1].weight:dtype() == "f16" and 2.0 ^ 3 or 2.0 ^ 12
+  -- Whether the last `own` of n rows of m make the channels, and nothing else: the row of each. times: of the powers.
+  local function try(m, kind, n, own, times)
     return trying(function(keep)
       local list = probe(n, own)
+      for i = n - own + 1, n do list[i] = list[i] * times end
       local by, back = multiply(m, kind, T.tensor(list, { dtype = "f64" }))
       if not by then return nil end
       keep(back)
@@ -169,15 +173,15 @@ function M.find(layers, before, look)
     local kind = kind_of(m)
     local n = kind and rows(m, kind) or 0
     for _, own in ipairs(windows(n, k)) do
-      local source = own > 0 and k % own == 0 and (own == n or kind ~= "norm") and try(m, kind, n, own)
-      if source then return m, source end
+      local source = own > 0 and k % own == 0 and (own == n or kind ~= "norm") and try(m, kind, n, own, 1)
+      if source and try(m, kind, n, own, kind == "blocks" and 2.0 ^ 5 or far) then return m, source end
     end
   end
 end
 
 --- Puts 1 / s into module m, s f64 [K] being the same for all channels of one row; layers are to be multiplied by s.
--- → what the input was divided by in truth, f64 [K]; nil where m cannot take it: the results would be others, as
--- where something between is linear for numbers of some size alone.
+-- → what the input was divided by in truth, f64 [K], and a function that takes it back; nil where m cannot take it: the
+-- results would be others, as where something between is linear for numbers of some size alone.
 function M.put(layers, m, source, s, look)
   local kind = kind_of(m)
   local index = T.tensor(source, { dtype = "i64", device = s:device() })
@@ -187,7 +191,7 @@ function M.put(layers, m, source, s, look)
   local truly, back = multiply(m, kind, by)
   if not truly then return nil end
   truly = truly:index_select(1, index):reciprocal()
-  local good = trying(function(keep)
+  local ok, good = pcall(trying, function(keep)
     for _, l in ipairs(layers) do
       local w = matrix(l)
       local old = w:detach():clone()
@@ -197,8 +201,9 @@ function M.put(layers, m, source, s, look)
     local _, after = look()
     return same(tensors_of(results), tensors_of(after), 0.01)
   end)
-  if good then return truly end
+  if ok and good then return truly, back end
   back()
+  if not ok then error(good, 0) end
 end
 
 --- Means of size, f64 [K], over channels that one row makes.
@@ -210,16 +215,26 @@ function M.pooled(size, source)
   return (sum / count:clamp { min = 1 }):index_select(1, index)
 end
 
---- Modules that were called before, of those that results can be told apart from: the one that made x alone, if it is
--- known; else those with enough rows. recent: { {module, its result} … }, in the order of calls.
-function M.candidates(recent, x, of_one_place)
+--- Of modules that were called before x was seen what `candidates` asks: list of {module, did it make x, or might x be
+-- made of its result}. recent: { {module, its result} … }, in the order of calls, none of which is kept.
+function M.noted(recent, x)
   local list, width = {}, x:size(-1)
-  for i = #recent, 1, -1 do
-    local m, y = recent[i][1], recent[i][2]
-    if rawequal(y, x) then return of_one_place(m) and { m } or {} end
-    if #list < 6 and of_one_place(m) and T.is_tensor(y) and (y:size(-1) >= width or width % y:size(-1) == 0) then
-      list[#list + 1] = m
-    end
+  for i, item in ipairs(recent) do
+    local y = item[2]
+    list[i] = { item[1], rawequal(y, x),
+      T.is_tensor(y) and y:dim() > 0 and (y:size(-1) >= width or y:size(-1) > 0 and width % y:size(-1) == 0) }
+  end
+  return list
+end
+
+--- Those of noted modules that results can be told apart from, the most recent first: the one that made x alone, if it
+-- is known; else those with enough rows.
+function M.candidates(noted, of_one_place)
+  local list = {}
+  for i = #noted, 1, -1 do
+    local m = noted[i][1]
+    if noted[i][2] then return of_one_place(m) and { m } or {} end
+    if #list < 6 and of_one_place(m) and noted[i][3] then list[#list + 1] = m end
   end
   return list
 end
