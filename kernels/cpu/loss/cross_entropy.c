@@ -193,6 +193,22 @@ static double lse_of(const PlkClass *k, const void *x) {
   return (double)m + log(sum);
 }
 
+/* Softmax of a row is e^(x - shift) / the result. A small lse that forward kept is good enough as the shift (1 is returned). Beyond
+ * 128 the place where it was rounded, in the loss' dtype, is seen in every quotient: an lse of 1e5 in f32 is 0.004 off, and at 1e8 log C
+ * is gone. There the row's greatest entry is the shift, which is exact. */
+static double soften(const PlkClass *k, const void *x, double lse, double *shift) {
+  double sum = 1;
+  *shift = lse;
+  if (!plk_class_far(lse)) return 1;
+  if (k->f64) k->loops->lse_f64(x, k->n, shift, &sum);
+  else {
+    float m;
+    k->loops->lse_f32(x, k->n, &m, &sum);
+    *shift = (double)m;
+  }
+  return sum;
+}
+
 /* p: x, target, loss (none), lse */
 static PlStatus ce_row(void *ctx, int64_t row, void *const *p) {
   const PlkClass *k = ctx;
@@ -314,15 +330,16 @@ static PlStatus ce_bwd_row(void *ctx, int64_t row, void *const *p) {
     return PL_OK;
   }
   double s = p[4] ? *(const double *)p[4] : k->scale, lse = *(const double *)p[2], e = k->smooth / (double)k->n;
-  double hit = (1 - k->smooth) * plk_class_weight(k, t), K = hit + e * k->wsum;
+  double hit = (1 - k->smooth) * plk_class_weight(k, t), K = hit + e * k->wsum, shift;
+  const double sum = soften(k, p[0], lse, &shift);
   if (k->f64) {
     double *dx = p[3];
-    k->loops->exp_f64(p[0], lse, s * K, dx, k->n);
+    k->loops->exp_f64(p[0], shift, s * K / sum, dx, k->n);
     for (int64_t i = 0; e > 0 && i < k->n; i++) dx[i] -= s * e * plk_class_weight(k, i);
     dx[t] -= s * hit;
   } else {
     float *dx = p[3];
-    k->loops->exp_f32(p[0], (float)lse, (float)(s * K), dx, k->n);
+    k->loops->exp_f32(p[0], (float)shift, (float)(s * K / sum), dx, k->n);
     for (int64_t i = 0; e > 0 && i < k->n; i++) dx[i] -= (float)(s * e * plk_class_weight(k, i));
     dx[t] -= (float)(s * hit);
   }
@@ -362,12 +379,14 @@ static PlStatus ce_bwd2_row(void *ctx, int64_t row, void *const *p) {
   int64_t t;
   PL_TRY(plk_class_target(k, row, *(const int64_t *)p[1], &t));
   double hit = t < 0 ? 0 : (1 - k->smooth) * plk_class_weight(k, t), K = t < 0 ? 0 : hit + e * k->wsum;
-  double s = p[6] ? *(const double *)p[6] : k->scale;
-  for (int64_t i = 0; i < k->n; i++) qv += exp(x[i] - lse) * v[i], wv += plk_class_weight(k, i) * v[i];
+  double s = p[6] ? *(const double *)p[6] : k->scale, shift, sum = 1;
+  if (!plk_class_far(lse)) shift = lse;
+  else k->loops->lse_f64(x, k->n, &shift, &sum); /* as soften; x is double here */
+  for (int64_t i = 0; i < k->n; i++) qv += exp(x[i] - shift) / sum * v[i], wv += plk_class_weight(k, i) * v[i];
   double d = t < 0 ? 0 : K * qv - hit * v[t] - e * wv;
   k->loss[row] = d;
   if (p[5]) *(double *)p[5] = d;
-  for (int64_t i = 0; dx && i < k->n; i++) dx[i] = t < 0 ? 0 : s * K * exp(x[i] - lse) * (v[i] - qv);
+  for (int64_t i = 0; dx && i < k->n; i++) dx[i] = t < 0 ? 0 : s * K * exp(x[i] - shift) / sum * (v[i] - qv);
   return PL_OK;
 }
 

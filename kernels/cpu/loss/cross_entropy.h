@@ -4,10 +4,15 @@
 #ifndef PL_KERNELS_CPU_LOSS_CROSS_ENTROPY_H
 #define PL_KERNELS_CPU_LOSS_CROSS_ENTROPY_H
 
+#include <math.h>
+
 #include "kernels/cpu/loops.h"
 #include "kernels/cpu/rows.h"
 
 enum { PLK_CLASS_FEW = 256 };
+
+/* Whether a log-sum-exp that was kept in the loss' dtype is too far from 0 to divide by: rounding it moves e^(x - lse) as a whole. */
+static inline bool plk_class_far(double lse) { return fabs(lse) >= 128 && isfinite(lse); }
 
 typedef struct PlkClass {
   const PlkCall *c;

@@ -101,15 +101,27 @@ __global__ void ce_forward(Class k, const T *x, double *loss, double *wt, plc_nu
   plc_number_put(lses, row, lse);
 }
 
+/* Softmax of a row is e^(x - lse) / this: an lse far from 0 was rounded, in the loss' dtype, by what all quotients show; there it is
+ * their sum. All threads of a row call it. */
+template <typename A, typename Load> PLC_DEV double soften(const Class &k, A lse, int64_t n, double *room, Load x) {
+  if (!(fabs((double)lse) >= 128) || !isfinite((double)lse)) return 1;
+  double sum = 0;
+  for (int64_t i = (int)threadIdx.x % k.width; i < n; i += k.width) sum += (double)exp(x(i) - lse);
+  return row_sum(k, sum, room);
+}
+
 /* dx_c = s (K e^(x_c - lse) - (1-e) w_t [c = t] - e/C w_c),  K = (1-e) w_t + e/C W */
 template <typename T, int V> __global__ void ce_backward(Class k, const T *x, plc_numbers lses, T *dx, const char *name) {
   typedef typename plc_type<T>::math A;
+  __shared__ double room[32];
   const int64_t row = row_of(k);
   if (row >= k.rows) return;
   const int64_t t = target_of(k, row, name), at = start_of(k, row);
   const double scale = t < 0 ? 0 : plc_number(k.dy, row, k.sums[1]), e = k.smooth / (double)k.n;
   const double hit = t < 0 ? 0 : (1 - k.smooth) * weight(k, t), K = t < 0 ? 0 : hit + e * k.sums[0];
-  const A lse = (A)plc_number(lses, row, 0), f = (A)(scale * K), g = (A)(scale * e), h = (A)(scale * hit);
+  const A lse = (A)plc_number(lses, row, 0);
+  const double sum = soften(k, lse, k.n, room, [&](int64_t i) { return (A)plc_type<T>::load(x[at + i * k.inner]); });
+  const A f = (A)(scale * K / sum), g = (A)(scale * e), h = (A)(scale * hit);
   for (int64_t i = (int64_t)((int)threadIdx.x % k.width) * V; i < k.n; i += (int64_t)k.width * V) {
     plc_pack<T, V> p, q;
     if (V > 1) p = *(const plc_pack<T, V> *)(x + at + i);
@@ -134,10 +146,11 @@ __global__ void ce_backward2(Class k, plc_numbers x, plc_numbers lses, plc_numbe
   const int64_t at = mine ? start_of(k, row) : 0, n = mine ? k.n : 0;
   const int lane = (int)threadIdx.x % k.width;
   const double lse = mine ? plc_number(lses, row, 0) : 0;
+  const double sum = soften(k, lse, n, room, [&](int64_t i) { return plc_number(x, at + i * k.inner, 0); });
   double qv = 0, wv = 0;
   for (int64_t i = lane; i < n; i += k.width) {
     const double vi = plc_number(v, at + i * k.inner, 0);
-    qv += exp(plc_number(x, at + i * k.inner, 0) - lse) * vi;
+    qv += exp(plc_number(x, at + i * k.inner, 0) - lse) / sum * vi;
     wv += weight(k, i) * vi;
   }
   qv = row_sum(k, qv, room);
@@ -153,7 +166,7 @@ __global__ void ce_backward2(Class k, plc_numbers x, plc_numbers lses, plc_numbe
   }
   for (int64_t i = lane; dx.p && i < n; i += k.width) {
     const int64_t p = at + i * k.inner;
-    plc_number_put(dx, p, t < 0 ? 0 : s * K * exp(plc_number(x, p, 0) - lse) * (plc_number(v, p, 0) - qv));
+    plc_number_put(dx, p, t < 0 ? 0 : s * K * exp(plc_number(x, p, 0) - lse) / sum * (plc_number(v, p, 0) - qv));
   }
 }
 
