@@ -205,6 +205,7 @@ static int jvp_end(lua_State *L, int status, lua_KContext ctx) {
 }
 
 static int t_jvp(lua_State *L) {
+  l_check_count(L, "jvp", 3, "f, x, v");
   if (!is_common(L)) {
     lua_pushvalue(L, lua_upvalueindex(UP_GENERAL));
     lua_insert(L, 1);

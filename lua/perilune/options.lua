@@ -120,6 +120,14 @@ function options.named(name, f)
   end
 end
 
+--- The value of an argument that may stand at its place or among the options o; not both: one of them would count
+--- without a word.
+function options.once(who, name, given, o)
+  if given == nil then return o[name] end
+  if o[name] ~= nil then fail("%s: argument %s is given twice", who, name) end
+  return given
+end
+
 --- Checks that every key of `given` is in the list `names`.
 function options.check(who, given, names)
   if given == nil then return {} end

@@ -160,6 +160,17 @@ describe("help", function()
     for _ = 1, 3 do collectgarbage() end
   end)
 
+  it("knows of every function what it refuses: no option is passed over", function()
+    local problems, tried = {}, 0
+    each(function(entry, args)
+      local _, _, line = signature_of(entry)
+      if line:find("…", 1, true) or entry.path == "T.save" then return end -- its table is what is saved
+      tried = tried + 1
+      if run(entry, with(args, "no_such_option", 1)) then problems[("%s: %s"):format(entry.path, line)] = true end
+    end)
+    report(problems, tried, 400)
+  end)
+
   it("mentions every option that is taken", function()
     local problems, tried = {}, 0
     each(function(entry, args)
@@ -251,5 +262,33 @@ describe("help", function()
       end
     end)
     report(problems, tried, 200)
+  end)
+
+  it("names no argument that can be given twice, at its place and by name", function()
+    local problems, tried = {}, 0
+    local function twice(entry, line, a, i, name)
+      local again = with(a, name, a[i])
+      if again[again.n] == a[i] or again.n == a.n then return end -- its options have no place of their own
+      if not run(entry, a) then return end
+      tried = tried + 1
+      if run(entry, again) then problems[("%s: %s"):format(line, name)] = true end
+    end
+    each(function(entry, args)
+      local positional, named, line = signature_of(entry)
+      for i = 1, line:find("…", 1, true) and 0 or #positional do -- where any number goes, a table is one more
+        local name = positional[i][1]
+        local a = { n = math.max(i, args.n), table.unpack(args, 1, args.n) }
+        if type(name) == "string" and i > args.n then -- left out: the default, or the first number that goes
+          local is, value = value_of(positional[i][2] or named[name] or "", not line:find("→", 1, true))
+          for _, guess in ipairs { 1, 2, 0 } do
+            a[i] = guess
+            if is and guess == 1 then a[i] = value end
+            if a[i] ~= nil and run(entry, a) then break end
+          end
+        end
+        if type(name) == "string" and a[i] ~= nil and not is_plain(a[i]) then twice(entry, line, a, i, name) end
+      end
+    end)
+    report(problems, tried, 400)
   end)
 end)

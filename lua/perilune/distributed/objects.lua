@@ -110,7 +110,7 @@ function M.gather_object(value, list, dst, opts)
   local who = "gather_object"
   if type(dst) == "table" then dst, opts = nil, dst end
   local o, g = read_group(who, opts, "dst")
-  dst = dst or o.dst or 0
+  dst = options.once(who, "dst", dst, o) or 0
   local peer = state.member(who, "dst", g, dst)
   if peer == g.mine then check_target(who, list, g) end
   tensors.agree(g, who, "dst=%d", dst)
@@ -132,7 +132,7 @@ function M.broadcast_object_list(list, src, opts)
   local who = "broadcast_object_list"
   if type(src) == "table" then src, opts = nil, src end
   local o, g = read_group(who, opts, "src")
-  src = src or o.src or 0
+  src = options.once(who, "src", src, o) or 0
   local peer = state.member(who, "src", g, src)
   check_target(who, list, g)
   tensors.agree(g, who, "src=%d", src)
@@ -155,7 +155,7 @@ function M.scatter_object_list(out, list, src, opts)
   local who = "scatter_object_list"
   if type(src) == "table" then src, opts = nil, src end
   local o, g = read_group(who, opts, "src")
-  src = src or o.src or 0
+  src = options.once(who, "src", src, o) or 0
   local peer = state.member(who, "src", g, src)
   check_target(who, out, g)
   if peer == g.mine and (type(list) ~= "table" or #list ~= g.n) then

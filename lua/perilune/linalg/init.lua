@@ -118,7 +118,8 @@ return function(T, core)
       local t = is_tensor(v) and v:detach():to("f64") or T.tensor(v, { dtype = "f64", device = A:device() })
       return op.expand(t, batch)
     end
-    return pinv(A, tolerance("rtol", rtol or o.rtol), tolerance("atol", atol or o.atol))
+    rtol, atol = options.once("linalg.pinv", "rtol", rtol, o), options.once("linalg.pinv", "atol", atol, o)
+    return pinv(A, tolerance("rtol", rtol), tolerance("atol", atol))
   end
 
   -- ---- products --------------------------------------------------------------------------------------
@@ -225,8 +226,7 @@ return function(T, core)
     if type(ord) == "table" and dim == nil and opts == nil then ord, opts = nil, ord end
     if type(dim) == "table" and opts == nil and #dim == 0 and next(dim) then dim, opts = nil, dim end
     local o = options.check(fn, opts, { "ord", "dim", "keepdim", "dtype" })
-    if ord == nil then ord = o.ord end
-    if dim == nil then dim = o.dim end
+    ord, dim = options.once(fn, "ord", ord, o), options.once(fn, "dim", dim, o)
     if type(dim) == "number" then dim = { dim } end
     if dim ~= nil and type(dim) ~= "table" then
       fail("%s: dim must be an integer or a list, got %s", fn, options.describe(dim))

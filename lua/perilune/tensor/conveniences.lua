@@ -180,10 +180,10 @@ return function(T, core)
   -- Mean of what is not NaN.
   --   print(T.tensor { 1, 0 / 0, 3 }:nanmean():item())  --> 2.0
   define("nanmean", function(x, dim, opts)
-    if type(dim) == "table" and #dim == 0 and opts == nil then dim, opts = dim.dim, dim end
-    local o = { keepdim = options.check("nanmean", opts, { "dim", "keepdim" }).keepdim }
+    local d, given = core.dim_of("nanmean", dim, opts, { "dim", "keepdim" })
+    local o = { keepdim = given.keepdim }
     local there = check("nanmean", x):isnan():logical_not():to(x:dtype())
-    return T.nansum(x, dim, o) / T.sum(there, dim, o)
+    return T.nansum(x, d, o) / T.sum(there, d, o)
   end)
 
   --- T.dist(x, y, p=2) → 0-d tensor

@@ -22,7 +22,7 @@ return function(T, core)
     end
     if opts ~= nil then
       opts = options.check(fn, opts, allowed)
-      if dim == nil then dim = opts.dim end
+      dim = options.once(fn, "dim", dim, opts)
     end
     return dim, opts or {}
   end

@@ -241,7 +241,7 @@ return function(F)
     if opts == nil and not T.is_tensor(weight) then weight, opts = nil, weight end
     tensors(who, x, y)
     local o = read(who, opts, { "p", "margin", "weight", "reduction", "index_base" })
-    weight = weight or o.weight
+    weight = options.once(who, "weight", weight, o)
     if weight ~= nil then tensors(who, x, y, weight) end
     local p, margin = o.p or 1, o.margin or 1.0
     if p ~= 1 and p ~= 2 then fail("%s: p must be 1 or 2, got %s", who, describe(p)) end
@@ -302,7 +302,7 @@ return function(F)
     tensors(who, x, y)
     if weight ~= nil and not T.is_tensor(weight) then weight, opts = nil, weight end
     local o = read(who, opts, { "weight", "reduction" })
-    weight = weight or o.weight
+    weight = options.once(who, "weight", weight, o)
     local loss = -(y * T.logsigmoid(x) + (1 - y) * T.logsigmoid(-x))
     if weight then loss = loss * weight end
     return reduced(who, loss:dim() > 0 and loss:mean(-1) or loss, o.reduction)
