@@ -163,8 +163,9 @@ describe("help", function()
   it("knows of every function what it refuses: no option is passed over", function()
     local problems, tried = {}, 0
     each(function(entry, args)
-      local _, _, line = signature_of(entry)
+      local positional, _, line = signature_of(entry)
       if line:find("…", 1, true) or entry.path == "T.save" then return end -- its table is what is saved
+      if args.n == 1 and is_plain(args[1]) and positional[1] then return end -- a value may be any table
       tried = tried + 1
       if run(entry, with(args, "no_such_option", 1)) then problems[("%s: %s"):format(entry.path, line)] = true end
     end)
