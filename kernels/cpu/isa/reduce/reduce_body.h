@@ -157,7 +157,7 @@ PLK_LANE V FN(part_across)(const S *const *p, int64_t ld, int64_t n, const bool 
     i += 8;
   }
   for (; i < n; i++) {
-    V one;
+    V one = {0};
     for (int c = 0; c < L; c++) one[c] = ONE(*COLUMN(c));
     part += one;
   }
