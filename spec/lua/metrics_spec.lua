@@ -64,6 +64,47 @@ describe("T.metrics", function()
     assert.same({ { 0, 1 }, { 1, 1 } }, b:totable())
   end)
 
+  -- What scikit-learn says of pairs drawn at random (spec/fixtures/metrics.py), at once and in batches.
+  it("gives scikit-learn's figures of random pairs, in one pass and in batches", function()
+    local path = (os.getenv("PERILUNE_ROOT") or ".") .. "/spec/fixtures/metrics.lua"
+    local failed, n = {}, 0
+    local function same(want, got)
+      if type(want) == "table" then
+        got = type(got) == "table" and got or got:totable()
+        for i, w in ipairs(want) do if not same(w, got[i]) then return false end end
+        return #want == #got
+      end
+      return want == got or want ~= want and got ~= got or math.abs(want - got) <= 1e-6 * math.max(1, math.abs(want))
+    end
+    for k, case in ipairs(dofile(path)) do
+      local dtypes = { classes = "i64", booleans = "bool", numbers = "f64" }
+      local p = T.tensor(case.pred, { dtype = dtypes[case.kind] or "f32" })
+      local t = T.tensor(case.target, { dtype = case.target_dtype })
+      local opts = next(case.opts) and case.opts or nil
+      local once = metrics[case.name](p, t, opts)
+      local m, first = metrics[case.name](opts), 1
+      for _, last in ipairs(table.move({ #case.target }, 1, 1, #case.cuts + 1, case.cuts)) do
+        m:update(p:narrow(1, first, last - first + 1), t:narrow(1, first, last - first + 1))
+        first = last + 1
+      end
+      if not same(case.want, once) then failed[#failed + 1] = ("%d %s: %s"):format(k, case.name, tostring(once)) end
+      if not same(case.want, m:value()) then failed[#failed + 1] = ("%d %s in batches"):format(k, case.name) end
+      n = n + 1
+    end
+    assert.same({}, failed)
+    assert.is_true(n >= 120)
+  end)
+
+  it("keeps what halves and large means have", function()
+    T.manual_seed(5)
+    local x, y = T.randn(4000, 20) * 5, T.randint(1, 20, { 4000 })
+    for _, dtype in ipairs { "f16", "bf16" } do
+      local half = x:to(dtype)
+      near(1, metrics.perplexity(half, y) / metrics.perplexity(half:double(), y), 1e-5)
+    end
+    near(2, metrics.perplexity(T.zeros(4, 2), ints { 1, 2, -100, -100 }), 1e-5) -- what cross_entropy leaves out
+  end)
+
   it("sums over batches what one call gives", function()
     T.manual_seed(3)
     local x, y = T.randn(64, 7), T.randint(1, 7, { 64 })
@@ -100,7 +141,7 @@ describe("T.metrics", function()
     local x = logits_of({ 1, 2, 3, 1 }, 3)
     local y = ints { 1, -1, 3, -1 }
     assert.equal(1.0, metrics.accuracy(x, y, { ignore_index = -1 }))
-    assert.equal(0.5, metrics.accuracy(x, y))
+    assert.error(function() metrics.accuracy(x, y) end) -- -1 is no class
     local ppl = metrics.perplexity(T.zeros(4, 3), y, { ignore_index = -1 })
     near(3, ppl, 1e-5)
     local text = x:view(2, 2, 3) -- [batch, time, class]
@@ -131,6 +172,16 @@ describe("T.metrics", function()
       { metrics.top_k, T.zeros(2, 3), ints { 1, 2 }, "k = 5, but f32[2,3] has 3 classes" },
       { metrics.confusion_matrix, ints { 1, 5 }, ints { 1, 2 }, "predicted class 5 is not in 1 … 2", { classes = 2 } },
       { metrics.confusion_matrix, ints { 1, 1 }, ints { 1, 0 }, "target class 0 is not in 1 … " },
+      { metrics.accuracy, T.zeros(2, 3), ints { 0, 2 }, "target class 0 is not in 1 … 3; classes count from 1" },
+      { metrics.accuracy, T.zeros(2, 3), ints { 1, 4 }, "target class 4 is not in 1 … 3" },
+      { metrics.top_k, T.zeros(2, 3), ints { 0, 2 }, "target class 0 is not in 1 … 3", { k = 2 } },
+      { metrics.top_k, T.zeros(2, 3, 4), ints { { 1, 2 }, { 2, 1 } }, "do not fit targets i64[2,2]", { k = 2 } },
+      { metrics.accuracy, T.zeros(2, 2), T.tensor { true, false }, "boolean targets for logits of 2 classes" },
+      { metrics.accuracy, T.zeros(2), ints { 1, 2 }, "must be booleans, or 0 and 1" },
+      { metrics.f1, T.zeros(2), ints { 1, -1 }, "must be booleans, or 0 and 1" },
+      { metrics.f1, ints { 1, 2 }, T.tensor { true, false }, "predictions i64[2] must be booleans, or 0 and 1" },
+      { metrics.auc, T.zeros(2), ints { 1, -1 }, "must be booleans, or 0 and 1" },
+      { metrics.auc, T.tensor { 1, 0 / 0 }, ints { 1, 0 }, "NaN among the scores" },
       { metrics.precision, ints { 1, 2 }, ints { 1, 2 }, "did you mean 'macro'?", { average = "marco" } },
       { metrics.auc, T.zeros(3), T.zeros(2), "differ in shape" },
       { metrics.accuracy, T.zeros(2), T.zeros(2), "did you mean 'threshold'?", { treshold = 1 } },
@@ -146,5 +197,6 @@ describe("T.metrics", function()
     end
     assert.error(function() metrics.accuracy(0.5) end)
     assert.error(function() metrics.mean():update("x") end)
+    assert.error(function() metrics.mean():update(T.ones(2), 3) end)
   end)
 end)

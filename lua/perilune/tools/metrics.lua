@@ -39,19 +39,55 @@ local function classes_of(self, pred, target)
       fail("%s: floating predictions of target's shape, %s; give class numbers, or logits with a dimension more", who,
         pred:describe())
     end
-    return pred:dtype() == "bool" and pred:long() or pred
+    return pred
   end
   fail("%s: predictions %s do not fit targets %s; logits have one dimension more, the classes in dimension %d", who,
     pred:describe(), target:describe(), d)
 end
 
--- Flat predictions and targets without those to be ignored.
+local function in_range(self, x, c, what)
+  if x:numel() == 0 then return end
+  local lo, hi = x:min():item(), x:max():item()
+  if lo >= 1 and hi <= c then return end
+  local hint = hi > c and not self.classes and "; say how many there are: classes =" or ""
+  if lo == 0 then hint = "; classes count from 1: add 1" end
+  fail("%s: %s class %d is not in 1 … %d%s", self.who, what, lo < 1 and lo or hi, c, hint)
+end
+
+-- Booleans of yes and no: any other number is a class of something else, and would be a yes without a word.
+local function yes_of(who, x, what)
+  if x:dtype() == "bool" then return x end
+  if not x:eq(0):logical_or(x:eq(1)):all():item() then
+    fail("%s: %s %s must be booleans, or 0 and 1; of classes 1 and 2 give x:eq(2)", who, what, x:describe())
+  end
+  return x:ne(0)
+end
+
+-- Flat predictions and targets without those to be ignored, which are known before anything is made of the targets.
 local function kept(self, pred, target)
   pred, target = pred:reshape(-1), target:reshape(-1)
-  if target:dtype() == "bool" then target = target:long() end
   if self.ignore_index == nil then return pred, target end
   local keep = target:ne(self.ignore_index)
   return pred[keep], target[keep]
+end
+
+-- Flat predicted and true classes without those to be ignored, and how many classes logits tell of. Of a question of
+-- yes and no they are booleans, and the third is "yes".
+local function flat_classes(self, pred, target)
+  check(self.who, pred, target)
+  if same_shape(pred, target) and (pred:is_floating_point() or pred:dtype() == "bool" or target:dtype() == "bool") then
+    pred, target = kept(self, pred, target)
+    pred = pred:is_floating_point() and pred:gt(self.threshold or 0.5) or yes_of(self.who, pred, "predictions")
+    return pred, yes_of(self.who, target, "targets"), "yes"
+  end
+  local count
+  pred, count = classes_of(self, pred, target)
+  if count and target:dtype() == "bool" then
+    fail("%s: boolean targets for logits of %d classes; of false, true make 1, 2: target:long() + 1", self.who, count)
+  end
+  pred, target = kept(self, pred, target)
+  if count then in_range(self, target, count, "target") end
+  return pred, target, count
 end
 
 -- Makes the public function of a class of meters: with tensors the value at once, else a meter.
@@ -130,15 +166,8 @@ function Accuracy:reset() self.total, self.n = 0, 0 end
 --- Adds a batch. Floating predictions of target's shape are two classes, cut at `threshold` (0.5); targets are
 -- then booleans, or 0 and 1.
 function Accuracy:update(pred, target)
-  check(self.who, pred, target)
   local _ <close> = T.no_grad()
-  if same_shape(pred, target) and pred:is_floating_point() then
-    pred = pred:gt(self.threshold or 0.5)
-    target = target:ne(0)
-  else
-    pred = classes_of(self, pred, target)
-  end
-  pred, target = kept(self, pred, target)
+  pred, target = flat_classes(self, pred, target)
   self.total = self.total + pred:eq(target):sum():item()
   self.n = self.n + target:numel()
   return self
@@ -174,8 +203,12 @@ function TopK:update(pred, target)
     fail("%s: k = %d, but %s has %d classes in dimension %d", self.who, self.k, pred:describe(), pred:size(d), d)
   end
   local _, best = pred:topk(self.k, d)
+  if not same_shape(best:select(d, 1), target) then
+    fail("%s: predictions %s do not fit targets %s", self.who, pred:describe(), target:describe())
+  end
   local hits = best:eq(target:unsqueeze(d)):any(d)
   hits, target = kept(self, hits, target)
+  in_range(self, target, pred:size(d), "target")
   self.total = self.total + hits:sum():item()
   self.n = self.n + target:numel()
   return self
@@ -199,43 +232,29 @@ function Confusion:reset() self.counts = nil end
 
 -- Pairs of classes 1 … c; a binary question is the classes 1 (no) and 2 (yes).
 local function pairs_of(self, pred, target)
-  check(self.who, pred, target)
   local count
-  if same_shape(pred, target) and (pred:is_floating_point() or target:dtype() == "bool" or pred:dtype() == "bool") then
-    pred = (pred:is_floating_point() and pred:gt(self.threshold or 0.5) or pred:ne(0)):long() + 1
-    target, count = target:ne(0):long() + 1, 2
-    self.binary = true
-  else
-    pred, count = classes_of(self, pred, target)
+  pred, target, count = flat_classes(self, pred, target)
+  pred, target = pred:long(), target:long()
+  if count == "yes" then
+    pred, target, count, self.binary = pred + 1, target + 1, 2, true
   end
-  pred, target = kept(self, pred:long(), target:long())
   local c = self.classes or count
   if not c and self.counts then c = self.counts:size(1) end
-  if not c then
-    c = target:numel() == 0 and 1 or math.max(pred:max():item(), target:max():item())
-  end
+  if not c and target:numel() > 0 then c = math.max(pred:max():item(), target:max():item()) end
   return pred, target, c
-end
-
-local function in_range(self, x, c, what)
-  if x:numel() == 0 then return end
-  local lo, hi = x:min():item(), x:max():item()
-  if lo < 1 or hi > c then
-    fail("%s: %s class %d is not in 1 … %d%s", self.who, what, lo < 1 and lo or hi, c,
-      self.classes and "" or "; say how many there are: classes =")
-  end
 end
 
 function Confusion:update(pred, target)
   local _ <close> = T.no_grad()
   local c
   pred, target, c = pairs_of(self, pred, target)
+  if not c then return self end -- an empty batch says nothing of how many there are
+  in_range(self, target, c, "target")
+  in_range(self, pred, c, "predicted")
   if not self.counts then self.counts = T.zeros({ c, c }, { dtype = "i64", device = pred:device() }) end
   if self.counts:size(1) ~= c then
     fail("%s: %d classes now, %d before", self.who, c, self.counts:size(1))
   end
-  in_range(self, target, c, "target")
-  in_range(self, pred, c, "predicted")
   local flat = (target - 1) * c + pred
   self.counts:view(-1):scatter_add_(1, flat, T.ones_like(flat))
   return self
@@ -314,7 +333,10 @@ local Mean = { value = mean_of, reset = Accuracy.reset }
 --- Adds a number that stands for `n` samples (1), or a tensor's elements.
 function Mean:update(v, n)
   if T.is_tensor(v) then
-    if n == nil or v:numel() ~= 1 then
+    if n ~= nil and v:numel() ~= 1 then
+      fail("%s: a weight is for one number, got %s; the elements of a tensor count one each", self.who, v:describe())
+    end
+    if n == nil then
       self.total = self.total + v:detach():double():sum():item()
       self.n = self.n + v:numel()
       return self
@@ -338,22 +360,23 @@ end
 define("mean", {}, Mean)
 
 local Perplexity = { reset = Accuracy.reset }
+local IGNORED = -100 -- what cross_entropy leaves out by itself
 
---- exp of the mean cross entropy of all targets.
+--- exp of the mean cross entropy of all targets. Losses of halves are taken in f32, their sum in f64.
 function Perplexity:update(logits, target)
   check(self.who, logits, target)
   local _ <close> = T.no_grad()
-  local loss = T.nn.F.cross_entropy(logits, target, { reduction = "sum", ignore_index = self.ignore_index })
-  self.total = self.total + loss:item()
-  local n = target:numel()
-  if self.ignore_index ~= nil then n = target:ne(self.ignore_index):sum():item() end
-  self.n = self.n + n
+  local ignored = self.ignore_index or IGNORED
+  local wide = (logits:dtype() == "f16" or logits:dtype() == "bf16") and logits:float() or logits
+  local loss = T.nn.F.cross_entropy(wide, target, { reduction = "none", ignore_index = ignored })
+  self.total = self.total + loss:double():sum():item()
+  self.n = self.n + target:ne(ignored):sum():item()
   return self
 end
 function Perplexity:value() return math.exp(mean_of(self)) end
 
 --- T.metrics.perplexity(logits, target, {ignore_index=}) → number; or a meter
--- exp of the mean cross entropy; logits [N,C,…], target [N,…].
+-- exp of the mean cross entropy; logits [N,C,…], target [N,…], of which ignore_index (-100) is left out.
 --   print(T.metrics.perplexity(T.zeros(2, 8), T.tensor({ 1, 8 }, { dtype = "i64" })) - 8 < 1e-5)  --> true
 define("perplexity", { "ignore_index" }, Perplexity)
 
@@ -375,26 +398,37 @@ error_of("mse", function(d) return d * d end)
 error_of("mae", function(d) return d:abs() end)
 
 local R2 = {}
-function R2:reset() self.n, self.sum, self.squares, self.rest = 0, 0, 0, 0 end
+function R2:reset() self.n, self.mean, self.squares, self.rest, self.origin = 0, 0, 0, 0, nil end
 
---- 1 - sum (y - p)² / sum (y - mean y)².
+--- 1 - sum (y - p)² / sum (y - mean y)². Batches are joined by their means and squared distances from them (Chan,
+-- Golub, LeVeque 1979): a difference of sums of squares has no digits left where the mean is large.
 function R2:update(pred, target)
   check(self.who, pred, target)
   if not same_shape(pred, target) then
     fail("%s: predictions %s and targets %s differ in shape", self.who, pred:describe(), target:describe())
   end
+  local n = target:numel()
+  if n == 0 then return self end
   local _ <close> = T.no_grad()
   local y = target:double()
   local d = pred:double() - y
-  self.n = self.n + y:numel()
-  self.sum, self.squares = self.sum + y:sum():item(), self.squares + (y * y):sum():item()
   self.rest = self.rest + (d * d):sum():item()
+  self.origin = self.origin or y:reshape(-1):get(1) -- equal targets have a mean of exactly 0 from here
+  y = y - self.origin
+  local mean = y:mean():item()
+  local step, all = mean - self.mean, self.n + n
+  self.squares = self.squares + (y - mean):square():sum():item() + step * step * self.n * n / all
+  self.n, self.mean = all, self.mean + step * n / all
   return self
 end
-function R2:value() return 1 - self.rest / (self.squares - self.sum * self.sum / self.n) end
+function R2:value()
+  if self.n < 2 then return 0 / 0 end
+  return 1 - self.rest / self.squares
+end
 
 --- T.metrics.r2(pred, target) → number; T.metrics.r2() → meter
--- 1 - Σ(y - p)² / Σ(y - mean y)²: the share of variance that is explained.
+-- 1 - Σ(y - p)² / Σ(y - mean y)²: the share of variance that is explained. NaN of fewer than two targets; of equal ones
+-- -inf, or NaN where all are met.
 --   print(T.metrics.r2(T.tensor { 1, 2, 4 }, T.tensor { 1, 2, 3 }))  --> 0.5
 define("r2", {}, R2)
 
@@ -409,8 +443,11 @@ function Auc:update(scores, target)
   if not same_shape(scores, target) then
     fail("%s: scores %s and targets %s differ in shape", self.who, scores:describe(), target:describe())
   end
+  if scores:is_floating_point() and scores:isnan():any():item() then
+    fail("%s: NaN among the scores %s has no rank", self.who, scores:describe())
+  end
   self.scores[#self.scores + 1] = scores:detach():double():reshape(-1)
-  self.targets[#self.targets + 1] = target:ne(0):reshape(-1)
+  self.targets[#self.targets + 1] = yes_of(self.who, target, "targets"):reshape(-1)
   return self
 end
 
