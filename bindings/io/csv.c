@@ -51,9 +51,9 @@ static int open_csv(lua_State *L) {
   return st == PL_OK ? 1 : l_io_failure(L, st);
 }
 
-/* csv:info() -> rows, {name, …}, {kind, …} ("int" "float" "bool" "text"), {missing values, …} */
+/* csv:info() -> rows, {name, …}, {kind, …} ("int" "float" "double" "bool" "text"), {missing values, …} */
 static int csv_info(lua_State *L) {
-  static const char *const kinds[] = {"int", "float", "bool", "text"};
+  static const char *const kinds[] = {"int", "float", "double", "bool", "text"};
   const PlCsv *c = check_csv(L);
   int64_t n = pl_csv_columns(c);
   lua_pushinteger(L, pl_csv_rows(c));

@@ -11,7 +11,9 @@
 #include "engine/tensor/tensor.h"
 #include "kernels/kernel.h"
 
-enum { SEEN_INT = 1, SEEN_FLOAT = 2, SEEN_BOOL = 4, SEEN_TEXT = 8, MAX_COLUMNS = 1 << 20, POLL_LINES = 4096 };
+/* WIDE, LONG: an integer that f32, or f64, does not hold; HUGE: one beyond 64 bits */
+enum { SEEN_INT = 1, SEEN_FLOAT = 2, SEEN_BOOL = 4, SEEN_TEXT = 8, SEEN_WIDE = 16, SEEN_LONG = 32, SEEN_HUGE = 64 };
+enum { MAX_COLUMNS = 1 << 20, POLL_LINES = 4096 };
 
 typedef struct Column {
   int64_t missing;
@@ -123,9 +125,17 @@ static int as_bool(const Field *f) {
   return f->n == 4;
 }
 
+/* Below 2^63 in both directions, so that the way back is defined. */
+static bool f64_holds(const PlDecimal *v) { return v->f < 0x1p63 && (int64_t)v->f == v->i; }
+
 static int kind_of(const Field *f) {
   PlDecimal v;
-  if (!f->doubled && pl_number_parse(f->s, f->n, &v)) return v.is_int ? SEEN_INT : SEEN_FLOAT;
+  if (!f->doubled && pl_number_parse(f->s, f->n, &v)) {
+    if (!v.plain) return SEEN_FLOAT;
+    if (!v.is_int) return SEEN_INT | SEEN_WIDE | SEEN_LONG | SEEN_HUGE;
+    const bool wide = (double)(float)v.f != v.f;
+    return SEEN_INT | (wide ? SEEN_WIDE : 0) | (f64_holds(&v) ? 0 : SEEN_WIDE | SEEN_LONG);
+  }
   return as_bool(f) >= 0 ? SEEN_BOOL : SEEN_TEXT;
 }
 
@@ -253,7 +263,10 @@ int64_t pl_csv_missing(const PlCsv *c, int64_t k) { return c->col[k].missing; }
 
 PlCsvKind pl_csv_kind(const PlCsv *c, int64_t k) {
   const Column *col = &c->col[k];
-  if (col->seen == SEEN_INT) return col->missing ? PL_CSV_FLOAT : PL_CSV_INT;
+  if ((col->seen & (SEEN_INT | SEEN_FLOAT | SEEN_BOOL | SEEN_TEXT)) == SEEN_INT) {
+    if (!col->missing && !(col->seen & SEEN_HUGE)) return PL_CSV_INT;
+    return col->seen & SEEN_LONG ? PL_CSV_TEXT : col->seen & SEEN_WIDE ? PL_CSV_DOUBLE : PL_CSV_FLOAT;
+  }
   if (col->seen == SEEN_BOOL) return col->missing ? PL_CSV_TEXT : PL_CSV_BOOL;
   return col->seen & (SEEN_TEXT | SEEN_BOOL) ? PL_CSV_TEXT : PL_CSV_FLOAT;
 }

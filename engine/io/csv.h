@@ -16,7 +16,8 @@ typedef struct PlCsvOptions {
   int64_t max_bytes; /* of the file; < 0: 4 GiB */
 } PlCsvOptions;
 
-typedef enum PlCsvKind { PL_CSV_INT, PL_CSV_FLOAT, PL_CSV_BOOL, PL_CSV_TEXT } PlCsvKind;
+/* DOUBLE: integers, some missing, that f64 holds and f32 does not. */
+typedef enum PlCsvKind { PL_CSV_INT, PL_CSV_FLOAT, PL_CSV_DOUBLE, PL_CSV_BOOL, PL_CSV_TEXT } PlCsvKind;
 
 /* Reads the file and checks it: every line has as many fields as the first. Errors: IO, FORMAT, OOM, INTERRUPT. */
 PlStatus pl_csv_open(PlCsv **out, const char *path, const PlCsvOptions *o);
@@ -27,7 +28,8 @@ int64_t pl_csv_columns(const PlCsv *c);
 int64_t pl_csv_rows(const PlCsv *c);
 /* The name of column k, decoded, borrowed; "" without header. */
 PlText pl_csv_name(const PlCsv *c, int64_t k);
-/* What all values of column k are; integers with missing values count as floats. */
+/* What all values of column k are. Integers with missing values, and those beyond 64 bits, count as floats of a width that
+ * holds them all, as text where none does: numbers that name things (keys, accounts) stay apart. */
 PlCsvKind pl_csv_kind(const PlCsv *c, int64_t k);
 int64_t pl_csv_missing(const PlCsv *c, int64_t k);
 /* Fills one tensor [rows] for each k with wanted[k] < PL_NDTYPE, made by the caller with that dtype. A missing value is

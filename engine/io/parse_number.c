@@ -94,8 +94,8 @@ bool pl_number_parse(const char *s, size_t n, PlDecimal *out) {
   if (!p) return special(digits, (size_t)(end - digits), d.negative, out);
   p = scan_exponent(p, end, &d);
   if (p != end) return false;
-  bool plain = !d.has_point && !d.has_exponent && !d.cut;
-  out->is_int = plain && d.mantissa <= (uint64_t)INT64_MAX + d.negative;
+  out->plain = !d.has_point && !d.has_exponent;
+  out->is_int = out->plain && !d.cut && d.mantissa <= (uint64_t)INT64_MAX + d.negative;
   out->i = d.negative ? (int64_t)(0 - d.mantissa) : (int64_t)d.mantissa;
   double v = (double)d.mantissa;
   if (!d.cut && d.mantissa <= (uint64_t)1 << 53 && d.exponent >= -22 && d.exponent <= 22)

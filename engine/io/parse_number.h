@@ -8,7 +8,8 @@
 #include <stdint.h>
 
 typedef struct PlDecimal {
-  bool is_int; /* written without point and exponent, and within 64 bits: then i holds it too */
+  bool plain;  /* written without point and exponent */
+  bool is_int; /* that, and within 64 bits: then i holds it too */
   int64_t i;
   double f; /* correctly rounded */
 } PlDecimal;

@@ -49,7 +49,36 @@ describe("data.csv", function()
     local again = assert(csv("v\n" .. table.concat(x, "\n"), { types = { v = "f64" } })).columns.v:totable()
     for i, v in ipairs(x) do assert.equal(tonumber(v), again[i]) end
     assert.equal("i64", csv("9223372036854775807\n", { header = false }).columns.column1:dtype())
-    assert.equal("f32", csv("9223372036854775808\n", { header = false }).columns.column1:dtype())
+    assert.same({ "9223372036854775808" }, csv("9223372036854775808\n", { header = false }).columns.column1)
+  end)
+
+  -- Keys and accounts are integers, and two of them must not become one because a third is missing.
+  it("keeps integers apart, whatever else is in their column", function()
+    local kinds = { { 0, 24, "f32" }, { 25, 53, "f64" }, { 54, 62, "text" } }
+    T.manual_seed(5)
+    for bits = 1, 62 do
+      local high = T.randint(0, (1 << bits) - 1, { 6 }):totable()
+      high[1], high[2] = (1 << bits) - 1, -((1 << bits) - 1) -- all bits set
+      local whole = assert(csv("k\n" .. table.concat(high, "\n"))).columns.k
+      assert.equal("i64", whole:dtype())
+      assert.same(high, whole:totable())
+      local words = {}
+      for i, v in ipairs(high) do words[i] = tostring(v) end
+      local some = assert(csv('k,x\n' .. table.concat(words, ",1\n") .. ",1\n,1\n")).columns.k
+      for _, kind in ipairs(kinds) do
+        if kind[1] <= bits and bits <= kind[2] then
+          assert.equal(kind[3], type(some) == "table" and "text" or some:dtype(), bits)
+        end
+      end
+      for i, v in ipairs(high) do
+        assert.equal(v, math.tointeger(tonumber(type(some) == "table" and some[i] or some:get(i))))
+      end
+      assert.equal("f32", csv("k\n0.5\n" .. table.concat(words, "\n")).columns.k:dtype()) -- decimals
+    end
+    assert.same({ "12345678901234567890", "12345678901234567891" },
+      csv("k\n12345678901234567890\n12345678901234567891\n").columns.k) -- beyond 64 bits
+    local long = ("1234567890"):rep(4)
+    assert.same({ long }, csv("k\n" .. long .. "\n").columns.k)
   end)
 
   it("takes delimiters, comments, names of its own, chosen columns and types", function()

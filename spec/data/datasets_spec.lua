@@ -113,6 +113,16 @@ describe("data.MapDataset", function()
   end)
 end)
 
+describe("data.default_collate", function()
+  it("drops no field of any sample", function()
+    near.fails("sample 2 of a batch has a field 3, the first has none", data.default_collate, { { 1, 2 }, { 3, 4, 5 } })
+    near.fails("sample 2 of a batch has no field 2, the first has", data.default_collate, { { 1, 2 }, { 3 } })
+    near.fails("sample 3 of a batch has a field b", data.default_collate, { { a = 1 }, { a = 2 }, { a = 3, b = 1 } })
+    near.fails("sample 2 of a batch has a field y", data.default_collate,
+      { { a = { x = 1 } }, { a = { x = 1, y = 2 } } })
+  end)
+end)
+
 describe("data.Standardizer", function()
   it("brings columns to mean 0 and deviation 1, and back", function()
     T.manual_seed(1)
@@ -131,6 +141,28 @@ describe("data.Standardizer", function()
       local equal = T.full({ 3, 4 }, 0.1, { dtype = dtype }) * T.tensor({ 1, 3, 1e6, 0 }, { dtype = dtype })
       near.near(data.Standardizer(equal).std, { 1, 1, 1, 1 })
     end
+    -- Against sums in f64, where the spread is small beside the mean, the rows are many, the dtype is coarse.
+    local last = { f64 = 2.0 ^ -52, f32 = 2.0 ^ -23, f16 = 2.0 ^ -10, bf16 = 2.0 ^ -7 }
+    for dtype, step in pairs(last) do
+      for _, n in ipairs { 2, 300, 5000 } do
+        for _, mean in ipairs { 0, -3, 300, 3e4, 1e9 } do
+          if dtype ~= "f16" or mean < 1e5 then
+            local few = T.randint(-2, 2, { n, 1 }):double() * math.max(mean * step * 2, 0.25) + mean
+            local col = few:to(dtype)
+            col[1] = col[1] + col[1]:abs():mul(step * 2) -- two values at least
+            local exact = col:double()
+            local m, d = exact:mean():item(), exact:std({ correction = 0 }):item()
+            local got = data.Standardizer(col)
+            local much = math.max(math.abs(m), d)
+            assert.is_true(math.abs(got.mean:item() - m) <= 1e-6 * much, dtype)
+            assert.is_true(math.abs(got.std:item() - (d == 0 and 1 or d)) <= 1e-6 * d + 1e-13 * much, dtype)
+            assert.equal(dtype, got(col):dtype())
+            assert.equal(dtype, got:inverse(got(col)):dtype())
+          end
+        end
+      end
+    end
+    fails("column 2 of f32[2,2] holds infinite values", data.Standardizer, T.tensor { { 1, 1 }, { 3, math.huge } })
     other:load_state_dict { mean = T.tensor { 1, 2, 3 }, std = T.tensor { 2, 0, 1 } }
     near.near(other(T.tensor { 3, 5, 3 }), { 1, 3, 0 })
     fails("column 2 of f32[2,2] has no value", data.Standardizer, T.tensor { { 1, 0 / 0 }, { 3, 0 / 0 } })

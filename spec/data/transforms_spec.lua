@@ -30,6 +30,9 @@ describe("transforms", function()
       assert.is_true(off(transforms.resize { 6, 8 } (x), known.half) <= 1)
       assert.is_true(off(transforms.resize({ 6, 8 }, { mode = "bicubic" })(x), known.cubic) <= 1)
       assert.is_true(off(transforms.resize { 15, 20 } (x), known.bigger) <= 1)
+      local hard = x:gt(127):to("u8") * 255 -- what bicubic throws beyond both ends is cut between the directions
+      assert.is_true(off(transforms.resize({ 20, 26 }, { mode = "bicubic" })(hard), known.hard_bigger) <= 2)
+      assert.is_true(off(transforms.resize({ 7, 9 }, { mode = "bicubic" })(hard), known.hard_smaller) <= 2)
       local floats = transforms.resize { 6, 8 } (transforms.to_tensor()(x))
       assert.is_true(off(floats * 255, known.half) <= 1)
     end
@@ -73,6 +76,16 @@ describe("transforms", function()
     local gray = transforms.gray()(picture())
     assert.same({ 1, 13, 17 }, gray:shape())
     assert.same({ 3, 13, 17 }, transforms.gray(3)(picture()):shape())
+    local wide = T.randn(3, 4, 5) -- normalized pictures are not cut to 0 … 1
+    local want = wide[1] * 0.2989 + wide[2] * 0.587 + wide[3] * 0.114
+    assert.is_true(transforms.gray()(wide)[1]:allclose(want, { atol = 1e-6 }))
+    for channels = 1, 4 do
+      for _, x in ipairs { T.rand(channels, 4, 5), T.randint(0, 255, { channels, 4, 5 }):to("u8") } do
+        assert.same({ 1, 4, 5 }, transforms.gray()(x):shape())
+        assert.same({ 3, 4, 5 }, transforms.gray(3)(x):shape())
+        if channels < 3 then assert.is_true(transforms.gray()(x)[1]:equal(x[1])) end
+      end
+    end
     local jitter = transforms.color_jitter { brightness = 0.4, contrast = 0.4, saturation = 0.4, hue = 0.1 }
     local one = jitter(T.rand(1, 5, 5))
     assert.same({ 1, 5, 5 }, one:shape())
@@ -158,6 +171,7 @@ describe("transforms", function()
     fails("14 x 14 pixels of an image of 13 x 17; pad it first", transforms.random_crop(14), picture())
     fails("put to_tensor() before it", transforms.normalize(0, 1), picture())
     fails("2 values for an image of 3 channels", transforms.normalize({ 1, 2 }, 1), T.ones(3, 2, 2))
+    fails("3 means and 2 stds", transforms.normalize, { 1, 2, 3 }, { 1, 2 })
     fails("std must not be 0", transforms.normalize, 0, 0)
     fails("hue must be {low, high} within -0.5 and 0.5", transforms.color_jitter, { hue = { -1, 1 } })
     fails("step 2 must be a transform or a function", transforms.compose, { transforms.gray(), 3 })

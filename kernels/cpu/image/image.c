@@ -189,12 +189,33 @@ static PlStatus run(const PlkImage *from, const Weights *down, const Weights *ac
   return st;
 }
 
+/* As Pillow: along the rows first, to bytes, so that what bicubic throws beyond 0 and 255 is cut before the columns see it. */
+static PlStatus run_cut(const PlkImage *from, const Weights *down, const Weights *across, void *to, int64_t h, int64_t w, bool flip) {
+  Weights every_row, every_column; /* of the picture between: each its own */
+  void *mem;
+  PL_TRY(plk_scratch((size_t)(from->h * w * from->c), &mem));
+  const PlkImage between = {.data = mem, .c = from->c, .h = from->h, .w = w, .sc = 1, .sh = w * from->c, .sw = from->c};
+  PlStatus st = make_weights(&every_row, from->h, from->h, PLK_NEAREST, false);
+  if (st == PL_OK) {
+    st = make_weights(&every_column, w, w, PLK_NEAREST, false);
+    if (st == PL_OK) {
+      st = run(from, &every_row, across, mem, from->h, w, flip);
+      if (st == PL_OK) st = run(&between, down, &every_column, to, h, w, false);
+      plk_scratch_free(every_column.first);
+    }
+    plk_scratch_free(every_row.first);
+  }
+  plk_scratch_free(mem);
+  return st;
+}
+
 PlStatus plk_image_resize(const PlkImage *from, void *to, int64_t h, int64_t w, PlkFilter filter, bool antialias, bool flip) {
   Weights down, across;
+  const bool cut = filter == PLK_BICUBIC && antialias && !from->is_float;
   PL_TRY(make_weights(&down, from->h, h, filter, antialias));
   PlStatus st = make_weights(&across, from->w, w, filter, antialias);
   if (st == PL_OK) {
-    st = run(from, &down, &across, to, h, w, flip);
+    st = (cut ? run_cut : run)(from, &down, &across, to, h, w, flip);
     plk_scratch_free(across.first);
   }
   plk_scratch_free(down.first);

@@ -44,6 +44,13 @@ function M.default(samples)
   if kind == "boolean" then return T.tensor(samples) end
   if kind == "table" then
     local out = {}
+    for i, sample in ipairs(samples) do
+      for key in pairs(type(sample) == "table" and sample or {}) do
+        if first[key] == nil then
+          fail("data.DataLoader: sample %d of a batch has a field %s, the first has none", i, tostring(key))
+        end
+      end
+    end
     for key in pairs(first) do
       local column = {}
       for i, sample in ipairs(samples) do

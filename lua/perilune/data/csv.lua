@@ -25,6 +25,7 @@ local allowed = { "header", "delimiter", "quote", "comment", "missing", "types",
 local function natural(kind)
   if kind == "int" then return "i64" end
   if kind == "bool" then return "bool" end
+  if kind == "double" then return "f64" end
   return kind == "text" and "text" or T.default_dtype()
 end
 
@@ -81,7 +82,8 @@ end
 -- @tparam ?string path or nil with `text=`
 -- @tparam[opt] table opts `header=true`: the first line names the columns; `delimiter=","`; `quote='"'` or false;
 -- `comment=`: lines that begin with it are skipped; `missing={"NA", "nan", …}`: words for no value, as is the empty
--- field; `types={name = dtype or "text"}`: by default i64, the default float, bool or text, by what the values are;
+-- field; `types={name = dtype or "text"}`: by default i64, the default float, bool or text, by what the values are
+-- (integers, some missing: a float that holds them all, or text);
 -- `columns={name, …}`: those alone; `max_bytes=`; `text=` instead of a path
 -- @treturn csv with fields `names`, `rows`, `columns` (name → tensor [rows] or list of strings, false for a missing
 -- one) and `missing` (name → how many); `csv[i]` is row i by name. Or nil, message, code for a missing or malformed
@@ -89,8 +91,9 @@ end
 --- T.data.csv(path, {header=true, delimiter=",", types=, columns=, missing=, comment=, quote=, text=, max_bytes=})
 --   → table
 -- Columns of text files as tensors (i64, f32 or bool by what they hold, or types={name=dtype}) or lists of strings
--- ("text"). Fields names, rows, columns, missing; csv[i] is a row; csv:tensor{"a", "b"} → [rows, 2];
--- csv:categories("c") → classes, words. Missing numbers are NaN. text= instead of a path. Or nil, message, code.
+-- ("text"). Integers of which some are missing are f32 or f64, by what holds them all, or text; so are those beyond 64
+-- bits. Fields names, rows, columns, missing; csv[i] is a row; csv:tensor{"a", "b"} → [rows, 2]; csv:categories("c") →
+-- classes, words. Missing numbers are NaN. text= instead of a path. Or nil, message, code.
 --   local c = assert(T.data.csv { text = "a,b,kind\n1,2.5,x\n3,,y\n" })
 --   print(c.columns.a, c.columns.kind[2], c.missing.b)  --> {1, 3}  -- i64[2] cpu	y	1
 --   print(c:tensor { "a" }:size(1))  --> 2

@@ -16,6 +16,8 @@ local function rows(who, x, columns)
   return x
 end
 
+local kept_as = { f16 = "f32", bf16 = "f32" }
+
 -- 1 where std is 0: a column of equal values is moved, not scaled.
 local function nonzero(std) return T.where(std:eq(0), T.ones_like(std), std) end
 
@@ -36,24 +38,41 @@ local function new(_, ...)
     fail("data.Standardizer: rows are wanted, [rows, columns], got %s", x:describe())
   end
   local _ <close> = T.no_grad()
+  local dtype, shown = kept_as[x:dtype()] or x:dtype(), x:describe()
+  x = x:double()
   local there = x:isnan():logical_not()
-  local n = there:sum(1):to(x:dtype())
+  local n = there:sum(1):double()
   if n:min():item() == 0 then
-    fail("data.Standardizer: column %d of %s has no value", n:argmin():item(), x:describe())
+    fail("data.Standardizer: column %d of %s has no value", n:argmin():item(), shown)
   end
-  local mean = T.where(there, x, T.zeros_like(x)):sum(1) / n
-  local off = T.where(there, x - mean, T.zeros_like(x))
-  -- What is left of equal values is the mean's rounding: n sums of it, each by half a unit in the last place.
-  local last = ({ f64 = 2.0 ^ -52, f32 = 2.0 ^ -23, f16 = 2.0 ^ -10, bf16 = 2.0 ^ -7 })[x:dtype()]
-  local std = (off:square():sum(1) / n):sqrt()
-  std = std:masked_fill(std:le(n * mean:abs() * last), 0)
-  return setmetatable({ mean = mean, std = nonzero(std) }, Standardizer)
+  -- Equal values are known by being equal: what rounding leaves of their spread would be as large as small spreads are.
+  local low, high = x:masked_fill(there:logical_not(), math.huge):amin(1), x:masked_fill(there:logical_not(),
+    -math.huge):amax(1)
+  local infinite = low:isinf():logical_or(high:isinf())
+  if infinite:any():item() then
+    fail("data.Standardizer: column %d of %s holds infinite values", infinite:long():argmax():item(), shown)
+  end
+  local function mean_of(v) return v:masked_fill(there:logical_not(), 0):sum(1) / n end
+  local mean = mean_of(x)
+  local off = x - mean
+  local var = mean_of(off:square()) - mean_of(off):square() -- of which the mean's rounding is taken away
+  local std = var:clamp { min = 0 }:sqrt():masked_fill(low:eq(high), 0)
+  return setmetatable({ mean = T.where(low:eq(high), low, mean):to(dtype), std = nonzero(std:to(dtype)) }, Standardizer)
 end
 
-function Standardizer:__call(x) return (rows("Standardizer", x, self.mean:numel()) - self.mean) / self.std end
+-- Halves are computed in f32, as mean and std are kept.
+local function as(x, y) return kept_as[x:dtype()] and y:to(x:dtype()) or y end
+
+function Standardizer:__call(x)
+  rows("Standardizer", x, self.mean:numel())
+  return as(x, (x - self.mean) / self.std)
+end
 
 --- The rows that gave these.
-function Standardizer:inverse(z) return rows("Standardizer:inverse", z, self.mean:numel()) * self.std + self.mean end
+function Standardizer:inverse(z)
+  rows("Standardizer:inverse", z, self.mean:numel())
+  return as(z, z * self.std + self.mean)
+end
 
 function Standardizer:state_dict() return { mean = self.mean, std = self.std } end
 

@@ -162,7 +162,8 @@ local function filter_of(who, opts)
 end
 
 -- Resampling: `resize(n)` makes the shorter side n, `resize{h, w}` both; `{mode="bilinear", antialias=true}`, also
--- "nearest" and "bicubic". With antialias results are Pillow's to one step of 255, without those of nn.F.interpolate;
+-- "nearest" and "bicubic". With antialias results are Pillow's to one step of 255 (bicubic: two, and more at hard edges
+-- where Pillow 13 takes the columns first), without those of nn.F.interpolate;
 -- "nearest" is the pixel at the centre, as Pillow's and interpolate's "nearest-exact", either way.
 --- T.data.transforms.resize(n or {h, w}, {mode="bilinear", antialias=true}) → transform
 -- Resampling; a number is for the shorter side. Modes nearest, bilinear, bicubic. Called with an image [C, H, W], u8 or
@@ -275,6 +276,9 @@ end
 --   print(T.data.transforms.normalize(0.5, 0.5)(T.ones(1, 1, 1)):item())  --> 1.0
 function M.normalize(mean, std)
   mean, std = list("transforms.normalize", "mean", mean), list("transforms.normalize", "std", std)
+  if #mean ~= #std and #mean > 1 and #std > 1 then
+    fail("transforms.normalize: %d means and %d stds; one for each channel, or one for all", #mean, #std)
+  end
   local scales, shifts = {}, {}
   for k = 1, math.max(#mean, #std) do
     local m, s = mean[k] or mean[1], std[k] or std[1]
@@ -332,8 +336,12 @@ function M.gray(channels)
   if channels ~= 1 and channels ~= 3 then fail("transforms.gray: 1 or 3 channels, got %s", describe(channels)) end
   return transform(("gray(%d)"):format(channels), function(x)
     size_of(x, "gray")
-    local g = x
-    if x:size(1) >= 3 then g = core.image_adjust(x:narrow(1, 1, 3), 2, 0):narrow(1, 1, 1) end
+    local g = x:narrow(1, 1, 1)
+    if x:size(1) >= 3 and x:is_floating_point() then -- any range: normalized pictures too
+      g = g * 0.2989 + x:narrow(1, 2, 1) * 0.587 + x:narrow(1, 3, 1) * 0.114
+    elseif x:size(1) >= 3 then
+      g = core.image_adjust(x:narrow(1, 1, 3), 2, 0):narrow(1, 1, 1)
+    end
     return channels == 3 and g:expand { 3, g:size(2), g:size(3) } or g
   end)
 end
