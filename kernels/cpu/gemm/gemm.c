@@ -175,6 +175,7 @@ typedef struct Tiles {
   int64_t tm, tn, nm, nn; /* tile sizes and counts of one matrix */
   int64_t units;          /* of all matrices */
   int64_t row;            /* matrices in a row that go in one call: the last batch dim; 1: each by itself */
+  bool down;              /* units go down the rows first */
 } Tiles;
 
 static int64_t batches(const PlkGemm *g) {
@@ -201,6 +202,8 @@ static void cut(Tiles *t, const PlkGemm *g) {
   }
   t->nm = plk_ceil_div(g->M, t->tm), t->nn = plk_ceil_div(g->N, t->tn);
   t->units = nb * t->nm * t->nn;
+  /* Threads own runs of units: the smaller tiles of the last row, or column, are spread over all of them. */
+  t->down = (t->nm * t->tm - g->M) * t->tn > (t->nn * t->tn - g->N) * t->tm;
   const int last = g->nbatch - 1;
   const bool many = g->dtype == PL_BF16 && g->K > 0 && t->nm * t->nn == 1 && last >= 0 && g->astep[last] > 0 && g->bstep[last] > 0;
   t->row = many ? g->batch[last] : 1;
@@ -222,7 +225,8 @@ static PlStatus tile_body(void *ctx, int64_t begin, int64_t end) {
   const bool whole = t->nm * t->nn == 1;
   PlkGemm one = *g;
   for (int64_t u = begin; u < end; u++) {
-    const int64_t b = whole ? u : u / (t->nm * t->nn), i = whole ? 0 : u / t->nn % t->nm * t->tm, j = whole ? 0 : u % t->nn * t->tn;
+    const int64_t b = whole ? u : u / (t->nm * t->nn), at = whole ? 0 : u - b * t->nm * t->nn;
+    const int64_t i = (t->down ? at % t->nm : at / t->nn) * t->tm, j = (t->down ? at / t->nm : at % t->nn) * t->tn;
     int64_t a_at, b_at;
     batch_offsets(g, b, &a_at, &b_at);
     one.M = plk_min64(t->tm, g->M - i);
