@@ -75,20 +75,21 @@ function M.model(g)
   table.sort(names)
   g.names = names
   local opsets = proto.bytes(8, proto.bytes(1, "") .. proto.int(2, g.opset or 17))
+  if g.domain then opsets = opsets .. proto.bytes(8, proto.bytes(1, g.domain) .. proto.int(2, 1)) end
   return proto.int(1, 8) .. proto.bytes(7, M.graph(g)) .. opsets .. (g.more or "")
 end
 
--- A model of one node with these inputs.
-function M.single(op, inputs, outputs, attributes, opset)
+-- A model of one node with these inputs; those that are false are left out.
+function M.single(op, inputs, outputs, attributes, opset, domain)
   local names, values, outs = {}, {}, {}
   for i, t in ipairs(inputs) do
-    names[i] = "x" .. i
-    values[i] = { names[i], t:dtype() }
+    names[i] = t and "x" .. i or ""
+    if t then values[#values + 1] = { names[i], t:dtype() } end
   end
   for i = 1, outputs do outs[i] = { "y" .. i, false } end
   local made = {}
   for i, o in ipairs(outs) do made[i] = o[1] end
-  return M.model { nodes = { { op, names, made, attributes } }, inputs = values,
+  return M.model { nodes = { { op, names, made, attributes, domain = domain } }, domain = domain, inputs = values,
     outputs = (function()
       for _, o in ipairs(outs) do o[2] = "f32" end
       return outs

@@ -13,7 +13,7 @@ local wire = require "perilune.onnx.wire"
 local sizes = require "perilune.graph.sizes"
 
 for _, part in ipairs { "elementwise", "reduce", "shape", "index", "conv", "nn", "resize", "recurrent", "quantize",
-  "control", "signal" } do require("perilune.onnx.operators." .. part) end
+  "control", "signal", "runtime" } do require("perilune.onnx.operators." .. part) end
 
 local core, stop = T.core, wire.stop
 local model = {}
@@ -157,8 +157,8 @@ local function missing(node, domain, scope)
   local version = scope.versions[domain]
   local what
   if domain ~= "" then
-    what = "only operators of ONNX itself and functions in the file are known; export the model without it, or with "
-      .. "its function"
+    what = ("only operators of ONNX itself, %sfunctions in the file are known; export the model without it, or with "
+      .. "its function"):format(registry.domains[domain] and "its quantized ones and " or "and ")
   elseif arity[node.op_type] then
     what = "ONNX has it, perilune does not support it; replace it in the model, or export it decomposed"
   else
@@ -178,11 +178,11 @@ local function step_of(node, scope)
   if f then
     step.f, c.a = function_step(node, f, scope)
   else
-    local entry = domain == "" and registry.ops[node.op_type or ""]
+    local entry = (registry.domains[domain] or {})[node.op_type or ""]
     if not entry then missing(node, domain, scope) end
     if not scope.versions[""] then stop("%s: the model imports no opset of ai.onnx", called(node)) end
     scope.opset = c.opset
-    local takes = arity[node.op_type]
+    local takes = entry.arity or arity[node.op_type]
     local n = #node.input
     while n > 0 and node.input[n] == "" do n = n - 1 end
     if takes and (#node.input < takes[1] or n > takes[2]) then

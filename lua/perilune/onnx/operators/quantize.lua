@@ -82,6 +82,8 @@ local function centered(x, zero, row)
   return y - zero
 end
 
+registry.quantized = { quantize = quantize, centered = centered }
+
 op("MatMulInteger", "", function(_, a, b, az, bz)
   return centered(a, az, true):matmul(centered(b, bz)):to("i32")
 end)

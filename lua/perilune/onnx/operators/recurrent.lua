@@ -57,7 +57,7 @@ local ATTRIBUTES = "activation_alpha:floats activation_beta:floats activations:s
   .. "hidden_size:int layout:int output_sequence:int "
 
 -- What all three do around their cell: directions, layout, lengths, initial states.
--- step(d, x_t, states) → states; states[1] is the output. gates: rows of W in units of the hidden size.
+-- step(t, x_t, states…) → states; states[1] is the output. gates: rows of W in units of the hidden size.
 local function layer(c, x, w, lengths, states, gates, make_step)
   local direction = c.a.direction or "forward"
   local directions = direction == "bidirectional" and 2 or 1
@@ -84,7 +84,7 @@ local function layer(c, x, w, lengths, states, gates, make_step)
     local out = {}
     for k = 1, steps do
       local t = back and steps - k + 1 or k
-      local new = { step(x:select(1, t), table.unpack(s, 1, states.n)) }
+      local new = { step(t, x:select(1, t), table.unpack(s, 1, states.n)) }
       if late then -- past its end an example keeps its state and gives zeros
         local inside = late:ge(t)
         for i = 1, states.n do new[i] = T.where(inside, new[i], s[i]) end
@@ -128,7 +128,7 @@ op("RNN", ATTRIBUTES, function(c, x, w, r, b, lengths, h0)
     local wd, rd = w:select(1, d), r:select(1, d)
     local wb, rb = biases(b, d, 1, hidden)
     local bias = wb and wb + rb
-    return function(xt, h) return f(clip(F.linear(xt, wd, bias) + F.linear(h, rd))) end
+    return function(_, xt, h) return f(clip(F.linear(xt, wd, bias) + F.linear(h, rd))) end
   end)
 end)
 
@@ -141,7 +141,7 @@ op("GRU", ATTRIBUTES .. "linear_before_reset:int", function(c, x, w, r, b, lengt
     local wb, rb = biases(b, d, 3, hidden)
     local function part(t, k) return t and t:narrow(1, (k - 1) * hidden + 1, hidden) end
     local r_gates, r_new = rd:narrow(1, 1, 2 * hidden), part(rd, 3)
-    return function(xt, h) -- gates in the order z, r, h
+    return function(_, xt, h) -- gates in the order z, r, h
       local gx = F.linear(xt, wd, wb)
       local gh = F.linear(h, r_gates, rb and rb:narrow(1, 1, 2 * hidden))
       local z = f(clip(gx:narrow(2, 1, hidden) + gh:narrow(2, 1, hidden)))
@@ -164,6 +164,29 @@ local function reorder(t, hidden)
   return T.cat({ part(1), part(3), part(4), part(2) }, 1)
 end
 
+-- An LSTM with all that ONNX's may have. gates_of(d, bias or nil) → f(x_t, h, t) → [n, 4 hidden]. Of w only the shape
+-- is read.
+function registry.lstm(c, x, w, b, lengths, h0, c0, peepholes, gates_of)
+  local hidden = w:size(2) // 4
+  return layer(c, x, w, lengths, { h0, c0, n = 2 }, 4, function(d, directions)
+    local fs, clip = functions(c, { "Sigmoid", "Tanh", "Tanh" }, directions), clipper(c)
+    local f, g, h_of = fs[3 * d - 2], fs[3 * d - 1], fs[3 * d]
+    local wb, rb = biases(b, d, 4, hidden)
+    local gates = gates_of(d, wb and wb + rb)
+    local p = peepholes and peepholes:select(1, d)
+    local function peep(k, cell) return p and p:narrow(1, (k - 1) * hidden + 1, hidden) * cell or 0.0 end
+    return function(t, xt, h, cell) -- gates in the order i, o, f, c; peepholes i, o, f
+      local a = gates(xt, h, t)
+      local function gate(k) return a:narrow(2, (k - 1) * hidden + 1, hidden) end
+      local i = f(clip(gate(1) + peep(1, cell)))
+      local forget = c.a.input_forget == 1 and 1 - i or f(clip(gate(3) + peep(3, cell)))
+      local new = forget * cell + i * g(clip(gate(4)))
+      local o = f(clip(gate(2) + peep(2, new)))
+      return o * h_of(new), new
+    end
+  end)
+end
+
 op("LSTM", ATTRIBUTES .. "input_forget:int", function(c, x, w, r, b, lengths, h0, c0, peepholes)
   local hidden = w:size(2) // 4
   local plain = not (lengths or peepholes or c.a.activations or c.a.clip or c.a.input_forget == 1)
@@ -172,28 +195,14 @@ op("LSTM", ATTRIBUTES .. "input_forget:int", function(c, x, w, r, b, lengths, h0
       local wd, rd = reorder(w:select(1, d), hidden), reorder(r:select(1, d), hidden)
       local wb, rb = biases(b, d, 4, hidden)
       local bias = wb and reorder(wb + rb, hidden)
-      return function(xt, h, cell)
+      return function(_, xt, h, cell)
         local gates = F.linear(xt, wd, bias) + F.linear(h, rd)
         return T.core.op.lstm_gates(gates, cell)
       end
     end)
   end
-  return layer(c, x, w, lengths, { h0, c0, n = 2 }, 4, function(d, directions)
-    local fs, clip = functions(c, { "Sigmoid", "Tanh", "Tanh" }, directions), clipper(c)
-    local f, g, h_of = fs[3 * d - 2], fs[3 * d - 1], fs[3 * d]
+  return registry.lstm(c, x, w, b, lengths, h0, c0, peepholes, function(d, bias)
     local wd, rd = w:select(1, d), r:select(1, d)
-    local wb, rb = biases(b, d, 4, hidden)
-    local bias = wb and wb + rb
-    local p = peepholes and peepholes:select(1, d)
-    local function peep(k, cell) return p and p:narrow(1, (k - 1) * hidden + 1, hidden) * cell or 0.0 end
-    return function(xt, h, cell) -- gates in the order i, o, f, c; peepholes i, o, f
-      local a = F.linear(xt, wd, bias) + F.linear(h, rd)
-      local function gate(k) return a:narrow(2, (k - 1) * hidden + 1, hidden) end
-      local i = f(clip(gate(1) + peep(1, cell)))
-      local forget = c.a.input_forget == 1 and 1 - i or f(clip(gate(3) + peep(3, cell)))
-      local new = forget * cell + i * g(clip(gate(4)))
-      local o = f(clip(gate(2) + peep(2, new)))
-      return o * h_of(new), new
-    end
+    return function(xt, h) return F.linear(xt, wd, bias) + F.linear(h, rd) end
   end)
 end)

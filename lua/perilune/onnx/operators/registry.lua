@@ -12,16 +12,19 @@ local registry = {}
 -- model asks for; c.outputs: how many are wanted; c.fixed[i]: input i is the model's own and no call gives another;
 -- c:fail(fmt, …). constants: inputs that are never trained.
 registry.ops = {}
+--- The same for other domains: registry.domains["com.microsoft"]; their entries have arity = {as in arity.lua}.
+registry.domains = { [""] = registry.ops }
 
 --- Defines an operator. attributes: "axis:int alpha:float"; kinds are those of schema.attribute_kinds.
 function registry.op(names, attributes, f, extra)
-  local known = {}
+  local domain, known = extra and extra.domain or "", {}
+  registry.domains[domain] = registry.domains[domain] or {}
   for name, kind in attributes:gmatch "([%w_]+):(%w+)" do known[name] = kind end
   local constants = {}
   for _, k in ipairs(extra and extra.constants or {}) do constants[k] = true end
   for name in names:gmatch "%w+" do
-    registry.ops[name] = { f = f, attributes = known, constants = constants, random = extra and extra.random,
-      inputs = extra and extra.inputs }
+    registry.domains[domain][name] = { f = f, attributes = known, constants = constants,
+      random = extra and extra.random, inputs = extra and extra.inputs, arity = extra and extra.arity }
   end
 end
 
