@@ -22,10 +22,10 @@ complete -c perilune -n __fish_use_subcommand -a kernel -d 'perilune in Jupyter\
 complete -c perilune -n '__fish_seen_subcommand_from repl' -l help
 complete -c perilune -n '__fish_seen_subcommand_from repl' -f
 complete -c perilune -n '__fish_seen_subcommand_from run' -l help
-complete -c perilune -n '__fish_seen_subcommand_from bench' -l only
-complete -c perilune -n '__fish_seen_subcommand_from bench' -l threads
+complete -c perilune -n '__fish_seen_subcommand_from bench' -l only -r -f
+complete -c perilune -n '__fish_seen_subcommand_from bench' -l threads -r -f
 complete -c perilune -n '__fish_seen_subcommand_from bench' -l list
-complete -c perilune -n '__fish_seen_subcommand_from bench' -l json
+complete -c perilune -n '__fish_seen_subcommand_from bench' -l json -r -F
 complete -c perilune -n '__fish_seen_subcommand_from bench' -l help
 complete -c perilune -n '__fish_seen_subcommand_from bench' -f
 complete -c perilune -n '__fish_seen_subcommand_from info' -l help
@@ -39,68 +39,74 @@ complete -c perilune -n '__fish_seen_subcommand_from doctest' -l verbose
 complete -c perilune -n '__fish_seen_subcommand_from doctest' -l help
 complete -c perilune -n '__fish_seen_subcommand_from new' -l help
 complete -c perilune -n '__fish_seen_subcommand_from new' -f
-complete -c perilune -n '__fish_seen_subcommand_from diff' -l atol
-complete -c perilune -n '__fish_seen_subcommand_from diff' -l rtol
+complete -c perilune -n '__fish_seen_subcommand_from diff' -l atol -r -f
+complete -c perilune -n '__fish_seen_subcommand_from diff' -l rtol -r -f
 complete -c perilune -n '__fish_seen_subcommand_from diff' -l any-dtype
 complete -c perilune -n '__fish_seen_subcommand_from diff' -l help
-complete -c perilune -n '__fish_seen_subcommand_from convert' -l type
-complete -c perilune -n '__fish_seen_subcommand_from convert' -l dtype
-complete -c perilune -n '__fish_seen_subcommand_from convert' -l size
+complete -c perilune -n '__fish_seen_subcommand_from convert' -l type -r -f -a 'Q8_0 Q5_1 Q5_0 Q4_1 Q4_0 F16 BF16 F32'
+complete -c perilune -n '__fish_seen_subcommand_from convert' -l dtype -r -f -a 'f16 bf16 f32 f64'
+complete -c perilune -n '__fish_seen_subcommand_from convert' -l size -r -f
 complete -c perilune -n '__fish_seen_subcommand_from convert' -l help
-complete -c perilune -n '__fish_seen_subcommand_from build' -s o
+complete -c perilune -n '__fish_seen_subcommand_from build' -s o -r -F
 complete -c perilune -n '__fish_seen_subcommand_from build' -l static
-complete -c perilune -n '__fish_seen_subcommand_from build' -l name
-complete -c perilune -n '__fish_seen_subcommand_from build' -l size
+complete -c perilune -n '__fish_seen_subcommand_from build' -l name -r -f
+complete -c perilune -n '__fish_seen_subcommand_from build' -l size -r -f
 complete -c perilune -n '__fish_seen_subcommand_from build' -l info
-complete -c perilune -n '__fish_seen_subcommand_from build' -l time
+complete -c perilune -n '__fish_seen_subcommand_from build' -l time -r -f
 complete -c perilune -n '__fish_seen_subcommand_from build' -l help
-complete -c perilune -n '__fish_seen_subcommand_from build' -f
-complete -c perilune -n '__fish_seen_subcommand_from generate' -l temperature
-complete -c perilune -n '__fish_seen_subcommand_from generate' -l top-k
-complete -c perilune -n '__fish_seen_subcommand_from generate' -l top-p
-complete -c perilune -n '__fish_seen_subcommand_from generate' -l min-p
-complete -c perilune -n '__fish_seen_subcommand_from generate' -l max-new-tokens
-complete -c perilune -n '__fish_seen_subcommand_from generate' -l repetition-penalty
-complete -c perilune -n '__fish_seen_subcommand_from generate' -l seed
-complete -c perilune -n '__fish_seen_subcommand_from generate' -l stop
-complete -c perilune -n '__fish_seen_subcommand_from generate' -l tokenizer
-complete -c perilune -n '__fish_seen_subcommand_from generate' -l dtype
-complete -c perilune -n '__fish_seen_subcommand_from generate' -l device
+complete -c perilune -n '__fish_seen_subcommand_from generate' -l temperature -r -f
+complete -c perilune -n '__fish_seen_subcommand_from generate' -l top-k -r -f
+complete -c perilune -n '__fish_seen_subcommand_from generate' -l top-p -r -f
+complete -c perilune -n '__fish_seen_subcommand_from generate' -l min-p -r -f
+complete -c perilune -n '__fish_seen_subcommand_from generate' -l max-new-tokens -r -f
+complete -c perilune -n '__fish_seen_subcommand_from generate' -l repetition-penalty -r -f
+complete -c perilune -n '__fish_seen_subcommand_from generate' -l seed -r -f
+complete -c perilune -n '__fish_seen_subcommand_from generate' -l stop -r -f
+complete -c perilune -n '__fish_seen_subcommand_from generate' -l tokenizer -r -F
+complete -c perilune -n '__fish_seen_subcommand_from generate' -l dtype -r -f -a 'f32 bf16 f16 f64 file'
+complete -c perilune -n '__fish_seen_subcommand_from generate' -l device -r -f -a 'cpu cuda'
 complete -c perilune -n '__fish_seen_subcommand_from generate' -l help
-complete -c perilune -n '__fish_seen_subcommand_from generate' -f
-complete -c perilune -n '__fish_seen_subcommand_from chat' -l system
-complete -c perilune -n '__fish_seen_subcommand_from chat' -l template
-complete -c perilune -n '__fish_seen_subcommand_from chat' -l max-new-tokens
-complete -c perilune -n '__fish_seen_subcommand_from chat' -l temperature
+complete -c perilune -n '__fish_seen_subcommand_from chat' -l system -r -f
+complete -c perilune -n '__fish_seen_subcommand_from chat' -l template -r -F
+complete -c perilune -n '__fish_seen_subcommand_from chat' -l max-new-tokens -r -f
+complete -c perilune -n '__fish_seen_subcommand_from chat' -l temperature -r -f
+complete -c perilune -n '__fish_seen_subcommand_from chat' -l top-k -r -f
+complete -c perilune -n '__fish_seen_subcommand_from chat' -l top-p -r -f
+complete -c perilune -n '__fish_seen_subcommand_from chat' -l min-p -r -f
+complete -c perilune -n '__fish_seen_subcommand_from chat' -l repetition-penalty -r -f
+complete -c perilune -n '__fish_seen_subcommand_from chat' -l seed -r -f
+complete -c perilune -n '__fish_seen_subcommand_from chat' -l stop -r -f
+complete -c perilune -n '__fish_seen_subcommand_from chat' -l tokenizer -r -F
+complete -c perilune -n '__fish_seen_subcommand_from chat' -l dtype -r -f -a 'f32 bf16 f16 f64 file'
+complete -c perilune -n '__fish_seen_subcommand_from chat' -l device -r -f -a 'cpu cuda'
 complete -c perilune -n '__fish_seen_subcommand_from chat' -l help
-complete -c perilune -n '__fish_seen_subcommand_from chat' -f
-complete -c perilune -n '__fish_seen_subcommand_from serve' -l host
-complete -c perilune -n '__fish_seen_subcommand_from serve' -l port
-complete -c perilune -n '__fish_seen_subcommand_from serve' -l name
-complete -c perilune -n '__fish_seen_subcommand_from serve' -l max-new-tokens
-complete -c perilune -n '__fish_seen_subcommand_from serve' -l max-streams
-complete -c perilune -n '__fish_seen_subcommand_from serve' -l max-queue
-complete -c perilune -n '__fish_seen_subcommand_from serve' -l timeout
-complete -c perilune -n '__fish_seen_subcommand_from serve' -l tokenizer
-complete -c perilune -n '__fish_seen_subcommand_from serve' -l template
-complete -c perilune -n '__fish_seen_subcommand_from serve' -l dtype
-complete -c perilune -n '__fish_seen_subcommand_from serve' -l device
+complete -c perilune -n '__fish_seen_subcommand_from serve' -l host -r -f
+complete -c perilune -n '__fish_seen_subcommand_from serve' -l port -r -f
+complete -c perilune -n '__fish_seen_subcommand_from serve' -l name -r -f
+complete -c perilune -n '__fish_seen_subcommand_from serve' -l max-new-tokens -r -f
+complete -c perilune -n '__fish_seen_subcommand_from serve' -l max-streams -r -f
+complete -c perilune -n '__fish_seen_subcommand_from serve' -l max-queue -r -f
+complete -c perilune -n '__fish_seen_subcommand_from serve' -l timeout -r -f
+complete -c perilune -n '__fish_seen_subcommand_from serve' -l tokenizer -r -F
+complete -c perilune -n '__fish_seen_subcommand_from serve' -l template -r -F
+complete -c perilune -n '__fish_seen_subcommand_from serve' -l dtype -r -f -a 'f32 bf16 f16 f64 file'
+complete -c perilune -n '__fish_seen_subcommand_from serve' -l device -r -f -a 'cpu cuda'
 complete -c perilune -n '__fish_seen_subcommand_from serve' -l help
-complete -c perilune -n '__fish_seen_subcommand_from serve' -f
-complete -c perilune -n '__fish_seen_subcommand_from watch' -l port
+complete -c perilune -n '__fish_seen_subcommand_from watch' -l port -r -f
 complete -c perilune -n '__fish_seen_subcommand_from watch' -l help
-complete -c perilune -n '__fish_seen_subcommand_from watch' -f
-complete -c perilune -n '__fish_seen_subcommand_from launch' -s n
-complete -c perilune -n '__fish_seen_subcommand_from launch' -l hosts
-complete -c perilune -n '__fish_seen_subcommand_from launch' -l hostfile
-complete -c perilune -n '__fish_seen_subcommand_from launch' -l threads
+complete -c perilune -n '__fish_seen_subcommand_from watch' -f -a '(__fish_complete_directories)'
+complete -c perilune -n '__fish_seen_subcommand_from launch' -s n -r -f
+complete -c perilune -n '__fish_seen_subcommand_from launch' -l hosts -r -f
+complete -c perilune -n '__fish_seen_subcommand_from launch' -l hostfile -r -F
+complete -c perilune -n '__fish_seen_subcommand_from launch' -l threads -r -f
 complete -c perilune -n '__fish_seen_subcommand_from launch' -l tag
-complete -c perilune -n '__fish_seen_subcommand_from launch' -l env
-complete -c perilune -n '__fish_seen_subcommand_from launch' -l master-addr
-complete -c perilune -n '__fish_seen_subcommand_from launch' -l master-port
+complete -c perilune -n '__fish_seen_subcommand_from launch' -l env -r -f
+complete -c perilune -n '__fish_seen_subcommand_from launch' -l master-addr -r -f
+complete -c perilune -n '__fish_seen_subcommand_from launch' -l master-port -r -f
 complete -c perilune -n '__fish_seen_subcommand_from launch' -l show
 complete -c perilune -n '__fish_seen_subcommand_from launch' -l help
 complete -c perilune -n '__fish_seen_subcommand_from kernel' -l user
-complete -c perilune -n '__fish_seen_subcommand_from kernel' -l prefix
-complete -c perilune -n '__fish_seen_subcommand_from kernel' -l name
+complete -c perilune -n '__fish_seen_subcommand_from kernel' -l prefix -r -f -a '(__fish_complete_directories)'
+complete -c perilune -n '__fish_seen_subcommand_from kernel' -l name -r -f
 complete -c perilune -n '__fish_seen_subcommand_from kernel' -l help
+complete -c perilune -n '__fish_seen_subcommand_from kernel' -f -a 'install uninstall run'

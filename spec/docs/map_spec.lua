@@ -214,6 +214,22 @@ describe("the map: guessed by name alone,", function()
     assert.same({}, missing)
   end)
 
+  it("has no file that a run left behind", function()
+    local pipe = assert(io.popen(("cd '%s' && git ls-files 2> /dev/null"):format(root)))
+    local kept, odd = {}, {}
+    for ending in ("bash busted c clang-format clang-tidy cmake cpp cu def fish gitignore h in json luacheckrc lua map md py "
+      .. "rockspec sh supp svg 1"):gmatch "%S+" do
+      kept[ending] = true
+    end
+    for path in pipe:lines() do
+      local ending = path:match "[^/]*$":match "%.([^.]+)$"
+      local fine = not ending or kept[ending] or path:find "^spec/" or path == "CMakeLists.txt"
+      if not fine then odd[#odd + 1] = path end
+    end
+    pipe:close()
+    assert.same({}, odd)
+  end)
+
   it("has questions enough, and words that are used", function()
     local n = 0
     for _ in pairs(questions) do n = n + 1 end

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: MIT
 -- What `perilune --help`, `perilune COMMAND --help` and the man page say: name, how it is called, one line, the rest.
--- In this order.
+-- In this order. values: what the options take that take one of a few words, for completion in shells.
 local pages = {
   { "repl", "[repl]", "the prompt: reads, evaluates and shows inputs",
     [[Reads inputs from the terminal, or from standard input when that is none. ? at the prompt introduces it; :help
@@ -46,7 +46,8 @@ name is called INPUT:DIMENSION.
 dimensions or more and rows of whole blocks. From GGUF to GGUF all others keep their bytes. --dtype f16 is what
 tensors of floats become. Metadata goes along where B has room for it; nested values of PyTorch stay nested in
 safetensors, elsewhere names are joined by dots. B is replaced only when all is written. Exit status 1 if a file
-cannot be read or written.]] },
+cannot be read or written.]],
+    values = { type = "Q8_0 Q5_1 Q5_0 Q4_1 Q4_0 F16 BF16 F32", dtype = "f16 bf16 f32 f64" } },
   { "build", "build MODEL -o OUT [--static] [--name NAME] [--size NAME=N]",
     "a program or library that runs one model, without Lua",
     [[MODEL is a saved graph (T.save_graph) or an ONNX file. OUT ends in .so, a shared library, or .a, a static one,
@@ -69,7 +70,8 @@ Writes what comes behind the prompt, as it comes: the best token each time, or d
   --stop TEXT         ends where TEXT would come; several times for several texts
   --tokenizer PATH    the tokenizer's folder or file: for a GGUF file, whose own is not read, tokenizer.json
   --dtype f32         of the weights: bf16, f16, f64, or file, as stored; --device cuda runs on a GPU
-The exit status is 1 if the model cannot be read or a setting does not fit it.]] },
+The exit status is 1 if the model cannot be read or a setting does not fit it.]],
+    values = { dtype = "f32 bf16 f16 f64 file", device = "cpu cuda" } },
   { "chat", "chat [OPTIONS] MODEL", "a conversation with a model",
     [[Each line is a message, and the reply comes as it is made, by the chat template that stands beside the tokenizer.
 Ctrl-C stops a reply and keeps what there is of it; /reset begins anew, /system TEXT sets the system prompt and begins
