@@ -131,7 +131,7 @@ static int first_level(lua_State *L, const char *message) {
 void guard_hint(lua_State *L) {
   const char *message = lua_tostring(L, -1);
   const bool syntax = strstr(message, " near ") != NULL;
-  if (!(syntax || strstr(message, "attempt to ")) || !lua_checkstack(L, 8)) return;
+  if (!lua_checkstack(L, 8)) return;
   int top = lua_gettop(L);
   lua_getfield(L, LUA_REGISTRYINDEX, LUA_LOADED_TABLE);
   bool loaded = syntax || lua_getfield(L, -1, "perilune.core") != LUA_TNIL;

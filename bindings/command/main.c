@@ -168,6 +168,31 @@ static int usage(const char *format, const char *word) {
   return EXIT_USAGE;
 }
 
+/* tostring of functions: methods of tensors say that they were not called (help/uncalled.lua); others as in Lua. */
+static int function_text(lua_State *L) {
+  lua_settop(L, 1);
+  lua_getfield(L, LUA_REGISTRYINDEX, LUA_LOADED_TABLE);
+  if (lua_getfield(L, -1, "perilune.core") != LUA_TNIL && lua_checkstack(L, 8)) {
+    lua_getglobal(L, "require");
+    lua_pushliteral(L, "perilune.help.uncalled");
+    if (lua_pcall(L, 1, 1, 0) == LUA_OK && lua_istable(L, -1) && lua_getfield(L, -1, "text") == LUA_TFUNCTION) {
+      lua_pushvalue(L, 1);
+      if (lua_pcall(L, 1, 1, 0) == LUA_OK && lua_type(L, -1) == LUA_TSTRING) return 1;
+    }
+  }
+  lua_pushfstring(L, "function: %p", lua_topointer(L, 1));
+  return 1;
+}
+
+static void set_function_text(lua_State *L) {
+  lua_pushcfunction(L, function_text);
+  lua_createtable(L, 0, 1);
+  lua_pushcfunction(L, function_text);
+  lua_setfield(L, -2, "__tostring");
+  lua_setmetatable(L, -2); /* of all functions */
+  lua_pop(L, 1);
+}
+
 /* perilune run FILE or perilune FILE; the file is argv[script]. */
 static int run_script(lua_State *L, int argc, char **argv, int script) {
   int rest = script + 1;
@@ -230,6 +255,7 @@ static int protected_main(lua_State *L) {
   luaL_openlibs(L);
   coroutines_track(L);
   set_paths(L);
+  set_function_text(L);
   lua_gc(L, LUA_GCGEN, 0, 0);
   lua_settop(L, 0);
   int status = dispatch(L, argc, argv);

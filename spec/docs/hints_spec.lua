@@ -215,9 +215,9 @@ describe("a hint", function()
   it("of a method that is not called says that it is one", function()
     local env = { x = T.ones(2) }
     local function runtime(message, line) return hints.runtime(message, line, nil, env) end
-    assert.equal("; shape is a method: x:shape()", runtime("attempt to index a function value (field 'shape')",
-      "x.shape[1]"))
-    assert.equal("; numel is a method: x:numel()",
+    assert.equal("; x.shape is a method, not called: x:shape()",
+      runtime("attempt to index a function value (field 'shape')", "x.shape[1]"))
+    assert.equal("; x.numel is a method, not called: x:numel()",
       runtime("attempt to perform arithmetic on a function value (field 'numel')", "n = x.numel + 1"))
     assert.truthy(runtime("attempt to index a nil value (field 'grad')", "print(x.grad[1])"):find(
       "; x.grad is nil until a backward has reached it", 1, true))
@@ -298,5 +298,47 @@ describe("methods at the prompt", function()
     table.sort(bare)
     assert.is_true(n > 300)
     assert.equal("", table.concat(bare, "\n"))
+  end)
+
+  -- every method of tensors, taken for a field, in each of these
+  local USES = { "x.@ + 1", "x.@ > 1", "'a' .. x.@", "x.@[1]", "#x.@", "x + x.@", "T.zeros(x.@)", "x:view(x.@)",
+    "T.zeros(2, { dtype = x.@ })", "x[x.@]", "T.tensor { x.@ }", "for _ = 1, x.@ do end", "nn.Linear(x.@)", "a + 1",
+    "nn.Linear(x.@, 3)", "math.floor(x.@)" }
+  it("says of methods that are not called that they are methods", function()
+    local wrong, count, methods = {}, 0, {}
+    for name, f in pairs(T.core.metatable().methods) do
+      if type(f) == "function" then methods[#methods + 1] = name end
+    end
+    table.sort(methods)
+    for i, name in ipairs(methods) do
+      for k, use in ipairs(USES) do
+        if (i + k) % 4 == 0 then
+          local code = use:gsub("@", name)
+          local env = { T = T, nn = T.nn, x = T.ones(2, 3), math = math, a = T.ones(1)[name] }
+          local f = assert(load("return " .. code, "=x", "t", env) or load(code, "=x", "t", env))
+          local ok, message = pcall(f)
+          local hint = not ok and hints.runtime(tostring(message):gsub("^x:1: ", ""), code, nil, env)
+          count = count + 1
+          local want = "; a is the method "
+          if use ~= "a + 1" then want = ("; x.%s is a method, not called: x:%s()"):format(name, name) end
+          if not hint or not hint:find(want, 1, true) then
+            wrong[#wrong + 1] = ("%s: %s%s"):format(code, message, hint or "")
+          end
+        end
+      end
+    end
+    assert.same({}, wrong)
+    assert.is_true(count > 1000, count)
+  end)
+
+  it("of these is a note at the prompt where nothing fails, and none where it is meant", function()
+    local uncalled, env = require "perilune.help.uncalled", { x = T.ones(2), T = T, net = T.nn.Linear(2, 2) }
+    for code, n in pairs { ["x.dtype == 'f32'"] = 1, ["if x.is_cuda then return 1 end"] = 1, ["a, b = x.shape"] = 1,
+      ["not x.requires_grad_"] = 1,
+      ["local p = net.parameters; q = 1"] = 1, ["y = x.dim ~= 2 or x.ndim == 1"] = 1,
+      ["x.shape"] = 0, ["pcall(x.view, x, 2)"] = 0, ["x.requires_grad == true"] = 0, ["T.exp == nil"] = 0,
+      ["net.weight == nil"] = 0, ["x:dtype() == 'f32'"] = 0, ["{ x.exp, x.log }"] = 0, ["net.training and 1"] = 0 } do
+      assert.equal(n, #uncalled.notes(code, env), code)
+    end
   end)
 end)

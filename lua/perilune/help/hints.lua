@@ -165,13 +165,6 @@ local function called_nil(kind, name, line, vars, env)
   return path and path ~= (holder or "") .. "." .. name and told_path(path) or ""
 end
 
--- What is to be done where a method was taken as a field.
-local function uncalled(name, line)
-  local holder = line and line:match("([%a_][%w_]*)%s*%.%s*" .. name .. "%f[^%w_]") or "x"
-  if SPACES[holder] then return ("; %s.%s is a function: %s.%s(…)"):format(holder, name, holder, name) end
-  return ("; %s is a method: %s:%s()"):format(name, holder, name)
-end
-
 -- `local w = f()` and below it `(w * w):sum()`: Lua goes on over the end of the line, and w is not there yet.
 local function goes_on(message, line, before)
   local name = message:match "attempt to [%a ]+ a nil value %(global '([%a_][%w_]*)'%)$"
@@ -198,6 +191,12 @@ function M.runtime(message, line, vars, env, before)
   end
   local plain = line and message:match "call it as x:([%a_][%w_]*)%(%)$" -- x:max().item(): not of x
   if plain and line:find("[%)%]]%s*%." .. plain .. "%s*%(") then return (", here (…):%s()"):format(plain) end
+  local object = plain and "x"
+  if line and not plain then object, plain = message:match ": call it with a colon, ([%a_][%w_]*):([%a_][%w_]*)%(" end
+  local own = plain and line:match("%f[%w_]([%a_][%w_.]*)%." .. plain .. "%s*%(") -- optimizer.step(): its own name
+  if own and own ~= object then
+    return (", here %s:%s(%s)"):format(own, plain, line:find(plain .. "%s*%(%s*%)") and "" or "…")
+  end
   local called = line and message:match "^([%a_][%w_]*): argument [%w_]*%s*%(?#1%)? must be a tensor, got "
   if called and not message:find("call it as", 1, true) then -- x.reshape(3, 2)
     local holder = line:match("([%a_][%w_.]*)%." .. called .. "%s*%(")
@@ -228,7 +227,11 @@ function M.runtime(message, line, vars, env, before)
   local kind, name = message:match "attempt to call a nil value %((%a+) '([%a_][%w_]*)'%)$"
   if kind == "field" or kind == "method" or kind == "global" then return called_nil(kind, name, line, vars, env) end
   name = message:match "a function value %(field '([%a_][%w_]*)'%)"
-  if name then return uncalled(name, line) end
+  local owner = name and line and line:match("%f[%w_]([%a_][%w_]*)%s*%.%s*" .. name .. "%f[^%w_]")
+  if owner and SPACES[owner] then return ("; %s.%s is a function: %s.%s(…)"):format(owner, name, owner, name) end
+  if message:find("%f[%w_]function%f[^%w_]") and not message:find("global 'function'", 1, true) then
+    return require("perilune.help.uncalled").hint(line, vars, env)
+  end
   kind, name = message:match "attempt to index a nil value %((%a+) '([%a_][%w_]*)'%)$"
   if kind == "field" then
     local holder = line and line:match("([%a_][%w_.]*)%s*%.%s*" .. name .. "%f[^%w_]")
@@ -460,11 +463,11 @@ end
 function M.told(message)
   if type(message) ~= "string" then return message end
   local path, number, rest = message:match "^(.-):(%d+): (.*)$"
-  if rest and not rest:find "^attempt to " then
+  if rest and rest:find(" near ", 1, true) then
     local typed = path == "(command line)" and debug.getregistry()["perilune.code"] -- of perilune -e
     local line
     if typed then line = M.line_of(typed, tonumber(number)) else line = M.file_line(path, tonumber(number)) end
-    return line and rest:find " near " and message .. M.syntax(rest, line) or message
+    if line and M.syntax(rest, line) ~= "" then return message .. M.syntax(rest, line) end
   end
   for level = 2, 60 do
     local info = debug.getinfo(level, "Slf")
@@ -476,8 +479,12 @@ function M.told(message)
         if typed then return M.line_of(typed, n) end
         return file and M.file_line(file, n) or info.source:sub(1, 1) ~= "@" and M.line_of(info.source, n) or nil
       end
-      return message .. M.runtime(message, at(info.currentline), M.variables(level, info.func), _G,
-        at(info.currentline - 1))
+      local place = ("%s:%d: "):format(info.short_src, info.currentline)
+      local here = message:sub(1, #place) == place
+      -- what an op says of a call is about the script's line; anything else may be about another one
+      if not here and not (rest or message):find "^attempt to " then return message end
+      return message .. M.runtime(here and message:sub(#place + 1) or message, at(info.currentline), M.variables(level,
+        info.func), _G, at(info.currentline - 1))
     end
   end
   return message
