@@ -2,6 +2,7 @@
 -- The reference as HTML: a page a section, a style sheet, a search over all names that needs no server.
 -- → {file name = text}
 local T = require "perilune"
+local search = require "perilune.help.search"
 
 local STYLE = [[
 :root { --ink: #1b1f24; --soft: #57606a; --line: #d8dee4; --back: #ffffff; --code: #f6f8fa; --link: #0a58ca; }
@@ -36,32 +37,76 @@ dd { margin: 0; color: var(--soft); }
 @media print { nav { display: none; } .page { display: block; } }
 ]]
 
-local SEARCH = [[
+local SEARCH = [=[
 'use strict';
 (function () {
   var box = document.getElementById('search'), list = document.getElementById('found');
   var sections = document.getElementById('sections');
+  var WORTH = @WORTH, STOP = @STOP;
+  var ENDINGS = @ENDINGS.map(function (r) { return [new RegExp(r[0] + '$'), r[1], r[2]]; });
+  var FIELDS = ['name', 'called', 'about', 'rest'], df = new Map();
+  // the steps of lua/perilune/help/search.lua
+  function stem(word) {
+    for (var i = 0; i < ENDINGS.length; i++) {
+      var rule = ENDINGS[i];
+      if (word.length < rule[2]) continue;
+      var base = word.replace(rule[0], rule[1]);
+      if (base !== word && base !== '' && !(i === ENDINGS.length - 2 && /ss$/.test(word))) { word = base; break; }
+    }
+    return word.replace(/([b-df-hj-np-rtv-z])\1$/, '$1').replace(/e$/, '');
+  }
+  function words_of(text) {
+    var all = text.toLowerCase().match(/[a-z0-9_\u0080-\uffff]+/g) || [];
+    return all.filter(function (w) { return !STOP[w]; }).map(stem);
+  }
+  var entries = PERILUNE_INDEX.map(function (e) {
+    var entry = { name: e[0], href: e[1], about: e[2], own: e[3], names: e[4].split(' '), where: new Map() };
+    FIELDS.forEach(function (kind, k) {
+      e[4 + k].split(' ').filter(Boolean).forEach(function (w) {
+        entry.where.set(w, kind);
+        df.set(w, (df.get(w) || 0) + 1);
+      });
+    });
+    return entry;
+  });
+  function score(entry, words, joined) {
+    var total = 0, found = 0, named = 0;
+    words.forEach(function (word) {
+      var kind = entry.where.get(word), worth = kind ? WORTH[kind] : 0;
+      if (kind === 'name') named++;
+      if (worth < WORTH.begins && word.length > 2 && entry.names.some(function (n) { return n.startsWith(word); })) {
+        worth = WORTH.begins;
+      }
+      if (worth > 0) found++;
+      total += worth * Math.log(1 + entries.length / (1 + (df.get(word) || 0)));
+    });
+    if (found === 0) return 0;
+    var last = entry.name.split('.').pop().replace(/_/g, '').toLowerCase();
+    var bonus = last === joined ? WORTH.whole : last.startsWith(joined) ? WORTH.starts : 0;
+    var stale = /\.compat\./.test(entry.name) || /_$/.test(entry.name) && named < words.length
+      || /(_step|_bwd)$/.test(entry.name) ? WORTH.stale : 0;
+    return total * Math.pow(found / words.length, 2) + bonus
+      + WORTH.own * Math.min(named, entry.own) / Math.max(entry.own, 1) - stale;
+  }
   function show() {
-    var text = box.value.toLowerCase().trim(), words = text.split(/[\s.:()_]+/).filter(Boolean);
+    var text = box.value.trim(), words = words_of(text.replace(/[.:()_]/g, ' '));
     list.textContent = '';
     sections.hidden = text !== '';
     if (text === '') return;
-    // every word is in the name or in the sentence about it; names come first, those that are the text before all
-    var hits = [], plain = words.join('');
-    PERILUNE_INDEX.forEach(function (e) {
-      var name = e[0].toLowerCase(), last = name.split('.').pop().replace(/_/g, ''), about = e[2].toLowerCase();
-      var in_name = words.every(function (w) { return name.indexOf(w) >= 0; });
-      if (!in_name && !words.every(function (w) { return name.indexOf(w) >= 0 || about.indexOf(w) >= 0; })) return;
-      hits.push([last === plain ? 0 : last.indexOf(plain) === 0 ? 1 : in_name ? 2 : 3, e]);
+    var joined = words.length > 1 || !/[.:(]/.test(text) ? text.toLowerCase().replace(/[^a-z0-9]/g, '') : words[0];
+    var hits = [];
+    entries.forEach(function (entry) {
+      var s = words.length ? score(entry, words, joined) : 0;
+      if (s > 0) hits.push([s, entry]);
     });
     hits.sort(function (a, b) {
-      return a[0] - b[0] || a[1][0].length - b[1][0].length || (a[1][0] < b[1][0] ? -1 : 1);
+      return b[0] - a[0] || a[1].name.length - b[1].name.length || (a[1].name < b[1].name ? -1 : 1);
     });
     hits.slice(0, 60).forEach(function (hit) {
       var item = document.createElement('li'), link = document.createElement('a'), e = hit[1];
-      link.title = e[2];
-      link.href = e[1];
-      link.textContent = e[0];
+      link.title = e.about;
+      link.href = e.href;
+      link.textContent = e.name;
       item.appendChild(link);
       list.appendChild(item);
     });
@@ -77,7 +122,19 @@ local SEARCH = [[
     if (e.key === '/' && document.activeElement !== box) { e.preventDefault(); box.focus(); }
   });
 })();
-]]
+]=]
+
+-- The script with the words and numbers of lua/perilune/help/search.lua.
+local function search_script()
+  local stop, endings, worth = {}, {}, {}
+  for word in pairs(search.STOP) do stop[#stop + 1] = ('"%s":1'):format(word) end
+  for kind, n in pairs(search.WORTH) do worth[#worth + 1] = ("%s:%d"):format(kind, n) end
+  for i, rule in ipairs(search.ENDINGS) do endings[i] = ("['%s','%s',%d]"):format(rule[1], rule[2], rule[3]) end
+  table.sort(stop)
+  table.sort(worth)
+  return (SEARCH:gsub("@(%u+)", { STOP = "{" .. table.concat(stop, ",") .. "}", WORTH = "{" .. table.concat(worth, ",")
+    .. "}", ENDINGS = "[" .. table.concat(endings, ",") .. "]" }))
+end
 
 local function escape(text)
   return (text:gsub("[&<>\"]", { ["&"] = "&amp;", ["<"] = "&lt;", [">"] = "&gt;", ['"'] = "&quot;" }))
@@ -146,7 +203,7 @@ end
 -- inventory: docs/make/inventory.lua
 return function(inventory)
   local list, sections = inventory.all()
-  local files = { ["style.css"] = STYLE, ["search.js"] = SEARCH }
+  local files = { ["style.css"] = STYLE, ["search.js"] = search_script() }
   local index = {}
   for _, s in ipairs(sections) do
     local file = s.file .. ".html"
@@ -155,7 +212,9 @@ return function(inventory)
       article(out, entry)
       local about = (entry.text or ""):match "^[^\n]*\n?[^\n]*":gsub("[\\\"%c]", " "):sub(1, 160)
       about = about:sub(1, utf8.len(about) and -1 or select(2, utf8.len(about)) - 1)
-      index[#index + 1] = ('["%s","%s#%s","%s"]'):format(entry.name, file, anchor(entry.name), about)
+      local fields = search.fields(entry)
+      index[#index + 1] = ('["%s","%s#%s","%s",%d,"%s","%s","%s","%s"]'):format(entry.name, file, anchor(entry.name),
+        about, fields[5], table.unpack(fields, 1, 4))
     end
     files[file] = page(s.title, sections, table.concat(out, "\n"))
   end

@@ -121,19 +121,38 @@ describe("generated files", function()
       local missing = term.missing "node"
       if missing then return end
       local script = term.read(dir .. "/html/search.js")
-      local page = ([[var found = []; var box = { value: %%q, addEventListener: function (n, f) { this[n] = f; } };
+      local page = ([[var found = []; var box = { value: '', addEventListener: function (n, f) { this[n] = f; } };
         var node = function () { return { appendChild: function (c) { if (c.href) found.push(c.textContent); } }; };
         global.document = { getElementById: function (id) { return id === 'search' ? box : node(); },
           createElement: node, addEventListener: function () {} };
-        %s %s box.input(); console.log(found.slice(0, 3).join(' '));]]):format(index:gsub("%%", "%%%%"), script:gsub(
-        "%%", "%%%%"))
-      for typed, want in pairs { ["backward"] = "T.backward", ["cross entropy"] = "T.cross_entropy",
-        ["matrix product"] = "T.", ["x:exp()"] = "T.exp" } do
-        local file = dir .. "/search_test.js"
-        term.write(file, page:format(typed))
-        local text = term.shell("node " .. term.quote(file))
-        assert.truthy(text:find(want, 1, true), typed .. ": " .. text)
+        %s %s
+        %%s.forEach(function (typed) { box.value = typed; found = []; box.input();
+          console.log(found.slice(0, 3).join(' ')); });
+        ]]):format(index:gsub("%%", "%%%%"), script:gsub("%%", "%%%%"))
+      local searches = dofile(root .. "/spec/fixtures/searches.lua")
+      local typed, wrong = {}, {}
+      for _, s in ipairs { { "backward", "T.backward" }, { "x:exp()", "T.exp" }, { "softm", "T.softmax" } } do
+        searches[#searches + 1] = s
       end
+      for i, s in ipairs(searches) do typed[i] = ("%q"):format(s[1]) end
+      local file = dir .. "/search_test.js"
+      term.write(file, page:format("[" .. table.concat(typed, ",") .. "]"))
+      local at = 0
+      for line in term.shell("node " .. term.quote(file)):gmatch "([^\n]*)\n" do
+        at = at + 1
+        local s, right = searches[at], false
+        for name in line:gmatch "%S+" do
+          for k = 2, #s do right = right or name:find(s[k]) ~= nil end
+        end
+        if not right then wrong[#wrong + 1] = s[1] .. ": " .. line end
+        -- the prompt finds the same, where it has all of the names
+        local first = require("perilune.help.search").find(s[1], 1)[1]
+        if at <= #searches - 3 and first.name ~= line:match "%S+" then
+          wrong[#wrong + 1] = ("%s: %s at the prompt, %s in a browser"):format(s[1], first.name, line)
+        end
+      end
+      assert.equal(#searches, at)
+      assert.same({}, wrong)
     end)
 
     it("complete the command in a shell", function()

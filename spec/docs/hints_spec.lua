@@ -191,7 +191,28 @@ describe("a hint", function()
     assert.truthy(text:find("^no op named 'jinja'"), text)
     assert.truthy(text:find("\n  T.data.chat_template  ", 1, true), text)
     assert.equal("no op named 'xyzzyxyzzy'", T.help_text("xyzzyxyzzy"))
-    assert.is_nil(T.help_text("nothing"):find("spoken of", 1, true)) -- an everyday word
+  end)
+
+  it("of T.help for words of the field has the right page among the first three", function()
+    local search, searches, wrong = require "perilune.help.search", dofile((os.getenv "PERILUNE_ROOT" or ".")
+      .. "/spec/fixtures/searches.lua"), {}
+    for _, s in ipairs(searches) do
+      local right, found = false, {}
+      for i, e in ipairs(search.find(s[1], 3)) do
+        found[i] = e.name
+        for k = 2, #s do right = right or e.name:find(s[k]) ~= nil end
+      end
+      if not right then wrong[#wrong + 1] = s[1] .. ": " .. table.concat(found, " ") end
+    end
+    assert.same({}, wrong)
+    assert.is_true(#searches > 80)
+    for word, stem in pairs { clipping = "clip", clips = "clip", rates = "rat", normalization = "normaliz",
+      loss = "loss", sizes = "siz", queries = "query" } do
+      assert.equal(stem, search.stem(word))
+    end
+    assert.truthy(T.help_text("learning rate"):find "^What speaks of learning rate:\n  optim.lr_scheduler")
+    assert.equal("nothing speaks of xyzzy plugh", T.help_text("xyzzy plugh"))
+    for _, e in ipairs(search.find("weights", 1e9)) do assert.is_true(exists(e.name), e.name) end
   end)
 
   it("of T.help knows the methods of tokenizers", function()

@@ -58,12 +58,24 @@ function commands.help(...)
   end
   local about = require "perilune.repl.about"
   local env = setmetatable({ T = T, nn = T.nn, optim = T.optim }, { __index = _G })
-  local status = OK
-  for _, name in ipairs { ... } do
+  local status, pages_of, all = OK, {}, true
+  local function page_of(name)
     local text, known = require("perilune.help.reference").topic(name), nil
     if not text then text, known = about.name(name, env) end
     if known == false and M.page(name) then text, known = M.page(name), true end
-    if known == false then
+    return { text, known ~= false }
+  end
+  for i, name in ipairs { ... } do
+    pages_of[i] = page_of(name)
+    all = all and pages_of[i][2]
+  end
+  local words = table.concat({ ... }, " ") -- perilune help learning rate: words, where not each is a name
+  if #pages_of > 1 and not all and words:find "^[%w%s_%-]+$" and require("perilune.help.search").covers(words) then
+    pages_of = { page_of(words) }
+  end
+  for _, page in ipairs(pages_of) do
+    local text, known = page[1], page[2]
+    if not known then
       io.stderr:write("perilune help: ", text, "\n")
       status = FAILED
     else

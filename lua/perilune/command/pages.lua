@@ -24,7 +24,8 @@ standard deviation, count of NaN. --header reads no elements of safetensors and 
 cannot be read.]] },
   { "help", "help [NAME...]", "what a name is: perilune help softmax",
     [[NAME is an op, a function of T, a path such as nn.Linear, a pattern such as 'soft*', or a topic, which lists its
-names. Without a name, lists the topics; --names lists all names, one a line.
+names. Words that are no names are searched for: perilune help learning rate. Without a name, lists the topics; --names
+lists all names, one a line.
 Exit status 1 if there is no such name.]] },
   { "doctest", "doctest [--verbose] FILE.md...", "runs the Lua blocks of Markdown files",
     [[Compares what each block prints with the lines behind `-->` in it. Blocks that do not load perilune themselves get

@@ -85,6 +85,10 @@ return function(T, core)
       local text = require("perilune.help.methods").of(what)
       if text then return text end
     end
+    if type(what) == "string" and what:find "%w%s+%w" then -- words: what is spoken of them
+      local found = require("perilune.help.search").lines(what, 8)
+      return found and ("What speaks of %s:\n%s"):format(what, found) or ("nothing speaks of %s"):format(what)
+    end
     if type(what) == "string" then
       local names = require("perilune.help.reference").topic(what)
       if names then return names end
@@ -99,7 +103,7 @@ return function(T, core)
       if known and bare(plain) == bare(what) then
         return ("There is no %s; this is %s.\n%s"):format(what, path, T.help_text(plain))
       end
-      local spoken = #what > 2 and require("perilune.help.reference").speaking_of(what, 12)
+      local spoken = #what > 2 and require("perilune.help.search").lines(what, 8)
       return ("no op named '%s'%s%s"):format(what, known and ("; did you mean %s?"):format(plain)
         or path and ("; is %s meant?"):format(path) or "", spoken and "\nIt is spoken of in\n" .. spoken or "")
     end

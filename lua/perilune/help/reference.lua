@@ -163,8 +163,8 @@ end
 
 local WIDTH = 116
 
--- The first sentence of a text, cut where it is longer than `room` characters.
-local function sentence(text, room)
+--- The first sentence of a text, cut where it is longer than `room` characters.
+function M.sentence(text, room)
   text = text:gsub("%s+", " ")
   local first = text:match "^(.-[.;:])%s" or text
   if (utf8.len(first) or #first) <= room then return first end
@@ -178,32 +178,13 @@ function M.topic(word)
       local lines, widest = { p.title }, 0
       for _, e in ipairs(p.entries) do widest = math.max(widest, #e.name) end
       for _, e in ipairs(p.entries) do
-        lines[#lines + 1] = ("  %-" .. widest .. "s  %s"):format(e.name, sentence(e.text, math.max(30, WIDTH - widest)))
+        local about = M.sentence(e.text, math.max(30, WIDTH - widest))
+        lines[#lines + 1] = ("  %-" .. widest .. "s  %s"):format(e.name, about)
       end
       return table.concat(lines, "\n")
     end
   end
   return nil
-end
-
---- The names whose pages speak of a word, as lines; nil where none does, or more than `most`: it is an everyday word.
-function M.speaking_of(word, most)
-  word = word:lower()
-  local found, widest = {}, 0
-  for _, p in ipairs(M.pages()) do
-    for _, e in ipairs(p.entries) do
-      local text = (e.signature .. "\n" .. e.text):lower()
-      if #found <= most and text:find("%f[%w_]" .. word:gsub("%W", "%%%0") .. "%f[^%w_]") then
-        found[#found + 1] = e
-        widest = math.max(widest, #e.name)
-      end
-    end
-  end
-  if #found == 0 or #found > most then return nil end
-  for i, e in ipairs(found) do
-    found[i] = ("  %-" .. widest .. "s  %s"):format(e.name, sentence(e.text, math.max(30, WIDTH - widest)))
-  end
-  return table.concat(found, "\n")
 end
 
 -- ---- errors ------------------------------------------------------------------------------------------------------

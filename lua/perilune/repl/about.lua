@@ -11,7 +11,8 @@ local HEAD = [[
 An input is an expression, whose value is shown, or statements. It may go on over several lines.
   _            the value shown last; _1, _2 …: by the number of the input (the last 20 are kept)
   x;           a semicolon at the end: nothing is shown
-  ?name        what a name is: ?T.softmax, ?nn.Linear, ?x; help(x) does the same for a value; ?soft* lists names
+  ?name        what a name is: ?T.softmax, ?nn.Linear, ?x; help(x) does the same for a value; ?soft* lists names,
+               ?learning rate what speaks of these words
   !command     runs a command of the shell
 ]]
 local KEYS = [[
@@ -89,6 +90,7 @@ function M.name(name, env, width)
   name = name:match "^%s*(.-)%s*$"
   if name == "" then return M.INTRODUCTION end
   if name:find "%*" and name:find "^[%w_.:*]+$" then return M.matching(name, width) end
+  if name:find "^%w[%w_.%-]*%s+%w[%w%s_.%-]*$" then return T.help_text(name), not T.help_text(name):find "^nothing" end
   if not name:find "^[%a_][%w_.:]*$" then return "a name is wanted, such as T.softmax or x", false end
   local found, value = walk.resolve(name, env)
   local last = name:match "[.:]([%a_][%w_]*)$"
