@@ -253,6 +253,30 @@ describe("in training", function()
   end)
 end)
 
+describe("stacks of a Transformer's layers", function()
+  it("are copies of the layer as it is: dtype, mode, what is frozen, what was replaced", function()
+    for kind, args in pairs { Encoder = 1, Decoder = 2 } do
+      local layer = nn["Transformer" .. kind .. "Layer"](8, 2, 16, { dropout = 0.5, activation = "gelu" })
+      layer.norm1 = nn.RMSNorm(8)
+      layer.dropout.p = 0.25
+      layer.linear1.weight:requires_grad_(false)
+      layer:double():eval()
+      local net = nn["Transformer" .. kind](layer, 2)
+      local x = T.randn({ 3, 2, 8 }, { dtype = "f64" })
+      local function run(f) return f(x, args == 2 and x or nil) end
+      assert.is_true(run(net):equal(run(function(a, b) return layer(layer(a, b), b) end)))
+      for _, copy in ipairs(net.layers) do
+        assert.equal("f64", copy.linear2.weight:dtype())
+        assert.is_false(copy.linear1.weight.requires_grad)
+        assert.is_true(copy.linear2.weight.requires_grad)
+        assert.is_false(rawequal(copy.linear2.weight, layer.linear2.weight))
+        assert.equal(0.25, copy.dropout.p)
+        assert.is_false(copy.training)
+      end
+    end
+  end)
+end)
+
 describe("EmbeddingBag", function()
   local ids = T.tensor({ 1, 2, 2, 3 }, { dtype = "i64" })
   after_each(function() collectgarbage() end)

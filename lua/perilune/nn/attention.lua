@@ -190,7 +190,7 @@ local function build(self, who, a, cross)
   local function layer()
     return MHA(a.d_model, a.nhead, { dropout = a.dropout, bias = a.bias, batch_first = a.batch_first, dtype = a.dtype })
   end
-  self._args, self.norm_first = a, a.norm_first
+  self.norm_first = a.norm_first
   self.self_attn = layer()
   if cross then self.multihead_attn = layer() end
   self.linear1 = Linear(a.d_model, a.dim_feedforward, { bias = a.bias, dtype = a.dtype })
@@ -288,10 +288,7 @@ for name, Layer in pairs { TransformerEncoder = Encoder, TransformerDecoder = De
       fail("nn.%s: the first argument must be a nn.%sLayer", name, name)
     end
     local list = {}
-    for i = 1, a.num_layers do
-      list[i] = Layer(a.layer._args)
-      list[i]:load_state_dict(a.layer:state_dict())
-    end
+    for i = 1, a.num_layers do list[i] = a.layer:clone() end -- dtype, device, mode, parts: whatever it has become
     self.layers = ModuleList(list)
     if a.norm then self.norm = a.norm end
   end
