@@ -86,8 +86,35 @@ function Scheduler:state_dict()
   for key, v in pairs(self) do
     if type(v) == "number" or type(v) == "boolean" or type(v) == "string" then out[key] = v end
   end
-  if self.milestones then out.milestones = { table.unpack(self.milestones) } end
+  for _, key in ipairs { "milestones", "min_lr" } do
+    if type(self[key]) == "table" then out[key] = { table.unpack(self[key]) } end
+  end
   out.base_lrs, out.last_lr = { table.unpack(self.base_lrs) }, self:get_last_lr()
+  return out
+end
+
+-- A state of PyTorch's, by our names. It counts how often a milestone stands in the list.
+local theirs = { num_bad_epochs = "bad", cooldown_counter = "rest", min_lrs = "min_lr" }
+local function by_our_names(sd)
+  if type(sd) ~= "table" or type(sd._last_lr) ~= "table" then return sd end
+  local out = {}
+  for key, v in pairs(sd) do
+    if not (type(key) == "string" and key:find "^_") then out[theirs[key] or key] = v end
+  end
+  out.last_lr = sd._last_lr
+  if type(sd.milestones) == "table" then
+    out.milestones = {}
+    for stone, times in pairs(sd.milestones) do
+      for _ = 1, times do out.milestones[#out.milestones + 1] = stone end
+    end
+    table.sort(out.milestones)
+  end
+  out.milestones = sd._milestones or out.milestones
+  if type(sd._schedulers) == "table" then
+    out.schedulers = {}
+    for i, part in ipairs(sd._schedulers) do out.schedulers[i] = by_our_names(part) end
+    out.last_epoch = out.last_epoch or out.schedulers[1] and out.schedulers[1].last_epoch
+  end
   return out
 end
 
@@ -108,7 +135,9 @@ function Scheduler:_restore_rates(sd)
   for i, group in ipairs(self.optimizer.param_groups) do group.lr = sd.last_lr and sd.last_lr[i] or group.lr end
 end
 
+--- Takes over what state_dict returned, here or of the same schedule of PyTorch.
 function Scheduler:load_state_dict(sd)
+  sd = by_our_names(sd)
   self:_restore(sd)
   if self.sets or not sd.last_lr then self:_apply() end -- momentum moves, too
   self:_restore_rates(sd)
@@ -476,7 +505,7 @@ function Sequential:_restore(sd)
     fail("SequentialLR:load_state_dict: a state of %d schedulers is wanted", #self.schedulers)
   end
   for i, part in ipairs(self.schedulers) do part:_restore(sd.schedulers[i]) end
-  self.last_epoch, self.base_lrs = sd.last_epoch, { table.unpack(sd.base_lrs) }
+  self.last_epoch, self.base_lrs = sd.last_epoch, { table.unpack(sd.base_lrs or self.base_lrs) }
   if sd.milestones then self.milestones = { table.unpack(sd.milestones) } end
 end
 function Sequential:_apply()
@@ -535,7 +564,10 @@ function Plateau:step(metric)
 end
 
 function Plateau:load_state_dict(sd)
-  for key, v in pairs(sd) do if type(v) == type(self[key]) and key ~= "base_lrs" then self[key] = v end end
+  sd = by_our_names(sd)
+  for key, v in pairs(sd) do
+    if (type(v) == type(self[key]) or key == "min_lr") and key ~= "base_lrs" then self[key] = v end
+  end
 end
 
 require "perilune.optim.lr_scheduler_combine"(sched, define, Scheduler)

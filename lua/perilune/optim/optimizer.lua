@@ -368,7 +368,23 @@ function Optimizer:state_dict()
   return out
 end
 
---- Takes over what state_dict returned; tensors are copied. The groups must have as many parameters.
+-- What PyTorch keeps in 0-d tensors, also of parameters that are 0-d themselves.
+local counters = { step = true, mu_product = true, eta = true, mu = true }
+local function number_of(key, v)
+  return counters[key] and core.is_tensor(v) and v:numel() == 1 and v:item() or v
+end
+
+-- How many steps a state is of. PyTorch counts none where its formula asks only for the first (SGD, Muon): what is kept
+-- was left by one.
+local function steps_of(s)
+  local count = options.integer(number_of("step", s.step))
+  if count or s.step ~= nil then return count or 0 end
+  for _, v in pairs(s) do if core.is_tensor(v) then return 1 end end
+  return 0
+end
+
+--- Takes over what state_dict returned, here or of the same optimizer of PyTorch (T.load_pt); tensors are copied. The
+-- groups must have as many parameters.
 function Optimizer:load_state_dict(sd)
   local who = "optim." .. self.name .. ":load_state_dict"
   if type(sd) ~= "table" or type(sd.state) ~= "table" or type(sd.param_groups) ~= "table" then
@@ -393,13 +409,14 @@ function Optimizer:load_state_dict(sd)
     for i, number in ipairs(g.params) do
       local s = sd.state[number]
       if s then
-        f.steps[i], f.state[i] = options.integer(s.step) or 0, {}
+        f.steps[i], f.state[i] = steps_of(s), {}
         local elements = group.params[i]:numel()
         if s.elements ~= nil and s.elements ~= elements then
           fail("%s: the states of parameter %d are of %s elements in 8 bits, the parameter has %d", who, number,
             tostring(s.elements), elements)
         end
         for key, v in pairs(s) do
+          v = number_of(key, v)
           if type(v) == "userdata" then
             if not self.own_shapes and not is_coded(v, elements) and v:numel() ~= elements then
               fail("%s: %s of parameter %d has %d elements, the parameter %d", who, key, number, v:numel(), elements)
