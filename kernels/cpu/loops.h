@@ -19,6 +19,12 @@ typedef enum PlkCore { PLK_CORE_SUM, PLK_CORE_MAX, PLK_CORE_MIN, PLK_CORE_PROD }
 typedef void (*PlkReduceLoop)(const void *x, int64_t ld, int64_t n, int64_t m, double *out);
 
 typedef struct PlkReduceLoops {
+  /* What results start from and end with. divide_floats: `v` and `by` are floats, and so will the quotients be. */
+  void (*fill)(double *to, double v, int64_t n);
+  void (*divide)(double *v, double by, int64_t n);
+  void (*divide_floats)(double *v, double by, int64_t n);
+  void (*root)(double *v, int64_t n);
+  void (*to_f32)(const double *v, float *to, int64_t n);
   double (*sum_f32)(const float *x, int64_t n);
   double (*sum_f64)(const double *x, int64_t n);
   /* NaN wins; -inf or inf for n = 0. */
@@ -43,9 +49,10 @@ typedef struct PlkReduceLoops {
 } PlkReduceLoops;
 
 enum {
-  PLK_COLS = 512,       /* columns that are reduced together */
-  PLK_SUM_CHUNK = 4096, /* elements that sum_f32 and sum_f64 add in lanes before they go on in double */
-  PLK_COLSUM_ROWS = 256 /* the same for rows of colsum */
+  PLK_COLS = 512,        /* columns that are reduced together */
+  PLK_SUM_CHUNK = 4096,  /* elements that sum_f32 and sum_f64 add in lanes before they go on in double */
+  PLK_COLSUM_ROWS = 256, /* the same for rows of colsum */
+  PLK_SHORT_EXPS = 64
 };
 
 /* Mapped elements joined in double (isa/reduce/reduce_map.c), with the outputs' values c (NULL: none): of rows that are ld apart, or
@@ -59,7 +66,7 @@ typedef struct PlkMapLoop { /* by dtype: f32, f64, f16, bf16 */
 
 typedef struct PlkMapLoops {
   PlkMapLoop square, diff, sqdiff, abs, prod; /* sums of x^2, x - c, (x - c)^2, |x|; the product */
-  PlkMapLoop exp;                             /* sums of exp(x - c): columns of f32 and f64 alone */
+  PlkMapLoop exp;                             /* sums of exp(x - c): columns of f32 and f64, rows below PLK_SHORT_EXPS but of f64 */
 } PlkMapLoops;
 
 /* Reductions with the tangents of their results, w being that of x (isa/reduce/reduce_tangent.c). Values are those of PlkMapLoops, to the bit;
@@ -79,15 +86,15 @@ typedef struct PlkReduceTangents {
   PLK_REDUCE_TANGENTS(double) f64;
 } PlkReduceTangents;
 
-/* Softmax of one row. */
+/* Softmax of rows of n, which follow each other. */
 #define PLK_SOFTMAX_LOOPS(T, sfx)                                                              \
-  void (*softmax_##sfx)(const T *x, T *y, int64_t n);                                          \
-  void (*log_softmax_##sfx)(const T *x, T *y, int64_t n);                                      \
-  void (*softmax_bwd_##sfx)(const T *dy, const T *y, T *dx, int64_t n);                        \
-  void (*log_softmax_bwd_##sfx)(const T *dy, const T *y, T *dx, int64_t n);                    \
-  /* max x and sum exp(x - max), over a row; max of infinite rows counts as 0. */              \
-  void (*lse_##sfx)(const T *x, int64_t n, T *max, double *sum);                               \
-  /* and sum v exp(x - max) with it */                                                         \
+  void (*softmax_##sfx)(const T *x, T *y, int64_t n, int64_t rows);                            \
+  void (*log_softmax_##sfx)(const T *x, T *y, int64_t n, int64_t rows);                        \
+  void (*softmax_bwd_##sfx)(const T *dy, const T *y, T *dx, int64_t n, int64_t rows);          \
+  void (*log_softmax_bwd_##sfx)(const T *dy, const T *y, T *dx, int64_t n, int64_t rows);      \
+  /* max x and sum exp(x - max), of each row; max of infinite rows counts as 0. */             \
+  void (*lse_##sfx)(const T *x, int64_t n, int64_t rows, T *max, double *sum);                 \
+  /* of one row: and sum v exp(x - max) with it */                                             \
   void (*lse_dual_##sfx)(const T *x, const T *v, int64_t n, T *max, double *sum, double *dot); \
   /* y = a exp(x - m) */                                                                       \
   void (*exp_##sfx)(const T *x, T m, T a, T *y, int64_t n);                                    \
@@ -98,6 +105,7 @@ typedef struct PlkReduceTangents {
 typedef struct PlkSoftmaxLoops {
   PLK_SOFTMAX_LOOPS(float, f32)
   PLK_SOFTMAX_LOOPS(double, f64)
+  void (*log)(double *v, int64_t n); /* in place, of sums of floats */
 } PlkSoftmaxLoops;
 
 /* One normalized row. w, b may be NULL (ones, zeros); so may dx, dw, db (not wanted; dw and db add up). */

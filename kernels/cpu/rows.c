@@ -119,7 +119,8 @@ void plk_store(PlkComp c, const void *src, int64_t ld, void *x, int dtype, int64
 
 /* ---- the driver ---------------------------------------------------------------------------------- */
 
-enum { GROUP = 16, STACK_BYTES = 8192, GROUP_LIMIT = 1 << 22 }; /* elements of one array's rows in a group */
+/* GROUP_LIMIT: elements of one array's rows in a group; DENSE_BYTES: of all buffers where rows are only converted. */
+enum { GROUP = 16, STACK_BYTES = 8192, GROUP_LIMIT = 1 << 22, DENSE_BYTES = 4096 };
 
 static inline size_t item_of(const PlkRowArg *x) {
   return x->comp == PLK_CRAW ? pl_dtype_size((PlDtype)x->dtype) : plk_comp_size((PlkComp)x->comp);
@@ -138,32 +139,47 @@ static void rows_out(const PlkRowArg *x, const void *buf, int64_t at, int64_t st
 
 typedef struct Plan {
   const PlkRows *r;
+  bool dense;                            /* rows are contiguous, groups run over the outer index */
   int64_t group, per_outer;              /* rows taken together; groups in one outer index */
   bool direct[PLK_ROW_ARGS], all_direct; /* rows used in place; those of all arguments */
   size_t at[PLK_ROW_ARGS + 1], bytes;    /* where each argument's rows are in a block's buffer */
 } Plan;
 
+/* The k rows from `row` on, at p. */
+static PlStatus run_rows(const PlkRows *r, int64_t row, int64_t k, void *const *p) {
+  void *ptr[PLK_ROW_ARGS + 1];
+  size_t step[PLK_ROW_ARGS];
+  if (r->many) return r->many(r->ctx, row, k, p);
+  for (int a = 0; a < r->narg; a++) ptr[a] = p[a], step[a] = p[a] ? (size_t)r->arg[a].len * item_of(&r->arg[a]) : 0;
+  ptr[r->narg] = p[r->narg];
+  for (int64_t j = 0; j < k; j++) {
+    PL_TRY(r->body(r->ctx, row + j, ptr));
+    for (int a = 0; a < r->narg; a++)
+      if (ptr[a]) ptr[a] = (char *)ptr[a] + step[a];
+  }
+  return PL_OK;
+}
+
 static PlStatus run_group(const Plan *p, int64_t g, char *buf) {
   const PlkRows *r = p->r;
-  int64_t o = g / p->per_outer, i0 = g % p->per_outer * p->group;
-  int64_t k = r->inner - i0 < p->group ? r->inner - i0 : p->group;
+  const int64_t o = p->dense ? 0 : g / p->per_outer, i0 = (p->dense ? g : g % p->per_outer) * p->group;
+  const int64_t inner = p->dense ? r->outer : r->inner, k = inner - i0 < p->group ? inner - i0 : p->group;
   void *ptr[PLK_ROW_ARGS + 1];
   for (int a = 0; a < r->narg; a++) {
     const PlkRowArg *x = &r->arg[a];
-    if (x->data && !p->direct[a] && !x->write) rows_in(x, buf + p->at[a], o * x->len * r->inner + i0, r->inner, k);
+    const size_t row = (size_t)x->len * item_of(x);
+    ptr[a] = !x->data ? NULL : p->direct[a] ? (char *)x->data + (size_t)i0 * row : buf + p->at[a];
+    if (!x->data || p->direct[a] || x->write) continue;
+    if (p->dense) plk_load((PlkComp)x->comp, ptr[a], k * x->len, x->data, x->dtype, i0 * x->len, 1, k * x->len, 1);
+    else rows_in(x, ptr[a], o * x->len * inner + i0, inner, k);
   }
   ptr[r->narg] = buf + p->at[r->narg];
-  for (int64_t j = 0; j < k; j++) {
-    for (int a = 0; a < r->narg; a++) {
-      const PlkRowArg *x = &r->arg[a];
-      size_t row = (size_t)x->len * item_of(x);
-      ptr[a] = !x->data ? NULL : p->direct[a] ? (char *)x->data + (size_t)o * row : buf + p->at[a] + (size_t)j * row;
-    }
-    PL_TRY(r->body(r->ctx, o * r->inner + i0 + j, ptr));
-  }
+  PL_TRY(run_rows(r, o * inner + i0, k, ptr));
   for (int a = 0; a < r->narg; a++) {
     const PlkRowArg *x = &r->arg[a];
-    if (x->data && !p->direct[a] && x->write) rows_out(x, buf + p->at[a], o * x->len * r->inner + i0, r->inner, k);
+    if (!x->data || p->direct[a] || !x->write) continue;
+    if (p->dense) plk_store((PlkComp)x->comp, ptr[a], k * x->len, x->data, x->dtype, i0 * x->len, 1, k * x->len, 1);
+    else rows_out(x, ptr[a], o * x->len * inner + i0, inner, k);
   }
   return PL_OK;
 }
@@ -171,19 +187,12 @@ static PlStatus run_group(const Plan *p, int64_t g, char *buf) {
 /* Rows begin … end - 1 where nothing is converted: each argument's next row follows the last. */
 static PlStatus run_direct(const PlkRows *r, int64_t begin, int64_t end, char *buf) {
   void *ptr[PLK_ROW_ARGS + 1];
-  int64_t step[PLK_ROW_ARGS];
   for (int a = 0; a < r->narg; a++) {
     const PlkRowArg *x = &r->arg[a];
-    step[a] = x->data ? x->len * (int64_t)item_of(x) : 0;
-    ptr[a] = x->data ? (char *)x->data + begin * step[a] : NULL;
+    ptr[a] = x->data ? (char *)x->data + begin * x->len * (int64_t)item_of(x) : NULL;
   }
   ptr[r->narg] = buf;
-  for (int64_t row = begin; row < end; row++) {
-    PL_TRY(r->body(r->ctx, row, ptr));
-    for (int a = 0; a < r->narg; a++)
-      if (ptr[a]) ptr[a] = (char *)ptr[a] + step[a];
-  }
-  return PL_OK;
+  return run_rows(r, begin, end - begin, ptr);
 }
 
 static PlStatus run_block(void *ctx, int64_t begin, int64_t end) {
@@ -214,9 +223,18 @@ PlStatus plk_rows(const PlkRows *r) {
   int64_t weight = r->cost > 0 ? r->cost : 1;
   if (direct && r->temp == 0 && (r->outer == 1 || r->outer <= PLK_GRAIN / (longest * weight)))
     return run_direct(r, 0, r->outer, NULL); /* what a tile of a group asks for */
-  Plan p = {.r = r, .group = r->inner < GROUP ? r->inner : GROUP, .all_direct = direct};
+  Plan p = {.r = r, .dense = r->inner == 1, .group = r->inner < GROUP ? r->inner : GROUP, .all_direct = direct};
+  if (p.dense && !direct) {
+    int64_t bytes = 1;
+    for (int a = 0; a < r->narg; a++)
+      if (r->arg[a].data && !in_place(&r->arg[a])) bytes += r->arg[a].len * (int64_t)item_of(&r->arg[a]);
+    const int64_t grain = longest * weight < PLK_GRAIN ? PLK_GRAIN / (longest * weight) : 1;
+    p.group = bytes >= DENSE_BYTES ? 1 : DENSE_BYTES / bytes;
+    if (p.group > grain) p.group = grain;
+    if (p.group > r->outer) p.group = r->outer;
+  }
   if (p.group > 1 && p.group > GROUP_LIMIT / longest) p.group = longest < GROUP_LIMIT ? GROUP_LIMIT / longest : 1;
-  p.per_outer = (r->inner + p.group - 1) / p.group;
+  p.per_outer = p.dense ? 1 : (r->inner + p.group - 1) / p.group;
   for (int a = 0; a < r->narg; a++) {
     const PlkRowArg *x = &r->arg[a];
     p.direct[a] = r->inner == 1 && in_place(x);
@@ -226,7 +244,7 @@ PlStatus plk_rows(const PlkRows *r) {
   }
   p.at[r->narg] = p.bytes;
   p.bytes += r->temp;
-  int64_t groups = r->outer * p.per_outer, cost = longest * p.group * weight;
+  int64_t groups = p.dense ? (r->outer + p.group - 1) / p.group : r->outer * p.per_outer, cost = longest * p.group * weight;
   int64_t block = cost >= PLK_GRAIN ? 1 : PLK_GRAIN / cost;
   if (groups <= block) return run_block(&p, 0, groups);
   return plk_parallel(groups, block, run_block, &p);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Work along one dimension of arrays seen as [outer][len][inner], whatever the dtype: the driver hands a
  * body contiguous rows of float, double or int64_t and stores what it wrote. Strided rows are
- * copied, sixteen neighbours at a time, so a row's bits do not depend on its layout. A body that goes through its row once
+ * copied, sixteen neighbours at a time, so a row's bits do not depend on its layout; short rows that are only converted, many at a time. A body that goes through its row once
  * takes it as it is stored (PLK_CRAW) and converts a piece at a time, so that long rows need no memory. */
 #ifndef PL_KERNELS_CPU_ROWS_H
 #define PL_KERNELS_CPU_ROWS_H
@@ -55,6 +55,8 @@ typedef struct PlkRows {
   int narg;
   PlkRowArg arg[PLK_ROW_ARGS];
   PlStatus (*body)(void *ctx, int64_t row, void *const *p);
+  /* Instead of body, where it is given: rows row … row + rows - 1, which follow each other in each argument. */
+  PlStatus (*many)(void *ctx, int64_t row, int64_t rows, void *const *p);
   void *ctx;
   size_t temp;
   int64_t cost; /* weight of one element against a simple pass; 0 is 1 */

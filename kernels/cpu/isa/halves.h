@@ -14,6 +14,13 @@ PLK_LANE PlkV_f64 plk_in_f64(const double *p) { return *(const PlkV_f64 *)p; }
 PLK_LANE PlkV_f32 plk_part_f32(const float *p, int64_t k, float fill) { return plk_tail_f32(p, k, fill); }
 PLK_LANE PlkV_f64 plk_part_f64(const double *p, int64_t k, double fill) { return plk_tail_f64(p, k, fill); }
 
+/* The first k lanes go to p, where masks can say so. */
+#if defined(__AVX512F__)
+#define PLK_PUT
+PLK_LANE void plk_put_f32(float *p, PlkV_f32 v, int64_t k) { _mm512_mask_storeu_ps(p, (__mmask16)((1u << k) - 1), (__m512)v); }
+PLK_LANE void plk_put_f64(double *p, PlkV_f64 v, int64_t k) { _mm512_mask_storeu_pd(p, (__mmask8)((1u << k) - 1), (__m512d)v); }
+#endif
+
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__)
 PLK_LANE PlkV_f32 plk_in_bf16(const uint16_t *p) {
   return (PlkV_f32)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(const void *)p)), 16);

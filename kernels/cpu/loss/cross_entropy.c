@@ -177,20 +177,24 @@ PlStatus plk_cpu_nll_loss_bwd(const PlkCall *c) {
 
 /* ---- cross entropy -------------------------------------------------------------------------------- */
 
+enum { CE_ROWS = 64 /* whose sums are taken together */ };
+
 static inline double value(const PlkClass *k, const void *x, int64_t i) {
   return k->f64 ? ((const double *)x)[i] : (double)((const float *)x)[i];
 }
 
-static double lse_of(const PlkClass *k, const void *x) {
-  double sum;
+/* log sum exp of rows that follow each other. */
+static void lse_of(const PlkClass *k, const void *x, int64_t rows, double *lse) {
+  double sum[CE_ROWS];
   if (k->f64) {
-    double m;
-    k->loops->lse_f64(x, k->n, &m, &sum);
-    return m + log(sum);
+    k->loops->lse_f64(x, k->n, rows, lse, sum);
+    for (int64_t r = 0; r < rows; r++) lse[r] += log(sum[r]);
+    return;
   }
-  float m;
-  k->loops->lse_f32(x, k->n, &m, &sum);
-  return (double)m + log(sum);
+  float m[CE_ROWS];
+  k->loops->lse_f32(x, k->n, rows, m, sum);
+  k->loops->log(sum, rows);
+  for (int64_t r = 0; r < rows; r++) lse[r] = (double)m[r] + sum[r];
 }
 
 /* Softmax of a row is e^(x - shift) / the result. A small lse that forward kept is good enough as the shift (1 is returned). Beyond
@@ -200,33 +204,44 @@ static double soften(const PlkClass *k, const void *x, double lse, double *shift
   double sum = 1;
   *shift = lse;
   if (!plk_class_far(lse)) return 1;
-  if (k->f64) k->loops->lse_f64(x, k->n, shift, &sum);
+  if (k->f64) k->loops->lse_f64(x, k->n, 1, shift, &sum);
   else {
     float m;
-    k->loops->lse_f32(x, k->n, &m, &sum);
+    k->loops->lse_f32(x, k->n, 1, &m, &sum);
     *shift = (double)m;
   }
   return sum;
 }
 
-/* p: x, target, loss (none), lse */
-static PlStatus ce_row(void *ctx, int64_t row, void *const *p) {
-  const PlkClass *k = ctx;
-  int64_t t;
-  PL_TRY(plk_class_target(k, row, *(const int64_t *)p[1], &t));
-  double lse = lse_of(k, p[0]), loss = 0;
+static double ce_loss(const PlkClass *k, const void *x, int64_t row, int64_t t, double lse) {
   k->wt[row] = t < 0 ? 0 : plk_class_weight(k, t);
-  if (t >= 0) {
-    loss = (1 - k->smooth) * k->wt[row] * (lse - value(k, p[0], t));
-    if (k->smooth > 0) {
-      double s = 0;
-      for (int64_t i = 0; i < k->n; i++) s += plk_class_weight(k, i) * (lse - value(k, p[0], i));
-      loss += k->smooth / (double)k->n * s;
+  if (t < 0) return 0;
+  double loss = (1 - k->smooth) * k->wt[row] * (lse - value(k, x, t));
+  if (k->smooth > 0) {
+    double s = 0;
+    for (int64_t i = 0; i < k->n; i++) s += plk_class_weight(k, i) * (lse - value(k, x, i));
+    loss += k->smooth / (double)k->n * s;
+  }
+  return loss;
+}
+
+/* p: x, target, loss (none), lse */
+static PlStatus ce_rows(void *ctx, int64_t row, int64_t rows, void *const *p) {
+  const PlkClass *k = ctx;
+  const int64_t *target = p[1];
+  for (int64_t r = 0; r < rows; r += CE_ROWS) {
+    double here[CE_ROWS], *const lse = p[3] ? (double *)p[3] + r : here;
+    const int64_t m = rows - r < CE_ROWS ? rows - r : CE_ROWS;
+    const size_t size = (size_t)k->n * (k->f64 ? sizeof(double) : sizeof(float));
+    const char *x = (const char *)p[0] + (size_t)r * size;
+    lse_of(k, x, m, lse);
+    for (int64_t i = r; i < r + m; i++, x += size) {
+      int64_t t;
+      PL_TRY(plk_class_target(k, row + i, target[i], &t));
+      k->loss[row + i] = ce_loss(k, x, row + i, t, lse[i - r]);
+      if (p[2]) ((double *)p[2])[i] = k->loss[row + i];
     }
   }
-  k->loss[row] = loss;
-  if (p[2]) *(double *)p[2] = loss;
-  if (p[3]) *(double *)p[3] = lse;
   return PL_OK;
 }
 
@@ -242,7 +257,7 @@ PlStatus plk_cpu_cross_entropy(const PlkCall *c) {
     plk_scratch_free(k.heap);
     return status;
   }
-  r.body = ce_row;
+  r.many = ce_rows;
   r.arg[r.narg++] = plk_row_arg(x, k.n, k.f64 ? PLK_CF64 : PLK_CF32, false);
   r.arg[r.narg++] = plk_row_arg(c->in[1], 1, PLK_CI64, false);
   r.arg[r.narg++] = plk_row_arg(k.reduction == 0 ? c->out[0] : NULL, 1, PLK_CF64, true);
@@ -266,7 +281,10 @@ static PlStatus ce_dual_row(void *ctx, int64_t row, void *const *p) {
     k->loops->lse_dual_f32(p[0], p[2], k->n, &f, &sum, &dot);
     m = (double)f;
   }
-  const double lse = m + log(sum);
+  double logarithm = sum;
+  if (k->f64) logarithm = log(sum);
+  else k->loops->log(&logarithm, 1);
+  const double lse = m + logarithm;
   k->wt[row] = t < 0 ? 0 : plk_class_weight(k, t);
   if (t >= 0) {
     const double hit = (1 - k->smooth) * k->wt[row], e = k->smooth / (double)k->n;
@@ -381,7 +399,7 @@ static PlStatus ce_bwd2_row(void *ctx, int64_t row, void *const *p) {
   double hit = t < 0 ? 0 : (1 - k->smooth) * plk_class_weight(k, t), K = t < 0 ? 0 : hit + e * k->wsum;
   double s = p[6] ? *(const double *)p[6] : k->scale, shift, sum = 1;
   if (!plk_class_far(lse)) shift = lse;
-  else k->loops->lse_f64(x, k->n, &shift, &sum); /* as soften; x is double here */
+  else k->loops->lse_f64(x, k->n, 1, &shift, &sum); /* as soften; x is double here */
   for (int64_t i = 0; i < k->n; i++) qv += exp(x[i] - shift) / sum * v[i], wv += plk_class_weight(k, i) * v[i];
   double d = t < 0 ? 0 : K * qv - hit * v[t] - e * wv;
   k->loss[row] = d;
@@ -422,7 +440,7 @@ static PlStatus prob_row(void *ctx, int64_t row, void *const *p) {
   const PlkClass *k = ctx;
   const double *x = p[0], *t = p[1], e = k->smooth / (double)k->n;
   double m, sum, loss = 0;
-  k->loops->lse_f64(x, k->n, &m, &sum);
+  k->loops->lse_f64(x, k->n, 1, &m, &sum);
   double lse = m + log(sum);
   for (int64_t i = 0; i < k->n; i++) loss += plk_class_weight(k, i) * ((1 - k->smooth) * t[i] + e) * (lse - x[i]);
   k->loss[row] = loss;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * softmax and log_softmax, forward and backward: row by row with the loops of isa/softmax.c, or, where a row's elements are
+ * softmax and log_softmax, forward and backward: rows with the loops of isa/softmax.c, or, where a row's elements are
  * not adjacent, down columns with those of isa/softmax_columns.c. Halves are computed in float. */
 #include "kernels/softmax.h"
 
@@ -18,19 +18,19 @@ typedef struct Soft {
   bool log, f64;
 } Soft;
 
-static PlStatus softmax_row(void *ctx, int64_t row, void *const *p) {
+static PlStatus softmax_rows(void *ctx, int64_t row, int64_t rows, void *const *p) {
   (void)row;
   const Soft *s = ctx;
-  if (s->f64) (s->log ? s->loops->log_softmax_f64 : s->loops->softmax_f64)(p[0], p[1], s->n);
-  else (s->log ? s->loops->log_softmax_f32 : s->loops->softmax_f32)(p[0], p[1], s->n);
+  if (s->f64) (s->log ? s->loops->log_softmax_f64 : s->loops->softmax_f64)(p[0], p[1], s->n, rows);
+  else (s->log ? s->loops->log_softmax_f32 : s->loops->softmax_f32)(p[0], p[1], s->n, rows);
   return PL_OK;
 }
 
-static PlStatus softmax_bwd_row(void *ctx, int64_t row, void *const *p) {
+static PlStatus softmax_bwd_rows(void *ctx, int64_t row, int64_t rows, void *const *p) {
   (void)row;
   const Soft *s = ctx;
-  if (s->f64) (s->log ? s->loops->log_softmax_bwd_f64 : s->loops->softmax_bwd_f64)(p[0], p[1], p[2], s->n);
-  else (s->log ? s->loops->log_softmax_bwd_f32 : s->loops->softmax_bwd_f32)(p[0], p[1], p[2], s->n);
+  if (s->f64) (s->log ? s->loops->log_softmax_bwd_f64 : s->loops->softmax_bwd_f64)(p[0], p[1], p[2], s->n, rows);
+  else (s->log ? s->loops->log_softmax_bwd_f32 : s->loops->softmax_bwd_f32)(p[0], p[1], p[2], s->n, rows);
   return PL_OK;
 }
 
@@ -75,12 +75,12 @@ static PlStatus softmax_columns(const PlkCall *c, int nin, const PlkRows *r, int
   return plk_parallel(r->outer * k.tiles, PLK_GRAIN / work + 1, columns_body, &k);
 }
 
-static PlStatus softmax_any(const PlkCall *c, int nin, PlStatus (*body)(void *, int64_t, void *const *)) {
+static PlStatus softmax_any(const PlkCall *c, int nin, PlStatus (*many)(void *, int64_t, int64_t, void *const *)) {
   const PlArray *x = c->in[0];
   int64_t dim = pl_attr_i(c->attrs, 0);
   PlkComp comp = plk_comp(c->out[0]->dtype);
   Soft s = {plk_softmax_loops(), plk_dim_size(x, dim), c->code == 1, comp == PLK_CF64};
-  PlkRows r = {.outer = plk_outer(x, dim), .inner = plk_inner(x, dim), .body = body, .ctx = &s, .cost = 2};
+  PlkRows r = {.outer = plk_outer(x, dim), .inner = plk_inner(x, dim), .many = many, .ctx = &s, .cost = 2};
   if (s.n == 0 || c->out[0]->numel == 0) return PL_OK;
   if (by_columns(c, nin, r.inner, comp)) return softmax_columns(c, nin, &r, s.n, s.f64);
   for (int i = 0; i < nin; i++) r.arg[r.narg++] = plk_row_arg(c->in[i], s.n, comp, false);
@@ -88,8 +88,8 @@ static PlStatus softmax_any(const PlkCall *c, int nin, PlStatus (*body)(void *, 
   return plk_rows(&r);
 }
 
-PlStatus plk_cpu_softmax(const PlkCall *c) { return softmax_any(c, 1, softmax_row); }
-PlStatus plk_cpu_softmax_bwd(const PlkCall *c) { return softmax_any(c, 2, softmax_bwd_row); }
+PlStatus plk_cpu_softmax(const PlkCall *c) { return softmax_any(c, 1, softmax_rows); }
+PlStatus plk_cpu_softmax_bwd(const PlkCall *c) { return softmax_any(c, 2, softmax_bwd_rows); }
 
 /* ---- with tangents */
 

@@ -43,6 +43,7 @@ typedef struct Run {
   size_t item;
   int64_t rblock, nblock, ctile, nctile; /* reduced elements in a block; columns in a tile */
   bool direct, turn;                     /* tiles can be read in place; are transposed */
+  bool floats;                           /* results are floats before their end */
   Acc *part;                             /* [nblock][O I], with more than one block */
 } Run;
 
@@ -200,9 +201,8 @@ static void col_block(const Run *r, int64_t o, int64_t r0, int64_t r1, int64_t c
   const PlkReduceShape *s = &r->s;
   const int64_t rows = r1 - r0, at = o * s->I + c0;
   const char *x = (const char *)r->x + (size_t)(o * s->so + r0 * s->sr + c0 * s->si) * r->item;
-  const Acc start = start_of(r->job);
-  for (int64_t c = 0; c < n; c++) acc[c] = start;
-  if (r->loop && !r->turn) r->loop(x, s->across && !s->rows ? s->si : s->sr, rows, n, &acc->f); /* Acc is as large as a double */
+  r->loops->fill(&acc->f, start_of(r->job).f, n); /* Acc is as large as a double */
+  if (r->loop && !r->turn) r->loop(x, s->across && !s->rows ? s->si : s->sr, rows, n, &acc->f);
   else if (!r->turn && s->across) r->map->across[r->dtype](x, s->si, rows, n, r->job->aux ? r->job->aux + at : NULL, &acc->f);
   else if (!r->turn) cols_at(r, x, s->sr, rows, n, at, acc);
   else if (s->rows) {
@@ -222,17 +222,23 @@ static void col_block(const Run *r, int64_t o, int64_t r0, int64_t r1, int64_t c
 
 /* ---- the end ----------------------------------------------------------------------------------------- */
 
-static double post(const Run *r, double v, int64_t at) {
+static void post(const Run *r, double *v, int64_t at, int64_t n) {
   const PlkReduceJob *j = r->job;
-  double n = (double)r->s.R - j->p;
+  const PlkReduceLoops *l = r->loops;
+  const double free = (double)r->s.R - j->p;
   switch (j->post) {
-  case PLK_POST_SQRT: return sqrt(v);
-  case PLK_POST_ROOT: return pow(v, 1 / j->p);
-  case PLK_POST_VAR: return v / (n > 0 ? n : 0);
-  case PLK_POST_STD: return sqrt(v / (n > 0 ? n : 0));
-  case PLK_POST_LOG: return log(v) + j->aux[at];
-  default: return v;
+  case PLK_POST_MEAN: (r->floats ? l->divide_floats : l->divide)(v, (double)(j->count ? j->count : r->s.R), n); break;
+  case PLK_POST_ROOT:
+    for (int64_t i = 0; i < n; i++) v[i] = pow(v[i], 1 / j->p);
+    break;
+  case PLK_POST_VAR:
+  case PLK_POST_STD: l->divide(v, free > 0 ? free : 0, n);
+  default: break;
   }
+  if (j->post == PLK_POST_SQRT || j->post == PLK_POST_STD) l->root(v, n);
+  if (j->post != PLK_POST_LOG) return;
+  if (j->comp == PLK_CF32) plk_softmax_loops()->log(v, n);
+  for (int64_t i = 0; i < n; i++) v[i] = (j->comp == PLK_CF32 ? v[i] : log(v[i])) + j->aux[at + i];
 }
 
 /* Writes n finished values from output element `at` on. */
@@ -244,12 +250,9 @@ static void finish(const Run *r, Acc *acc, int64_t at, int64_t n) {
       for (int64_t i = 0; i < n; i++) j->to[at + i] = (double)acc[i].i;
     return;
   }
-  if (j->post == PLK_POST_MEAN) {
-    const double by = (double)(j->count ? j->count : r->s.R);
-    for (int64_t i = 0; i < n; i++) acc[i].f /= by;
-  } else if (j->post != PLK_POST_NONE)
-    for (int64_t i = 0; i < n; i++) acc[i].f = post(r, acc[i].f, at + i);
-  if (j->out) plk_store(PLK_CF64, acc, n, j->out->data, j->out->dtype, at, 1, n, 1);
+  post(r, &acc->f, at, n);
+  if (j->out && j->out->dtype == PL_F32) r->loops->to_f32(&acc->f, (float *)j->out->data + at, n);
+  else if (j->out) plk_store(PLK_CF64, acc, n, j->out->data, j->out->dtype, at, 1, n, 1);
   else memcpy(j->to + at, acc, (size_t)n * sizeof *acc);
 }
 
@@ -391,6 +394,8 @@ static PlStatus run(Run *r) {
   r->rblock = plk_reduce_block(s->rows ? 1 : s->I);
   r->nblock = s->R <= r->rblock ? 1 : (s->R + r->rblock - 1) / r->rblock;
   choose(r);
+  r->floats = r->loop && !s->rows && s->R <= PLK_COLSUM_ROWS && r->job->comp == PLK_CF32 && r->job->core == PLK_CORE_SUM &&
+              !r->job->count && r->job->out && r->job->out->dtype != PL_F64;
   r->nctile = (s->I + r->ctile - 1) / r->ctile;
   void *part = NULL;
   if (r->nblock > 1) PL_TRY(plk_scratch((size_t)(r->nblock * kept) * sizeof(Acc), &part));
@@ -419,7 +424,7 @@ static PlStatus run_empty(Run *r, int64_t numel) {
   return PL_OK;
 }
 
-/* Whether one pass does the job; exponentials of rows go faster through tiles. */
+/* Whether one pass does the job; exponentials of long rows go faster through tiles. */
 static How how(Run *r, const PlkReduceJob *j, bool rows) {
   const PlkMapLoops *l = plk_map_loops();
   const PlkMapLoop **map = &r->map;
@@ -435,13 +440,13 @@ static How how(Run *r, const PlkReduceJob *j, bool rows) {
                                                          : PLK_INT_MIN];
     return !r->whole->row ? TILES : nonzero ? COUNT : WHOLE;
   }
-  *map = j->core == PLK_CORE_PROD && j->pre == PLK_PRE_NONE ? &l->prod
-         : sum && j->pre == PLK_PRE_SQUARE                  ? &l->square
-         : sum && j->pre == PLK_PRE_DIFF                    ? &l->diff
-         : sum && j->pre == PLK_PRE_SQDIFF                  ? &l->sqdiff
-         : sum && j->pre == PLK_PRE_ABS                     ? &l->abs
-         : sum && j->pre == PLK_PRE_EXPDIFF && !rows        ? &l->exp
-                                                            : NULL;
+  *map = j->core == PLK_CORE_PROD && j->pre == PLK_PRE_NONE                       ? &l->prod
+         : sum && j->pre == PLK_PRE_SQUARE                                        ? &l->square
+         : sum && j->pre == PLK_PRE_DIFF                                          ? &l->diff
+         : sum && j->pre == PLK_PRE_SQDIFF                                        ? &l->sqdiff
+         : sum && j->pre == PLK_PRE_ABS                                           ? &l->abs
+         : sum && j->pre == PLK_PRE_EXPDIFF && (!rows || r->s.R < PLK_SHORT_EXPS) ? &l->exp
+                                                                                  : NULL;
   return *map && dtype <= PL_BF16 && (rows ? (*map)->row[dtype] != NULL : (*map)->col[dtype] != NULL) ? MAP : TILES;
 }
 

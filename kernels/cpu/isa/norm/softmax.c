@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT
- * Inner loops of softmax over one contiguous row, compiled once per ISA level. A row is read from memory once and stays in the
+ * Inner loops of softmax over contiguous rows, compiled once per ISA level. A row is read from memory once and stays in the
  * first cache for the further passes. softmax_body.h has the loops; here they are made for float and double. */
 #include "kernels/base.h"
 #include "kernels/cpu/isa/level.h"
 #include "kernels/cpu/isa/norm/row_sums.h"
+#include "kernels/cpu/isa/short_rows.h"
 #include "kernels/cpu/loops.h"
 #include "kernels/cpu/vmath/vmath.h"
 
@@ -21,19 +22,27 @@ static inline __attribute__((always_inline)) float exp_neg_f32(float x) {
 #define SFX    f32
 #define EXPF   vm_exp_f32
 #define EXPNEG exp_neg_f32
+#define LOG    vm_log_f64 /* within an ULP of double, which float does not see */
 #include "kernels/cpu/isa/norm/softmax_body.h"
 #undef T
 #undef SFX
 #undef EXPF
 #undef EXPNEG
+#undef LOG
 
 #define T      double
 #define SFX    f64
 #define EXPF   vm_exp_f64
 #define EXPNEG vm_exp_f64
+#define LOG    log
 #include "kernels/cpu/isa/norm/softmax_body.h"
 
-#define TABLE(s) \
-  softmax_##s, log_softmax_##s, softmax_bwd_##s, log_softmax_bwd_##s, lse_##s, lse_dual_##s, exp_##s, softmax_dual_##s, log_softmax_dual_##s
+#define TABLE(s)                                                                                                               \
+  softmax_rows_##s, log_softmax_rows_##s, softmax_bwd_rows_##s, log_softmax_bwd_rows_##s, lse_rows_##s, lse_dual_##s, exp_##s, \
+      softmax_dual_##s, log_softmax_dual_##s
+static void log_of(double *v, int64_t n) {
+  for (int64_t i = 0; i < n; i++) v[i] = vm_log_f64(v[i]);
+}
+
 extern const PlkSoftmaxLoops PLK_ISA_NAME(plk_softmax_table);
-const PlkSoftmaxLoops PLK_ISA_NAME(plk_softmax_table) = {TABLE(f32), TABLE(f64)};
+const PlkSoftmaxLoops PLK_ISA_NAME(plk_softmax_table) = {TABLE(f32), TABLE(f64), log_of};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * The loops of isa/softmax.c for one type: T, SFX (f32 or f64), EXPF and EXPNEG are given. Included twice, no guard. */
+ * The loops of isa/softmax.c for one type: T, SFX (f32 or f64), EXPF, EXPNEG and LOG are given. Included twice, no guard. */
 /* The largest number; NaN is passed over, -inf if there is none: exp(NaN - max) brings NaN back. */
 static T FN(row_max)(const T *x, int64_t n) {
   V a = TAIL(x, 0, -(T)INFINITY), b = a;
@@ -80,7 +80,7 @@ static void FN(softmax)(const T *x, T *y, int64_t n) {
 /* y = x - max - log(sum exp(x - max)) */
 static void FN(log_softmax)(const T *x, T *y, int64_t n) {
   T m = FN(row_max)(x, n);
-  T c = (T)log(FN(sum_exp)(x, m, n));
+  T c = (T)LOG(FN(sum_exp)(x, m, n));
   for (int64_t i = 0; i < n; i++) y[i] = x[i] - m - c;
 }
 
@@ -94,11 +94,142 @@ static void FN(log_softmax_bwd)(const T *dy, const T *y, T *dx, int64_t n) {
   for (int64_t i = 0; i < n; i++) dx[i] = dy[i] - EXPNEG(y[i]) * s;
 }
 
+/* ---- rows that are short, L at once (isa/short_rows.h) ---- */
+#if PLK_SHORT_ROWS
+#define TURN  CAT1(plk_turn, SFX)
+#define BACK  CAT1(plk_turn_back, SFX)
+#define JOIN  CAT1(plk_join, SFX)
+#define SHORT PLK_SHORT
+
+/* v = exp(v - max), of rows without an infinite max; what is returned is the max. */
+PLK_LANE V FN(short_exp)(V *v, int64_t n) {
+  V m = (V){0} - (T)INFINITY;
+  for (int64_t k = 0; k < n; k++) m = VMAX(m, v[k]);
+  for (int64_t k = 0; k < n; k++) {
+    T *const e = (T *)(v + k);
+    for (int j = 0; j < L; j++) e[j] = EXPNEG(e[j] - m[j]);
+  }
+  return m;
+}
+/* Sums as of ROWSUM: of v, of v w if there is a w; elements from `paired` on are in its last loop. */
+PLK_LANE void FN(short_sum)(const V *v, const V *w, int64_t n, int64_t paired, double *sum) {
+  _Alignas(64) V a[L], b[L];
+  for (int k = 0; k < L; k++) a[k] = b[k] = (V){0};
+  for (int64_t k = 0; k < n; k++) {
+    V *const to = k < paired && k / L % 2 ? b : a;
+    if (w) to[k % L] += v[k] * w[k];
+    else to[k % L] += v[k];
+  }
+  for (int k = 0; k < L; k++) a[k] += b[k];
+  JOIN(a, n < L ? n : L, sum);
+}
+#define PAIRED(n) ((n) / (2 * L) * (2 * L))
+/* sum_exps fills a row up to whole vectors. */
+#define FILLED(n) PAIRED(((n) + L - 1) / L * L)
+
+static void FN(softmax_short)(const T *x, T *y, int64_t n) {
+  _Alignas(64) V v[SHORT], r;
+  double sum[L];
+  TURN(x, n, n, L, v);
+  FN(short_exp)(v, n);
+  FN(short_sum)(v, NULL, n, PAIRED(n), sum);
+  for (int j = 0; j < L; j++) r[j] = (T)(1 / sum[j]);
+  for (int64_t k = 0; k < n; k++) v[k] *= r;
+  BACK(v, y, n, n);
+}
+static void FN(log_softmax_short)(const T *x, T *y, int64_t n) {
+  _Alignas(64) V v[SHORT], e[SHORT], c;
+  double sum[L];
+  TURN(x, n, n, L, v);
+  for (int64_t k = 0; k < n; k++) e[k] = v[k];
+  const V m = FN(short_exp)(e, n);
+  FN(short_sum)(e, NULL, n, FILLED(n), sum);
+  for (int j = 0; j < L; j++) c[j] = (T)LOG(sum[j]);
+  for (int64_t k = 0; k < n; k++) v[k] = v[k] - m - c;
+  BACK(v, y, n, n);
+}
+static void FN(softmax_bwd_short)(const T *dy, const T *y, T *dx, int64_t n) {
+  _Alignas(64) V u[SHORT], v[SHORT], s;
+  double sum[L];
+  TURN(dy, n, n, L, u);
+  TURN(y, n, n, L, v);
+  FN(short_sum)(u, v, n, PAIRED(n), sum);
+  for (int j = 0; j < L; j++) s[j] = (T)sum[j];
+  for (int64_t k = 0; k < n; k++) v[k] = v[k] * (u[k] - s);
+  BACK(v, dx, n, n);
+}
+static void FN(log_softmax_bwd_short)(const T *dy, const T *y, T *dx, int64_t n) {
+  _Alignas(64) V u[SHORT], v[SHORT];
+  T s[L];
+  double sum[L];
+  TURN(dy, n, n, L, u);
+  TURN(y, n, n, L, v);
+  FN(short_sum)(u, NULL, n, PAIRED(n), sum);
+  for (int j = 0; j < L; j++) s[j] = (T)sum[j];
+  for (int64_t k = 0; k < n; k++) {
+    T *const e = (T *)(v + k), *const d = (T *)(u + k);
+    for (int j = 0; j < L; j++) e[j] = d[j] - EXPNEG(e[j]) * s[j];
+  }
+  BACK(v, dx, n, n);
+}
+/* False where a max is infinite: such rows go alone. */
+static bool FN(lse_short)(const T *x, int64_t n, T *max, double *sum) {
+  _Alignas(64) V v[SHORT];
+  TURN(x, n, n, L, v);
+  *(V *)max = FN(short_exp)(v, n);
+  for (int j = 0; j < L; j++)
+    if (isinf(max[j])) return false;
+  FN(short_sum)(v, NULL, n, FILLED(n), sum);
+  return true;
+}
+#undef TURN
+#undef BACK
+#undef JOIN
+#undef SHORT
+#undef PAIRED
+#undef FILLED
+#define IF_SHORT(call) \
+  if (n <= PLK_SHORT)  \
+    for (; r + L <= rows; r += L) call;
+#else
+#define IF_SHORT(call)
+#endif
+
+static void FN(softmax_rows)(const T *x, T *y, int64_t n, int64_t rows) {
+  int64_t r = 0;
+  IF_SHORT(FN(softmax_short)(x + r * n, y + r * n, n))
+  for (; r < rows; r++) FN(softmax)(x + r * n, y + r * n, n);
+}
+static void FN(log_softmax_rows)(const T *x, T *y, int64_t n, int64_t rows) {
+  int64_t r = 0;
+  IF_SHORT(FN(log_softmax_short)(x + r * n, y + r * n, n))
+  for (; r < rows; r++) FN(log_softmax)(x + r * n, y + r * n, n);
+}
+static void FN(softmax_bwd_rows)(const T *dy, const T *y, T *dx, int64_t n, int64_t rows) {
+  int64_t r = 0;
+  IF_SHORT(FN(softmax_bwd_short)(dy + r * n, y + r * n, dx + r * n, n))
+  for (; r < rows; r++) FN(softmax_bwd)(dy + r * n, y + r * n, dx + r * n, n);
+}
+static void FN(log_softmax_bwd_rows)(const T *dy, const T *y, T *dx, int64_t n, int64_t rows) {
+  int64_t r = 0;
+  IF_SHORT(FN(log_softmax_bwd_short)(dy + r * n, y + r * n, dx + r * n, n))
+  for (; r < rows; r++) FN(log_softmax_bwd)(dy + r * n, y + r * n, dx + r * n, n);
+}
+static void FN(lse_rows)(const T *x, int64_t n, int64_t rows, T *max, double *sum) {
+  int64_t r = 0;
+  IF_SHORT({
+    if (FN(lse_short)(x + r * n, n, max + r, sum + r)) continue;
+    for (int64_t k = r; k < r + L; k++) FN(lse)(x + k * n, n, max + k, sum + k);
+  })
+  for (; r < rows; r++) FN(lse)(x + r * n, n, max + r, sum + r);
+}
+#undef IF_SHORT
+
 /* With tangents: t = v - sum(v e) / sum(e), and y (v - sum(v y)). */
 static void FN(log_softmax_dual)(const T *x, const T *v, T *y, T *t, int64_t n) {
   T m = FN(row_max)(x, n);
   double dot = 0, sum = FN(sum_exps)(x, v, m, n, &dot);
-  T c = (T)log(sum), s = (T)(dot / sum);
+  T c = (T)LOG(sum), s = (T)(dot / sum);
   for (int64_t i = 0; i < n; i++) {
     y[i] = x[i] - m - c;
     t[i] = v[i] - s;

@@ -3,8 +3,8 @@
  * in four times sixteen lanes over chunks of 4096 elements, chunks add up in double: at most 64 rounded additions are behind
  * a partial sum. reduce_body.h has the loops. */
 #include "kernels/base.h"
-#include "kernels/cpu/isa/halves.h"
 #include "kernels/cpu/isa/level.h"
+#include "kernels/cpu/isa/short_rows.h"
 #include "kernels/cpu/loops.h"
 
 enum { CHUNK = PLK_SUM_CHUNK };
@@ -226,8 +226,31 @@ HITS_OF(double, f64)
   { name##_rows_##sfx, name##_cols_##sfx, name##_rows_across_##sfx, CROSS }
 #define TYPE(sfx) \
   { FORMS(sum, sfx, ACROSS_COLS(sfx)), FORMS(max, sfx, max_cols_across_##sfx), FORMS(min, sfx, min_cols_across_##sfx) }
+static void fill(double *to, double v, int64_t n) {
+  for (int64_t i = 0; i < n; i++) to[i] = v;
+}
+static void divide(double *v, double by, int64_t n) {
+  for (int64_t i = 0; i < n; i++) v[i] /= by;
+}
+/* Of floats by a float: rounding the quotient of doubles to float gives the same, as 53 bits are more than twice 24. */
+static void divide_floats(double *v, double by, int64_t n) {
+  const float b = (float)by;
+  for (int64_t i = 0; i < n; i++) v[i] = (double)((float)v[i] / b);
+}
+static void root(double *v, int64_t n) {
+  for (int64_t i = 0; i < n; i++) v[i] = sqrt(v[i]);
+}
+static void to_f32(const double *v, float *PL_RESTRICT to, int64_t n) {
+  for (int64_t i = 0; i < n; i++) to[i] = (float)v[i];
+}
+
 extern const PlkReduceLoops PLK_ISA_NAME(plk_reduce_table);
 const PlkReduceLoops PLK_ISA_NAME(plk_reduce_table) = {
+    .fill = fill,
+    .divide = divide,
+    .divide_floats = divide_floats,
+    .root = root,
+    .to_f32 = to_f32,
     .sum_f32 = sum_f32,
     .sum_f64 = sum_f64,
     .max_f32 = max_f32,

@@ -5,14 +5,18 @@
  * and comes in four forms by where element k of output r is: ROWS x[r * ld + k], COLS x[k * ld + r], and the same sums of
  * arrays that lie transposed, with the same bits: ROWS_ACROSS x[k * ld + r], COLS_ACROSS x[r * ld + k]. Rows are written,
  * columns (at most PLK_COLS) are added to `out`. */
-#define CAT2(a, b)     a##_##b
-#define CAT1(a, b)     CAT2(a, b)
-#define FN(name)       CAT1(name, SFX)
-#define V              CAT1(PlkV, CSFX)
-#define L              CAT1(PLK_N, CSFX)
-#define IN             FN(plk_in)
-#define PART           FN(plk_part)
-#define ONE            FN(plk_one)
+#define CAT2(a, b) a##_##b
+#define CAT1(a, b) CAT2(a, b)
+#define FN(name)   CAT1(name, SFX)
+#define V          CAT1(PlkV, CSFX)
+#define L          CAT1(PLK_N, CSFX)
+#define IN         FN(plk_in)
+#define PART       FN(plk_part)
+#define ONE        FN(plk_one)
+#define PART_C     CAT1(plk_part, CSFX)
+#ifdef PLK_PUT
+#define PUT CAT1(plk_put, CSFX)
+#endif
 #define LSUM           CAT1(plk_lanes_sum, CSFX)
 #define SEEN           CAT1(PlkSeen, CSFX)
 #define LARGER         CAT1(plk_max, CSFX)
@@ -21,6 +25,8 @@
 #define ANYSEEN        CAT1(plk_seen, CSFX)
 #define LATER(which)   CAT1(later_##which, CSFX)
 #define OFLANES(which) CAT1(lanes_##which, CSFX)
+#define TURN           FN(plk_turn)
+#define JOIN           CAT1(plk_join, CSFX)
 
 /* ---- sums ------------------------------------------------------------------------------------------------- */
 
@@ -44,9 +50,25 @@ PLK_LANE double FN(sum_of)(const S *x, int64_t n) {
   return total;
 }
 
+#if PLK_SHORT_ROWS
+/* L rows of n < 2 L. */
+static void FN(sum_short)(const S *x, int64_t ld, int64_t n, double *out) {
+  _Alignas(64) V v[2 * L], lane[L];
+  TURN(x, ld, n, L, v);
+  for (int k = 0; k < L; k++) lane[k] = (V){0};
+  for (int64_t k = 0; k < n; k++) lane[k % L] += v[k]; /* a, and then b */
+  JOIN(lane, n < L ? n : L, out);
+}
+#endif
+
 static void FN(sum_rows)(const void *xv, int64_t ld, int64_t n, int64_t m, double *out) {
   const S *x = xv;
-  for (int64_t r = 0; r < m; r++) out[r] = FN(sum_of)(x + r * ld, n);
+  int64_t r = 0;
+#if PLK_SHORT_ROWS
+  if (n < 2 * L)
+    for (; r + L <= m; r += L) FN(sum_short)(x + r * ld, ld, n, out + r);
+#endif
+  for (; r < m; r++) out[r] = FN(sum_of)(x + r * ld, n);
 }
 
 /* The lane of STEP that element i < n of a chunk of n goes to. */
@@ -104,28 +126,50 @@ static void FN(sum_rows_across)(const void *xv, int64_t ld, int64_t n, int64_t m
 }
 
 /* Columns: eight elements at a time as a tree, up to 256 in C, then in double. */
-static void FN(colpart)(const S *x, int64_t ld, int64_t rows, int64_t cols, C *PL_RESTRICT part) {
+#define TREE_OF(AT) (((AT(0) + AT(1)) + (AT(2) + AT(3))) + ((AT(4) + AT(5)) + (AT(6) + AT(7))))
+PLK_LANE void FN(colpart)(const S *x, int64_t ld, int64_t rows, int64_t cols, C *PL_RESTRICT part) {
   const S *p = x;
-  int64_t r = 0;
+  int64_t r = 0, c;
+#ifdef PUT
+  const int64_t left = cols % L;
   for (; r + 8 <= rows; r += 8, p += 8 * ld) {
-    int64_t c = 0;
-    for (; c + L <= cols; c += L) {
-      const S *q = p + c, *s = q + 4 * ld;
-      *(V *)(part + c) +=
-          ((IN(q) + IN(q + ld)) + (IN(q + 2 * ld) + IN(q + 3 * ld))) + ((IN(s) + IN(s + ld)) + (IN(s + 2 * ld) + IN(s + 3 * ld)));
-    }
+#define ROW(k) IN(p + c + (k)*ld)
+    for (c = 0; c + L <= cols; c += L) *(V *)(part + c) += TREE_OF(ROW);
+#undef ROW
+#define ROW(k) PART(p + c + (k)*ld, left, 0)
+    if (left) PUT(part + c, PART_C(part + c, left, 0) + TREE_OF(ROW), left);
+#undef ROW
+  }
+  if (r == rows) return;
+  for (c = 0; c + L <= cols; c += L) {
+    V all = *(V *)(part + c);
+    for (int64_t k = 0; k < rows - r; k++) all += IN(p + c + k * ld);
+    *(V *)(part + c) = all;
+  }
+  if (left == 0) return;
+  V all = PART_C(part + c, left, 0);
+  for (int64_t k = 0; k < rows - r; k++) all += PART(p + c + k * ld, left, 0);
+  PUT(part + c, all, left);
+#else
+  for (; r + 8 <= rows; r += 8, p += 8 * ld) {
+#define ROW(k) IN(p + c + (k)*ld)
+    for (c = 0; c + L <= cols; c += L) *(V *)(part + c) += TREE_OF(ROW);
+#undef ROW
     for (; c < cols; c++) {
+#define ROW(k) v[k]
       C v[8];
       for (int k = 0; k < 8; k++) v[k] = ONE(p[c + k * ld]);
-      part[c] += ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7]));
+      part[c] += TREE_OF(ROW);
+#undef ROW
     }
   }
   for (; r < rows; r++, p += ld) {
-    int64_t c = 0;
-    for (; c + L <= cols; c += L) *(V *)(part + c) += IN(p + c);
+    for (c = 0; c + L <= cols; c += L) *(V *)(part + c) += IN(p + c);
     for (; c < cols; c++) part[c] += ONE(p[c]);
   }
+#endif
 }
+#undef TREE_OF
 
 static void FN(sum_cols)(const void *xv, int64_t ld, int64_t n, int64_t m, double *PL_RESTRICT out) {
   const S *x = xv;
@@ -223,12 +267,20 @@ static void FN(sum_cols_across)(const void *xv, int64_t ld, int64_t n, int64_t m
         TAKE(BEST, b, b, IN(p + c + 2 * ld), IN(p + c + 3 * ld));                                               \
         *(V *)(best + c) = b;                                                                                   \
       }                                                                                                         \
+    for (int64_t c = 0; r < n && c < whole; c += L) {                                                           \
+      V b = *(V *)(best + c);                                                                                   \
+      for (int64_t k = 0; k < n - r; k++) {                                                                     \
+        const V v = IN(p + c + k * ld);                                                                         \
+        b = BEST(b, v), nan = PLK_OR_SEEN(SEEN, nan, ISNAN(v, v));                                              \
+      }                                                                                                         \
+      *(V *)(best + c) = b;                                                                                     \
+    }                                                                                                           \
     const bool again = ANYSEEN(nan);                                                                            \
     p = xv;                                                                                                     \
     if (PL_UNLIKELY(again)) whole = 0;                                                                          \
     for (int64_t c = 0; c < m; c++) best[c] = again ? (C)out[c] : best[c];                                      \
     for (int64_t k = 0; k < n; k++, p += ld)                                                                    \
-      for (int64_t c = k < r ? whole : 0; c < m; c++) best[c] = LATER(WHICH)(best[c], ONE(p[c]));               \
+      for (int64_t c = whole; c < m; c++) best[c] = LATER(WHICH)(best[c], ONE(p[c]));                           \
     for (int64_t c = 0; c < m; c++) out[c] = (double)best[c];                                                   \
   }                                                                                                             \
   static void FN(name##_cols_across)(const void *xv, int64_t ld, int64_t n, int64_t m, double *out) {           \
@@ -288,6 +340,8 @@ EXTREME(min, SMALLER, <, (C)INFINITY, min)
 #undef IN
 #undef PART
 #undef ONE
+#undef PART_C
+#undef PUT
 #undef LSUM
 #undef SEEN
 #undef LARGER
@@ -296,6 +350,8 @@ EXTREME(min, SMALLER, <, (C)INFINITY, min)
 #undef ANYSEEN
 #undef LATER
 #undef OFLANES
+#undef TURN
+#undef JOIN
 #undef TAKE
 #undef EXTREME
 #undef TREES

@@ -3,8 +3,8 @@
  * products in double whatever the element and exponentials of floats. Rows run in four times
  * eight lanes that join as a tree; columns take four rows at a time. */
 #include "kernels/base.h"
-#include "kernels/cpu/isa/halves.h"
 #include "kernels/cpu/isa/level.h"
+#include "kernels/cpu/isa/short_rows.h"
 #include "kernels/cpu/loops.h"
 #include "kernels/cpu/vmath/vmath.h"
 
@@ -21,52 +21,111 @@
 
 PLK_LANE PlkV_f64 magnitude(PlkV_f64 v) { return (PlkV_f64)((PlkM_f64)v & INT64_MAX); }
 
+#if PLK_SHORT_ROWS
+/* As name_of, of n < 32 elements GET(e[k]) of eight rows. */
+#define SHORT_OF(START, J, VMAP, GET)                                   \
+  {                                                                     \
+    const PlkV_f64 c = aux ? plk_in_f64(aux) : (PlkV_f64){0};           \
+    PlkV_f64 a[8], all;                                                 \
+    int64_t k = 0;                                                      \
+    (void)c;                                                            \
+    for (int j = 0; j < 8; j++) a[j] = (PlkV_f64){0} + (double)(START); \
+    for (; k + 8 <= n; k += 8)                                          \
+      for (int j = 0; j < 8; j++) {                                     \
+        const PlkV_f64 v = GET(e[k + j]);                               \
+        a[j] = a[j] J(VMAP);                                            \
+      }                                                                 \
+    all = ((a[0] J a[4])J(a[2] J a[6]))J((a[1] J a[5])J(a[3] J a[7]));  \
+    for (; k < n; k++) {                                                \
+      const PlkV_f64 v = GET(e[k]);                                     \
+      all = all J(VMAP);                                                \
+    }                                                                   \
+    *(PlkV_f64 *)out = all;                                             \
+  }
+#define ITSELF(v) (v)
+#define SHORT_f64(S, sfx, name, START, J, VMAP)                                                       \
+  static void name##_short_##sfx(const S *x, int64_t ld, int64_t n, const double *aux, double *out) { \
+    _Alignas(64) PlkV_f64 e[32];                                                                      \
+    plk_turn_f64(x, ld, n, 8, e);                                                                     \
+    SHORT_OF(START, J, VMAP, ITSELF)                                                                  \
+  }
+#define SHORT_f32(S, sfx, name, START, J, VMAP)                                                       \
+  static void name##_short_##sfx(const S *x, int64_t ld, int64_t n, const double *aux, double *out) { \
+    _Alignas(64) PlkV_f32 e[32];                                                                      \
+    plk_turn_##sfx(x, ld, n, 16, e);                                                                  \
+    SHORT_OF(START, J, VMAP, plk_low)                                                                 \
+    out += 8, aux = aux ? aux + 8 : NULL;                                                             \
+    SHORT_OF(START, J, VMAP, plk_high)                                                                \
+  }
+#define SHORT_bf16                          SHORT_f32
+#define SHORT_f16                           SHORT_f32
+#define SHORT(S, sfx, name, START, J, VMAP) SHORT_##sfx(S, sfx, name, START, J, VMAP)
+#define BY_SHORT(name, sfx)              \
+  enum { W = 64 / sizeof(PlkOf_##sfx) }; \
+  if (n < 32)                            \
+    for (; r + W <= rows; r += W) name##_short_##sfx(x + r * ld, ld, n, aux ? aux + r : NULL, out + r);
+typedef float PlkOf_f32, PlkOf_bf16, PlkOf_f16;
+typedef double PlkOf_f64;
+#else
+#define SHORT(S, sfx, name, START, J, VMAP)
+#define BY_SHORT(name, sfx)
+#endif
+
 /* MAP of elements v with the output's c, joined by J from START on. */
-#define MAPPED(S, sfx, name, START, J, VMAP, MAP)                                                                                    \
-  PLK_LANE double name##_of_##sfx(const S *x, int64_t n, double aux) {                                                               \
-    const PlkV_f64 c = (PlkV_f64){0} + aux;                                                                                          \
-    PlkV_f64 a[4], v;                                                                                                                \
-    (void)c;                                                                                                                         \
-    for (int j = 0; j < 4; j++) a[j] = (PlkV_f64){0} + (double)(START);                                                              \
-    int64_t i = 0;                                                                                                                   \
-    for (; i + 32 <= n; i += 32)                                                                                                     \
-      for (int j = 0; j < 4; j++) {                                                                                                  \
-        v = LOAD_##sfx(x + i + 8 * j);                                                                                               \
-        a[j] = a[j] J(VMAP);                                                                                                         \
-      }                                                                                                                              \
-    for (; i + 8 <= n; i += 8) {                                                                                                     \
-      v = LOAD_##sfx(x + i);                                                                                                         \
-      a[0] = a[0] J(VMAP);                                                                                                           \
-    }                                                                                                                                \
-    a[0] = (a[0] J a[1])J(a[2] J a[3]);                                                                                              \
-    double all = ((a[0][0] J a[0][4])J(a[0][2] J a[0][6]))J((a[0][1] J a[0][5])J(a[0][3] J a[0][7]));                                \
-    for (; i < n; i++) {                                                                                                             \
-      const double v1 = (double)plk_one_##sfx(x[i]), c1 = aux;                                                                       \
-      (void)c1;                                                                                                                      \
-      all = all J(MAP);                                                                                                              \
-    }                                                                                                                                \
-    return all;                                                                                                                      \
-  }                                                                                                                                  \
-  static void name##_row_##sfx(const void *xv, int64_t ld, int64_t n, int64_t rows, const double *aux, double *out) {                \
-    const S *x = xv;                                                                                                                 \
-    for (int64_t r = 0; r < rows; r++) out[r] = name##_of_##sfx(x + r * ld, n, aux ? aux[r] : 0);                                    \
-  }                                                                                                                                  \
-  static inline double name##_one_##sfx(S x, double c1) {                                                                            \
-    const double v1 = (double)plk_one_##sfx(x);                                                                                      \
-    (void)c1;                                                                                                                        \
-    return MAP;                                                                                                                      \
-  }                                                                                                                                  \
-  static void name##_col_##sfx(const void *xv, int64_t ld, int64_t rows, int64_t cols, const double *aux, double *PL_RESTRICT acc) { \
-    const S *x = xv;                                                                                                                 \
-    static const double none[PLK_COLS];                                                                                              \
-    const double *PL_RESTRICT c = aux ? aux : none;                                                                                  \
-    int64_t r = 0;                                                                                                                   \
-    for (; r + 4 <= rows; r += 4, x += 4 * ld)                                                                                       \
-      for (int64_t k = 0; k < cols; k++)                                                                                             \
-        acc[k] = acc[k] J((name##_one_##sfx(x[k], c[k]) J name##_one_##sfx(x[k + ld], c[k]))                                         \
-                              J(name##_one_##sfx(x[k + 2 * ld], c[k]) J name##_one_##sfx(x[k + 3 * ld], c[k])));                     \
-    for (; r < rows; r++, x += ld)                                                                                                   \
-      for (int64_t k = 0; k < cols; k++) acc[k] = acc[k] J name##_one_##sfx(x[k], c[k]);                                             \
+#define MAPPED(S, sfx, name, START, J, VMAP, MAP)                                                                                      \
+  PLK_LANE double name##_of_##sfx(const S *x, int64_t n, double aux) {                                                                 \
+    const PlkV_f64 c = (PlkV_f64){0} + aux;                                                                                            \
+    PlkV_f64 a[4], v;                                                                                                                  \
+    (void)c;                                                                                                                           \
+    for (int j = 0; j < 4; j++) a[j] = (PlkV_f64){0} + (double)(START);                                                                \
+    int64_t i = 0;                                                                                                                     \
+    for (; i + 32 <= n; i += 32)                                                                                                       \
+      for (int j = 0; j < 4; j++) {                                                                                                    \
+        v = LOAD_##sfx(x + i + 8 * j);                                                                                                 \
+        a[j] = a[j] J(VMAP);                                                                                                           \
+      }                                                                                                                                \
+    for (; i + 8 <= n; i += 8) {                                                                                                       \
+      v = LOAD_##sfx(x + i);                                                                                                           \
+      a[0] = a[0] J(VMAP);                                                                                                             \
+    }                                                                                                                                  \
+    a[0] = (a[0] J a[1])J(a[2] J a[3]);                                                                                                \
+    double all = ((a[0][0] J a[0][4])J(a[0][2] J a[0][6]))J((a[0][1] J a[0][5])J(a[0][3] J a[0][7]));                                  \
+    for (; i < n; i++) {                                                                                                               \
+      const double v1 = (double)plk_one_##sfx(x[i]), c1 = aux;                                                                         \
+      (void)c1;                                                                                                                        \
+      all = all J(MAP);                                                                                                                \
+    }                                                                                                                                  \
+    return all;                                                                                                                        \
+  }                                                                                                                                    \
+  SHORT(S, sfx, name, START, J, VMAP)                                                                                                  \
+  static void name##_row_##sfx(const void *xv, int64_t ld, int64_t n, int64_t rows, const double *aux, double *out) {                  \
+    const S *x = xv;                                                                                                                   \
+    int64_t r = 0;                                                                                                                     \
+    BY_SHORT(name, sfx)                                                                                                                \
+    for (; r < rows; r++) out[r] = name##_of_##sfx(x + r * ld, n, aux ? aux[r] : 0);                                                   \
+  }                                                                                                                                    \
+  static inline double name##_one_##sfx(S x, double c1) {                                                                              \
+    const double v1 = (double)plk_one_##sfx(x);                                                                                        \
+    (void)c1;                                                                                                                          \
+    return MAP;                                                                                                                        \
+  }                                                                                                                                    \
+  static void name##_col_##sfx(const void *xv, int64_t ld, int64_t rows, int64_t cols, const double *aux, double *PL_RESTRICT acc) {   \
+    const S *x = xv;                                                                                                                   \
+    static const double none[PLK_COLS];                                                                                                \
+    const double *PL_RESTRICT c = aux ? aux : none;                                                                                    \
+    int64_t r = 0;                                                                                                                     \
+    for (; r + 4 <= rows; r += 4, x += 4 * ld)                                                                                         \
+      for (int64_t k = 0; k < cols; k++)                                                                                               \
+        acc[k] = acc[k] J((name##_one_##sfx(x[k], c[k]) J name##_one_##sfx(x[k + ld], c[k]))                                           \
+                              J(name##_one_##sfx(x[k + 2 * ld], c[k]) J name##_one_##sfx(x[k + 3 * ld], c[k])));                       \
+    /* the last rows, one after the other but in one pass */                                                                           \
+    if (rows - r == 3)                                                                                                                 \
+      for (int64_t k = 0; k < cols; k++)                                                                                               \
+        acc[k] = ((acc[k] J name##_one_##sfx(x[k], c[k]))J name##_one_##sfx(x[k + ld], c[k])) J name##_one_##sfx(x[k + 2 * ld], c[k]); \
+    else if (rows - r == 2)                                                                                                            \
+      for (int64_t k = 0; k < cols; k++) acc[k] = (acc[k] J name##_one_##sfx(x[k], c[k]))J name##_one_##sfx(x[k + ld], c[k]);          \
+    else if (rows > r)                                                                                                                 \
+      for (int64_t k = 0; k < cols; k++) acc[k] = acc[k] J name##_one_##sfx(x[k], c[k]);                                               \
   }
 
 /* Columns that lie along rows, x[c * ld + r], with the bits of name_col: eight at once, four neighbours of each as a tree. Other
@@ -161,6 +220,45 @@ static void exp_col_f64(const void *xv, int64_t ld, int64_t rows, int64_t cols, 
     for (int64_t k = 0; k < cols; k++) acc[k] += vm_exp_f64(x[k] - aux[k]);
 }
 
+#if PLK_SHORT_ROWS
+/* m <= 16 rows of n < PLK_SHORT_EXPS, with the bits that the tiles of longer rows have. */
+#define EXPS(S, sfx)                                                                                               \
+  static void exp_short_##sfx(const S *x, int64_t ld, int64_t n, int64_t m, const double *aux, double *out) {      \
+    enum { L = PLK_N_f32 };                                                                                        \
+    _Alignas(64) PlkV_f32 v[PLK_SHORT_EXPS], a[L], b[L];                                                           \
+    _Alignas(64) float c[L];                                                                                       \
+    for (int j = 0; j < L; j++) c[j] = (float)aux[j < m ? j : m - 1];                                              \
+    plk_turn_##sfx(x, ld, n, m, v);                                                                                \
+    for (int k = 0; k < L; k++) a[k] = b[k] = (PlkV_f32){0};                                                       \
+    for (int64_t k = 0; k < n; k++) {                                                                              \
+      float *const e = (float *)(v + k);                                                                           \
+      for (int j = 0; j < L; j++) e[j] = vm_exp_f32(e[j] - c[j]);                                                  \
+      if (k < n / L * L) a[k % L] += v[k];                                                                         \
+      else b[k % L] += v[k];                                                                                       \
+    }                                                                                                              \
+    for (int k = 0; k < L; k++) a[k] += b[k];                                                                      \
+    plk_join_f32(a, n < L ? n : L, out);                                                                           \
+  }                                                                                                                \
+  static void exp_row_##sfx(const void *xv, int64_t ld, int64_t n, int64_t rows, const double *aux, double *out) { \
+    enum { L = PLK_N_f32 };                                                                                        \
+    const S *x = xv;                                                                                               \
+    double some[L];                                                                                                \
+    int64_t r = 0;                                                                                                 \
+    for (; r + L <= rows; r += L) exp_short_##sfx(x + r * ld, ld, n, L, aux + r, out + r);                         \
+    if (r == rows) return;                                                                                         \
+    exp_short_##sfx(x + r * ld, ld, n, rows - r, aux + r, some);                                                   \
+    for (int64_t k = r; k < rows; k++) out[k] = some[k - r];                                                       \
+  }
+EXPS(float, f32)
+EXPS(uint16_t, bf16)
+EXPS(uint16_t, f16)
+#define EXP_ROWS \
+  { exp_row_f32, NULL, exp_row_f16, exp_row_bf16 }
+#else
+#define EXP_ROWS \
+  { 0 }
+#endif
+
 #define LOOPS(name, across)                                                                                                               \
   {                                                                                                                                       \
     {name##_row_f32, name##_row_f64, name##_row_f16, name##_row_bf16}, {name##_col_f32, name##_col_f64, name##_col_f16, name##_col_bf16}, \
@@ -175,5 +273,5 @@ const PlkMapLoops PLK_ISA_NAME(plk_map_table) = {
     .sqdiff = SUMS(sqdiff),
     .abs = SUMS(abs),
     .prod = LOOPS(prod, {0}),
-    .exp = {.col = {exp_col_f32, exp_col_f64}},
+    .exp = {.row = EXP_ROWS, .col = {exp_col_f32, exp_col_f64}},
 };
