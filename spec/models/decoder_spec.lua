@@ -244,6 +244,9 @@ describe("a decoder of T.models", function()
     fails(function() net(ids { { 3, 32 } }) end, "ids must be from 0 to 31, the 32 of the table; got 32")
     fails(function() net(T.ones(1, 2)) end, "ids must be integers [B, L]")
     fails(function() net(ids { text }, { attention_mask = ids { { 1, 1 } } }) end, "attention_mask must be [1, 10]")
+    fails(function() net(ids { text }, { attention_mask = T.ones(1, 1, 10, 9) }) end,
+      "an attention_mask of 4 dimensions must be bools (true: seen), or numbers that are added to the scores, [1 or 1")
+    fails(function() net(ids { text }, { attention_mask = ids { { { text } } } }) end, "of 4 dimensions must be bools")
     fails(function() net(ids { text }, { position_ids = ids { { 1, 1 } } }) end,
       "position_ids must be integers [1, 10]")
     fails(function() net(ids { text }, { labels = ids { { 1, 1 } } }) end, "labels must be integers")
@@ -307,6 +310,40 @@ describe("net:generate", function()
     assert.same({ all[1] }, net:generate(text, { max_new_tokens = 12 }):totable())
     local later = net:generate(text, { max_new_tokens = 12, min_new_tokens = 3 }):totable()
     assert.is_true(#later >= 3)
+  end)
+
+  it("chooses as generation_config.json says where it is told to", function()
+    local function out(o)
+      o.seed = o.seed or o.generation_config and net.generation_config.do_sample and 5 or nil
+      return net:generate(text, o):totable()
+    end
+    local greedy = out { max_new_tokens = 8, stop = false }
+    net.generation_config = { do_sample = true, temperature = 3.0, top_p = 0.9, max_new_tokens = 8,
+      repetition_penalty = 1.3, eos_token_id = 31 }
+    assert.same(greedy, out { max_new_tokens = 8, stop = false })
+    assert.same(out { seed = 5, max_new_tokens = 8, temperature = 3.0, top_p = 0.9, top_k = 50,
+      repetition_penalty = 1.3 }, out { generation_config = true })
+    assert.same(out { seed = 5, max_new_tokens = 8, temperature = 0.5, top_p = 0.9, top_k = 2,
+      repetition_penalty = 1.3 }, out { generation_config = true, temperature = 0.5, top_k = 2 })
+    assert.same(out { max_new_tokens = 8, repetition_penalty = 1.3 },
+      net:generate(text, { generation_config = true, do_sample = false }):totable())
+    net.generation_config = { max_length = #text + 3, num_beams = 2, length_penalty = 2.0,
+      bad_words_ids = { { 3, 4 }, { 5 } }, temperature = 9, guidance_scale = 1.0, forced_bos_token_id = false }
+    assert.same(out { max_new_tokens = 3, num_beams = 2, length_penalty = 2.0, bad_words = { { 3, 4 }, { 5 } } },
+      out { generation_config = true })
+    net.generation_config.guidance_scale = 1.5
+    fails(function() out { generation_config = true } end, "generation_config.json asks for guidance_scale")
+    net.generation_config = { max_length = 4 }
+    fails(function() out { generation_config = true } end, "leaves no room behind a prompt of " .. #text .. " ids")
+    fails(function() out { generation_config = 1 } end, "generation_config must be true or false")
+  end)
+
+  it("bans no word that is the end of the text", function()
+    local logits = T.tensor { { 1, 2, 3 } }
+    local o = { bad_words = { { 2 }, { 0 }, { 1, 2 } }, eos = 2 }
+    local got = T.models.process(logits, ids { { 0 } }, o)
+    assert.same({ -math.huge, 2, 3 }, got[1]:totable())
+    assert.same({ -math.huge, 2, -math.huge }, T.models.process(logits, ids { { 1 } }, o)[1]:totable())
   end)
 
   it("tells each token as it comes, and may be stopped by who listens", function()

@@ -143,6 +143,21 @@ describe("T.models.save to GGUF", function()
     near.fails("tokenizer must be one", function() T.models.save(made "Llama", path, { tokenizer = "x" }) end)
   end)
 
+  it("keeps the id of padding, and makes none up", function()
+    for _, pad in ipairs { false, 5 } do
+      local net = made("Phi3", { pad_token_id = pad })
+      local back = saved(net)
+      assert.equal(pad or nil, back.config.pad_token_id)
+      local dir = os.tmpname()
+      os.remove(dir)
+      os.execute("mkdir " .. dir)
+      assert(T.models.save(back, dir))
+      local c = assert(require("perilune.io.json").read(dir .. "/config.json"))
+      os.execute("rm -r " .. dir)
+      assert.equal(pad or require("perilune.io.json").null, c.pad_token_id)
+    end
+  end)
+
   it("writes a Mistral without a window as llama.cpp does, as a Llama", function()
     local net = made("Mistral", { sliding_window = false })
     local back = saved(net)

@@ -98,6 +98,20 @@ function base.padding(who, mask, b, s)
   return mask
 end
 
+--- A mask of 4 dimensions in the option's place, [B or 1, heads or 1, L, S]: bools, true where a query sees a key, or
+-- numbers that are added to the scores. It is the whole truth then: nothing is hidden beside what it hides. nil where
+-- the option has 2 dimensions, or none.
+function base.whole_mask(who, mask, b, l, s)
+  if not T.is_tensor(mask) or mask:dim() ~= 4 then return nil end
+  local n = mask:size(1)
+  if n ~= 1 and n ~= b or mask:size(3) ~= l or mask:size(4) ~= s
+    or mask:dtype() ~= "bool" and not mask:is_floating_point() then
+    fail("%s: an attention_mask of 4 dimensions must be bools (true: seen), or numbers that are added to the scores, "
+      .. "[%d or 1, heads or 1, %d, %d], got %s", who, b, l, s, describe(mask))
+  end
+  return mask
+end
+
 --- The mean of -log p over all labels but -100; logits [..., C], labels [...], classes from 0.
 function base.cross_entropy(who, logits, labels)
   local n, want = logits:size(-1), logits:shape()

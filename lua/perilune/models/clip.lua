@@ -61,8 +61,9 @@ function Text:forward(tokens, o, who)
   if l > most then fail("%s: %d places, and a text has %d tokens", who, most, l) end
   local x = e.token_embedding(ids)
     + e.position_embedding(T.arange(0, l - 1, { device = ids:device() }):unsqueeze(1))
-  local padding = base.padding(who, o.attention_mask, b, l)
-  local mask = padding and attention.mask { length = l, padding = padding, device = ids:device() } or nil
+  local whole = base.whole_mask(who, o.attention_mask, b, l, l)
+  local padding = not whole and base.padding(who, o.attention_mask, b, l) or nil
+  local mask = whole or padding and attention.mask { length = l, padding = padding, device = ids:device() } or nil
   local hidden
   x, hidden = encoder.run(self.encoder.layers, x, { mask = mask, is_causal = not mask }, o.hidden_states)
   x = self.final_layer_norm(x)
@@ -180,10 +181,12 @@ end
 --     patch_size = 4 } }
 --   local texts = T.tensor({ { 1, 5, 7 }, { 1, 2, 7 } }, { dtype = "i64" })
 --   print(table.concat((net(texts, { pixel_values = T.zeros(3, 3, 8, 8) })):shape(), " "))  --> 3 2
-return encoder.family({ model_type = "clip", default = "CLIPModel", fields = fields,
+return encoder.family({ model_type = "clip", prefix = { "text_model", "vision_model" }, default = "CLIPModel",
+  fields = fields,
   ignore = { "position_ids$", "^text_", "^vision_model%.", "^visual_", "^logit_scale$" }, nested = {
     text_config = text_fields, text_config_dict = text_fields, vision_config = vision_fields,
-    vision_config_dict = vision_fields } }, classes,
+    vision_config_dict = vision_fields }, parts = { clip_text_model = "text_config",
+    clip_vision_model = "vision_config" } }, classes,
   function(c, who)
     c.text = part_of(who, "text_config", text_fields, c.text_config, c.text_config_dict)
     c.vision = part_of(who, "vision_config", vision_fields, c.vision_config, c.vision_config_dict)

@@ -142,7 +142,8 @@ function Decoder:forward(tokens, opts)
   cache_of(d.who, o.cache)
   local b, l, device = x:size(1), x:size(2), x:device()
   local past = o.cache and #o.cache or 0
-  local padding = base.padding(d.who, o.attention_mask, b, past + l)
+  local whole = base.whole_mask(d.who, o.attention_mask, b, l, past + l)
+  local padding = not whole and base.padding(d.who, o.attention_mask, b, past + l) or nil
   local at = positions(d.who, o, b, l, past, padding, device)
   if d.scale then x = x * d.scale end
   if d.places then
@@ -158,10 +159,10 @@ function Decoder:forward(tokens, opts)
   local every = again and not hidden and again.every or 1
   local group, hows
   for i, layer in ipairs(self[n.layers]) do
-    local window = d.windows[i] or false
+    local window = not whole and d.windows[i] or false
     if masks[window] == nil then
-      local plain = l > 1 and past == 0 and not padding and not (window and window < l)
-      masks[window] = { plain = plain, mask = not plain and attention.mask { length = l, past = past,
+      local plain = not whole and l > 1 and past == 0 and not padding and not (window and window < l)
+      masks[window] = { plain = plain, mask = whole or not plain and attention.mask { length = l, past = past,
         window = window or nil, padding = padding, device = device } or nil }
     end
     local m, r = masks[window], d.ropes > 0 and (d.rope_of and d.rope_of(i) or 1)

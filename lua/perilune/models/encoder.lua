@@ -48,8 +48,10 @@ function M.run(layers, x, mask, all)
   return x, hidden
 end
 
---- The mask of an encoder's attention from attention_mask [B, L].
+--- The mask of an encoder's attention from attention_mask [B, L], or as it is given, [B, 1, L, L].
 function M.mask(who, given, b, l)
+  local whole = base.whole_mask(who, given, b, l, l)
+  if whole then return whole end
   local padding = base.padding(who, given, b, l)
   return padding and padding:ne(0):unsqueeze(2):unsqueeze(2) or nil
 end

@@ -6,6 +6,7 @@ local T = require "perilune"
 local base = require "perilune.models.base"
 local id_base = require "perilune.data.id_base"
 local cache_of = require("perilune.nn.cache").cache_of
+local generation_config = require "perilune.models.generation_config"
 local options = require "perilune.options"
 local processors = require "perilune.models.processors"
 
@@ -99,7 +100,7 @@ end
 
 local call = { "max_new_tokens", "min_new_tokens", "do_sample", "stop", "seed", "generator", "on_token", "num_beams",
   "length_penalty", "early_stopping", "attention_mask", "assistant", "draft", "cache", "inputs", "inputs_mask",
-    "scores", "batch",
+    "scores", "batch", "generation_config",
   table.unpack(processors.names) }
 M.call = call
 
@@ -245,6 +246,11 @@ function M.run(net, ids, opts)
     net:type()) end
   if ids == nil and net.first_ids then ids = net:first_ids(o) end
   local rows, alone = prompts(who, ids, o.attention_mask)
+  if o.generation_config ~= nil and options.kind(who, "generation_config", "bool", o.generation_config) then
+    local longest = 0
+    for _, row in ipairs(rows) do longest = math.max(longest, #row) end
+    generation_config.merge(who, o, net.generation_config or {}, longest)
+  end
   local function number(name, kind, default)
     if o[name] == nil then o[name] = default else o[name] = options.kind(who, name, kind, o[name]) end
   end

@@ -26,6 +26,9 @@ local kinds = { llama = { "llama", "LlamaForCausalLM", pairs = true }, qwen2 = {
   gemma = { "gemma", "GemmaForCausalLM", act = "gelu_pytorch_tanh", offset = 1 },
   phi3 = { "phi3", "Phi3ForCausalLM", fused = { attn_qkv = "self_attn.qkv_proj", ffn_up = "mlp.gate_up_proj" } } }
 
+-- Ids of config.json → their keys in GGUF.
+local special = { bos = "bos", eos = "eos", pad = "padding" }
+
 local function is_norm(part) return part == "attn_norm" or part == "ffn_norm" or part == "output_norm" end
 
 -- Rows of heads with neighbours rotated → with halves rotated; of blocks, too.
@@ -146,10 +149,12 @@ function M.read(path, blocks, map)
     config.fault("%s: %s.rope.scaling.type %s is not supported", path, arch, tostring(scaling))
   end
   local generation = {}
-  for _, name in ipairs { "bos", "eos" } do
-    local id = meta["tokenizer.ggml." .. name .. "_token_id"]
+  for name, key_name in pairs(special) do
+    local id = meta["tokenizer.ggml." .. key_name .. "_token_id"]
     generation[name .. "_token_id"], c[name .. "_token_id"] = id, id
   end
+  -- A default of the architecture would be an id that nobody chose, and may be none of the vocabulary's.
+  if c.pad_token_id == nil then c.pad_token_id = json.null end
   return c, tensors, from, generation
 end
 
@@ -241,10 +246,13 @@ function M.write(path, net, list, kind, tokenizer)
     [arch .. ".attention.key_length"] = head_dim, [arch .. ".attention.value_length"] = head_dim,
     [arch .. ".attention.layer_norm_rms_epsilon"] = c.rms_norm_eps + 0.0,
     [arch .. ".attention.sliding_window"] = arch == "phi3" and c.sliding_window or nil }
-  for _, name in ipairs { "bos", "eos" } do
+  for name, key in pairs(special) do
     local id = net.generation_config[name .. "_token_id"]
+    if id == nil then id = c[name .. "_token_id"] end
     if type(id) == "table" then id = id[1] end
-    if math.type(id) == "integer" and id >= 0 then meta["tokenizer.ggml." .. name .. "_token_id"] = id end
+    if math.type(id) == "integer" and id >= 0 and id < c.vocab_size then
+      meta["tokenizer.ggml." .. key .. "_token_id"] = id
+    end
   end
   if tokenizer then
     for key, v in pairs(require("perilune.data.tokenizer_to_gguf").keys(tokenizer, c.vocab_size)) do meta[key] = v end

@@ -19,7 +19,7 @@ local files = { Llama = "llama", Mistral = "mistral", Qwen2 = "qwen2", Qwen3 = "
   Gemma3 = "gemma3", Phi3 = "phi3", Phi = "phi", GPTNeoX = "gpt_neox", Mixtral = "mixtral", Qwen3Moe = "qwen3_moe",
   Olmoe = "olmoe", GPT2 = "gpt2", BERT = "bert", RoBERTa = "roberta", DistilBERT = "distilbert", ViT = "vit",
   CLIP = "clip", ConvNeXt = "convnext", ResNet = "resnet", T5 = "t5", Whisper = "whisper" }
-local types = { gemma3_text = "gemma3" }
+local types = { gemma3_text = "gemma3", clip_text_model = "clip", clip_vision_model = "clip" }
 for _, file in pairs(files) do types[file] = types[file] or file end
 
 local function sorted(t)
@@ -169,6 +169,11 @@ local function load(dir, o)
   if a.alias then -- other names of fields
     given = {}
     for key, v in pairs(stored) do given[a.alias[key] or key] = v end
+  end
+  local part = a.parts and a.parts[kind]
+  if part then -- the config of one part alone, as it stands in that of the whole
+    given = { [part] = given, projection_dim = given.projection_dim, architectures = given.architectures,
+      initializer_range = given.initializer_range, num_labels = given.num_labels }
   end
   local class = class_of(path, given, a, o.architecture)
   if o.num_labels then
@@ -344,8 +349,10 @@ end
 -- such for ids [B, L] (padded: attention_mask) or a list of prompts of any lengths. The best token each time, or a
 -- drawn one where one of temperature, top_k, top_p, min_p, typical_p, epsilon_cutoff, eta_cutoff or do_sample is
 -- given (seed or generator). Options: max_new_tokens=64, min_new_tokens, stop (an id, a list of ids, or of lists of
--- them; by default the eos_token_id of generation_config.json, of which the suppressed tokens count too, and nothing
--- else: how tokens are chosen stands in the call alone; false: none), on_token(id, row) (false ends that
+-- them; by default the eos_token_id of generation_config.json, of which the suppressed tokens count too; false: none),
+-- generation_config=true (what that file says of choosing tokens counts where the call says nothing, as transformers
+-- has it: do_sample, temperature, top_k, which is 50 where tokens are drawn, beams, penalties, lengths; without it how
+-- tokens are chosen stands in the call alone), on_token(id, row) (false ends that
 -- text), repetition_penalty, no_repeat_ngram_size, bad_words, suppress (ids that never come; begin_suppress: not as
 -- the first new one), num_beams, length_penalty=1, early_stopping, scores=true (second result: the logits that each
 -- token was chosen by), cache (a nn.KVCache; what it has of the prompt is not read again), assistant (a small net

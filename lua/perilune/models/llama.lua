@@ -51,7 +51,9 @@ end
 -- LlamaForSequenceClassification. net(ids) → logits [B, L, vocab_size]; net(ids, {attention_mask=, position_ids=,
 -- labels=, cache=, hidden_states=, inputs_embeds=, last=, logits=true}) → logits, results by name: loss (of labels,
 -- which are shifted by one; -100 does not count), hidden_states. logits = false, with labels: nil in their place; for
--- training: they never stand whole then, as in nn.F.linear_cross_entropy. Ids count from 0.
+-- training: they never stand whole then, as in nn.F.linear_cross_entropy. attention_mask: [B, L], 0 where padding is
+-- (on either side; places count what is real where position_ids are not given), or [B or 1, heads or 1, L, L], bools,
+-- true: seen, or numbers that are added to scores, which then is all that hides. Ids count from 0.
 --   local net = T.models.Llama { vocab_size = 8, hidden_size = 8, intermediate_size = 8, num_hidden_layers = 1,
 --     num_attention_heads = 2 }
 --   print(table.concat((net(T.tensor({ { 0, 7, 3 } }, { dtype = "i64" }))):shape(), " "))  --> 1 3 8

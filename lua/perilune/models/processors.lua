@@ -36,8 +36,14 @@ function by.no_repeat_ngram_size(logits, ids, n)
 end
 
 -- Sequences of ids that never come.
-function by.bad_words(logits, ids, words)
-  local out = logits:clone()
+-- The end of a text is no word that could be banned.
+function by.bad_words(logits, ids, all, o)
+  local out, words = logits:clone(), {}
+  for _, word in ipairs(all) do
+    local ends = false
+    for _, id in ipairs(#word == 1 and o and o.eos or {}) do ends = ends or id == word[1] end
+    if not ends then words[#words + 1] = word end
+  end
   for row, list in ipairs(ids) do
     local banned = {}
     for _, word in ipairs(words) do

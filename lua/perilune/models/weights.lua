@@ -82,10 +82,12 @@ end
 -- Names in files, each as the network has it: old names, and the prefix of the model below a head put on or taken off.
 local function by_own_name(tensors, from, own, a)
   local out, files = {}, {}
-  local prefix = a.prefix and a.prefix .. "."
+  local prefixes = type(a.prefix) == "string" and { a.prefix } or a.prefix or {}
   for name, t in pairs(tensors) do
     local new = renamed(name, a.old)
-    if prefix and own[new] == nil then
+    for _, prefix in ipairs(prefixes) do
+      prefix = prefix .. "."
+      if own[new] ~= nil then break end
       if own[prefix .. new] ~= nil then new = prefix .. new
       elseif new:sub(1, #prefix) == prefix and own[new:sub(#prefix + 1)] ~= nil then new = new:sub(#prefix + 1) end
     end

@@ -1,0 +1,189 @@
+-- SPDX-License-Identifier: MIT
+-- Networks of every family with options drawn at random against transformers: results and the gradients of all
+-- parameters in calls with padding on either side, masks of 2 and 4 dimensions, places and labels. The cases are those
+-- of spec/fixtures/transformers_models.py, or of the file in PERILUNE_TRANSFORMERS_CASES, which it also writes.
+
+local T = require "perilune"
+local json = require "perilune.io.json"
+local module = require "perilune.nn.module"
+
+local path = os.getenv "PERILUNE_TRANSFORMERS_CASES"
+  or (os.getenv "PERILUNE_ROOT" or ".") .. "/spec/fixtures/transformers_models.jsonl"
+
+-- n numbers of mean 0 and deviation 1 of the formula in the fixture's script.
+local prime = 1000003
+local made = {}
+local function numbers(n, seed)
+  local key = n << 16 | seed
+  if made[key] then return made[key] end
+  local i = T.arange(0, n - 1, { dtype = "i64" }) % prime
+  local v = (((i * 5 + 3) * (i + (7 + seed * 31))) % prime * (i + 11) + i * 7919 + seed * 104729) % prime
+  v = ((v * 40503 + 77) % prime * (v + 5)) % prime
+  made[key] = (v:double() / prime - 0.5) * math.sqrt(12)
+  return made[key]
+end
+
+local function shaped(t, shape) return #shape == 0 and t:reshape {} or t:reshape(shape) end
+
+-- The folder of a case.
+local function folder(case, f)
+  local dir = os.tmpname()
+  os.remove(dir)
+  assert(T.core.make_folder and T.core.make_folder(dir) or os.execute('mkdir "' .. dir .. '"'))
+  local tensors = {}
+  for name, how in pairs(case.tensors) do
+    local shape, mean, scale, seed = table.unpack(how)
+    local n = 1
+    for _, s in ipairs(shape) do n = n * s end
+    tensors[name] = seed < 0 and T.zeros(shape, { dtype = "i64" })
+      or shaped(numbers(n, seed) * scale + mean, { table.unpack(shape) }):float()
+  end
+  assert(T.save(dir .. "/model.safetensors", tensors, { metadata = { format = "pt" } }))
+  assert(json.write(dir .. "/config.json", case.config))
+  local ok, why = pcall(f, dir)
+  os.remove(dir .. "/model.safetensors")
+  os.remove(dir .. "/config.json")
+  os.remove(dir)
+  if not ok then error(why, 0) end
+end
+
+local function plain(v)
+  if type(v) ~= "table" then return v end
+  local out = {}
+  for i, x in ipairs(v) do out[i] = plain(x) end
+  return out
+end
+local function depth(v) return type(v) == "table" and 1 + depth(v[1]) or 0 end
+local function first(v) return type(v) == "table" and first(v[1]) or v end
+
+local function tensor(name, v, added)
+  if type(v) ~= "table" then return v end
+  if v[1] == "numbers" then
+    local n = 1
+    for _, s in ipairs(v[2]) do n = n * s end
+    return numbers(n, v[3]):reshape { table.unpack(v[2]) }:float()
+  end
+  local t = T.tensor(plain(v), { dtype = math.type(first(v)) == "integer" and "i64" or "f32" })
+  if name ~= "attention_mask" or depth(v) ~= 4 then return t end
+  t = t:ne(0) -- bools, or numbers that are added
+  return added and T.zeros(t:shape()):masked_fill(t:logical_not(), -1e9) or t
+end
+
+local order = { "loss", "logits", "last_hidden_state", "pooler_output", "start_logits", "end_logits",
+  "logits_per_image", "text_embeds", "image_embeds" }
+
+local function kept(name, t, mask)
+  if type(mask) ~= "table" or t:dim() < 2 or #mask ~= t:size(1) or #mask[1] ~= t:size(2) then return t end
+  if not (name == "logits" or name == "last_hidden_state" or name == "start_logits" or name == "end_logits") then
+    return t
+  end
+  local m = T.tensor(plain(mask)):to(t:dtype())
+  for _ = 3, t:dim() do m = m:unsqueeze(-1) end
+  return t * m
+end
+
+-- |got - want| of a sketch in shares of the tensor's length; `floor` at least.
+local function off(t, want, floor)
+  t = t:detach():double():flatten()
+  local got = { t:square():sum():sqrt():item() }
+  for k = 0, 1 do got[k + 2] = (t * numbers(t:numel(), 900 + k)):sum():item() end
+  local most = 0
+  for k, v in ipairs(want) do
+    local d = math.abs(got[k] - v) / math.max(want[1], floor)
+    if d > most or d ~= d then most = d end
+  end
+  return most
+end
+
+local function check_call(net, case, call, failed, stats)
+  local o, main = {}, nil
+  for name, v in pairs(call.inputs) do
+    local t = tensor(name, v, case.seed % 2 == 0)
+    if name == "input_ids" or name == "input_features" then main = t
+    elseif name == "return_loss" then o.loss = t
+    else o[name] = t end
+  end
+  if main == nil then main, o.pixel_values = o.pixel_values, nil end
+  for _, p in ipairs(net:parameters()) do p.grad = nil end
+  local y, out = net(main, o)
+  local total = 0
+  local function say(what, d, tol)
+    stats.most = math.max(stats.most, d)
+    stats.count = stats.count + 1
+    if d > tol or d ~= d then
+      failed[#failed + 1] = ("%s %d %s, %s: %s is off by %.3g"):format(case.family, case.seed, case.class, call.way,
+        what, d)
+    end
+  end
+  for k, name in ipairs(order) do
+    local want = call.results[name]
+    if want then
+      local got = out[name] or (name == "last_hidden_state" or name == "logits") and y or nil
+      if got == nil then
+        failed[#failed + 1] = ("%s %d %s: %s is not among the results"):format(case.family, case.seed, case.class, name)
+        return
+      end
+      got = kept(name, got, call.mask)
+      say(name, off(got, want, 1e-6), 1e-4)
+      if name == "loss" then total = total + got:double()
+      else
+        total = total + (got:double() * shaped(numbers(got:numel(), 699 + k), got:shape())):sum() * 0.1
+      end
+    end
+  end
+  total:backward()
+  local own, most = {}, 0
+  for _, item in ipairs(module.collect(net, "parameter", 0)) do own[item[1]] = item[2] end
+  for i in ipairs(case.names) do most = math.max(most, call.grads[i][1]) end
+  for i, name in ipairs(case.names) do
+    local p
+    for each in name:gmatch "%S+" do -- transformers' own name, and that in files
+      p = p or own[each] or own["text_model." .. each] or own["vision_model." .. each]
+    end
+    local g = p and (p.grad or T.zeros_like(p))
+    if not g then failed[#failed + 1] = ("%s %d %s: no parameter %s"):format(case.family, case.seed, case.class, name)
+    else say("the gradient of " .. name, off(g, call.grads[i], most * 5e-3), 1e-4) end
+  end
+end
+
+describe("networks of T.models and of transformers", function()
+  after_each(function() made = {} end)
+  local by_family, families = {}, {}
+  local file = assert(io.open(path))
+  for line in file:lines() do
+    local case = assert(json.decode(line))
+    if not by_family[case.family] then
+      by_family[case.family] = {}
+      families[#families + 1] = case.family
+    end
+    table.insert(by_family[case.family], case)
+  end
+  file:close()
+  for _, family in ipairs(families) do
+    it("agree in results and gradients: " .. family, function()
+      local failed, stats = {}, { most = 0, count = 0 }
+      for _, case in ipairs(by_family[family]) do
+        folder(case, function(dir)
+          local net, why = T.models.load(dir)
+          if not net then
+            failed[#failed + 1] = ("%s %d %s: %s"):format(case.family, case.seed, case.class, why)
+            return
+          end
+          for _, call in ipairs(case.calls) do
+            local ok, wrong = pcall(check_call, net, case, call, failed, stats)
+            if not ok then
+              failed[#failed + 1] = ("%s %d %s, %s: %s"):format(case.family, case.seed, case.class, call.way,
+                tostring(wrong))
+            end
+          end
+        end)
+      end
+      assert.equal("", table.concat(failed, "\n"))
+      assert.is_true(stats.count > 0)
+      if os.getenv "PERILUNE_TRANSFORMERS_CASES" then
+        print(("%s: %d networks, %d sketches, at most %.2g off"):format(family, #by_family[family], stats.count,
+          stats.most))
+      end
+    end)
+  end
+end)
