@@ -231,3 +231,72 @@ describe("what is saved", function()
     assert.is_true(seen > 5)
   end)
 end)
+
+-- The definition: of a bin the largest term, weight times pixel, of all samples; a sample outside is 0.
+local function largest_term(image, box, o, i, j)
+  local H, W, at = #image, #image[1], {}
+  for k = 1, 4 do at[k] = box[k] * o.scale - (o.half and 0.5 or 0) end
+  local x1, y1, x2, y2 = table.unpack(at)
+  local w, h = x2 - x1, y2 - y1
+  if not o.half then w, h = math.max(w, 1), math.max(h, 1) end
+  local bh, bw = h / o.rows, w / o.columns
+  local ny = o.ratio > 0 and o.ratio or math.ceil(bh)
+  local nx = o.ratio > 0 and o.ratio or math.ceil(bw)
+  local best
+  for k = 0, ny - 1 do
+    for l = 0, nx - 1 do
+      local y, x, term = y1 + i * bh + (k + 0.5) * bh / ny, x1 + j * bw + (l + 0.5) * bw / nx, 0
+      if y >= -1 and y <= H and x >= -1 and x <= W then
+        y, x = math.max(0, math.min(H - 1, y)), math.max(0, math.min(W - 1, x))
+        local r, c = math.floor(y), math.floor(x)
+        local function pixel(a, b) return image[math.min(a, H - 1) + 1][math.min(b, W - 1) + 1] end
+        local dy, dx = y - r, x - c
+        term = math.max(pixel(r, c) * (1 - dy) * (1 - dx), pixel(r, c + 1) * (1 - dy) * dx,
+          pixel(r + 1, c) * dy * (1 - dx), pixel(r + 1, c + 1) * dy * dx)
+      end
+      best = math.max(best or term, term)
+    end
+  end
+  return best or 0
+end
+
+describe("RoiAlign", function()
+  it("of mode max has the largest term of each bin", function()
+    T.manual_seed(3)
+    for n = 1, 24 do
+      local o = { half = n % 2 == 0, scale = n % 3 == 0 and 0.5 or 1, rows = n % 3 + 1, columns = n % 2 + 1,
+        ratio = n % 4 }
+      local x = T.randn(2, 1, n % 5 + 2, n % 7 + 2)
+      local boxes = T.rand(3, 4) * 6 - 1
+      boxes = T.cat({ boxes:narrow(2, 1, 2), boxes:narrow(2, 1, 2) + boxes:narrow(2, 3, 2):abs() }, 2)
+      local owner = T.tensor({ 0, 1, 0 }, { dtype = "i64" })
+      local y = run("RoiAlign", { x, boxes, owner }, { mode = "max", output_height = o.rows, output_width = o.columns,
+        sampling_ratio = o.ratio, spatial_scale = o.scale + 0.0,
+        coordinate_transformation_mode = o.half and "half_pixel" or "output_half_pixel" }, 16)
+      local images, list, want = x:squeeze(2):totable(), boxes:totable(), {}
+      for r = 1, 3 do
+        for i = 0, o.rows - 1 do
+          for j = 0, o.columns - 1 do
+            want[#want + 1] = largest_term(images[r == 2 and 2 or 1], list[r], o, i, j)
+          end
+        end
+      end
+      near(y, T.tensor(want):view(y:shape()), 1e-5)
+    end
+  end)
+  it("compiles with a number of samples, and says so without", function()
+    local x, boxes = T.randn(2, 3, 5, 5), T.tensor { { 2, 0, 0, 3, 3 }, { 1, 1, 1, 4, 2 } }
+    for _, mode in ipairs { "mean", "max" } do
+      local f = function(v, b) return F.roi_align(v, b, 2, { sampling_ratio = 2, mode = mode }) end
+      near(T.jit(f)(x, boxes), f(x, boxes), 1e-6)
+      for _, image in ipairs { 3, 0, -1 } do
+        local ok, why = pcall(T.jit(f), x, T.tensor { { image, 0, 0, 1, 1 } })
+        assert.is_false(ok)
+        assert.truthy(why:find "index", why)
+      end
+    end
+    local ok, why = pcall(T.jit(function(v, b) return F.roi_align(v, b, 2) end), x, boxes)
+    assert.is_false(ok)
+    assert.truthy(why:find("give sampling_ratio", 1, true), why)
+  end)
+end)

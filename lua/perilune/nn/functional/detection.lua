@@ -55,7 +55,9 @@ local function read_boxes(who, x, boxes, base)
     end
     index = boxes:select(2, 1):detach():long() - base
     boxes = boxes:narrow(2, 2, 4)
-    if index:numel() > 0 and (index:min():item() < 0 or index:max():item() >= x:size(1)) then
+    -- in a trace, index_select refuses at run time what is past the last image's last pixel
+    local asked = not T.core.is_symbolic(index) and index:numel() > 0
+    if asked and (index:min():item() < 0 or index:max():item() >= x:size(1)) then
       fail("%s: the boxes name image %d; there are images %d to %d", who,
         index:min():item() < 0 and index:min():item() + base or index:max():item() + base, base, x:size(1) - 1 + base)
     end
@@ -76,6 +78,10 @@ end
 
 -- Samples a dim: for each region where its bins' samples are, [R, bins, most], and which of them count.
 local function samples(start, size, bins, ratio)
+  if ratio <= 0 and T.core.is_symbolic(size) then
+    options.untraceable("roi_align: with sampling_ratio below 1 the sizes of boxes say how many samples there are, "
+      .. "which a graph does not know; give sampling_ratio")
+  end
   local bin = size / bins
   local count = ratio > 0 and T.full_like(bin, ratio) or bin:ceil():clamp { min = 0 }
   local most = ratio > 0 and ratio or (count:numel() > 0 and math.max(0, math.floor(count:max():item())) or 0)
@@ -109,16 +115,18 @@ end
 local BLOCK = 1024 -- boxes that are compared with all others at a time
 
 return function(F)
-  --- nn.F.roi_align(x, boxes, output_size, {spatial_scale=1, sampling_ratio=-1, aligned=false, index_base=1}) →
-  --   [R, C, h, w]
+  --- nn.F.roi_align(x, boxes, output_size, {spatial_scale=1, sampling_ratio=-1, aligned=false, mode="mean",
+  --   index_base=1}) → [R, C, h, w]
   -- Regions of x [N, C, H, W] at one size (He et al. 2017): each of h × w bins is the mean of sampling_ratio² bilinear
   -- samples (below 1: as many as pixels fit). boxes: [R, 5], the image of each first, or a list with [r, 4] for each
-  -- image. aligned: pixels are squares around their centres. Boxes get no gradient.
+  -- image. aligned: pixels are squares around their centres. mode = "max", as ONNX has it: the largest of all samples'
+  -- four terms, weight times pixel, in place of the mean of their sums. Boxes get no gradient.
   --   print(nn.F.roi_align(T.ones(1, 1, 4, 4), T.tensor { { 1, 0, 0, 2, 2 } }, 1))  --> {{{{1.}}}}  -- f32[1,1,1,1] cpu
   function F.roi_align(x, boxes, output_size, opts)
     local who = "roi_align"
     check_image(who, x)
-    local o = options.check(who, opts, { "spatial_scale", "sampling_ratio", "aligned", "index_base" })
+    local o = options.check(who, opts, { "spatial_scale", "sampling_ratio", "aligned", "mode", "index_base" })
+    local most = o.mode == "max"
     local h, w = two(who, "output_size", output_size)
     local b, index = read_boxes(who, x, boxes, o.index_base or 1)
     local given = x
@@ -145,17 +153,28 @@ return function(F)
       out = T.zeros({ C, R, h, w }, { dtype = x:dtype(), device = x:device() })
       if gy * gx > 0 then
         local inside = (py:ge(-1) * py:le(H) * px:ge(-1) * px:le(W)):view(full)
-        local use = (inside * counts):to(x:dtype()) / (ny * nx):clamp({ min = 1 }):view(R, 1, 1, 1, 1)
+        local use = inside * counts
+        if not most then use = use:to(x:dtype()) / (ny * nx):clamp({ min = 1 }):view(R, 1, 1, 1, 1) end
         py, px = py:clamp { min = 0, max = H - 1 }, px:clamp { min = 0, max = W - 1 }
         local y0, x0 = py:floor(), px:floor()
         local dy, dx = py - y0, px - x0
-        local all = flat:reshape(C, N * H * W)
+        local all, best = flat:reshape(C, N * H * W), nil
         for corner = 0, 3 do
           local row, col = (y0 + corner // 2):clamp { max = H - 1 }, (x0 + corner % 2):clamp { max = W - 1 }
           local weight = (corner // 2 == 1 and dy or 1 - dy) * (corner % 2 == 1 and dx or 1 - dx)
           local at = rows * (H * W) + (row * W + col):view(-1):long()
           local v = T.index_select(all, at, { dim = 2, index_base = 0 }):view(C, table.unpack(full))
-          out = out + (v * (weight:view(full) * use):unsqueeze(1)):sum { dim = { 5, 6 } }
+          if most then -- a sample outside is 0, one that does not count is not there
+            v = T.where(inside:unsqueeze(1), v * weight:view(full):unsqueeze(1), T.zeros_like(v))
+            v = T.where(counts:unsqueeze(1), v, T.full_like(v, -math.huge))
+            best = best and T.maximum(best, v) or v
+          else
+            out = out + (v * (weight:view(full) * use):unsqueeze(1)):sum { dim = { 5, 6 } }
+          end
+        end
+        if most then
+          out = best:amax { 5, 6 }
+          out = T.where((ny * nx):view(1, R, 1, 1):gt(0), out, T.zeros_like(out))
         end
       end
       out = out:permute { 2, 1, 3, 4 }:contiguous()

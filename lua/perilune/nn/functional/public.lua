@@ -131,7 +131,7 @@ declare("affine_grid", 2, { { "theta", "tensor" }, { "size", "window" }, may("al
 local boxes, size, scores = { "boxes", "any" }, { "output_size", "window" }, { "scores", "tensor" }
 local threshold = { "iou_threshold", "number" }
 declare("roi_align", 3, { x, boxes, size, may("spatial_scale", "number"), may("sampling_ratio", "int"),
-  may("aligned", "bool"), index_base })
+  may("aligned", "bool"), may("mode", { "mean", "max" }), index_base })
 declare("roi_pool", 3, { x, boxes, size, may("spatial_scale", "number"), index_base })
 declare("box_iou", 2, { { "a", "tensor" }, { "b", "tensor" } })
 declare("nms", 3, { { "boxes", "tensor" }, scores, threshold, index_base })

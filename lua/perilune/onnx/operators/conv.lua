@@ -302,14 +302,13 @@ end)
 
 op("RoiAlign", "coordinate_transformation_mode:string mode:string output_height:int output_width:int "
   .. "sampling_ratio:int spatial_scale:float", function(c, x, rois, batch)
-  local mode = c.a.mode or "avg"
-  if mode ~= "avg" then c:fail("mode '%s' is not supported", mode) end
+  local mode = ({ avg = "mean", max = "max" })[c.a.mode or "avg"] or c:fail("mode '%s'", c.a.mode)
   local how = c.a.coordinate_transformation_mode or (c.opset >= 16 and "half_pixel" or "output_half_pixel")
   local ratio = c.a.sampling_ratio or 0
   local boxes = T.cat({ beside(x, batch):to(rois:dtype()):unsqueeze(2), rois }, 2)
   return F.roi_align(x, boxes, { c.a.output_height or 1, c.a.output_width or 1 }, {
     spatial_scale = c.a.spatial_scale or 1.0, sampling_ratio = ratio > 0 and ratio or -1,
-    aligned = how == "half_pixel", index_base = 0 })
+    aligned = how == "half_pixel", mode = mode, index_base = 0 })
 end)
 op("MaxRoiPool", "pooled_shape:ints spatial_scale:float", function(c, x, rois)
   return F.roi_pool(x, rois, c.a.pooled_shape or c:fail "pooled_shape is missing", {
