@@ -56,22 +56,69 @@ end
 local ATTRIBUTES = "activation_alpha:floats activation_beta:floats activations:strings clip:float direction:string "
   .. "hidden_size:int layout:int output_sequence:int "
 
--- What all three do around their cell: directions, layout, lengths, initial states.
--- step(t, x_t, states…) → states; states[1] is the output. gates: rows of W in units of the hidden size.
-local function layer(c, x, w, lengths, states, gates, make_step)
+-- What all three begin with: x [steps, n, inputs], states [directions, n, hidden], number of directions, hidden size.
+-- gates: rows of W in units of the hidden size.
+local function arrange(c, x, w, states, gates)
   local direction = c.a.direction or "forward"
   local directions = direction == "bidirectional" and 2 or 1
   if not ({ forward = 1, reverse = 1, bidirectional = 1 })[direction] then c:fail("direction '%s'", direction) end
-  local batch_first = c.a.layout == 1
-  if batch_first then
+  if c.a.layout == 1 then
     x = x:transpose(1, 2)
     for i = 1, states.n do states[i] = states[i] and states[i]:transpose(1, 2) end
   end
-  local steps, n = x:size(1), x:size(2)
   local hidden = w:size(2) // gates
   if w:size(1) ~= directions or w:size(2) % gates ~= 0 or (c.a.hidden_size and c.a.hidden_size ~= hidden) then
     c:fail("W has the shape [%s] for %d directions", table.concat(w:shape(), ","), directions)
   end
+  return x, direction, directions, hidden
+end
+
+-- … and end with: y [steps, directions, n, hidden], last states [directions, n, hidden], in the order asked for.
+local function arranged(c, y, last)
+  if c.a.layout == 1 then
+    y = y:permute { 3, 1, 2, 4 }
+    for i = 1, last.n do last[i] = last[i]:transpose(1, 2) end
+  end
+  return y, table.unpack(last, 1, last.n)
+end
+
+-- Does a layer of nn compute it, whatever the length? Functions are those of ONNX's defaults, or `others`.
+local function is_plain(c, x, lengths, defaults, others)
+  for i, name in ipairs(c.a.activations or {}) do
+    local want = (others or defaults)[(i - 1) % #defaults + 1]
+    if name:lower() ~= want:lower() then return false end
+  end
+  local dtype = x:dtype()
+  return not (lengths or c.a.clip) and x:size(1) > 0 and x:size(2) > 0 and (dtype == "f32" or dtype == "f64")
+end
+
+-- f(x, states, weights, options) → y, states…: a layer of nn's. part(t): rows of gates in its order.
+local function by_layer(c, x, w, r, b, states, gates, part, f)
+  local direction, directions, hidden
+  x, direction, directions, hidden = arrange(c, x, w, states, gates)
+  local weights, given = {}, { n = states.n }
+  for i = 1, states.n do given[i] = states[i] and states[i]:to(x:dtype()) end
+  for d = 1, directions do
+    local list = { w:select(1, d), r:select(1, d) }
+    if b then
+      local row = b:select(1, d)
+      list[3], list[4] = row:narrow(1, 1, gates * hidden), row:narrow(1, gates * hidden + 1, gates * hidden)
+    end
+    for _, t in ipairs(list) do weights[#weights + 1] = part(t, hidden) end
+  end
+  local back = direction == "reverse"
+  local o = { bias = b ~= nil, bidirectional = directions == 2 }
+  local out = table.pack(f(back and x:flip(1) or x, given, weights, o))
+  local y = back and out[1]:flip(1) or out[1]
+  y = y:view(x:size(1), x:size(2), directions, hidden):permute { 1, 3, 2, 4 }
+  return arranged(c, y, { n = states.n, table.unpack(out, 2, 1 + states.n) })
+end
+
+-- The others go step by step. step(t, x_t, states…) → states; states[1] is the output.
+local function layer(c, x, w, lengths, states, gates, make_step)
+  local direction, directions, hidden
+  x, direction, directions, hidden = arrange(c, x, w, states, gates)
+  local steps, n = x:size(1), x:size(2)
   local late = lengths and beside(x, lengths):to("i64"):reshape(-1, 1)
   local ys, last = {}, {}
   for d = 1, directions do
@@ -100,12 +147,9 @@ local function layer(c, x, w, lengths, states, gates, make_step)
       last[i][d] = s[i]
     end
   end
-  local y = T.stack(ys, 2) -- [steps, directions, n, hidden]
-  if batch_first then y = y:permute { 3, 1, 2, 4 } end
-  for i = 1, states.n do
-    last[i] = T.stack(last[i], batch_first and 2 or 1)
-  end
-  return y, table.unpack(last, 1, states.n)
+  for i = 1, states.n do last[i] = T.stack(last[i], 1) end
+  last.n = states.n
+  return arranged(c, T.stack(ys, 2), last)
 end
 
 local function clipper(c)
@@ -121,8 +165,18 @@ local function biases(b, d, gates, hidden)
   return row:narrow(1, 1, gates * hidden), row:narrow(1, gates * hidden + 1, gates * hidden)
 end
 
+local function same(t) return t end
+
 op("RNN", ATTRIBUTES, function(c, x, w, r, b, lengths, h0)
   local hidden = w:size(2)
+  for kind, name in pairs { tanh = "Tanh", relu = "Relu" } do
+    if (c.a.activations or kind == "tanh") and is_plain(c, x, lengths, { "Tanh" }, { name }) then
+      return by_layer(c, x, w, r, b, { h0, n = 1 }, 1, same, function(v, states, weights, o)
+        o.nonlinearity = kind
+        return F.rnn(v, states[1], weights, o)
+      end)
+    end
+  end
   return layer(c, x, w, lengths, { h0, n = 1 }, 1, function(d, directions)
     local f, clip = functions(c, { "Tanh" }, directions)[d], clipper(c)
     local wd, rd = w:select(1, d), r:select(1, d)
@@ -132,8 +186,24 @@ op("RNN", ATTRIBUTES, function(c, x, w, r, b, lengths, h0)
   end)
 end)
 
+-- Gates in ONNX's order, by their numbers → in that of a layer of nn.
+local function in_order(...)
+  local order = { ... }
+  return function(t, hidden)
+    local parts = {}
+    for i, k in ipairs(order) do parts[i] = t:narrow(1, (k - 1) * hidden + 1, hidden) end
+    return T.cat(parts, 1)
+  end
+end
+
 op("GRU", ATTRIBUTES .. "linear_before_reset:int", function(c, x, w, r, b, lengths, h0)
   local hidden = w:size(2) // 3
+  if is_plain(c, x, lengths, { "Sigmoid", "Tanh" }) and (c.a.linear_before_reset or 0) ~= 0 then
+    -- z, r, h → r, z, n
+    return by_layer(c, x, w, r, b, { h0, n = 1 }, 3, in_order(2, 1, 3), function(v, states, weights, o)
+      return F.gru(v, states[1], weights, o)
+    end)
+  end
   return layer(c, x, w, lengths, { h0, n = 1 }, 3, function(d, directions)
     local fs, clip = functions(c, { "Sigmoid", "Tanh" }, directions), clipper(c)
     local f, g = fs[2 * d - 1], fs[2 * d]
@@ -157,12 +227,6 @@ op("GRU", ATTRIBUTES .. "linear_before_reset:int", function(c, x, w, r, b, lengt
     end
   end)
 end)
-
--- Rows of gates in ONNX's order i, o, f, c → those of nn.LSTM: i, f, g, o.
-local function reorder(t, hidden)
-  local function part(k) return t:narrow(1, (k - 1) * hidden + 1, hidden) end
-  return T.cat({ part(1), part(3), part(4), part(2) }, 1)
-end
 
 -- An LSTM with all that ONNX's may have. gates_of(d, bias or nil) → f(x_t, h, t) → [n, 4 hidden]. Of w only the shape
 -- is read.
@@ -188,17 +252,12 @@ function registry.lstm(c, x, w, b, lengths, h0, c0, peepholes, gates_of)
 end
 
 op("LSTM", ATTRIBUTES .. "input_forget:int", function(c, x, w, r, b, lengths, h0, c0, peepholes)
-  local hidden = w:size(2) // 4
-  local plain = not (lengths or peepholes or c.a.activations or c.a.clip or c.a.input_forget == 1)
-  if plain and x:size(1) > 0 and x:size(2) > 0 and registry.is_float(x) then
-    return layer(c, x, w, nil, { h0, c0, n = 2 }, 4, function(d)
-      local wd, rd = reorder(w:select(1, d), hidden), reorder(r:select(1, d), hidden)
-      local wb, rb = biases(b, d, 4, hidden)
-      local bias = wb and reorder(wb + rb, hidden)
-      return function(_, xt, h, cell)
-        local gates = F.linear(xt, wd, bias) + F.linear(h, rd)
-        return T.core.op.lstm_gates(gates, cell)
-      end
+  if is_plain(c, x, lengths, { "Sigmoid", "Tanh", "Tanh" }) and not peepholes and c.a.input_forget ~= 1 then
+    -- i, o, f, c → i, f, g, o
+    return by_layer(c, x, w, r, b, { h0, c0, n = 2 }, 4, in_order(1, 3, 4, 2), function(v, states, weights, o)
+      local h, cell = states[1], states[2]
+      local both = (h or cell) and { h or T.zeros_like(cell), cell or T.zeros_like(h) } or nil
+      return F.lstm(v, both, weights, o)
     end)
   end
   return registry.lstm(c, x, w, b, lengths, h0, c0, peepholes, function(d, bias)
