@@ -131,6 +131,17 @@ describe("load_pt", function()
     local part = P.tensor(P.storage("Float", "k", 4, P.tuple(P.text "v", P.int(2), P.int(2))), 1, { 1 }, { 1 })
     t = load(P.old(P.list(whole, part), { { "k", 4, floats } }))
     assert.same({ { 1.0, 2.0, 3.0, 4.0 }, { 4.0 } }, { t[1]:totable(), t[2]:totable() })
+    local function bits(facts) -- as torch.save writes z.conj().imag
+      local d = P.global("collections", "OrderedDict") .. ")R"
+      return P.call("torch._utils", "_rebuild_tensor_v2", storage, P.int(1), P.ints { 2 }, P.ints { 2 }, "\x88", d,
+        facts)
+    end
+    for _, case in ipairs { { P.dict(P.text "neg", "\x88"), -1 }, { P.dict(P.text "neg", "\x89"), 1 }, { "}", 1 },
+      { "N", 1 } } do
+      t = load(P.zip(bits(case[1]), { ["0"] = floats }))
+      assert.same({ 2.0 * case[2], 4.0 * case[2] }, t:totable())
+      assert.is_true(t.requires_grad and t.is_leaf)
+    end
     assert.same({ [1] = true, x = true }, load(P.zip("\x8f(K\1" .. P.text "x" .. "\x90")))
     assert.same({ x = true }, load(P.zip("(" .. P.text "x" .. "\x91")))
     assert.is_false(load(P.zip "N"))

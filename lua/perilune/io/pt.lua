@@ -4,6 +4,7 @@
 -- itself. It has nothing else that could be called: any other name ends the reading, and the message says which.
 -- docs/design/files-of-others.md has the decisions.
 -- @module perilune.io.pt
+local T = require "perilune"
 local core = require "perilune.core"
 local options = require "perilune.options"
 local base = require "perilune.nn.module"
@@ -230,15 +231,25 @@ end
 name("torch._utils._rebuild_tensor", { call = function(r, args)
   return tensor(r, args[1], args[2], args[3], args[4])
 end })
+-- A tensor is what the storage has, negated or conjugated, where its last argument says so: the imaginary part of a
+-- conjugate is such a view. It gets memory of its own here.
+local function with_bits(r, t, metadata)
+  if metadata == nil or metadata == r.none or not core.is_tensor(t) then return t end
+  if type(metadata) ~= "table" then bad(r, "facts of a tensor that are no dictionary") end
+  if rawget(metadata, "neg") ~= true then return t end
+  local negated = T.no_grad(function() return -t end)
+  return t.requires_grad and negated:requires_grad_() or negated
+end
+
 name("torch._utils._rebuild_tensor_v2", { call = function(r, args)
-  return tensor(r, args[1], args[2], args[3], args[4], args[5])
+  return with_bits(r, tensor(r, args[1], args[2], args[3], args[4], args[5]), args[7])
 end })
 name("torch._utils._rebuild_tensor_v3", { call = function(r, args)
   local kind = type(args[7]) == "string" and args[7]:match "^torch%.(.*)$"
   local form = dtypes[kind or ""]
   if form == nil then bad(r, "a tensor of a dtype that is not known") end
   if not form then return lost(("has the dtype %s, which perilune does not have"):format(args[7])) end
-  return tensor(r, args[1], args[2], args[3], args[4], args[5], form)
+  return with_bits(r, tensor(r, args[1], args[2], args[3], args[4], args[5], form), args[8])
 end })
 local function parameter(r, args)
   local t = args[1]
