@@ -225,6 +225,12 @@ describe("data.image_folder", function()
       assert(T.save_image(("%s/cats/c%d.png"):format(dir, i), T.full({ 3, 4, 5 }, i, { dtype = "u8" })))
       assert(T.save_image(("%s/dogs/d%d.PNG"):format(dir, i), T.full({ 1, 4, 5 }, 100 + i, { dtype = "u8" })))
     end
+    for _, below in ipairs { "cats/b", "cats/b/deep", "cats/.thumbs" } do
+      os.execute(("mkdir '%s/%s'"):format(dir, below))
+    end
+    for _, file in ipairs { "cats/b/z.png", "cats/b/deep/a.png", "cats/.thumbs/c.png" } do
+      assert(T.save_image(dir .. "/" .. file, T.full({ 3, 4, 5 }, 9, { dtype = "u8" })))
+    end
     write("dogs/notes.txt", "no picture")
     write("dogs/.hidden.png", "no picture")
   end
@@ -233,9 +239,12 @@ describe("data.image_folder", function()
     fill()
     local ds = assert(data.image_folder(dir))
     assert.same({ "cats", "dogs", "empty" }, ds.classes)
-    assert.equal(6, #ds)
-    assert.same({ 1, 1, 1, 2, 2, 2 }, ds.labels)
-    assert.truthy(ds.paths[4]:find("dogs/d1.PNG$"))
+    local files = {}
+    for i, path in ipairs(ds.paths) do files[i] = path:sub(#dir + 2) end
+    assert.same({ "cats/c1.png", "cats/c2.png", "cats/c3.png", "cats/b/z.png", "cats/b/deep/a.png", "dogs/d1.PNG",
+      "dogs/d2.PNG", "dogs/d3.PNG" }, files) -- hidden ones are not there
+    assert.equal(8, #ds)
+    assert.same({ 1, 1, 1, 1, 1, 2, 2, 2 }, ds.labels)
     local x, message, code = T.load_image(ds.paths[1])
     if not x then
       assert.equal("unsupported", code)
@@ -256,7 +265,7 @@ describe("data.image_folder", function()
       return out
     end
     local want = run(0)
-    assert.equal(3, #want)
+    assert.equal(4, #want)
     assert.same(want, run(1))
     assert.same(want, run(3))
   end)
@@ -276,6 +285,16 @@ describe("data.image_folder", function()
     fails("sample 2: " .. dir .. "/cats/c2.png", function()
       for _ in data.DataLoader(data.Subset(broken, { 2 }), { workers = 1 }) do end
     end)
+    write("cats/b/old.webp", "a picture of another kind")
+    ds, message, code = data.image_folder(dir)
+    assert.is_nil(ds)
+    assert.truthy(message:find("cats/b/old.webp: only PNG and JPEG are read", 1, true), message)
+    assert.equal("unsupported", code)
+    assert(os.remove(dir .. "/cats/b/old.webp"))
+    os.execute(("ln -s .. '%s/cats/b/round'"):format(dir))
+    ds, message = data.image_folder(dir)
+    assert.is_nil(ds)
+    assert.truthy(message:find("folders in folders, deeper than 32", 1, true), message)
     fails("root is missing", data.image_folder, {})
   end)
 end)

@@ -48,6 +48,9 @@ describe("T.metrics", function()
     near(0.6, metrics.recall(s, y:ne(0), { threshold = 0.45 }))
     near(0.6, metrics.f1(s, y, { threshold = 0.45, average = "binary" }))
     near(0.5, metrics.accuracy(s, y, { threshold = 0.45 }))
+    local logits = T.tensor { 0.3, -0.2, 2, -3, 0.1 }
+    near(0.8, metrics.accuracy(logits, T.tensor { 1, 0, 1, 0, 0 }, { threshold = 0 }))
+    near(0.8, metrics.accuracy(logits:sigmoid(), T.tensor { 1, 0, 1, 0, 0 }))
     near(0.8596491228070176, metrics.r2(T.tensor { 1.5, 2, 3, 0 }, T.tensor { 1, 2, 3.5, -1 }), 1e-12)
     near(0.5, metrics.mae(T.tensor { 1.5, 2, 3, 0 }, T.tensor { 1, 2, 3.5, -1 }))
     near(0.375, metrics.mse(T.tensor { 1.5, 2, 3, 0 }, T.tensor { 1, 2, 3.5, -1 }))
@@ -180,6 +183,8 @@ describe("T.metrics", function()
       { metrics.accuracy, T.zeros(2), ints { 1, 2 }, "must be booleans, or 0 and 1" },
       { metrics.f1, T.zeros(2), ints { 1, -1 }, "must be booleans, or 0 and 1" },
       { metrics.f1, ints { 1, 2 }, T.tensor { true, false }, "predictions i64[2] must be booleans, or 0 and 1" },
+      { metrics.accuracy, T.tensor { 0.3, -2 }, ints { 1, 0 }, "are no probabilities from 0 to 1; of logits give" },
+      { metrics.f1, T.tensor { 0.3, 1.5 }, T.tensor { true, false }, "are no probabilities from 0 to 1" },
       { metrics.auc, T.zeros(2), ints { 1, -1 }, "must be booleans, or 0 and 1" },
       { metrics.auc, T.tensor { 1, 0 / 0 }, ints { 1, 0 }, "NaN among the scores" },
       { metrics.precision, ints { 1, 2 }, ints { 1, 2 }, "did you mean 'macro'?", { average = "marco" } },

@@ -6,6 +6,9 @@ local dataset = require "perilune.data.dataset"
 local options = require "perilune.options"
 
 local endings = { png = true, jpg = true, jpeg = true }
+local others = { bmp = true, gif = true, tif = true, tiff = true, webp = true, ppm = true, pgm = true, avif = true,
+  heic = true } -- pictures that nobody reads here
+local DEEPEST = 32 -- folders in folders: links may go round
 local spec = options.spec("data.image_folder", { { "root", "string" }, { "transform", "callable", optional = true },
   { "mode", { "rgb", "gray", "rgba", "unchanged" }, "rgb" } })
 local channels = { unchanged = 0, gray = 1, rgb = 3, rgba = 4 }
@@ -22,6 +25,30 @@ local function names(path, kind)
   return out
 end
 
+-- Appends the pictures in a folder and in those below it to a list, by the folders' names and then by their own.
+-- → true; or nil, message, code
+local function walk(path, found, depth)
+  if depth > DEEPEST then return nil, ("%s: folders in folders, deeper than %d"):format(path, DEEPEST), "format" end
+  local files, message, code = names(path, "f")
+  if not files then return nil, message, code end
+  for _, file in ipairs(files) do
+    local ending = (file:match("%.(%w+)$") or ""):lower()
+    if others[ending] then
+      return nil, ("%s/%s: only PNG and JPEG are read; convert it, or move it away"):format(path, file), "unsupported"
+    end
+    if endings[ending] then found[#found + 1] = path .. "/" .. file end
+  end
+  local below
+  below, message, code = names(path, "d")
+  if not below then return nil, message, code end
+  for _, folder in ipairs(below) do
+    local ok
+    ok, message, code = walk(path .. "/" .. folder, found, depth + 1)
+    if not ok then return nil, message, code end
+  end
+  return true
+end
+
 local function get(self, i)
   local path = self.paths[i]
   local x, message = core.load_image(path, self.channels)
@@ -29,13 +56,14 @@ local function get(self, i)
   return x, self.labels[i]
 end
 
--- `data.image_folder{root, transform=, mode="rgb"}`: every .png, .jpg and .jpeg file in the folders below root,
--- sorted; sample i is {image, class}: the image u8 [C, H, W] or what transform makes of it, classes from 1 in the order
--- of the folders' names. Fields `paths labels classes`. A file that cannot be read raises when its sample is wanted.
+-- `data.image_folder{root, transform=, mode="rgb"}`: every .png, .jpg and .jpeg file in the folders below root, however
+-- deep, sorted; a picture of another kind (.webp, .gif, …) is an error, hidden files are passed over. Sample i is
+-- {image, class}: the image u8 [C, H, W] or what transform makes of it, classes from 1 in the order of the folders'
+-- names. Fields `paths labels classes`. A file that cannot be read raises when its sample is wanted.
 -- @treturn dataset; or nil, message, code when the folder cannot be read or holds no images
 --- T.data.image_folder{root, transform=, mode="rgb"} → dataset of {image, class}, or nil, message, code
--- PNG and JPEG files in folders, one folder a class; fields paths, labels, classes. transform gets u8 [C, H, W]; see
--- data.transforms.compose.
+-- PNG and JPEG files in folders, one folder a class with all that is below it; pictures of other kinds are refused.
+-- Fields paths, labels, classes. transform gets u8 [C, H, W]; see data.transforms.compose.
 --   print((T.data.image_folder("/nowhere")))  --> nil
 local function image_folder(...)
   local a = options.read(spec, ...)
@@ -44,16 +72,10 @@ local function image_folder(...)
   if not classes then return nil, message, code end
   local self = { paths = {}, labels = {}, classes = classes, transform = a.transform, channels = channels[a.mode] }
   for k, class in ipairs(classes) do
-    local files
-    files, message, code = names(root .. "/" .. class, "f")
-    if not files then return nil, message, code end
-    for _, file in ipairs(files) do
-      local ending = file:match("%.(%w+)$")
-      if ending and endings[ending:lower()] then
-        self.paths[#self.paths + 1] = ("%s/%s/%s"):format(root, class, file)
-        self.labels[#self.labels + 1] = k
-      end
-    end
+    local ok
+    ok, message, code = walk(root .. "/" .. class, self.paths, 1)
+    if not ok then return nil, message, code end
+    for i = #self.labels + 1, #self.paths do self.labels[i] = k end
   end
   if #self.paths == 0 then return nil, root .. ": no folders with .png, .jpg or .jpeg files", "format" end
   self.len, self.get = #self.paths, get

@@ -63,6 +63,14 @@ local function yes_of(who, x, what)
   return x:ne(0)
 end
 
+-- Which scores mean yes. One half is the middle of probabilities, and of nothing else.
+local function above(self, scores)
+  if self.threshold == nil and scores:lt(0):logical_or(scores:gt(1)):any():item() then
+    fail("%s: scores %s are no probabilities from 0 to 1; of logits give threshold = 0", self.who, scores:brief())
+  end
+  return scores:gt(self.threshold or 0.5)
+end
+
 -- Flat predictions and targets without those to be ignored, which are known before anything is made of the targets.
 local function kept(self, pred, target)
   pred, target = pred:reshape(-1), target:reshape(-1)
@@ -77,7 +85,7 @@ local function flat_classes(self, pred, target)
   check(self.who, pred, target)
   if same_shape(pred, target) and (pred:is_floating_point() or pred:dtype() == "bool" or target:dtype() == "bool") then
     pred, target = kept(self, pred, target)
-    pred = pred:is_floating_point() and pred:gt(self.threshold or 0.5) or yes_of(self.who, pred, "predictions")
+    pred = pred:is_floating_point() and above(self, pred) or yes_of(self.who, pred, "predictions")
     return pred, yes_of(self.who, target, "targets"), "yes"
   end
   local count
@@ -175,7 +183,7 @@ end
 
 --- T.metrics.accuracy(pred, target, {dim=2, ignore_index=, threshold=0.5}) → number; or a meter
 -- The share of right classes. pred: logits or probabilities with the classes in dimension `dim`, class numbers, or
--- floating scores of target's shape, where more than `threshold` means yes. Without tensors, T.metrics.accuracy{…} is a
+-- probabilities of yes of target's shape; threshold = 0 for their logits. Without tensors, T.metrics.accuracy{…} is a
 -- meter: m:update(pred, target), m:value(), m:reset(). That holds for all metrics.
 --   local logits = T.tensor { { 2, 1 }, { 0, 3 }, { 5, 4 } }
 --   print(T.metrics.accuracy(logits, T.tensor({ 1, 2, 2 }, { dtype = "i64" })) * 3)  --> 2.0
