@@ -3,6 +3,7 @@
 -- at any point, also by kill -9, goes on with the same bits.
 
 local T = require "perilune"
+local near = require "spec.support.near"
 local nn, optim, data = T.nn, T.optim, T.data
 local root = os.getenv("PERILUNE_ROOT") or "."
 local build = os.getenv("PERILUNE_BUILD") or root .. "/build"
@@ -456,6 +457,37 @@ describe("T.early_stop", function()
     assert.is_true(T.early_stop(0)(1) == false)
     assert.error(function() stop("x") end)
     assert.error(function() T.early_stop { mode = "mix" } end)
+  end)
+
+  it("knows by the name which way is better, or asks", function()
+    local ways = {
+      min = "loss valid_loss val-loss error valid_mse rmse MAE nll valid.wer cer2 perplexity cross_entropy fid "
+        .. "valid_kl bce_loss accuracy_loss",
+      max = "accuracy valid_accuracy acc top_5 top5 valid_f1 f1 auc recall mean_iou r2 bleu valid/score psnr mAP "
+        .. "balanced_accuracy cosine_similarity" }
+    for mode, names in pairs(ways) do
+      for name in names:gmatch "%S+" do
+        local stop = T.early_stop { monitor = name, patience = 1 }
+        assert.is_false(stop(1.0))
+        assert.equal(mode == "min", not stop(0.5), name)
+      end
+    end
+    for _, name in ipairs { "valid_mean", "gap", "accum", "weekly", "topology", "x" } do
+      near.fails(("early_stop: is more of '%s' better, or less? Say so"):format(name), T.early_stop, { monitor = name })
+      assert.is_false(T.early_stop { monitor = name, mode = "max" } (1))
+      local o = setup()
+      near.fails(("fit: checkpoint: is more of '%s' better"):format(name), T.fit, o.net,
+        options_of(o, { checkpoint = { path = temporary(), best = name } }))
+    end
+    local o, path = setup(), temporary()
+    local h = T.fit(o.net, options_of(o, { epochs = 3, checkpoint = { path = path, best = "gap", mode = "min" },
+      callbacks = { { on_epoch = function(_, r) r.row.gap = ({ 3, 1, 2 })[r.epoch] end } } }))
+    assert.equal(2, h:best("gap", "min").epoch)
+    assert.equal(1, h:best("gap", "max").epoch)
+    near.fails("history:best: is more of 'gap' better", h.best, h, "gap")
+    near.fails("did you mean 'max'", h.best, h, "gap", "maxi")
+    assert.is_not_nil(T.load(path .. ".best"))
+    os.remove(path .. ".best")
   end)
 
   it("gives the best weights back", function()

@@ -13,16 +13,20 @@ local M = {}
 local FORMAT = "perilune.fit 1"
 
 local spec = options.spec("fit: checkpoint", { { "path", "string" }, { "every", "count", optional = true },
-  { "best", "string", optional = true }, { "best_path", "string", optional = true } })
+  { "best", "string", optional = true }, { "best_path", "string", optional = true },
+  { "mode", { "min", "max" }, optional = true } })
 
---- `checkpoint = "path"`, or `{path=, every=steps, best="valid_loss", best_path=}`.
+--- `checkpoint = "path"`, or `{path=, every=steps, best="valid_loss", mode=, best_path=}`.
 function M.settings(given)
   if given == nil then return nil end
   if type(given) ~= "string" and type(given) ~= "table" then
     fail("fit: checkpoint must be a path or a table of settings, got %s", describe(given))
   end
   local s = options.read(spec, given)
-  if s.best then s.best_path = s.best_path or s.path .. ".best" end
+  if s.best then
+    s.best_path = s.best_path or s.path .. ".best"
+    s.mode = History.mode("fit: checkpoint", s.best, s.mode)
+  end
   return s
 end
 
@@ -79,7 +83,7 @@ end
 --- Writes the best weights, if those of the row that was completed are the best.
 function M.keep_best(run)
   local c = run.checkpoint
-  if not c or not c.best or run.history:best(c.best) ~= run.row or (T.core.rank or 0) > 0 then return end
+  if not c or not c.best or run.history:best(c.best, c.mode) ~= run.row or (T.core.rank or 0) > 0 then return end
   local opt = run.optimizer
   local averages = opt.is_training and opt:is_training() -- of a schedule-free optimizer: they are what is to be used
   if averages then opt:eval() end

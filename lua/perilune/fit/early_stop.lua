@@ -15,7 +15,7 @@ local spec = options.spec("early_stop", { { "patience", "size", 3 }, { "monitor"
 function Early:__call(v)
   if type(v) == "userdata" and v.numel and v:numel() == 1 then v = v:item() end
   if type(v) ~= "number" then fail("early_stop: a number is wanted, got %s", options.describe(v)) end
-  local mode = self.mode or (self.monitor and History.mode_of(self.monitor)) or "min"
+  local mode = self.mode or (self.monitor and History.mode("early_stop", self.monitor)) or "min"
   local better = not self.best or (mode == "min" and v < self.best - self.min_delta) or
     (mode == "max" and v > self.best + self.min_delta)
   self.seen = self.seen + 1
@@ -67,12 +67,14 @@ function Early:load_state_dict(sd)
 end
 
 --- T.early_stop{patience=3, monitor="valid_loss", min_delta=0, mode=, restore=false} → callback
--- mode: "min" or "max", by default as the name says. Ends T.fit when `patience` epochs in a row brought nothing better;
--- restore: the network gets its best weights back. By hand: `if stop(loss) then break end`.
+-- mode: "min" or "max", by default as the name says; a name that says nothing needs it. Ends T.fit when `patience`
+-- epochs in a row brought nothing better; restore: the network gets its best weights back. By hand: `if stop(loss) then
+-- break end`.
 --   local stop = T.early_stop { patience = 2 }
 --   print(stop(0.5), stop(0.6), stop(0.55))  --> false	false	true
 return function(...)
   local self = setmetatable(options.read(spec, ...), Early)
+  if self.monitor then History.mode("early_stop", self.monitor, self.mode) end -- now, not behind the first epoch
   self.bad, self.seen, self.stopped = 0, 0, false
   return self
 end

@@ -41,22 +41,42 @@ function History:column(name)
   return out
 end
 
---- The row where `name` is lowest (mode "min", the default for losses) or highest ("max").
+--- The row where `name` is lowest (mode "min", the default for losses and errors) or highest ("max", that of accuracies
+-- and scores).
 function History:best(name, mode)
   local column, at = self:column(name), nil
-  local down = (mode or History.mode_of(name)) == "min"
+  local down = History.mode("history:best", name, mode) == "min"
   for i, v in ipairs(column) do
     if v == v and (not at or (down and v < column[at]) or (not down and v > column[at])) then at = i end
   end
   return self[at]
 end
 
--- Which way is better, by the name.
-function History.mode_of(name)
-  for _, word in ipairs { "loss", "error", "perplexity", "mse", "mae" } do
-    if name:find(word, 1, true) then return "min" end
-  end
-  return "max"
+local function set_of(words)
+  local set = {}
+  for word in words:gmatch "%S+" do set[word] = true end
+  return set
+end
+-- Words of names, and what may be part of one.
+local less = set_of [[mse mae rmse mape nll ce bce kl wer cer fid ppl bpc bpb entropy perplexity divergence distance
+  seconds]]
+local more = set_of [[acc top precision recall f1 auc auroc ap map r2 score iou dice bleu rouge psnr ssim reward kappa
+  mcc correct similarity]]
+local function has(name, set, ...)
+  for _, part in ipairs { ... } do if name:find(part, 1, true) then return true end end
+  for word in name:gmatch "[^_%s%./%-]+" do if set[word] or set[word:gsub("%d+$", "")] then return true end end
+  return false
+end
+
+--- Which way is better: `mode`, or what the name says. A name that says nothing is an error: the wrong way would keep
+-- the worst.
+function History.mode(who, name, mode)
+  if mode == "min" or mode == "max" then return mode end
+  if mode ~= nil then fail("%s: %s", who, options.unknown("mode", mode, { "min", "max" })) end
+  local lower = name:lower()
+  if has(lower, less, "loss", "error") then return "min" end
+  if has(lower, more, "accuracy") then return "max" end
+  return fail('%s: is more of \'%s\' better, or less? Say so: mode = "max" or "min"', who, name)
 end
 
 --- A figure of some columns over epochs; without names, of all losses.

@@ -464,8 +464,8 @@ function Run:save(path) return checkpoint.save(self, path) end
 -- on_batch, on_epoch, on_end (callback, run), or functions of run after each epoch; T.early_stop and T.log.* fit. A log
 -- with every = n gets a row every n steps; beside its logs a run says how far it is, and perilune watch pauses and
 -- stops it (control = false: not). run.stop = true ends. checkpoint: a path, or {path=, every=steps,
--- best="valid_loss"}; with resume = true a killed run goes on with the same bits; state= names further objects with
--- state_dict. The history is a list of rows: print(h), h:column(name), h:best(name), h:plot().
+-- best="valid_loss", mode="min"}; with resume = true a killed run goes on with the same bits; state= names further
+-- objects with state_dict. The history is a list of rows: print(h), h:column(name), h:best(name), h:plot().
 --   T.manual_seed(1)
 --   local nn = T.nn
 --   local x = T.randn(64, 4)
