@@ -214,6 +214,39 @@ describe("perilune", function()
     assert.equal(2, select(2, perilune "diff c nowhere"))
   end)
 
+  it("diff tells neighbours apart in every dtype, and infinity from all else", function()
+    local one, other, n = {}, {}, 0
+    for dtype, bits in pairs { i8 = 7, i16 = 15, i32 = 31, i64 = 63, u8 = 8, bool = 1 } do
+      for k = 0, bits - 1 do
+        local name = dtype .. k
+        one[name] = T.tensor({ dtype == "bool" and 0 or (1 << k) - 1, 1 }, { dtype = dtype })
+        other[name] = T.tensor({ 1 << k, 1 }, { dtype = dtype })
+        n = n + 1
+      end
+    end
+    for dtype, step in pairs { f64 = 2.0 ^ -52, f32 = 2.0 ^ -23, f16 = 2.0 ^ -10, bf16 = 2.0 ^ -7 } do
+      one[dtype], other[dtype] = T.tensor({ 1, 1 }, { dtype = dtype }), T.tensor({ 1 + step, 1 }, { dtype = dtype })
+      n = n + 1
+    end
+    assert(T.save(at "one", one))
+    assert(T.save(at "other", other))
+    local text, status = perilune "diff one other"
+    assert.equal(1, status)
+    assert.truthy(text:find(("%d of %d tensors differ"):format(n, n), 1, true), text)
+    assert.equal(0, select(2, perilune "diff one one"))
+    assert.equal(0, select(2, perilune "diff --atol 1 one other"))
+    local far = { 1, 1 / 0, -1 / 0, 0 / 0 }
+    one, other = {}, {}
+    for i, v in ipairs(far) do
+      for j, w in ipairs(far) do one[i .. j], other[i .. j] = T.tensor { v }, T.tensor { w } end
+    end
+    assert(T.save(at "one", one))
+    assert(T.save(at "other", other))
+    text = perilune "diff --rtol 2 --atol 1 one other"
+    for i = 1, #far do assert.is_nil(text:find(("  %d%d: "):format(i, i), 1, true), text) end
+    assert.truthy(text:find("12 of 16 tensors differ", 1, true), text)
+  end)
+
   it("new makes a project that trains and passes its own check", function()
     local text, status = perilune "new my-net"
     assert.equal(0, status, text)

@@ -7,14 +7,18 @@ local show = require "perilune.repl.show"
 local function shape_text(dtype, shape) return ("%s[%s]"):format(dtype, table.concat(shape, ",")) end
 
 -- How two tensors of one shape differ: count of elements beyond the tolerances, largest absolute and relative
--- difference. NaN equals NaN.
+-- difference. NaN equals NaN; no tolerance reaches infinity. Large integers may differ that are one number in f64.
 local function compare(a, b, atol, rtol)
+  local whole = not a:is_floating_point() and not b:is_floating_point()
   local x, y = a:to("f64"), b:to("f64")
   local both_nan = x:isnan():logical_and(y:isnan())
-  local equal = x:eq(y):logical_or(both_nan)
-  local difference = (x - y):abs():masked_fill(equal, 0)
+  local equal = (whole and a:eq(b) or x:eq(y)):logical_or(both_nan)
+  local difference = (x - y):abs()
+  if whole then difference = difference:clamp { min = 1 } end
+  difference = difference:masked_fill(equal, 0)
   local bound = y:abs() * rtol + atol
-  local bad = equal:logical_not():logical_and(difference:le(bound):logical_not())
+  local close = difference:le(bound):logical_and(difference:isfinite())
+  local bad = equal:logical_not():logical_and(close:logical_not())
   local n = bad:sum():item()
   if n == 0 then return 0 end
   local scale = x:abs():maximum(y:abs())
