@@ -182,7 +182,15 @@ describe("perilune", function()
     assert.equal(0, select(2, perilune "convert n.safetensors m.safetensors --dtype bf16"))
     t = assert(T.load(at "m.safetensors"))
     assert.same({ 3, "bf16" }, { t.epoch, t.net.w:dtype() })
-    for _, row in ipairs { { "convert a.safetensors x.txt", 2, "must end in" }, { "convert a b c", 2, "two files" },
+    assert(T.save(at "far.safetensors", { deep = { w = T.tensor { { 1, -65520, 1 / 0 } } }, n = 3 }))
+    assert(T.save(at "flat.safetensors", { w = T.tensor { 1, 65519, 1 / 0, 0 / 0 } }))
+    assert.equal(0, select(2, perilune "convert far.safetensors far16.safetensors --dtype bf16"))
+    assert.equal(0, select(2, perilune "convert flat.safetensors flat16.safetensors --dtype f16"))
+    for _, row in ipairs {
+      { "convert far.safetensors x.safetensors --dtype f16", 1, "'deep.w' has numbers up to 6.552e+04" },
+      { "convert far.safetensors x.npz --dtype f16", 1, "which f16 does not hold; bf16 has their range" },
+      { "convert far.safetensors x.gguf --type F16", 1, "numbers that are too large for its type" },
+      { "convert a.safetensors x.txt", 2, "must end in" }, { "convert a b c", 2, "two files" },
       { "convert --type Q9 a.safetensors x.gguf", 2, "unknown type Q9" }, { "convert --type", 2, "needs a value" },
       { "convert --type F16 a.safetensors x.npz", 2, "--type is for .gguf" },
       { "convert --dtype i8 a.safetensors x.npz", 2, "--dtype is" }, { "convert none x.npz", 1, "No such file" },

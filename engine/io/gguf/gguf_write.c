@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Writing GGUF, version 3: header, padding, each tensor and padding. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -146,9 +147,12 @@ static PlStatus put_numbers(Sink *s, const PlGgufTensor *g, const PlTensor *t, c
       if (!p->type.blocks->quantize(x, out, blocks))
         return bad(g, "holds numbers that are not finite, or too large for the scales of its type");
     } else {
+      const PlArray written = {.data = out, .dtype = p->type.dtype};
       for (int64_t k = 0; k < n; k++) {
-        void *to = out + k * p->type.bytes;
-        pl_write_f(p->type.dtype, to, pl_read_f(&t->a, (int64_t)((size_t)(i + k) * pl_dtype_size(pl_tensor_dtype(t)))));
+        const double v = pl_read_f(&t->a, (int64_t)((size_t)(i + k) * pl_dtype_size(pl_tensor_dtype(t))));
+        pl_write_f(p->type.dtype, out + k * p->type.bytes, v);
+        if (isfinite(v) && !isfinite(pl_read_f(&written, k * p->type.bytes)))
+          return bad(g, "holds numbers that are too large for its type");
       }
       if (PL_BIG_ENDIAN) pl_file_swap(out, n, (size_t)p->type.bytes);
     }

@@ -13,18 +13,26 @@ local M = {}
 --- Endings of B.
 M.endings = { ".safetensors", ".gguf", ".npz", ".graph" }
 
-local function cast(t, dtype)
+-- Raises where a number becomes an infinity: a network with one of these says NaN to everything.
+local function cast(t, dtype, name)
   t = t:detach()
-  if dtype and t:is_floating_point() and t:dtype() ~= dtype then return t:to(dtype) end
-  return t
+  if not dtype or not t:is_floating_point() or t:dtype() == dtype then return t end
+  local out = t:to(dtype)
+  local lost = out:isfinite():logical_not():logical_and(t:isfinite())
+  if lost:any():item() then
+    local most = t:masked_fill(lost:logical_not(), 0):abs():max():item()
+    error(("'%s' has numbers up to %.4g, which %s does not hold%s"):format(name, most, dtype,
+      dtype == "f16" and "; bf16 has their range" or ""), 0)
+  end
+  return out
 end
 
 -- A nested value with its tensors cast.
-local function cast_all(v, dtype)
-  if core.is_tensor(v) then return cast(v, dtype) end
+local function cast_all(v, dtype, name)
+  if core.is_tensor(v) then return cast(v, dtype, name) end
   if type(v) ~= "table" then return v end
   local out = {}
-  for key, x in pairs(v) do out[key] = cast_all(x, dtype) end
+  for key, x in pairs(v) do out[key] = cast_all(x, dtype, (name and name .. "." or "") .. tostring(key)) end
   return out
 end
 
@@ -34,7 +42,7 @@ local function read_all(file, dtype)
   for _, name in ipairs(file.names) do
     local t, message = file.read(name)
     if not t then return nil, message end
-    rawset(out, name, cast(t, dtype))
+    rawset(out, name, cast(t, dtype, name))
   end
   if file.close then file.close() end
   return out
