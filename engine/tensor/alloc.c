@@ -260,6 +260,7 @@ static PlStatus block_alloc(size_t n, bool scratch, bool brief, void **out) {
   if (!b && !refuse) {
     int64_t need = pl_block_bytes[0] + (int64_t)total, room = bins.peak + bins.peak / 10 + SLACK;
     if (PL_UNLIKELY(pl_state.remat != NULL) && room - SLACK > pl_remat_limit_get()) room = pl_remat_limit_get() + SLACK;
+    if (bins.budget >= 0 && room > bins.budget) room = bins.budget; /* what is kept idle is in use to everybody else */
     if (PL_UNLIKELY(pl_state.remat != NULL)) b = arena_block(total);
     if (need + bins.cached > bins.peak) trim_idle(need < bins.peak ? bins.peak - need : 0);
     if (need + bins.cached + bins.arena.idle > room) trim_all(need < room ? room - need : 0);

@@ -163,4 +163,32 @@ describe("memory is counted", function()
     T.set_memory_budget(-1)
     assert.is_true(fits, x)
   end)
+
+  it("keeps no more for later than a budget has room for", function()
+    collectgarbage()
+    T.empty_cache()
+    local base, n = T.memory().live, 1 << 20
+    local function phase(sizes) -- all at once, then freed
+      do
+        local all = {}
+        for i, size in ipairs(sizes) do all[i] = T.empty(size) end
+        assert.equal(#sizes, #all)
+      end
+      collectgarbage()
+      collectgarbage()
+      return T.memory().reserved - base
+    end
+    local budget = 17 * 4 * n
+    local function phases() return phase { 4 * n, 4 * n, 4 * n, 4 * n }, phase { 15 * n }, phase { 7 * n, 7 * n } end
+    phases()
+    local free = select(3, phases())
+    assert.is_true(free > budget, free) -- without one blocks of another size stay
+    T.empty_cache()
+    T.set_memory_budget(base + budget)
+    local ok, a, b, c = pcall(phases)
+    T.set_memory_budget(nil)
+    T.empty_cache()
+    assert.is_true(ok, a)
+    for _, reserved in ipairs { a, b, c } do assert.is_true(reserved <= budget + (1 << 16), reserved) end
+  end)
 end)

@@ -100,7 +100,9 @@
 --   print(T.memory().peak == T.memory().live)  --> true
 
 --- T.set_memory_budget(bytes or nil)
--- Tensors beyond this many bytes are an out-of-memory error; nil: no limit.
+-- Tensors beyond this many bytes are an out-of-memory error; nil: no limit. Garbage is collected before it
+-- comes, and what is kept for later tensors counts: a budget a little above what is needed at once is what a program
+-- takes.
 --   T.set_memory_budget(T.memory().live + (1 << 20))
 --   print((pcall(T.zeros, 1 << 20)))  --> false
 --   T.set_memory_budget(nil)
