@@ -160,6 +160,20 @@ function M.free()
   add("an LSTM", class(function(self) self.l = nn.LSTM { 6, 5, batch_first = true } end,
     function(self, x) return (self.l(x)) end), { "batch", "length" }, T.randn(2, 5, 6), T.randn(3, 8, 6))
   local function f(g) return class(function() end, function(_, x) return g(x) end) end
+  -- sizes that a node's own rule gives: behind strides, joins, and what is made of these
+  add("pictures of any size, in strides", nn.Sequential(nn.Conv2d(4, 6, 3, { stride = 2, padding = 1 }), nn.ReLU(),
+    nn.MaxPool2d(2), nn.ChannelShuffle(2), nn.GroupNorm(2, 6), nn.AvgPool2d(3, { stride = 2 }), nn.Flatten(3)),
+    { "batch", [3] = "height", [4] = "width" }, T.randn(2, 4, 17, 16), T.randn(5, 4, 24, 29), T.randn(1, 4, 16, 31))
+  add("sums and joins of sizes", f(function(x)
+    local y = T.cat({ x, x:t()[{ {}, { 1, 2 } }]:sum() * T.ones(2, x:size(2)), x }, 1)
+    local z = nn.F.max_pool1d(y:unsqueeze(1), { kernel_size = 3, stride = 2 }):squeeze(1)
+    return z + T.zeros_like(z):fill_(2), y:reshape(-1), T.zeros(z:size(1), z:size(2)) + z:mean(1), x:reshape(-1)
+  end), { "n", "m" }, T.randn(4, 6), T.randn(7, 5), T.randn(2, 8))
+  local at = T.tensor({ 1, 3 }, { dtype = "i64" })
+  add("slices at places", f(function(x)
+    return x:index_fill(1, at, 2.5), x:index_fill(2, at, 7), x:index_copy(1, at, x:narrow(1, 1, 2) * 2),
+      x:index_add(2, at, x:narrow(2, 1, 2), { alpha = 3 })
+  end), { "n", "m" }, T.randn(4, 6), T.randn(7, 5), T.randn(3, 9))
   add("moments over them", f(function(x)
     return x:var(1), x:std { 1, 2 }, x:var(2, { correction = 0 }), x:var({ 2 }, { keepdim = true })
   end), { "n", "m" }, T.randn(4, 6), T.randn(7, 5), T.randn(3, 9))

@@ -5,9 +5,10 @@
 -- @module perilune.onnx.export
 local T = require "perilune"
 local options = require "perilune.options"
+local sizes = require "perilune.onnx.export.sizes"
 local writer = require "perilune.onnx.writer"
 
-local core, fail, describe = T.core, options.fail, options.describe
+local core, fail, describe, is_free = T.core, options.fail, options.describe, sizes.is_free
 
 local OPSET, IR_VERSION = 18, 8
 
@@ -16,6 +17,7 @@ Export.__index = Export
 
 --- Name of one of our ops → f(e, node, inputs…) → names of its outputs. Inputs are values: { name, dtype, shape }.
 Export.ops = {}
+Export.is_free = is_free
 
 -- ---- tracing -------------------------------------------------------------------------------------------------------
 
@@ -41,97 +43,6 @@ local function traced(who, f, inputs, shapes, names)
   return { graph = g, nodes = g:nodes(), leaves = leaves, outputs = core.graph_output_values(g.ir) }
 end
 
--- ---- free sizes ----------------------------------------------------------------------------------------------------
-
--- A number that depends on a free size: factor · size + offset. Its value is that of the first trace.
-local Free = { __name = "free size" }
-Free.__index = Free
-
-local function is_free(v) return getmetatable(v) == Free end
-Export.is_free = is_free
-
--- What a number is that was a in the first trace and b in the one where `symbol` had another size.
-local function free_number(e, a, b, symbol, what)
-  if a == b then return a end
-  local step = symbol.other - symbol.size
-  local factor = math.type(a) == "integer" and math.type(b) == "integer" and (b - a) % step == 0 and (b - a) // step
-  if not factor then
-    fail("%s: %s depends on '%s' in a way that ONNX cannot follow (%s and %s)", e.who, what, symbol.name, tostring(a),
-      tostring(b))
-  end
-  return setmetatable({ symbol = symbol, factor = factor, offset = a - factor * symbol.size, value = a }, Free)
-end
-
-local function merged(e, old, a, b, symbol, what)
-  if symbol.at then -- a third size: what two said must hold there, too
-    local want = is_free(old) and old.symbol == symbol and old.factor * symbol.at + old.offset or a
-    if b ~= want and (b == b or want == want) then
-      fail("%s: %s depends on '%s' in a way that ONNX cannot follow (%s at %d, %s at %d)", e.who, what, symbol.name,
-        tostring(a), symbol.size, tostring(b), symbol.at)
-    end
-    return old
-  end
-  local v = free_number(e, a, b, symbol, what)
-  if not is_free(v) then return old end
-  if is_free(old) then
-    fail("%s: %s depends on '%s' and '%s'", e.who, what, old.symbol.name, symbol.name)
-  end
-  return v
-end
-
--- Whether two captured tensors are one, or have the same elements; NaN is NaN.
-local function same_tensor(a, b)
-  if a == b then return true end
-  if a:dtype() ~= b:dtype() or #a:shape() ~= #b:shape() then return false end
-  for d, n in ipairs(a:shape()) do if b:size(d) ~= n then return false end end
-  b = b:to(a:device())
-  return a:equal(b) or a:eq(b):logical_or(a:ne(a):logical_and(b:ne(b))):all():item()
-end
-
--- Compares the graph with the one traced for another size of `symbol`.
-local function compare(e, first, second, symbol)
-  local n = #first.nodes
-  if n ~= #second.nodes then
-    fail("%s: the function does something else for another size of '%s' (%d nodes, %d)", e.who, symbol.name, n,
-      #second.nodes)
-  end
-  for value, leaf in pairs(first.leaves) do
-    local other = second.leaves[value]
-    if not other or other.kind ~= leaf.kind or (leaf.kind == "number" and leaf.number ~= other.number
-      and leaf.number == leaf.number) then
-      fail("%s: a number in the function depends on the size '%s'", e.who, symbol.name)
-    end
-    if leaf.tensor and not same_tensor(leaf.tensor, other.tensor) then
-      fail("%s: a tensor that the function makes or captures, %s, depends on the size '%s'", e.who,
-        describe(leaf.tensor), symbol.name)
-    end
-  end
-  for i, node in ipairs(first.nodes) do
-    local other = second.nodes[i]
-    local what = ("%s of node %s"):format("%s", node.name)
-    if node.op ~= other.op or #node.inputs ~= #other.inputs then
-      fail("%s: the function does something else for another size of '%s', at node %s", e.who, symbol.name, node.name)
-    end
-    for key, v in pairs(node.attrs) do
-      local w = other.attrs[key]
-      if type(v) == "table" and not is_free(v) then
-        if #v ~= #w then fail("%s: %s changes its length with '%s'", e.who, what:format(key), symbol.name) end
-        for k = 1, #v do
-          v[k] = merged(e, v[k], is_free(v[k]) and v[k].value or v[k], w[k], symbol, what:format(key))
-        end
-      else
-        node.attrs[key] = merged(e, v, is_free(v) and v.value or v, w, symbol, what:format(key))
-      end
-    end
-    for k, shape in ipairs(node.shapes) do
-      for d, size in ipairs(shape) do
-        local was = is_free(size) and size.value or size
-        shape[d] = merged(e, size, was, other.shapes[k][d], symbol, what:format "a size")
-      end
-    end
-  end
-end
-
 -- ---- nodes of ONNX -------------------------------------------------------------------------------------------------
 
 function Export:fail(node, fmt, ...)
@@ -151,6 +62,11 @@ end
 --- Adds a node; inputs are names (false: left out) → the names of its n outputs (1).
 function Export:emit(op, inputs, attributes, n)
   local outs, ins = {}, {}
+  for key, v in pairs(attributes or {}) do
+    for _, k in ipairs(type(v) == "table" and not is_free(v) and v or { v }) do
+      if is_free(k) then fail("%s: %s of %s depends on the size '%s'", self.who, key, op, k.symbol.said) end
+    end
+  end
   for i, name in ipairs(inputs) do ins[i] = name or "" end
   while ins[#ins] == "" do ins[#ins] = nil end
   local name = self:unique(op)
@@ -172,19 +88,6 @@ function Export:number(v, dtype)
   return self.numbers[key]
 end
 
--- A free size as an i64 [1].
-local function size_of(e, v)
-  local s = v.symbol
-  if not s.dim then
-    local shape = e:emit("Shape", { s.input }, { start = s.axis - 1, ["end"] = s.axis })
-    s.dim = shape
-  end
-  local out = s.dim
-  if v.factor ~= 1 then out = e:emit("Mul", { out, e:integers { v.factor } }) end
-  if v.offset ~= 0 then out = e:emit("Add", { out, e:integers { v.offset } }) end
-  return out
-end
-
 --- A list of integers, some of them free sizes, as a tensor i64 [n].
 function Export:integers(list)
   local free = false
@@ -198,7 +101,7 @@ function Export:integers(list)
     return self.numbers[key]
   end
   local parts = {}
-  for i, v in ipairs(list) do parts[i] = is_free(v) and size_of(self, v) or self:integers { v } end
+  for i, v in ipairs(list) do parts[i] = is_free(v) and sizes.emit(self, v) or self:integers { v } end
   if #parts == 1 then return parts[1] end
   return self:emit("Concat", parts, { axis = 0 })
 end
@@ -213,19 +116,22 @@ end
 --- Whole numbers of an attribute that ONNX has as an attribute: they may not be free.
 function Export:fixed(node, list, what)
   for i, v in ipairs(type(list) == "table" and not is_free(list) and list or { list }) do
-    if is_free(v) then self:fail(node, "%s %d depends on the size '%s'", what, i, v.symbol.name) end
+    if is_free(v) then self:fail(node, "%s %d depends on the size '%s'", what, i, v.symbol.said) end
   end
   return list
 end
 
---- Sizes as Reshape takes them: one free size may be left to it.
-function Export:reshape(x, sizes)
-  local holes, out = 0, {}
-  for i, n in ipairs(sizes) do
+--- Sizes as Reshape takes them: one free size may be left to it, which no other place need know then.
+function Export:reshape(x, shape)
+  local holes, unknown, out = 0, 0, {}
+  for i, n in ipairs(shape) do
     if is_free(n) or n == -1 then holes = holes + 1 end
+    if n == -1 or not sizes.is_known(self, n) then unknown = unknown + 1 end
     out[i] = n
   end
-  if holes == 1 then for i, n in ipairs(out) do if is_free(n) then out[i] = -1 end end end
+  for i, n in ipairs(out) do
+    if is_free(n) and (holes == 1 or unknown == 1 and not sizes.is_known(self, n)) then out[i] = -1 end
+  end
   return self:emit("Reshape", { x, self:integers(out) }, #out > 0 and { allowzero = 0 } or {})
 end
 
@@ -314,13 +220,14 @@ local function symbols_of(e, inputs, names, dynamic)
       end
       local s = by_name[name]
       if not s then
-        s = { name = name, size = inputs[at]:size(d), input = key, axis = d, places = {} }
+        s = { name = name, said = name, size = inputs[at]:size(d), vector = {}, places = { { input = key, dim = d } },
+          places_in = {} }
         by_name[name], list[#list + 1] = s, s
       elseif s.size ~= inputs[at]:size(d) then
         fail("%s: dynamic: '%s' is %d here and %d there", e.who, name, s.size, inputs[at]:size(d))
       end
       if s.size < 2 then fail("%s: dynamic: '%s' is %d in the example; give one of 2 or more", e.who, name, s.size) end
-      s.places[#s.places + 1] = { at, d }
+      s.places_in[#s.places_in + 1] = { at, d }
     end
   end
   table.sort(list, function(a, b) return a.name < b.name end)
@@ -339,22 +246,28 @@ local function model_of(who, f, inputs, opts)
   local names = options.names(who, "input_names", opts.input_names, #inputs, "x")
   local symbols, shapes = symbols_of(e, inputs, names, opts.dynamic), {}
   for i, x in ipairs(inputs) do shapes[i] = x:shape() end
-  local first = traced(who, f, inputs, shapes, names)
-  for k, s in ipairs(symbols) do
-    local function traced_at(size)
-      local moved = {}
-      for i, shape in ipairs(shapes) do moved[i] = table.move(shape, 1, #shape, 1, {}) end
-      for _, at in ipairs(s.places) do moved[at[1]][at[2]] = size end
-      return traced(who, f, inputs, moved, names)
+  local function traced_at(at)
+    local moved = {}
+    for i, shape in ipairs(shapes) do moved[i] = table.move(shape, 1, #shape, 1, {}) end
+    for _, s in ipairs(symbols) do
+      for _, place in ipairs(s.places_in) do moved[place[1]][place[2]] = at[s] or s.size end
     end
-    s.other = s.size + 2 * k + 1
-    compare(e, first, traced_at(s.other), s)
-    for _, size in ipairs { 5 * s.size + 3, 67 * s.size + 1 } do
-      local ok, there = pcall(traced_at, size) -- the function itself may end before, as a table of places does
-      s.at = size
-      if ok then compare(e, first, there, s) end
+    local t = traced(who, f, inputs, moved, names)
+    t.old = t.graph:nodes()
+    for _, s in ipairs(symbols) do s.vector[#s.vector + 1] = at[s] or s.size end
+    return t
+  end
+  local first = traced_at {}
+  local traces, changed = { first }, { "" }
+  for k, s in ipairs(symbols) do
+    for i, size in ipairs { s.size + 2 * k + 1, 5 * s.size + 3, 67 * s.size + 1 } do
+      -- the function itself may end before, as a table of places does
+      local ok, t = pcall(traced_at, { [s] = size })
+      if not ok and i == 1 then error(t, 0) end
+      if ok then traces[#traces + 1], changed[#changed + 1] = t, s.name end
     end
   end
+  sizes.find(who, symbols, traces, changed)
   for _, name in ipairs(names) do e:unique(name) end
   local heads = {}
   for value, leaf in pairs(first.leaves) do
@@ -363,10 +276,8 @@ local function model_of(who, f, inputs, opts)
         if leaf.name == name then
           local shape, declared = table.move(shapes[i], 1, #shapes[i], 1, {}), {}
           for _, s in ipairs(symbols) do
-            for _, at in ipairs(s.places) do
-              if at[1] == i then
-                shape[at[2]] = setmetatable({ symbol = s, factor = 1, offset = 0, value = s.size }, Free)
-              end
+            for _, at in ipairs(s.places_in) do
+              if at[1] == i then shape[at[2]] = sizes.free(s, 1, 0, s.size) end
             end
           end
           for d, n in ipairs(shape) do declared[d] = is_free(n) and n.symbol.name or n end

@@ -126,7 +126,7 @@ return function(Export)
     local axis, start, step = dim0(a.dim, rank(x)), a.start, a.step or 1
     e:fixed(node, step, "step")
     local count = node.shapes[1][axis + 1]
-    if is_free(start) then e:fail(node, "a start that depends on '%s'", start.symbol.name) end
+    if is_free(start) then e:fail(node, "a start that depends on '%s'", start.symbol.said) end
     local from = start > 0 and start - 1 or start
     if is_free(count) then
       local to = setmetatable({ symbol = count.symbol, factor = count.factor * step,
@@ -304,13 +304,28 @@ return function(Export)
     return e:emit("ScatterElements", { x.name, from_zero(e, node, at), src.name },
       { axis = dim0(node.attrs.dim, rank(x)), reduction = "add" })
   end
+  -- Slices of x along a dimension, at the places `at`, become or grow by those of src, or are all one number.
+  local function put_slices(e, node, x, at, src, reduction)
+    local axis, shape, row = dim0(node.attrs.dim, rank(x)), {}, {}
+    for d = 1, rank(x) do
+      shape[d], row[d] = d == axis + 1 and (at.shape[1] or 1) or x.shape[d], d == axis + 1 and (at.shape[1] or 1) or 1
+    end
+    local index = e:emit("Expand", { e:reshape(from_zero(e, node, at), row), e:integers(shape) })
+    return e:emit("ScatterElements", { x.name, index, src(shape) }, { axis = axis, reduction = reduction })
+  end
   function ops.index_add(e, node, x, at, src)
-    local axis, shape = dim0(node.attrs.dim, rank(x)), {}
-    for d = 1, rank(x) do shape[d] = d == axis + 1 and src.shape[d] or 1 end
-    local values = src.name
-    if node.attrs.alpha ~= 1 then values = e:emit("Mul", { values, e:number(node.attrs.alpha, x.dtype) }) end
-    local index = e:emit("Expand", { e:reshape(from_zero(e, node, at), shape), e:integers(src.shape) })
-    return e:emit("ScatterElements", { x.name, index, values }, { axis = axis, reduction = "add" })
+    return put_slices(e, node, x, at, function()
+      if node.attrs.alpha == 1 then return src.name end
+      return e:emit("Mul", { src.name, e:number(node.attrs.alpha, x.dtype) })
+    end, "add")
+  end
+  function ops.index_copy(e, node, x, at, src)
+    return put_slices(e, node, x, at, function() return e:cast(src, x.dtype) end)
+  end
+  function ops.index_fill(e, node, x, at, value)
+    return put_slices(e, node, x, at, function(shape)
+      return e:emit("Expand", { e:cast(value, x.dtype), e:integers(shape) })
+    end)
   end
   function ops.one_hot(e, node, x)
     e:fixed(node, node.attrs.num_classes, "num_classes")
