@@ -50,6 +50,7 @@ local questions = {
   -- models without Lua
   ["which file of deploy has the session"] = { "engine/deploy/session.c", "perilune_session_run%(" },
   ["where is a saved graph read for deployment"] = { "engine/deploy/saved_graph.c", "pl_saved_graph_read%(" },
+  ["where are the nodes of a saved graph read"] = { "engine/deploy/saved_graph_nodes.c", "pl_reader_node%(" },
   -- files and text
   ["where is a safetensors header parsed"] = { "engine/io/safetensors_header.c", "PlStatus pl_header_parse%(" },
   ["where is an opcode of a pickle decoded"] = { "engine/io/pickle.c", "PlStatus pl_pickle_next%(" },
