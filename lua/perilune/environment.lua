@@ -74,7 +74,8 @@ M.variables = {
 -- Those of the specs and of the build, which say their meaning where they are read.
 M.others = {
   "BUILD", "CUDA", "CUOBJDUMP", "COLLECTOR", "EMULATE", "FAULTS", "HOSTILE", "INDEX", "JUPYTER_PYTHON", "LANES",
-  "MODELS", "MPI", "PATIENCE", "ROOT", "SANITIZE", "SHAPE_RULES", "SLOW", "SPEC_ONLY", "TEST_DEVICE", "TYPES",
+  "MODELS", "MPI", "PATIENCE", "ROOT", "SANITIZE", "SHAPE_RULES", "SLOW", "SPEC_ONLY", "TEST_DEVICE",
+  "TRANSFORMERS_CASES", "TYPES",
 }
 
 local function is_other(name)
