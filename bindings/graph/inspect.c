@@ -221,11 +221,13 @@ static int readable(lua_State *L) {
   return 2;
 }
 
-/* graph_value(tensor) → number of its value, number of its node (nil: a leaf) */
+/* graph_value(tensor[, now]) → number of its value, number of its node (nil: a leaf). now: the one that it is after what was written into
+ * its memory since it was made, which may be a new node's */
 static int graph_value(lua_State *L) {
   PlTensor *t = l_check_tensor(L, 1);
   if (!t->a.symbolic) return l_error(L, "graph_value: %s is no symbolic tensor", pl_desc_text(&t->a));
   PlGVal v = pl_sym_value(t);
+  if (lua_toboolean(L, 2)) CALL(L, pl_sym_value_of(pl_sym_graph(t), t, &v));
   lua_pushinteger(L, v);
   int32_t node = pl_sym_graph(t)->vals[v].node;
   if (node < 0) lua_pushnil(L);

@@ -32,7 +32,7 @@ local function results_of(t, results, inputs, shown)
       given.strange = given.strange or T.is_tensor(x)
       return x
     end
-    given[#given + 1] = core.graph_value(x)
+    given[#given + 1] = core.graph_value(x, true)
     if argument[x] and (x.is_leaf or not x.requires_grad) then return { [MARK] = "argument", at = argument[x] } end
     if marks[x] then return marks[x] end
     local kind, what, views, all = core.jit_root(t.ir, x)
@@ -162,7 +162,7 @@ local function finish(self, t, a, args, seen, results)
   local nroots = #out
   optimizers.place(self, t, out)
   t.inner = inner_gradients(t, a, out)
-  for i = nroots + 1, #out do given[#given + 1] = core.graph_value(out[i]) end
+  for i = nroots + 1, #out do given[#given + 1] = core.graph_value(out[i], true) end
   t.given = given
   t.program, t.wanting, t.tracked = core.jit_finish(t.ir, out), a.wanting, tracked
 end
