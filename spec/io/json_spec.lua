@@ -15,6 +15,10 @@ describe("io.json", function()
     assert.is_true(json.is_array(v.c))
     assert.equal("x\n\u{e9}\u{1F600}\\/\"", v.d)
     assert.equal(9007199254740993, v.e)
+    for _, zero in ipairs { "-0.0", "-0e3", "[-0.0]" } do
+      local got = json.decode(zero)
+      assert.equal(-math.huge, 1 / (type(got) == "table" and got[1] or got))
+    end
     assert.equal("x", json.decode '"x"')
     assert.equal("\u{FFFD}", json.decode [["\ud800"]])
   end)

@@ -71,8 +71,8 @@ local function number_at(s, at)
     or text:find "^-?[1-9]%d*[.eE]") or text:find "%.[eE]" or text:find "[.eE+-]$" then
     fault(s, at, "a value is expected")
   end
-  local v = math.tointeger(text) or tonumber(text)
-  return text:find "[.eE]" and v + 0.0 or v, at + #text
+  if text:find "[.eE]" then return tonumber(text), at + #text end -- a float, also -0.0
+  return math.tointeger(text) or tonumber(text), at + #text
 end
 
 local words = { { "true", true }, { "false", false }, -- and three that Python writes
