@@ -50,6 +50,34 @@ describe("workers", function()
     end
   end)
 
+  it("make samples of the script's default dtype, also where it changes between passes", function()
+    local set = data.Dataset { len = 3, get = function(_, i)
+      return { i / 4, T.tensor { i / 3 }, T.zeros(2), T.rand(2), T.tensor(i) / 3, T.randn(1):mul(i), i }
+    end }
+    local function run(workers)
+      local out, loader = {}, data.DataLoader(set, { batch_size = 2, workers = workers, seed = 3 })
+      for _, dtype in ipairs { "f64", "f32", "f16" } do
+        T.default_dtype(dtype)
+        for a, b, c, d, e, f, g in loader do
+          for _, t in ipairs { a, b, c, d, e, f } do
+            assert.equal(dtype, t:dtype())
+            out[#out + 1] = t:totable()
+          end
+          assert.equal("i64", g:dtype())
+        end
+      end
+      loader:close()
+      return out
+    end
+    local ok, why = pcall(function()
+      local want = run(0)
+      assert.same(want, run(1))
+      assert.same(want, run(2))
+    end)
+    T.default_dtype "f32"
+    assert(ok, why)
+  end)
+
   it("shuffle tensors as no workers do", function()
     local function run(workers)
       T.manual_seed(12)

@@ -39,7 +39,7 @@ function M.default(samples)
   if kind == "number" then
     local all_integers = true
     for _, v in ipairs(samples) do all_integers = all_integers and math.type(v) == "integer" end
-    return T.tensor(samples, { dtype = all_integers and "i64" or "f32" })
+    return T.tensor(samples, { dtype = all_integers and "i64" or T.default_dtype() })
   end
   if kind == "boolean" then return T.tensor(samples) end
   if kind == "table" then

@@ -234,7 +234,8 @@ end
 
 local function pool_of(self)
   if not self._pool then
-    local setup = { dataset = self.dataset, collate = self.collate, worker_init = self.worker_init }
+    local setup = { dataset = self.dataset, collate = self.collate, worker_init = self.worker_init,
+      dtype = T.default_dtype() }
     self._pool = core.workers(self.workers, "perilune.data.worker", pack.pack(setup, "data.DataLoader"))
   end
   return self._pool
@@ -260,7 +261,8 @@ local function worker_pass(self, samples, count)
   local function submit()
     if submitted >= count then return end
     submitted = submitted + 1
-    pool:submit(pass, submitted, pack.pack({ base = base, indices = samples(submitted) }, "data.DataLoader", true))
+    pool:submit(pass, submitted, pack.pack({ base = base, indices = samples(submitted), dtype = T.default_dtype() },
+      "data.DataLoader", true))
   end
   for _ = 1, self.workers * (self.prefetch or PREFETCH) do submit() end
   local function step()

@@ -23,6 +23,7 @@ end
 return function(index, text, tensors)
   T.set_grad_enabled(false)
   local setup = pack.unpack(text, tensors)
+  T.default_dtype(setup.dtype) -- a state of its own has its own; what is made here is what the script would make
   local job = { dataset = setup.dataset, collate = setup.collate, worker = index }
   if setup.worker_init then
     local replaced = setup.worker_init(index, setup.dataset)
@@ -34,6 +35,7 @@ return function(index, text, tensors)
   return function(job_text, job_tensors)
     local order = pack.unpack(job_text, job_tensors)
     job.base = order.base
+    T.default_dtype(order.dtype)
     local values = table.pack(xpcall(collate.batch, handler, job, order.indices))
     if not values[1] then
       job.at = nil
