@@ -33,6 +33,89 @@ describe("einsum", function()
     same(T.einsum("bij,bij", { a, a }), (a * a):sum())
     same(T.einsum("i,i,i->i", randn(3) * 0 + 2, randn(3) * 0 + 3, randn(3) * 0 + 4), T.full({ 3 }, 24.0, f64))
   end)
+  -- Equations drawn at random: up to four operands, labels twice in one, dots, sizes of 1 that stand for any. The
+  -- reference puts every label at a place of its own, multiplies all and sums what the result lacks.
+  it("is a product of everything, summed", function()
+    local random = require("spec.support.random").new(29)
+    local function pick(n) return random:int(1, n) end
+    local function without_repeats(x, labels)
+      local seen = {}
+      for i, l in ipairs(labels) do
+        if seen[l] then
+          local rest = { table.unpack(labels) }
+          table.remove(rest, i)
+          table.remove(rest, seen[l])
+          rest[#rest + 1] = l
+          return without_repeats(x:diagonal { dim1 = seen[l], dim2 = i }, rest)
+        end
+        seen[l] = i
+      end
+      return x, labels
+    end
+    local function reference(terms, xs, all, result)
+      local product = T.ones({}, f64)
+      for i, term in ipairs(terms) do
+        local x, labels = without_repeats(xs[i], term)
+        local order, shape = {}, {}
+        for k, l in ipairs(all) do
+          shape[k] = 1
+          for d, own in ipairs(labels) do if own == l then order[#order + 1], shape[k] = d, x:size(d) end end
+        end
+        product = product * (#order > 0 and x:permute(order) or x):reshape(shape)
+      end
+      local order, gone = {}, {}
+      for k, l in ipairs(all) do if not result[l] then gone[#gone + 1] = k end end
+      if #gone > 0 then product = product:sum { dim = gone, keepdim = true } end
+      for l, at in pairs(result) do for k, other in ipairs(all) do if other == l then order[at] = k end end end
+      for _, k in ipairs(gone) do order[#order + 1] = k end
+      local shape = {}
+      local y = product:permute(order)
+      for d = 1, y:dim() - #gone do shape[d] = y:size(d) end
+      return y:reshape(shape)
+    end
+    for _ = 1, 150 do
+      local letters, sizes, terms, xs, texts, all, known = { "a", "b", "c", "d" }, {}, {}, {}, {}, {}, {}
+      for _, l in ipairs { "a", "b", "c", "d", 1, 2 } do sizes[l] = pick(3) end
+      for i = 1, pick(4) do
+        local term, text, shape, dots = {}, "", {}, pick(6) <= 2 and pick(3) - 1
+        local here, own = pick(4), {}
+        for k = 1, pick(4) do
+          if dots and k == here then
+            for l = 3 - dots, 2 do term[#term + 1] = l end
+            text, dots = text .. "...", nil
+          end
+          term[#term + 1] = letters[pick(4)]
+          text = text .. term[#term]
+        end
+        for k, l in ipairs(term) do
+          own[l] = own[l] or (pick(8) == 1 and 1 or sizes[l])
+          shape[k] = own[l]
+          if not known[l] then
+            known[l] = true
+            all[#all + 1] = l
+          end
+        end
+        terms[i], texts[i], xs[i] = term, text, T.randn(shape, f64)
+      end
+      local result, out, n = {}, "", 0
+      if known[1] or known[2] then out = "..." end
+      for _, l in ipairs { 1, 2 } do
+        if known[l] then
+          n = n + 1
+          result[l] = n
+        end
+      end
+      for _, l in ipairs(all) do
+        if type(l) == "string" and pick(2) == 1 then
+          n = n + 1
+          result[l], out = n, out .. l
+        end
+      end
+      local equation = table.concat(texts, ",") .. "->" .. out
+      local ok, why = pcall(function() same(T.einsum(equation, xs), reference(terms, xs, all, result), 1e-9) end)
+      assert(ok, equation .. ": " .. tostring(why))
+    end
+  end)
   it("sums integers in i64, also on the way to a product", function()
     local a, b = T.full({ 1, 2, 100 }, 2, { dtype = "i8" }), T.ones({ 3 }, { dtype = "i8" })
     local y = T.einsum("...ik,...j->ij", a, b)

@@ -111,11 +111,15 @@ return function(T, core)
     return changed and op.expand(x, shape) or x
   end
 
-  -- The product of two operands, labels not in `keep` summed.
-  local function contract(x, lx, y, ly, sizes, keep)
-    local in_x, in_y = {}, {}
-    for _, l in ipairs(lx) do in_x[l] = true end
-    for _, l in ipairs(ly) do in_y[l] = true end
+  -- The product of two operands, labels not in `keep` summed. A label may have size 1 in both, and another one in an
+  -- operand that comes later.
+  local function contract(x, lx, y, ly, keep)
+    local in_x, in_y, sizes = {}, {}, {}
+    for i, l in ipairs(lx) do in_x[l], sizes[l] = true, x:size(i) end
+    for i, l in ipairs(ly) do
+      in_y[l] = true
+      if sizes[l] == nil or sizes[l] == 1 then sizes[l] = y:size(i) end
+    end
     local batch, inner, left, right, both = {}, {}, {}, {}, {}
     for _, l in ipairs(lx) do
       if in_y[l] then
@@ -184,7 +188,7 @@ return function(T, core)
     return out
   end
 
-  local function sizes_of(terms, tensors, equation)
+  local function check_sizes(terms, tensors, equation)
     local sizes = {}
     for i, term in ipairs(terms) do
       for d, l in ipairs(term) do
@@ -195,7 +199,6 @@ return function(T, core)
         if not known or known == 1 then sizes[l] = n end
       end
     end
-    return sizes
   end
 
   local function check_result(result, terms)
@@ -225,7 +228,7 @@ return function(T, core)
     local terms, result, most = parse(equation, tensors)
     result = result and spread(result, most, most) or implied(terms, most)
     check_result(result, terms)
-    local sizes = sizes_of(terms, tensors, equation)
+    check_sizes(terms, tensors, equation)
     local x, lx
     for i, term in ipairs(terms) do
       local y, ly = without_repeats(tensors[i], term), term
@@ -243,7 +246,7 @@ return function(T, core)
         x, lx = sum_away(x, lx, setmetatable({}, { __index = function(_, l)
           return keep[l] or position(ly, l) ~= nil
         end }))
-        x, lx = contract(x, lx, y, ly, sizes, keep)
+        x, lx = contract(x, lx, y, ly, keep)
       end
     end
     local out = arrange(x, lx, result)
@@ -283,22 +286,21 @@ return function(T, core)
       fail("tensordot: dims must be a number or two lists, got %s", options.describe(dims))
     end
     if #dx ~= #dy then fail("tensordot: lists of %d and %d dimensions", #dx, #dy) end
-    local lx, ly, keep, sizes = {}, {}, {}, {}
+    local lx, ly, keep = {}, {}, {}
     for i, d in ipairs(dx) do
       if lx[d] or ly[dy[i]] then fail("tensordot: a dimension appears twice") end
       local a, b = x:size(d), y:size(dy[i])
       if a ~= b and a ~= 1 and b ~= 1 then
         fail("tensordot: dimension %d of %s and %d of %s differ in size", d, x:describe(), dy[i], y:describe())
       end
-      lx[d], ly[dy[i]], sizes[i] = i, i, math.max(a, b)
-      if a == 0 or b == 0 then sizes[i] = 0 end
+      lx[d], ly[dy[i]] = i, i
     end
     for d = 1, x:dim() do
-      if not lx[d] then lx[d] = "x" .. d keep[lx[d]] = true sizes[lx[d]] = x:size(d) end
+      if not lx[d] then lx[d] = "x" .. d keep[lx[d]] = true end
     end
     for d = 1, y:dim() do
-      if not ly[d] then ly[d] = "y" .. d keep[ly[d]] = true sizes[ly[d]] = y:size(d) end
+      if not ly[d] then ly[d] = "y" .. d keep[ly[d]] = true end
     end
-    return (contract(x, lx, y, ly, sizes, keep))
+    return (contract(x, lx, y, ly, keep))
   end
 end
