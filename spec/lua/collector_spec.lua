@@ -180,9 +180,7 @@ describe("memory is counted", function()
     end
     local budget = 17 * 4 * n
     local function phases() return phase { 4 * n, 4 * n, 4 * n, 4 * n }, phase { 15 * n }, phase { 7 * n, 7 * n } end
-    phases()
-    local free = select(3, phases())
-    assert.is_true(free > budget, free) -- without one blocks of another size stay
+    phases() -- without one, blocks of another size stay
     T.empty_cache()
     T.set_memory_budget(base + budget)
     local ok, a, b, c = pcall(phases)
