@@ -98,6 +98,8 @@ static void pick_values(const Job *j, void *y, const void *x, const Pair *p, int
 
 /* ---- sorting ---------------------------------------------------------------------------------------- */
 
+enum { SHORT = 48 }; /* so many are sorted by insertion */
+
 static void sort_short(Pair *p, int64_t n) {
   for (int64_t i = 1; i < n; i++) {
     Pair v = p[i];
@@ -109,7 +111,7 @@ static void sort_short(Pair *p, int64_t n) {
 
 /* Sorts p by key, keeping the order of equals; t is as long as p. */
 static PlStatus sort_pairs(Pair *p, Pair *t, int64_t n) {
-  if (n <= 48) {
+  if (n <= SHORT) {
     sort_short(p, n);
     return PL_OK;
   }
@@ -149,10 +151,19 @@ static void sift(Pair *h, int64_t k, int64_t i) {
 }
 
 /* Whether k of n are so few that a heap beats sorting. */
-static bool few(int64_t n, int64_t k) { return k < n / 8 && n > 48; }
+static bool few(int64_t n, int64_t k) { return k < n / 8 && n > SHORT; }
 
 /* Sorts a heap of k. Equal keys must come out in order of position, so that comes first. */
 static PlStatus sort_heap(Pair *p, Pair *t, int64_t k) {
+  if (k <= SHORT) {
+    for (int64_t i = 1; i < k; i++) {
+      const Pair v = p[i];
+      int64_t h = i;
+      for (; h > 0 && after(p[h - 1], v); h--) p[h] = p[h - 1];
+      p[h] = v;
+    }
+    return PL_OK;
+  }
   for (int64_t i = 0; i < k; i++) t[i] = (Pair){(uint64_t)p[i].at, (int64_t)i};
   Pair *u = t + k;
   PL_TRY(sort_pairs(t, u, k));
@@ -213,12 +224,28 @@ static PlStatus select_floats(const Job *j, const void *row, Pair *p, Pair *t) {
       else
         for (int q = 0; q < AT_ONCE; q++) better |= (unsigned)!(v[q] >= worst);
       if (!better) continue;
-      for (int64_t q = i; q < end; q++) offer(p, k, (Pair){key_f32(x[q]) ^ turn, at + q});
-      worst = float_of(p[0].key ^ turn);
+      for (int64_t q = i; q < end; q++) {
+        if (j->descending ? !((x[q] > worst) | (x[q] != x[q])) : x[q] >= worst) continue;
+        offer(p, k, (Pair){key_f32(x[q]) ^ turn, at + q});
+        worst = float_of(p[0].key ^ turn);
+      }
     }
     if ((at & (POLL - 1)) == POLL - PLK_PIECE) PL_TRY(plk_poll());
   }
   return sort_heap(p, t, k);
+}
+
+/* The first k of a short row: a sorted list of the best so far. */
+static void select_short(const Job *j, const void *x, Pair *p) {
+  uint64_t key[SHORT];
+  int64_t filled = 0;
+  keys_of(j, x, 0, j->n, key);
+  for (int64_t i = 0; i < j->n; i++) {
+    if (filled == j->k && key[i] >= p[filled - 1].key) continue; /* of equals the first comes first */
+    int64_t h = filled < j->k ? filled++ : filled - 1;
+    for (; h > 0 && p[h - 1].key > key[i]; h--) p[h] = p[h - 1];
+    p[h] = (Pair){key[i], i};
+  }
 }
 
 /* ---- rows ----------------------------------------------------------------------------------------------- */
@@ -318,7 +345,8 @@ static PlStatus sort_row(void *ctx, int64_t row, void *const *ptr) {
     return PL_OK;
   }
   if (k == 0) return PL_OK;
-  if (by_heap(j)) PL_TRY(j->comp == PLK_CF32 ? select_floats(j, x, p, p + k) : select_few(j, x, p, p + k));
+  if (j->code == PLK_O_TOPK && n <= SHORT) select_short(j, x, p);
+  else if (by_heap(j)) PL_TRY(j->comp == PLK_CF32 ? select_floats(j, x, p, p + k) : select_few(j, x, p, p + k));
   else {
     PL_TRY(make_pairs(j, x, p));
     PL_TRY(sort_pairs(p, p + n, n));
