@@ -3,6 +3,7 @@
 --   perilune run bench/jit.lua -- [--only NAME ...] [--modes A B] [--threads N] [--rounds N] [--json FILE] [--list]
 -- Modes: eager, jit, cheap (T.jit that computes cheap operations again in backward), mirror (bench/run.lua's). The
 -- ratio is B's time to A's; below 1 B is faster. Two are printed: of the least times, and the median of the rounds'.
+-- --work takes processor time (with --threads 1), which other programs disturb less.
 
 local here = debug.getinfo(1, "S").source:match("^@(.*)jit%.lua$") or "./"
 local T = require "perilune"
@@ -30,8 +31,8 @@ local function parse(args)
       list(o.only)
     elseif a == "--modes" then
       list(o.modes)
-    elseif a == "--list" then
-      o.list = true
+    elseif a == "--list" or a == "--work" then
+      o[a:sub(3)] = true
     elseif (a == "--threads" or a == "--rounds" or a == "--json") and args[i + 1] then
       i = i + 1
       o[a:sub(3)] = a == "--json" and args[i] or assert(math.tointeger(tonumber(args[i])), a .. " wants a whole number")
@@ -80,7 +81,9 @@ local function compare(name, modes, rounds)
   while clock() - warm < 0.3 do
     for k = 1, 2 do calls[k]() end
   end
-  for k = 1, 2 do n[k] = math.max(1, math.floor(ROUND_S / math.min(timed(calls[k], 1), timed(calls[k], 1)))) end
+  for k = 1, 2 do -- a clock may not have moved
+    n[k] = math.max(1, math.floor(ROUND_S / math.max(1e-7, math.min(timed(calls[k], 2), timed(calls[k], 2)))))
+  end
   for round = 1, rounds do
     local t = {}
     for j = 1, 2 do
@@ -107,6 +110,7 @@ local function main(args)
     return
   end
   T.set_num_threads(o.threads)
+  if o.work then clock = os.clock end
   print(("%-28s %10s %10s %8s %8s"):format("workload", o.modes[1] .. " ms", o.modes[2] .. " ms", "least", "median"))
   for _, name in ipairs(#o.only > 0 and o.only or all) do
     local r = compare(name, o.modes, o.rounds)

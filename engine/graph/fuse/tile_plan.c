@@ -35,10 +35,12 @@ static int64_t rows_in_tile(int64_t most, int64_t unit, int64_t grain) {
   return n;
 }
 
-static void tile_sizes(PlkTileGroup *g, int64_t widest, const PlFuseSpace *s) {
+/* mixed: pointwise ops and copies between ops of rows, of which each call costs as much as a row of a thousand floats: more rows at a
+ * time gain more than they lose where they leave the first cache. */
+static void tile_sizes(PlkTileGroup *g, int64_t widest, const PlFuseSpace *s, bool mixed) {
   bool rows = s->rows;
   int64_t arrays = full_arrays(g), fit = PL_TILE_BYTES / (arrays ? arrays : 1);
-  fit = (fit < PL_TILE_LEAST ? PL_TILE_LEAST : fit > PL_TILE_MOST ? PL_TILE_MOST : fit) / widest;
+  fit = (mixed || fit > PL_TILE_MOST ? PL_TILE_MOST : fit < PL_TILE_LEAST ? PL_TILE_LEAST : fit) / widest;
   if (rows || g->inner <= fit) {
     g->cols = g->inner;
     g->rows = g->inner <= fit ? fit / g->inner : 1;
@@ -199,7 +201,9 @@ static PlStatus prepare(const PlPlan *p, PlkTileGroup *g, PlTileMemory *u, int8_
     if (!(f->nodes[i].flags & PL_FN_VIEW)) PL_TRY(add_member(&a, g, u, i, &ints, &widest));
   g->nfull = a.slots.nfull;
   g->ncolumn = a.slots.ncol;
-  tile_sizes(g, widest, &s);
+  bool mixed = false;
+  for (int32_t i = g->begin; i < g->end; i++) mixed |= s.rows && !(f->nodes[i].flags & PL_FN_VIEW) && !f->nodes[i].op->rows.roles;
+  tile_sizes(g, widest, &s, mixed);
   g->full_bytes = plk_round64((size_t)(g->rows * g->cols * widest));
   g->column_bytes = plk_round64((size_t)g->rows * 8);
   g->bytes = (size_t)g->nfull * g->full_bytes + (size_t)g->ncolumn * g->column_bytes + plk_round64((size_t)g->nop * sizeof(PlArray)) +
