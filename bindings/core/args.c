@@ -101,17 +101,16 @@ bool l_push_stray(lua_State *L, int i, lua_Integer n) {
 }
 
 int l_check_fits(lua_State *L, int i, PlDtype d, const char *fn) {
-  static const int64_t least[PL_NDTYPE] = {[PL_I8] = INT8_MIN, [PL_I16] = INT16_MIN, [PL_I32] = INT32_MIN, [PL_U8] = 0};
-  static const int64_t most[PL_NDTYPE] = {[PL_I8] = INT8_MAX, [PL_I16] = INT16_MAX, [PL_I32] = INT32_MAX, [PL_U8] = UINT8_MAX};
   if (lua_type(L, i) != LUA_TNUMBER || !pl_is_int(d)) return 0;
+  const int64_t least = pl_int_least(d), most = pl_int_most(d);
   if (lua_isinteger(L, i)) {
     const int64_t v = lua_tointeger(L, i);
-    if (d == PL_I64 || (v >= least[d] && v <= most[d])) return 0;
-    return l_error(L, "%s: %lld does not fit into %s, which holds %lld to %lld", fn, (long long)v, pl_dtype_name(d), (long long)least[d],
-                   (long long)most[d]);
+    if (v >= least && v <= most) return 0;
+    return l_error(L, "%s: %lld does not fit into %s, which holds %lld to %lld", fn, (long long)v, pl_dtype_name(d), (long long)least,
+                   (long long)most);
   }
   const double v = lua_tonumber(L, i);
-  if (d == PL_I64 ? v >= -0x1p63 && v < 0x1p63 : v > (double)least[d] - 1 && v < (double)most[d] + 1) return 0;
+  if (d == PL_I64 ? v >= -0x1p63 && v < 0x1p63 : v > (double)least - 1 && v < (double)most + 1) return 0;
   return l_error(L, "%s: %g does not fit into %s", fn, v, pl_dtype_name(d));
 }
 

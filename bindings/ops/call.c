@@ -124,20 +124,22 @@ static int call_number(lua_State *L, const PlOp *op, PlTensor *x, int num) {
   l_collect(L);
   Box *b = l_new_result(L, lua_upvalueindex(UP_RESULT)); /* first: from here on nothing of Lua's can raise before the number is released */
   if (PL_LIKELY(pl_apply_number(op, x, v, num == 1, &b->t) == PL_OK && b->t)) return 1; /* and nothing recorded */
-  bool whole = lua_isinteger(L, num);
+  const bool whole = lua_isinteger(L, num);
+  const lua_Integer w = whole ? lua_tointeger(L, num) : 0;
+  const bool held = whole && pl_is_int(d) && w >= pl_int_least(d) && w <= pl_int_most(d); /* else promotion has a say */
   PlTensor *t;
   PlNumber room;
   bool local = false;
-  if (pl_is_float(d) || (whole && d != PL_BOOL && op->promote == PL_PROMOTE_ALL)) {
+  if (pl_is_float(d) || (held && op->promote == PL_PROMOTE_ALL)) {
     local = op->kernel[PL_CPU] && !op->expand && !x->a.symbolic && !pl_state.trace && !(x->flags & PL_T_BATCHED) &&
             (pl_state.grad_off || !pl_may_record(&x, 1));
     if (local) /* only a record of the call would keep the number */
       t = pl_number_local(&room, d);
     else CALL(L, pl_tensor_empty(&t, d, 0, NULL));
-    if (whole) pl_write_i(d, t->a.data, (int64_t)lua_tointeger(L, num));
+    if (whole) pl_write_i(d, t->a.data, (int64_t)w);
     else pl_write_f(d, t->a.data, v);
     t->a.weak = 1;
-  } else CALL(L, pl_tensor_number(&t, whole, whole ? (int64_t)lua_tointeger(L, num) : 0, v));
+  } else CALL(L, pl_tensor_number(&t, whole, (int64_t)w, v));
   PlTensor *in[2] = {num == 1 ? t : x, num == 1 ? x : t};
   PlStatus s = pl_apply(op, in, 2, NULL, &b->t);
   if (PL_UNLIKELY(s == PL_ERR_OOM)) s = l_apply(L, op, in, 2, NULL, &b->t);

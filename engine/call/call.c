@@ -42,6 +42,7 @@ static PlDtype promoted(const PlOp *op, PlTensor *const *in, int nin) {
     if (d == PL_NDTYPE) continue;
     int have = pl_is_float(r) ? 2 : r == PL_BOOL ? 0 : 1, add = pl_is_float(d) ? 2 : d == PL_BOOL ? 0 : 1;
     if (add > have) r = d;
+    else if (PL_UNLIKELY((op->wraps & PL_WIDENS) && rank == 1 && add == 1 && have == 1)) r = pl_promote2(r, d); /* what it holds counts */
   }
   if (op->promote == PL_PROMOTE_FLOAT && !pl_is_float(r)) r = pl_default_float();
   return r;
@@ -75,6 +76,22 @@ static bool of_halves(const Call *c) {
   return false;
 }
 
+/* Whether number i has no place in dtype d, which is one of integers. */
+static bool beyond(const Call *c, int i, PlDtype d) {
+  const PlTensor *t = c->in[i];
+  if (!t || !t->a.weak || t->a.symbolic || d == PL_I64 || !pl_is_int(d) || t->a.dtype == d || ((c->op->wraps >> i) & 1)) return false;
+  if (pl_is_float((PlDtype)t->a.dtype)) {
+    const double v = pl_read_f(&t->a, 0);
+    return !(v > (double)pl_int_least(d) - 1 && v < (double)pl_int_most(d) + 1);
+  }
+  const int64_t v = pl_read_i(&t->a, 0);
+  return v < pl_int_least(d) || v > pl_int_most(d);
+}
+static PlStatus refuse_beyond(const Call *c, int i, PlDtype d) {
+  PL_FAIL(PL_ERR_ARG, "%s: %.17g does not fit into %s, which holds %lld to %lld; convert the tensor: x:to(\"i64\")", c->op->name,
+          pl_read_f(&c->in[i]->a, 0), pl_dtype_name(d), (long long)pl_int_least(d), (long long)pl_int_most(d));
+}
+
 static PlStatus promote(Call *c) {
   const PlOp *op = c->op;
   PlTensor *first = c->nin > 0 ? c->in[0] : NULL;
@@ -85,11 +102,18 @@ static PlStatus promote(Call *c) {
               pl_desc_text(&c->in[i]->a));
   if (op->promote == PL_PROMOTE_NONE) {
     for (int i = 0; i < c->nin; i++) /* a number represents a tensor of input 0's dtype */
-      if (c->in[i] && c->in[i]->a.weak && i > 0 && first && c->in[i]->a.dtype != first->a.dtype)
+      if (c->in[i] && c->in[i]->a.weak && i > 0 && first && c->in[i]->a.dtype != first->a.dtype) {
+        if (beyond(c, i, (PlDtype)first->a.dtype)) return refuse_beyond(c, i, (PlDtype)first->a.dtype);
         PL_TRY(cast_input(c, i, (PlDtype)first->a.dtype));
+      }
     return PL_OK;
   }
   c->compute = promoted(op, c->in, c->nin);
+  for (int i = 0; pl_is_int(c->compute) && i < c->nin; i++) {
+    if (!beyond(c, i, c->compute) || (op->promote_mask && i < 8 && !((op->promote_mask >> i) & 1))) continue;
+    if (!(op->wraps & PL_WIDENS)) return refuse_beyond(c, i, c->compute);
+    c->compute = PL_I64;
+  }
   const bool halves = PL_UNLIKELY(pl_is_half(c->compute)) && of_halves(c);
   for (int i = 0; i < c->nin; i++) {
     if (!c->in[i] || (op->promote_mask && i < 8 && !((op->promote_mask >> i) & 1))) continue;

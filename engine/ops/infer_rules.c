@@ -171,6 +171,13 @@ static const char *arg_name(const PlInfer *c, int i) {
   return c->op->args[i] ? c->op->args[i] : "input";
 }
 
+PlStatus pl_check_fits(const PlInfer *c, PlDtype d, double v) {
+  const int64_t least = pl_int_least(d), most = pl_int_most(d);
+  if (!pl_is_int(d) || (d == PL_I64 ? v >= -0x1p63 && v < 0x1p63 : v > (double)least - 1 && v < (double)most + 1)) return PL_OK;
+  PL_FAIL(PL_ERR_ARG, "%s: %.17g does not fit into %s, which holds %lld to %lld", c->op->name, v, pl_dtype_name(d), (long long)least,
+          (long long)most);
+}
+
 PlStatus pl_check_float(const PlInfer *c, int i) {
   if (!c->in[i] || pl_is_float((PlDtype)c->in[i]->dtype)) return PL_OK;
   PL_FAIL(PL_ERR_DTYPE, "%s: %s must be floating, got %s; convert it first: %s:to(\"f32\")", c->op->name, arg_name(c, i),

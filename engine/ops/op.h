@@ -302,6 +302,9 @@ enum {
   PL_F_WIDE = 1 << 30 /* arithmetic: beside f16 or bf16 a number, or a 0-d tensor of the CPU, is not rounded to that, but is an f32 input */
 };
 
+/* PlOp.wraps of comparisons. */
+enum { PL_WIDENS = 1 << 7 };
+
 struct PlOp {
   const char *name;
   const char *doc;     /* one or two sentences: what, shapes, errors. help() and the reference print it */
@@ -322,6 +325,8 @@ struct PlOp {
   uint8_t autocast;     /* a PlCast */
   uint8_t reads_values; /* inputs whose values infer reads (bit mask) */
   uint8_t sizes;        /* inputs that are sizes (bit mask): small integer tensors, on the CPU whatever the device of the others */
+  uint8_t wraps;        /* inputs that may be numbers beyond the dtype of the integers computed with: modulo its range the result is right
+                         * (bit mask). Elsewhere such numbers are refused; or PL_WIDENS: there it computes in i64, being of another dtype */
   uint8_t conditions;   /* inputs that choose among the others' elements (bit mask): bool, whatever the others are */
   int kcode;            /* the kernel family's member */
   int16_t fused[2];     /* 1 + its code as a member of a fused kernel on a device, PLK_EW_… or along rows PLK_FUSED_… (kernels/fused.h);
@@ -391,8 +396,9 @@ PlStatus pl_infer_broadcast(PlInfer *c); /* all inputs broadcast; dtype = comput
 PlStatus pl_infer_predicate(PlInfer *c); /* the same with dtype bool */
 /* Attributes 0 = DIMS (none: all), 1 = keepdim: the reduced shape, dtype as given. */
 PlStatus pl_infer_reduced(PlInfer *c, PlDtype dtype);
-PlStatus pl_check_float(const PlInfer *c, int i);            /* input i must be floating */
-PlStatus pl_check_dtype(const PlInfer *c, int i, PlDtype d); /* … exactly d */
+PlStatus pl_check_float(const PlInfer *c, int i);              /* input i must be floating */
+PlStatus pl_check_fits(const PlInfer *c, PlDtype d, double v); /* v, to be an element of dtype d, must not be beyond its integers */
+PlStatus pl_check_dtype(const PlInfer *c, int i, PlDtype d);   /* … exactly d */
 PlStatus pl_check_ndim(const PlInfer *c, int i, int lo, int hi);
 /* Input i has the shape of input j, or this shape; the dtype of input j. An optional one that is not given passes. */
 PlStatus pl_check_like(const PlInfer *c, int i, int j);

@@ -2,6 +2,9 @@
  * Tensors out of numbers: zeros, ones, full, eye, number lines; and the fills and copies that overwrite an
  * existing tensor. */
 #include "kernels/create.h"
+
+#include <math.h>
+
 #include "engine/ops/make.h"
 #include "engine/ops/shape/view.h"
 #include "kernels/join.h"
@@ -58,9 +61,18 @@ PL_OP(eye, .doc = "The n by m (default n) matrix with ones on the main diagonal 
 
 /* ---- number lines ---------------------------------------------------------------------------------------- */
 
+/* Attribute k, which may be an integer. */
+static double number(const PlAttrs *a, int k) { return (a->isint >> k) & 1 ? (double)pl_attr_i(a, k) : pl_attr_f(a, k); }
+
 static PlStatus linear_fill_infer(PlInfer *c) {
   bool whole = ((c->attrs->isint >> 1) & 1) && ((c->attrs->isint >> 2) & 1);
-  return line(c, "n", pl_attr_i(c->attrs, 0), 3, whole ? PL_I64 : pl_default_float());
+  const int64_t n = pl_attr_i(c->attrs, 0);
+  PL_TRY(line(c, "n", n, 3, whole ? PL_I64 : pl_default_float()));
+  const PlDtype d = (PlDtype)c->out[0].dtype;
+  if (n == 0 || d == PL_I64 || !pl_is_int(d)) return PL_OK; /* of i64, sums wrap */
+  const double start = number(c->attrs, 1), step = number(c->attrs, 2);
+  PL_TRY(pl_check_fits(c, d, start));
+  return pl_check_fits(c, d, start + (double)(n - 1) * step);
 }
 
 /* y[i] = start + i·step; arange counts n and calls this. */
@@ -69,7 +81,16 @@ PL_OP(linear_fill, .doc = "n numbers start, start + step, …; i64 if both are i
       .attrs = {A_INT_REQ("n"), A_SCALAR_REQ("start"), A_SCALAR_REQ("step"), A_DTYPE_OPT("dtype")}, .cls = PL_CREATION,
       .flags = PL_F_CONTIGUOUS, .infer = linear_fill_infer, PL_KERNEL(linear_fill), );
 
-static PlStatus linspace_infer(PlInfer *c) { return line(c, "steps", pl_attr_i(c->attrs, 2), c->op->nattr - 1, pl_default_float()); }
+static PlStatus linspace_infer(PlInfer *c) {
+  const int64_t n = pl_attr_i(c->attrs, 2);
+  PL_TRY(line(c, "steps", n, c->op->nattr - 1, pl_default_float()));
+  const PlDtype d = (PlDtype)c->out[0].dtype;
+  for (int k = 0; k < (n > 1 ? 2 : (int)n); k++) {
+    const double v = pl_attr_f(c->attrs, k);
+    PL_TRY(pl_check_fits(c, d, c->op == &pl_op_logspace ? pow(pl_attr_f(c->attrs, 3), v) : v));
+  }
+  return PL_OK;
+}
 
 PL_OP(linspace, .doc = "`steps` evenly spaced numbers from start to end, both included.",
       .example = "print(T.linspace(0, 1, 5))  --> {0.0000, 0.2500, 0.5000, 0.7500, 1.0000}  -- f32[5] cpu", .nin = 0, .nout = 1, .nattr = 4,

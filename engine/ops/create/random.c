@@ -43,12 +43,9 @@ static PlStatus drawn_infer(PlInfer *c) {
 
 /* Are all integers of low … high of the dtype? Floats have gaps beyond 2^digits. */
 static PlStatus fits_check(const PlInfer *c, PlDtype t) {
-  static const int64_t least[PL_NDTYPE] = {[PL_I8] = INT8_MIN, [PL_I16] = INT16_MIN, [PL_I32] = INT32_MIN, [PL_I64] = INT64_MIN};
-  static const int64_t most[PL_NDTYPE] = {
-      [PL_I8] = INT8_MAX, [PL_U8] = UINT8_MAX, [PL_I16] = INT16_MAX, [PL_I32] = INT32_MAX, [PL_I64] = INT64_MAX};
   static const int digits[PL_NDTYPE] = {[PL_F16] = 11, [PL_BF16] = 8, [PL_F32] = 24, [PL_F64] = 53};
   const int64_t low = pl_attr_i(c->attrs, 0), high = pl_attr_i(c->attrs, 1);
-  const int64_t lo = digits[t] ? -(INT64_C(1) << digits[t]) : least[t], hi = digits[t] ? INT64_C(1) << digits[t] : most[t];
+  const int64_t lo = digits[t] ? -(INT64_C(1) << digits[t]) : pl_int_least(t), hi = digits[t] ? INT64_C(1) << digits[t] : pl_int_most(t);
   if (t != PL_BOOL && (low < lo || high > hi))
     PL_FAIL(PL_ERR_ARG, "%s: %s does not hold all integers from %lld to %lld, only from %lld to %lld; draw i64 and convert that",
             c->op->name, pl_dtype_name(t), (long long)low, (long long)high, (long long)lo, (long long)hi);

@@ -65,7 +65,11 @@ static PlStatus softshrink_infer(PlInfer *c) {
 ACTIVATION(softshrink, SOFTSHRINK, softshrink_infer, x[0], NULL, PARAM1(A_FLOAT("lambd", 0.5)), "sign(x) max(|x| - lambd, 0)",
            "x moved toward 0 by lambd, 0 where |x| <= lambd.",
            "print(T.tensor { -1, 0.2, 1 }:softshrink())  --> {-0.5000,  0.0000,  0.5000}  -- f32[3] cpu")
-ACTIVATION(threshold, THRESHOLD, pl_infer_broadcast, x[0], NULL, PARAM2(A_FLOAT_REQ("threshold"), A_FLOAT_REQ("value")),
+static PlStatus threshold_infer(PlInfer *c) {
+  PL_TRY(pl_check_fits(c, c->compute, (c->attrs->isint >> 1) & 1 ? (double)pl_attr_i(c->attrs, 1) : pl_attr_f(c->attrs, 1)));
+  return pl_infer_broadcast(c);
+}
+ACTIVATION(threshold, THRESHOLD, threshold_infer, x[0], NULL, PARAM2(A_FLOAT_REQ("threshold"), A_FLOAT_REQ("value")),
            "x > threshold ? x : value", "x where above threshold, else value.",
            "print(T.tensor { -1, 0.2, 1 }:threshold(0.5, 0))  --> {0., 0., 1.}  -- f32[3] cpu")
 

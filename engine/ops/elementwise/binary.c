@@ -10,13 +10,15 @@
 #include "kernels/elementwise.h"
 #include "kernels/elementwise_codes.h"
 
-#define FLAGS             (PL_F_INPLACE | PL_F_SCALAR | PL_F_POLY)
-#define ARITHMETIC        (FLAGS | PL_F_WIDE)
-#define BINARY(NAME, ...) BINARY_FLAGS(NAME, FLAGS, __VA_ARGS__)
-#define WIDE(NAME, ...)   BINARY_FLAGS(NAME, ARITHMETIC, __VA_ARGS__)
-#define BINARY_FLAGS(NAME, BITS, A, B, CODE, PROMOTE, INFER, NATIVE, FORMULA, DOC, EXAMPLE)                                                \
+#define FLAGS                         (PL_F_INPLACE | PL_F_SCALAR | PL_F_POLY)
+#define ARITHMETIC                    (FLAGS | PL_F_WIDE)
+#define BINARY(NAME, ...)             BINARY_FLAGS(NAME, FLAGS, __VA_ARGS__)
+#define WIDE(NAME, ...)               BINARY_FLAGS(NAME, ARITHMETIC, __VA_ARGS__)
+#define BINARY_FLAGS(NAME, BITS, ...) BINARY_WRAPS(NAME, BITS, 0, __VA_ARGS__)
+#define RING(NAME, BITS, ...)         BINARY_WRAPS(NAME, ARITHMETIC | BITS, 3, __VA_ARGS__)
+#define BINARY_WRAPS(NAME, BITS, WRAPS, A, B, CODE, PROMOTE, INFER, NATIVE, FORMULA, DOC, EXAMPLE)                                         \
   PL_OP(NAME, .doc = DOC, .example = EXAMPLE, .formula = FORMULA, .nin = 2, .nout = 1, .args = {A, B}, .cls = PL_POINTWISE, .flags = BITS, \
-        .promote = PROMOTE, .infer = INFER, .grad = NAME##_grad, .native = NATIVE, PL_ELEMENTWISE(PLK_EW_##CODE));
+        .wraps = WRAPS, .promote = PROMOTE, .infer = INFER, .grad = NAME##_grad, .native = NATIVE, PL_ELEMENTWISE(PLK_EW_##CODE));
 
 /* The rule is pl_infer_broadcast wherever possible: the engine skips it where shapes and dtypes are equal. What
  * a dtype lacks (bool: sub) the kernel refuses. */
@@ -83,20 +85,20 @@ static PlStatus add_grad(PlMaker *g) {
   g_give(g, 1, g->dy[0]);
   return g->status;
 }
-BINARY_FLAGS(add, ARITHMETIC | PL_F_LINEAR | PL_F_COMMUTES, "x", "y", ADD, PL_PROMOTE_ALL, pl_infer_broadcast, &add_native,
-             "dx = dy; dy' = dy", "x + y, broadcast and promoted; with {alpha = a} x + a y. Of two bool tensors: or.",
-             "print(T.tensor { 1, 2 } + T.tensor { 10, 20 })  --> {11., 22.}  -- f32[2] cpu\n"
-             "print(T.tensor { 1, 2 }:add(3))  --> {4., 5.}  -- f32[2] cpu")
+RING(add, PL_F_LINEAR | PL_F_COMMUTES, "x", "y", ADD, PL_PROMOTE_ALL, pl_infer_broadcast, &add_native, "dx = dy; dy' = dy",
+     "x + y, broadcast and promoted; with {alpha = a} x + a y. Of two bool tensors: or.",
+     "print(T.tensor { 1, 2 } + T.tensor { 10, 20 })  --> {11., 22.}  -- f32[2] cpu\n"
+     "print(T.tensor { 1, 2 }:add(3))  --> {4., 5.}  -- f32[2] cpu")
 
 static PlStatus sub_grad(PlMaker *g) {
   g_give(g, 0, g->dy[0]);
   if (g->want[1]) g_give(g, 1, g_neg(g, g->dy[0]));
   return g->status;
 }
-BINARY_FLAGS(sub, ARITHMETIC | PL_F_LINEAR | PL_F_NO_BOOL, "x", "y", SUB, PL_PROMOTE_ALL, pl_infer_broadcast, &sub_native,
-             "dx = dz; dy = -dz", "x - y, broadcast and promoted; with {alpha = a} x - a y. Not for bool.",
-             "print(T.tensor { 1, 2 } - T.tensor { 10, 20 })  --> { -9., -18.}  -- f32[2] cpu\n"
-             "print(T.tensor { 5 }:sub(3))  --> {2.}  -- f32[1] cpu")
+RING(sub, PL_F_LINEAR | PL_F_NO_BOOL, "x", "y", SUB, PL_PROMOTE_ALL, pl_infer_broadcast, &sub_native, "dx = dz; dy = -dz",
+     "x - y, broadcast and promoted; with {alpha = a} x - a y. Not for bool.",
+     "print(T.tensor { 1, 2 } - T.tensor { 10, 20 })  --> { -9., -18.}  -- f32[2] cpu\n"
+     "print(T.tensor { 5 }:sub(3))  --> {2.}  -- f32[1] cpu")
 
 /* x + alpha y: what add and sub do when given alpha. */
 static PlStatus add_scaled_infer(PlInfer *c) {
@@ -122,10 +124,10 @@ static PlStatus mul_grad(PlMaker *g) {
   if (g->want[1]) g_give(g, 1, g_mul(g, g->dy[0], g->x[0]));
   return g->status;
 }
-BINARY_FLAGS(mul, ARITHMETIC | PL_F_COMMUTES, "x", "y", MUL, PL_PROMOTE_ALL, pl_infer_broadcast, &mul_native, "dx = dz y; dy = dz x",
-             "x * y elementwise, broadcast and promoted. Of two bool tensors: and.",
-             "print(T.tensor { 1, 2 } * T.tensor { 10, 20 })  --> {10., 40.}  -- f32[2] cpu\n"
-             "print(T.tensor { 2 }:mul(3))  --> {6.}  -- f32[1] cpu")
+RING(mul, PL_F_COMMUTES, "x", "y", MUL, PL_PROMOTE_ALL, pl_infer_broadcast, &mul_native, "dx = dz y; dy = dz x",
+     "x * y elementwise, broadcast and promoted. Of two bool tensors: and.",
+     "print(T.tensor { 1, 2 } * T.tensor { 10, 20 })  --> {10., 40.}  -- f32[2] cpu\n"
+     "print(T.tensor { 2 }:mul(3))  --> {6.}  -- f32[1] cpu")
 
 static PlStatus div_grad(PlMaker *g) {
   if (g->want[0]) g_give(g, 0, g_div(g, g->dy[0], g->x[1]));

@@ -4,11 +4,12 @@
 #include "kernels/elementwise.h"
 #include "kernels/elementwise_codes.h"
 
-#define ROW(NAME, CODE, NIN, A, B, INFER, FLAGS, DOC, EXAMPLE)                                            \
-  PL_OP(NAME, .doc = DOC, .example = EXAMPLE, .nin = NIN, .nout = 1, .args = {A, B}, .cls = PL_POINTWISE, \
+#define ROW(NAME, CODE, NIN, A, B, INFER, FLAGS, DOC, EXAMPLE) ROW_WRAPS(NAME, CODE, NIN, A, B, INFER, FLAGS, 0, DOC, EXAMPLE)
+#define ROW_WRAPS(NAME, CODE, NIN, A, B, INFER, FLAGS, WRAPS, DOC, EXAMPLE)                                               \
+  PL_OP(NAME, .doc = DOC, .example = EXAMPLE, .nin = NIN, .nout = 1, .args = {A, B}, .cls = PL_POINTWISE, .wraps = WRAPS, \
         .flags = PL_F_SCALAR | PL_F_NOGRAD_OK | FLAGS, .promote = PL_PROMOTE_ALL, .infer = INFER, PL_ELEMENTWISE(PLK_EW_##CODE));
-#define COMPARE(NAME, CODE, DOC, EXAMPLE)   ROW(NAME, CODE, 2, "x", "y", pl_infer_predicate, 0, DOC, EXAMPLE)
-#define SYMMETRIC(NAME, CODE, DOC, EXAMPLE) ROW(NAME, CODE, 2, "x", "y", pl_infer_predicate, PL_F_COMMUTES, DOC, EXAMPLE)
+#define COMPARE(NAME, CODE, DOC, EXAMPLE)   ROW_WRAPS(NAME, CODE, 2, "x", "y", pl_infer_predicate, 0, PL_WIDENS, DOC, EXAMPLE)
+#define SYMMETRIC(NAME, CODE, DOC, EXAMPLE) ROW_WRAPS(NAME, CODE, 2, "x", "y", pl_infer_predicate, PL_F_COMMUTES, PL_WIDENS, DOC, EXAMPLE)
 #define ASK(NAME, CODE, DOC, EXAMPLE)       ROW(NAME, CODE, 1, "x", NULL, pl_infer_predicate, 0, DOC, EXAMPLE)
 
 SYMMETRIC(eq, EQ, "x == y elementwise, as bool; broadcast. NaN equals nothing.",
@@ -46,18 +47,19 @@ static PlStatus infer_shift(PlInfer *c) {
   if (c->compute == PL_BOOL) PL_FAIL(PL_ERR_DTYPE, "%s: bool is not for this; convert: x:to(\"i64\")", c->op->name);
   return infer_bits(c);
 }
-#define BITS(NAME, CODE, INFER, DOC, EXAMPLE)           ROW(NAME, CODE, 2, "x", "y", INFER, PL_F_INPLACE, DOC, EXAMPLE)
+#define SHIFT(NAME, CODE, WRAPS, DOC, EXAMPLE)          ROW_WRAPS(NAME, CODE, 2, "x", "y", infer_shift, PL_F_INPLACE, WRAPS, DOC, EXAMPLE)
 #define SYMMETRIC_BITS(NAME, CODE, INFER, DOC, EXAMPLE) ROW(NAME, CODE, 2, "x", "y", INFER, PL_F_INPLACE | PL_F_COMMUTES, DOC, EXAMPLE)
-SYMMETRIC_BITS(bitwise_and, BITWISE_AND, infer_bits, "x & y of integers or bool; broadcast and promoted.",
-               "print(T.arange(4) & 1)  --> {1, 0, 1, 0}  -- i64[4] cpu")
-SYMMETRIC_BITS(bitwise_or, BITWISE_OR, infer_bits, "x | y of integers or bool; broadcast and promoted.",
-               "print(T.arange(3) | 4)  --> {5, 6, 7}  -- i64[3] cpu")
-SYMMETRIC_BITS(bitwise_xor, BITWISE_XOR, infer_bits, "x ~ y of integers or bool; broadcast and promoted.",
-               "print(T.arange(3) ~ 1)  --> {0, 3, 2}  -- i64[3] cpu")
-BITS(bitwise_left_shift, BITWISE_LEFT_SHIFT, infer_shift, "x << y of integers; bits that leave the dtype are lost.",
-     "print(T.arange(3) << 2)  --> { 4,  8, 12}  -- i64[3] cpu")
-BITS(bitwise_right_shift, BITWISE_RIGHT_SHIFT, infer_shift, "x >> y of integers; arithmetic for signed dtypes.",
-     "print(T.tensor({ 8, 9 }, { dtype = \"i64\" }) >> 1)  --> {4, 4}  -- i64[2] cpu")
+#define EACH_BIT(NAME, CODE, DOC, EXAMPLE)              ROW_WRAPS(NAME, CODE, 2, "x", "y", infer_bits, PL_F_INPLACE | PL_F_COMMUTES, 3, DOC, EXAMPLE)
+EACH_BIT(bitwise_and, BITWISE_AND, "x & y of integers or bool; broadcast and promoted.",
+         "print(T.arange(4) & 1)  --> {1, 0, 1, 0}  -- i64[4] cpu")
+EACH_BIT(bitwise_or, BITWISE_OR, "x | y of integers or bool; broadcast and promoted.",
+         "print(T.arange(3) | 4)  --> {5, 6, 7}  -- i64[3] cpu")
+EACH_BIT(bitwise_xor, BITWISE_XOR, "x ~ y of integers or bool; broadcast and promoted.",
+         "print(T.arange(3) ~ 1)  --> {0, 3, 2}  -- i64[3] cpu")
+SHIFT(bitwise_left_shift, BITWISE_LEFT_SHIFT, 1, "x << y of integers; bits that leave the dtype are lost.",
+      "print(T.arange(3) << 2)  --> { 4,  8, 12}  -- i64[3] cpu")
+SHIFT(bitwise_right_shift, BITWISE_RIGHT_SHIFT, 0, "x >> y of integers; arithmetic for signed dtypes.",
+      "print(T.tensor({ 8, 9 }, { dtype = \"i64\" }) >> 1)  --> {4, 4}  -- i64[2] cpu")
 SYMMETRIC_BITS(gcd, GCD, infer_shift, "The greatest common divisor of integers, at least 0; broadcast and promoted.",
                "print(T.gcd(T.tensor({ 12, 18 }, { dtype = \"i64\" }), 8))  --> {4, 2}  -- i64[2] cpu")
 SYMMETRIC_BITS(lcm, LCM, infer_shift,

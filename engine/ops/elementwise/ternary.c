@@ -70,8 +70,8 @@ static PlStatus addcmul_grad(PlMaker *g) {
 PL_OP(addcmul, .doc = "x + value a b, broadcast and promoted; value is 1 unless given.",
       .example = "print(T.addcmul(T.tensor { 1 }, T.tensor { 2 }, T.tensor { 3 }, { value = 10 }))  --> {61.}  -- f32[1] cpu",
       .formula = "dx = dz; da = value dz b; db = value dz a", .nin = 3, .nout = 1, .nattr = 1, .args = {"x", "a", "b"},
-      .attrs = {A_SCALAR_OPT("value")}, .cls = PL_POINTWISE, .flags = FLAGS | PL_F_WIDE, .promote = PL_PROMOTE_ALL, .infer = addcmul_infer,
-      .grad = addcmul_grad, ELEMENTWISE(ADDCMUL));
+      .attrs = {A_SCALAR_OPT("value")}, .cls = PL_POINTWISE, .flags = FLAGS | PL_F_WIDE, .wraps = 7, .promote = PL_PROMOTE_ALL,
+      .infer = addcmul_infer, .grad = addcmul_grad, ELEMENTWISE(ADDCMUL));
 
 /* z = x + v a / b;  dx = dz;  da = v dz / b;  db = -v dz a / b² */
 static PlStatus addcdiv_grad(PlMaker *g) {

@@ -81,7 +81,7 @@ static PlStatus isin_infer(PlInfer *c) {
 PL_OP(isin, .doc = "Whether each element occurs in test; with invert, whether it does not.",
       .example = "print(T.isin(T.arange(3), T.tensor({ 1, 3 }, { dtype = \"i64\" })))  --> { true, false,  true}  -- bool[3] cpu", .nin = 2,
       .nout = 1, .nattr = 1, .args = {"x", "test"}, .attrs = {A_BOOL("invert", 0)}, .cls = PL_INDEXING, .batch = pl_batch_first,
-      .flags = NO_GRAD | PL_F_SCALAR, .promote = PL_PROMOTE_ALL, .infer = isin_infer, PL_KERNEL(isin), );
+      .flags = NO_GRAD | PL_F_SCALAR, .wraps = PL_WIDENS, .promote = PL_PROMOTE_ALL, .infer = isin_infer, PL_KERNEL(isin), );
 
 static PlStatus unique_infer(PlInfer *c) {
   const PlArray *x = c->in[0];

@@ -21,6 +21,12 @@ static int64_t int_param(const PlAttrs *a, int k, int64_t otherwise, int64_t lo,
   return v < lo ? lo : v > hi ? hi : v;
 }
 
+/* The greatest integer that parameter k is not below; of NaN the least. */
+static int64_t int_floor(const PlAttrs *a, int k) {
+  const int64_t v = int_param(a, k, 0, INT64_MIN, INT64_MAX);
+  return pl_attr_has(a, k) && !((a->isint >> k) & 1) && (double)v > a->v[k].f ? v - 1 : v;
+}
+
 #define LOOP1(NAME, T, R, E)                            \
   static int NAME(ARGS) {                               \
     R *const o = (R *)(void *)ptr[0];                   \
@@ -149,11 +155,12 @@ static int64_t int_param(const PlAttrs *a, int k, int64_t otherwise, int64_t lo,
     return CLAMP_##N(ptr, stride, n, &q);                                                                    \
   }                                                                                                          \
   static int THRESHOLD_##N(ARGS) {                                                                           \
-    const T at = (T)int_param(p, 0, 0, LO, HI), v = (T)int_param(p, 1, 0, LO, HI);                           \
+    const int64_t at = int_floor(p, 0);                                                                      \
+    const T v = (T)int_param(p, 1, 0, LO, HI);                                                               \
     T *const o = (T *)(void *)ptr[0];                                                                        \
     const T *const a = (const T *)(const void *)ptr[1];                                                      \
     (void)stride;                                                                                            \
-    EACH o[i] = (T)(a[i] <= at ? v : a[i]);                                                                  \
+    EACH o[i] = (T)((int64_t)a[i] <= at ? v : a[i]);                                                         \
     return 0;                                                                                                \
   }                                                                                                          \
   static int ADD_ALPHA_##N(ARGS) {                                                                           \

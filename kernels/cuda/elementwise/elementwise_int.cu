@@ -97,7 +97,8 @@ template <typename T> PLC_DEV T int_op(const EwArgs &g, T x, T y, T z) {
     const T v = x < y ? y : x;
     return v > z ? z : v;
   }
-  case PLK_EW_THRESHOLD: return x <= clamped<T>(p0 ? p.i[0] : 0, LO, HI) ? clamped<T>(p1 ? p.i[1] : 0, LO, HI) : x;
+  case PLK_EW_THRESHOLD:
+    return ((double)p.i[0] == p.f[0] ? (int64_t)x <= p.i[0] : (double)x <= p.f[0]) ? clamped<T>(p1 ? p.i[1] : 0, LO, HI) : x;
   case PLK_EW_ADDCMUL: return (T)((W)x + (W)(p0 ? p.i[0] : 1) * (W)y * (W)z);
   case PLK_EW_BITWISE_AND: return x & y;
   case PLK_EW_BITWISE_OR: return x | y;

@@ -263,9 +263,17 @@ return function(T, core)
     if type(y) == "number" then
       y = core.device.with("cpu", op.full, {}, y, { dtype = x:is_floating_point() and x:dtype() or nil })
     end
-    if x:dtype() == "bool" then x = x:to "u8" end
-    if y:dtype() == "bool" then y = y:to "u8" end
-    local near = op.le(op.abs(x - y), op.abs(y) * (o.rtol or 1e-5) + (o.atol or 1e-8))
+    local off, size
+    if x:is_floating_point() or y:is_floating_point() then
+      if x:dtype() == "bool" then x = x:to "u8" end
+      if y:dtype() == "bool" then y = y:to "u8" end
+      off, size = op.abs(x - y), op.abs(y)
+    else -- a difference beyond i64 is negative
+      x, y = x:to "i64", y:to "i64"
+      off, size = op.maximum(x, y) - op.minimum(x, y), op.abs(y:to "f64")
+      off = op.where(op.lt(off, 0), math.huge, off:to "f64")
+    end
+    local near = op.le(off, size * (o.rtol or 1e-5) + (o.atol or 1e-8))
     local r = op.logical_or(op.eq(x, y), op.logical_and(near, op.isfinite(y)))
     if o.equal_nan then r = op.logical_or(r, op.logical_and(op.isnan(x), op.isnan(y))) end
     return r
