@@ -43,16 +43,18 @@ static PlStatus norm_grad(PlMaker *g) {
     v = g_muln(g, pl_g_expand_like(g, dy, 0), 0);
   } else if (p == 1) {
     v = g_mul(g, pl_g1(g, &pl_op_sign, x), dy);
+  } else if (p == 2 && pl_is_half((PlDtype)a->dtype) && g->outd[0].dtype == a->dtype) { /* dy / y is seldom a half where y is small */
+    PlVal s = over(g, pl_g_cast(g, dy, PL_F32), y, pl_g_cast(g, y, PL_F32));
+    v = pl_g_cast(g, g_mul(g, pl_g_cast(g, x, PL_F32), s), (PlDtype)a->dtype);
   } else if (p == 2) {
     v = g_mul(g, x, over(g, dy, y, y));
   } else if (isinf(p)) {
     PlVal hit = pl_g2(g, &pl_op_eq, pl_g1(g, &pl_op_abs, x), y), n = g_reduce(g, &pl_op_sum, hit, a->ndim, mask);
     v = g_mul(g, g_mul(g, pl_g1(g, &pl_op_sign, x), hit), g_div(g, dy, n));
   } else {
-    PlVal m = pow_n(g, pl_g1(g, &pl_op_abs, x), p - 1);
-    if (p < 1) m = at_zero(g, x, 0, m);
-    PlVal s = over(g, dy, y, pow_n(g, y, p - 1));
-    v = g_mul(g, g_mul(g, pl_g1(g, &pl_op_sign, x), m), s);
+    PlVal m = pow_n(g, over(g, pl_g1(g, &pl_op_abs, x), y, y), p - 1); /* the quotient first: its powers stay in range */
+    if (p < 1) m = at_zero(g, y, 0, at_zero(g, x, 0, m));
+    v = g_mul(g, g_mul(g, pl_g1(g, &pl_op_sign, x), m), dy);
   }
   g->dx[0] = g_to_input(g, v, (PlDtype)g->outd[0].dtype, 0);
   return g->status;
@@ -75,16 +77,28 @@ static PlStatus var_infer(PlInfer *c) {
   return PL_OK;
 }
 
-/* var: dx = dy 2 (x - mean) / (n - correction); std: dy / (2 y) in place of dy, 0 where y = 0. */
+/* var: dx = dy 2 (x - mean) / (n - correction); std: dy / (2 y) in place of dy, 0 where y = 0. The mean is rounded to x's dtype,
+ * which shows where it is large beside the differences: their own mean, e, is taken off again. */
 static PlStatus var_grad(PlMaker *g) {
   const PlArray *x = g->in[0];
   uint32_t mask = dims_listed(g->attrs, 0, x->ndim);
   const double n = (double)dims_count(x, mask) - pl_attr_f(g->attrs, 1);
-  PlVal dy = g->dy[0], d = g_sub(g, g->x[0], g_reduce(g, &pl_op_mean, g->x[0], x->ndim, mask));
+  const bool half = pl_is_half((PlDtype)x->dtype); /* a mean in f32 is good enough for these */
+  PlVal wider = half ? pl_g_cast(g, g->x[0], PL_F32) : g->x[0], dy = g->dy[0];
+  PlVal d = g_sub(g, wider, g_reduce(g, &pl_op_mean, wider, x->ndim, mask));
   bool std = g->op == &pl_op_std;
   if (std) dy = over(g, dy, g->y[0], g->y[0]);
   dy = g_muln(g, dy, (std ? 1 : 2) / n); /* infinite for 0; below 0 as it is, unlike y: as PyTorch */
-  g->dx[0] = g_mul(g, wide(g, dy, mask, 2), d);
+  dy = wide(g, dy, mask, 2);
+  if (half || n == 0) {
+    const PlVal v = g_mul(g, dy, d);
+    g->dx[0] = half ? pl_g_cast(g, v, (PlDtype)x->dtype) : v;
+    return g->status;
+  }
+  const PlVal e = g_reduce(g, &pl_op_mean, d, x->ndim, mask);
+  const PlVal some = pl_g2(g, &pl_op_logical_and, pl_g1(g, &pl_op_isfinite, e), pl_g2(g, &pl_op_ne, e, pl_g_num(g, 0)));
+  const PlVal off = g_where(g, some, g_neg(g, g_mul(g, dy, e)), pl_g_num(g, 0));
+  g->dx[0] = pl_g3(g, &pl_op_addcmul, off, dy, d);
   return g->status;
 }
 

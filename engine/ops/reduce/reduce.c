@@ -383,14 +383,18 @@ TRUTH(count_nonzero, PLK_R_COUNT, count_infer, "How many elements are not 0 (NaN
 
 static PlStatus logsumexp_infer(PlInfer *c) { return pl_infer_reduced(c, pl_is_float(c->compute) ? c->compute : pl_default_float()); }
 
+/* Softmax of x over the dims. y was rounded to its dtype, which far from 0 moves e^(x - y) as a whole: 0.4% at 1e5 in f32. So it is only
+ * what keeps e^ in range, a constant, and the quotients are divided by their own sum. Where y is not finite there is no such sum. */
 static PlStatus logsumexp_grad(PlMaker *g) {
-  uint32_t mask = mask_of(g);
-  PlVal p = pl_g1(g, &pl_op_exp, g_sub(g, g->x[0], wide(g, g->y[0], mask, 1)));
-  g->dx[0] = g_mul(g, wide(g, g->dy[0], mask, 1), p);
+  const uint32_t mask = mask_of(g);
+  const PlVal y = wide(g, pl_g1(g, &pl_op_stop_grad, g->y[0]), mask, 1);
+  const PlVal p = pl_g1(g, &pl_op_exp, g_sub(g, g->x[0], y)), sum = g_reduce(g, &pl_op_sum, p, g->in[0]->ndim, mask);
+  const PlVal finite = pl_g1(g, &pl_op_isfinite, y), dy = wide(g, g->dy[0], mask, 1);
+  g->dx[0] = g_mul(g, g_where(g, finite, g_div(g, dy, sum), dy), p);
   return g->status;
 }
 
 PL_OP(logsumexp, REDUCTION(PLK_R_LOGSUMEXP), .doc = "log(sum(exp(x))) over the dims given or all, without overflow.",
-      .example = "print(T.tensor { 1, 2, 3 }:logsumexp())  --> 3.4076  -- f32[] cpu", .formula = "dx = dy exp(x - y)", .nattr = 2,
+      .example = "print(T.tensor { 1, 2, 3 }:logsumexp())  --> 3.4076  -- f32[] cpu", .formula = "dx = dy softmax(x)", .nattr = 2,
       .attrs = {DIMS}, .flags = PL_F_CONTIGUOUS | PL_F_STRIDED | PL_F_POLY, .batch = pl_batch_dims, .infer = logsumexp_infer,
       .grad = logsumexp_grad, .with_tangent = plk_cpu_reduce_with_tangent);

@@ -76,15 +76,15 @@ VM double smooth(double d, double beta) {
 }
 VM double at_least(double v, double least) { return v < least ? least : v; }
 
-/* (1 - t) x + q (log(1 + e^-|x|) + max(-x, 0)), q = 1 + (pos_weight - 1) t */
-VM double with_logits(double x, double t, double pos) {
-  const double q = 1 + (pos - 1) * t, e = vm_log1p01_f64(vm_exp_f64(-vm_abs_f64(x)));
+/* (1 - t) x + q (log(1 + e^-|x|) + max(-x, 0)), q = 1 + (pos_weight - 1) t, or 1 without, whatever t */
+VM double with_logits(double x, double t, double q) {
+  const double e = vm_log1p01_f64(vm_exp_f64(-vm_abs_f64(x)));
   return (1 - t) * x + q * (e + (x < 0 ? -x : 0));
 }
 
 /* The same to 1e-9 of what is added, for elements that are floats or halves. */
-VM double with_logits_low(double x, double t, double pos) {
-  const double q = 1 + (pos - 1) * t, z = vm_exp_low(-vm_abs_f64(x)), u = 1 + z;
+VM double with_logits_low(double x, double t, double q) {
+  const double z = vm_exp_low(-vm_abs_f64(x)), u = 1 + z;
   const bool upper = u > 1.4142135623730951;
   const double e = vm_logk_low(upper ? 0.5 * u - 1 : z, upper ? 1 : 0);
   return (1 - t) * x + q * (e + (x < 0 ? -x : 0));
@@ -101,12 +101,12 @@ LOSS_OF_DIFFERENCE(smooth_l1, smooth(v - t, p), within(d *(1 / p), 1)) /* slope:
 LOSS_OF_DIFFERENCE(huber, p *smooth(v - t, p), within(d, p))           /* delta times smooth L1 with beta = delta */
 LOSS(bce, (t - 1) * at_least(vm_log1p_f64(-v), -100) - t * at_least(vm_log_f64(v), -100))
 LOSS(bce_logits_1, with_logits(v, t, 1))
-LOSS(bce_logits_pos, with_logits(v, t, pos[i]))
+LOSS(bce_logits_pos, with_logits(v, t, 1 + (pos[i] - 1) * t))
 static void bce_logits(const double *x, const double *t, const double *pos, double p, double *y, int64_t n) {
   (pos ? bce_logits_pos : bce_logits_1)(x, t, pos, p, y, n);
 }
 LOSS(bce_logits_low_1, with_logits_low(v, t, 1))
-LOSS(bce_logits_low_pos, with_logits_low(v, t, pos[i]))
+LOSS(bce_logits_low_pos, with_logits_low(v, t, 1 + (pos[i] - 1) * t))
 static void bce_logits_low(const double *x, const double *t, const double *pos, double p, double *y, int64_t n) {
   (pos ? bce_logits_low_pos : bce_logits_low_1)(x, t, pos, p, y, n);
 }

@@ -183,19 +183,24 @@ static inline double value(const PlkClass *k, const void *x, int64_t i) {
   return k->f64 ? ((const double *)x)[i] : (double)((const float *)x)[i];
 }
 
-/* log sum exp of rows that follow each other. */
-static void lse_of(const PlkClass *k, const void *x, int64_t rows, double *lse) {
-  double sum[CE_ROWS];
+/* lse, the log-sum-exp of a row, is max + log. lse - x is taken as (max - x) + log: beside a large max log would be rounded away. */
+typedef struct Lse {
+  double max, log;
+} Lse;
+/* Of rows that follow each other. */
+static void lse_of(const PlkClass *k, const void *x, int64_t rows, Lse *lse) {
+  double sum[CE_ROWS], max[CE_ROWS];
   if (k->f64) {
-    k->loops->lse_f64(x, k->n, rows, lse, sum);
-    for (int64_t r = 0; r < rows; r++) lse[r] += log(sum[r]);
+    k->loops->lse_f64(x, k->n, rows, max, sum);
+    for (int64_t r = 0; r < rows; r++) lse[r] = (Lse){max[r], log(sum[r])};
     return;
   }
   float m[CE_ROWS];
   k->loops->lse_f32(x, k->n, rows, m, sum);
   k->loops->log(sum, rows);
-  for (int64_t r = 0; r < rows; r++) lse[r] = (double)m[r] + sum[r];
+  for (int64_t r = 0; r < rows; r++) lse[r] = (Lse){(double)m[r], sum[r]};
 }
+static double above(Lse l, double x) { return (l.max - x) + l.log; }
 
 /* Softmax of a row is e^(x - shift) / the result. A small lse that forward kept is good enough as the shift (1 is returned). Beyond
  * 128 the place where it was rounded, in the loss' dtype, is seen in every quotient: an lse of 1e5 in f32 is 0.004 off, and at 1e8 log C
@@ -213,13 +218,13 @@ static double soften(const PlkClass *k, const void *x, double lse, double *shift
   return sum;
 }
 
-static double ce_loss(const PlkClass *k, const void *x, int64_t row, int64_t t, double lse) {
+static double ce_loss(const PlkClass *k, const void *x, int64_t row, int64_t t, Lse lse) {
   k->wt[row] = t < 0 ? 0 : plk_class_weight(k, t);
   if (t < 0) return 0;
-  double loss = (1 - k->smooth) * k->wt[row] * (lse - value(k, x, t));
+  double loss = (1 - k->smooth) * k->wt[row] * above(lse, value(k, x, t));
   if (k->smooth > 0) {
     double s = 0;
-    for (int64_t i = 0; i < k->n; i++) s += plk_class_weight(k, i) * (lse - value(k, x, i));
+    for (int64_t i = 0; i < k->n; i++) s += plk_class_weight(k, i) * above(lse, value(k, x, i));
     loss += k->smooth / (double)k->n * s;
   }
   return loss;
@@ -230,7 +235,7 @@ static PlStatus ce_rows(void *ctx, int64_t row, int64_t rows, void *const *p) {
   const PlkClass *k = ctx;
   const int64_t *target = p[1];
   for (int64_t r = 0; r < rows; r += CE_ROWS) {
-    double here[CE_ROWS], *const lse = p[3] ? (double *)p[3] + r : here;
+    Lse lse[CE_ROWS];
     const int64_t m = rows - r < CE_ROWS ? rows - r : CE_ROWS;
     const size_t size = (size_t)k->n * (k->f64 ? sizeof(double) : sizeof(float));
     const char *x = (const char *)p[0] + (size_t)r * size;
@@ -240,6 +245,7 @@ static PlStatus ce_rows(void *ctx, int64_t row, int64_t rows, void *const *p) {
       PL_TRY(plk_class_target(k, row + i, target[i], &t));
       k->loss[row + i] = ce_loss(k, x, row + i, t, lse[i - r]);
       if (p[2]) ((double *)p[2])[i] = k->loss[row + i];
+      if (p[3]) ((double *)p[3])[i] = lse[i - r].max + lse[i - r].log;
     }
   }
   return PL_OK;
@@ -284,16 +290,16 @@ static PlStatus ce_dual_row(void *ctx, int64_t row, void *const *p) {
   double logarithm = sum;
   if (k->f64) logarithm = log(sum);
   else k->loops->log(&logarithm, 1);
-  const double lse = m + logarithm;
+  const Lse lse = {m, logarithm};
   k->wt[row] = t < 0 ? 0 : plk_class_weight(k, t);
   if (t >= 0) {
     const double hit = (1 - k->smooth) * k->wt[row], e = k->smooth / (double)k->n;
-    loss = hit * (lse - value(k, p[0], t));
+    loss = hit * above(lse, value(k, p[0], t));
     tangent = (hit + e * k->wsum) * (dot / sum) - hit * value(k, p[2], t);
     if (k->smooth > 0) {
       double s = 0, wv = 0;
       for (int64_t i = 0; i < k->n; i++) {
-        s += plk_class_weight(k, i) * (lse - value(k, p[0], i));
+        s += plk_class_weight(k, i) * above(lse, value(k, p[0], i));
         wv += plk_class_weight(k, i) * value(k, p[2], i);
       }
       loss += k->smooth / (double)k->n * s;
@@ -303,7 +309,7 @@ static PlStatus ce_dual_row(void *ctx, int64_t row, void *const *p) {
   k->loss[row] = loss;
   k->tangent[row] = tangent;
   if (p[3]) *(double *)p[3] = loss;
-  if (p[4]) *(double *)p[4] = lse;
+  if (p[4]) *(double *)p[4] = lse.max + lse.log;
   if (p[5]) *(double *)p[5] = tangent;
   return PL_OK;
 }
@@ -441,8 +447,8 @@ static PlStatus prob_row(void *ctx, int64_t row, void *const *p) {
   const double *x = p[0], *t = p[1], e = k->smooth / (double)k->n;
   double m, sum, loss = 0;
   k->loops->lse_f64(x, k->n, 1, &m, &sum);
-  double lse = m + log(sum);
-  for (int64_t i = 0; i < k->n; i++) loss += plk_class_weight(k, i) * ((1 - k->smooth) * t[i] + e) * (lse - x[i]);
+  const Lse lse = {m, log(sum)};
+  for (int64_t i = 0; i < k->n; i++) loss += plk_class_weight(k, i) * ((1 - k->smooth) * t[i] + e) * above(lse, x[i]);
   k->loss[row] = loss;
   if (p[2]) *(double *)p[2] = loss;
   return PL_OK;

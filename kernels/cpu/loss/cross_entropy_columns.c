@@ -34,19 +34,19 @@ static PlStatus run(Columns *q, const PlkRows *r, PlkBody body) {
   return plk_parallel(r->outer * q->tiles, PLK_GRAIN / work + 1, body, q);
 }
 
-/* log(sum exp x) of each column */
-static void lse_tile(const Columns *q, const Tile *t, double *lse) {
+/* log(sum exp x) of each column is max + lg, which are kept apart: cross_entropy.c says why. */
+static void lse_tile(const Columns *q, const Tile *t, double *max, double *lg) {
   const PlkSoftmaxColumns *l = plk_softmax_columns_loops();
+  const double none[PLK_SOFT_COLS] = {0};
   double sum[PLK_SOFT_COLS];
   if (q->k->f64) {
-    double max[PLK_SOFT_COLS];
     l->lse_f64((const double *)q->x->data + t->at, q->inner, q->k->n, t->cols, max, sum);
-    l->join_f64(max, sum, t->cols, lse);
   } else {
-    float max[PLK_SOFT_COLS];
-    l->lse_f32((const float *)q->x->data + t->at, q->inner, q->k->n, t->cols, max, sum);
-    l->join_f32(max, sum, t->cols, lse);
+    float m[PLK_SOFT_COLS];
+    l->lse_f32((const float *)q->x->data + t->at, q->inner, q->k->n, t->cols, m, sum);
+    for (int64_t c = 0; c < t->cols; c++) max[c] = (double)m[c];
   }
+  l->join_f64(none, sum, t->cols, lg);
 }
 
 static PlStatus forward(void *ctx, int64_t begin, int64_t end) {
@@ -56,21 +56,21 @@ static PlStatus forward(void *ctx, int64_t begin, int64_t end) {
   for (int64_t i = begin; i < end; i++) {
     const Tile t = tile_of(q, i);
     int64_t at[PLK_SOFT_COLS];
-    double lse[PLK_SOFT_COLS];
+    double max[PLK_SOFT_COLS], lg[PLK_SOFT_COLS];
     plk_load(PLK_CI64, at, t.cols, q->target->data, q->target->dtype, t.row, 1, t.cols, 1);
-    lse_tile(q, &t, lse);
+    lse_tile(q, &t, max, lg);
     for (int64_t c = 0; c < t.cols; c++) {
       int64_t class;
       PL_TRY(plk_class_target(k, t.row + c, at[c], &class));
       const int64_t place = t.at + class * q->inner + c;
       const double w = class < 0 ? 0 : plk_class_weight(k, class);
       k->wt[t.row + c] = w;
-      k->loss[t.row + c] = class < 0 ? 0
-                           : k->f64  ? w * (lse[c] - ((const double *)q->x->data)[place])
-                                     : w * (lse[c] - (double)((const float *)q->x->data)[place]);
+      const double x = class < 0 ? 0 : k->f64 ? ((const double *)q->x->data)[place] : (double)((const float *)q->x->data)[place];
+      k->loss[t.row + c] = class < 0 ? 0 : w * ((max[c] - x) + lg[c]);
+      lg[c] += max[c];
     }
     if (each) plk_store(PLK_CF64, k->loss + t.row, t.cols, each->data, each->dtype, t.row, 1, t.cols, 1);
-    if (kept) plk_store(PLK_CF64, lse, t.cols, kept->data, kept->dtype, t.row, 1, t.cols, 1);
+    if (kept) plk_store(PLK_CF64, lg, t.cols, kept->data, kept->dtype, t.row, 1, t.cols, 1);
   }
   return PL_OK;
 }

@@ -44,6 +44,9 @@ static void affine(const Chan *k, const void *x, double mean, double a, double c
 }
 static void affine2(const Chan *k, const void *dy, const void *x, double mean, double a, double b, double c, void *dx, int64_t n) {
   if (k->f64) k->loops->affine2_f64(dy, x, mean, a, b, c, dx, n);
+  else if (b != 0 && fabs(b) < 0x1p-126) /* of x far beyond 1, whose third power is no float */
+    for (int64_t i = 0; i < n; i++)
+      ((float *)dx)[i] = (float)(a * (double)((const float *)dy)[i] + b * ((double)((const float *)x)[i] - mean) + c);
   else k->loops->affine2_f32(dy, x, (float)mean, (float)a, (float)b, (float)c, dx, n);
 }
 

@@ -94,6 +94,46 @@ PlStatus plk_cpu_sum_to(const PlkCall *c) {
   return plk_reduce_run(&job);
 }
 
+/* Of a norm v: sums of |x|^p left the range of doubles, or lost digits at its end, or were 0. */
+static bool left(double v, double p) { return v == v && (v == 0 || isinf(v) || fabs(p * log2(v)) > 960); }
+static double result(const PlkCall *c, int64_t i) {
+  double v;
+  plk_load(PLK_CF64, &v, 1, c->out[0]->data, c->out[0]->dtype, i, 1, 1, 1);
+  return v;
+}
+bool plk_norm_left(const PlkCall *c, double p) {
+  const int dtype = c->in[0]->dtype, bits = dtype == PL_F64 ? 1074 : dtype == PL_F16 ? 24 : 149; /* 2^±bits is what an x may be */
+  if (p == 0 || p == 1 || isinf(p) || fabs(p) * bits <= 960 || c->in[0]->numel == 0) return false;
+  for (int64_t i = 0; i < c->out[0]->numel; i++)
+    if (left(result(c, i), p)) return true;
+  return false;
+}
+
+/* Such norms again: of x / m, times m, the largest magnitude (the smallest for p < 0). m of 0 or infinite: as they are. */
+static PlStatus norm_scaled(const PlkCall *c, double p) {
+  const int64_t n = c->out[0]->numel;
+  void *room;
+  PL_TRY(plk_scratch(2 * (size_t)n * sizeof(double), &room));
+  double *m = room, *to = m + n;
+  const uint32_t mask = plk_reduce_mask(c, 1);
+  const PlkReduceJob greatest = {
+      .x = c->in[0], .mask = mask, .core = p > 0 ? PLK_CORE_MAX : PLK_CORE_MIN, .pre = PLK_PRE_ABS, .comp = PLK_CF64, .to = m};
+  const PlkReduceJob job = {
+      .x = c->in[0], .mask = mask, .comp = PLK_CF64, .pre = PLK_PRE_POW, .post = PLK_POST_ROOT, .p = p, .aux = m, .to = to};
+  PlStatus s = plk_reduce_run(&greatest);
+  bool any = false;
+  for (int64_t i = 0; s == PL_OK && i < n; i++) {
+    const bool again = m[i] != 0 && isfinite(m[i]) && left(result(c, i), p);
+    if (!again) m[i] = (double)NAN; /* stays */
+    any = any || again;
+  }
+  if (s == PL_OK && any) s = plk_reduce_run(&job);
+  for (int64_t i = 0; s == PL_OK && i < n; i++)
+    if (m[i] == m[i]) to[i] *= m[i], plk_store(PLK_CF64, to + i, 1, c->out[0]->data, c->out[0]->dtype, i, 1, 1, 1);
+  plk_scratch_free(room);
+  return s;
+}
+
 /* (sum |x|^p)^(1/p); p = inf, -inf: max and min of |x|; p = 0: how many are not 0. */
 PlStatus plk_cpu_norm(const PlkCall *c) {
   double p = pl_attr_f(c->attrs, 0);
@@ -103,7 +143,8 @@ PlStatus plk_cpu_norm(const PlkCall *c) {
   else if (p == 0) job.pre = PLK_PRE_NONZERO;
   else if (isinf(p)) job.pre = PLK_PRE_ABS, job.core = p > 0 ? PLK_CORE_MAX : PLK_CORE_MIN, job.zero_empty = p > 0;
   else job.post = PLK_POST_ROOT;
-  return plk_reduce_run(&job);
+  PL_TRY(plk_reduce_run(&job));
+  return plk_norm_left(c, p) ? norm_scaled(c, p) : PL_OK;
 }
 
 /* The mean is that of x - c, plus c: c = 0 where doubles hold sums of x exactly, else the mean as it comes. So elements that are all equal
@@ -146,7 +187,7 @@ PlStatus plk_cpu_var(const PlkCall *c) {
 
 /* ---- gradients of prod ----------------------------------------------------------------------------
  * Rows of the reduced dim: L_j = prod of x before j, R_j = prod of x after j; zeros need no care.
- *   bwd:  dx_j = dy L_j R_j; with infinities or NaN but no zero dy y / x_j, as PyTorch has it
+ *   bwd:  dx_j = dy L_j R_j; of NaN and without a zero NaN, as PyTorch has it
  *   bwd2: with v the gradient of dx: dL_j and dR_j are the derivatives of L and R in direction v;
  *         result_j = dy (dL_j R_j + L_j dR_j). */
 static PlStatus prod_bwd_row(void *ctx, int64_t row, void *const *p) {
@@ -154,12 +195,12 @@ static PlStatus prod_bwd_row(void *ctx, int64_t row, void *const *p) {
   int64_t n = *(const int64_t *)ctx;
   const double *x = p[0];
   double *dx = p[2], left = p[1] ? *(const double *)p[1] : 1, right = 1;
-  bool zero = false, finite = true;
+  bool zero = false;
   for (int64_t j = 0; j < n; j++) {
     dx[j] = left, left *= x[j];
-    zero |= x[j] == 0, finite &= isfinite(x[j]) != 0;
+    zero |= x[j] == 0;
   }
-  if (finite || zero)
+  if (zero || left == left)
     for (int64_t j = n; j-- > 0;) dx[j] *= right, right *= x[j];
   else
     for (int64_t j = 0; j < n; j++) dx[j] = left / x[j];

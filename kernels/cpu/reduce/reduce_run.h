@@ -6,7 +6,7 @@
 #include "kernels/cpu/loops.h"
 #include "kernels/cpu/rows.h"
 
-/* EXPDIFF, SQDIFF and DIFF take aux[output element]. */
+/* EXPDIFF, SQDIFF and DIFF take aux[output element]; POW divides by it, if there is one. */
 typedef enum PlkPre {
   PLK_PRE_NONE,
   PLK_PRE_NONZERO,
@@ -91,6 +91,8 @@ uint32_t plk_reduce_mask(const PlkCall *c, int k);
 /* logsumexp: the largest elements, 0 where that is infinite; then the sums of exp(x - max). */
 PlStatus plk_reduce_greatest(const PlkCall *c, uint32_t mask, double *max);
 PlkReduceJob plk_reduce_exps(const PlkCall *c, uint32_t mask, const double *max);
+/* norm: whether some result is not what it would be if doubles had no ends; it is computed again by other means. */
+bool plk_norm_left(const PlkCall *c, double p);
 /* var and std: means, with as much room for what they are taken about; then the sums of squares. */
 PlStatus plk_reduce_means(const PlkCall *c, uint32_t mask, double *mean, double *about);
 PlkReduceJob plk_reduce_variances(const PlkCall *c, uint32_t mask, const double *mean);

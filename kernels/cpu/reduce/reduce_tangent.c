@@ -268,7 +268,8 @@ PlStatus plk_cpu_norm_with_tangent(const PlkCall *c) {
                             .pre = p == 2 ? PLK_PRE_SQUARE : PLK_PRE_ABS,
                             .post = p == 2 ? PLK_POST_SQRT : PLK_POST_NONE,
                             .out = c->out[0]};
-  return end(&t, run_paired(&t, job, p == 2 ? PLK_PAIRED_SQUARE : PLK_PAIRED_ABS), 1, p == 2);
+  PL_TRY(end(&t, run_paired(&t, job, p == 2 ? PLK_PAIRED_SQUARE : PLK_PAIRED_ABS), 1, p == 2));
+  return plk_norm_left(c, p) ? refuse(c) : PL_OK;
 }
 
 PlStatus plk_cpu_var_with_tangent(const PlkCall *c) {
@@ -281,7 +282,13 @@ PlStatus plk_cpu_var_with_tangent(const PlkCall *c) {
   double *mean = room;
   s = plk_reduce_means(c, mask, mean, mean + t.kept);
   if (s == PL_OK) s = run_paired(&t, plk_reduce_variances(c, mask, mean), PLK_PAIRED_SQDIFF);
+  bool far = false; /* the mean of doubles was rounded as doubles are: where it is large beside the deviation that shows */
+  for (int64_t o = 0; s == PL_OK && t.f64 && o < t.kept; o++) {
+    const double y = element(c->out[0], o);
+    far = far || fabs(mean[o]) > 64 * (c->code ? y : sqrt(y));
+  }
   plk_scratch_free(room);
   const double n = (double)t.s.R - pl_attr_f(c->attrs, 1); /* infinite for 0; below 0 as it is: as the gradient */
-  return end(&t, s, (c->code ? 1 : 2) / n, c->code != 0);
+  PL_TRY(end(&t, s, (c->code ? 1 : 2) / n, c->code != 0));
+  return far ? refuse(c) : PL_OK;
 }

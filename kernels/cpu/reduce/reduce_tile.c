@@ -22,7 +22,7 @@ static void pre_f64(const PlkReduceJob *j, double *v, int64_t n, const double *a
     for (int64_t i = 0; i < n; i++) v[i] *= v[i];
     break;
   case PLK_PRE_POW:
-    for (int64_t i = 0; i < n; i++) v[i] = pow(fabs(v[i]), j->p);
+    for (int64_t i = 0; i < n; i++) v[i] = pow(fabs(aux ? v[i] / aux[i * step] : v[i]), j->p);
     break;
   case PLK_PRE_DIFF:
     for (int64_t i = 0; i < n; i++) v[i] -= aux[i * step];

@@ -332,17 +332,37 @@ PlStatus plk_cpu_cumprod_bwd2(const PlkCall *c) {
   return plk_rows(&r);
 }
 
+/* e^(y_i) of logcumsumexp, y_i the running log-sum-exp, is c e^m with m the greatest element so far: y itself, rounded to its dtype,
+ * would show in every quotient where it is far from 0. Infinite m: c counts. */
+typedef struct Running {
+  double m, c;
+} Running;
+static Running running(Running r, double x, bool first) {
+  if (first) return (Running){x, 1};
+  if (x != x || r.m != r.m) return (Running){NAN, NAN};
+  if (x == r.m) return (Running){x, r.c + 1};
+  return x > r.m ? (Running){x, r.c * exp(r.m - x) + 1} : (Running){r.m, r.c + exp(x - r.m)};
+}
+/* e^(x - y), NaN where both are the same infinity, and e^(y - y') of a later y', 1 there. */
+static double part(double x, Running y) { return exp(x - y.m) / y.c; }
+static double rise(Running y, Running later) {
+  if (y.m != later.m) return exp(y.m - later.m) * (y.c / later.c);
+  return isfinite(y.m) ? y.c / later.c : 1;
+}
+
 /* dx_j = sum over i >= j of dy_i e^(x_j - y_i) = e^(x_j - y_j) A_j, A_j = dy_j + e^(y_j - y_(j+1)) A_(j+1);
  * y never falls, so no factor exceeds 1. */
 static PlStatus logcumsumexp_bwd_row(void *ctx, int64_t row, void *const *p) {
   (void)row;
   int64_t n = ((const Scan *)ctx)->n;
-  const double *dy = p[0], *x = p[1], *y = p[2];
-  double *dx = p[3], a = 0;
+  const double *dy = p[0], *x = p[1];
+  double *dx = p[2], a = 0;
+  Running *y = p[3];
+  for (int64_t j = 0; j < n; j++) y[j] = running(j > 0 ? y[j - 1] : (Running){0}, x[j], j == 0);
   for (int64_t j = n; j-- > 0;) {
-    double f = j + 1 < n ? y[j] == y[j + 1] ? 1 : exp(y[j] - y[j + 1]) : 0;
+    double f = j + 1 < n ? rise(y[j], y[j + 1]) : 0;
     a = dy[j] + (f == 0 ? 0 : f * a);
-    dx[j] = exp(x[j] - y[j]) * a;
+    dx[j] = part(x[j], y[j]) * a;
   }
   return PL_OK;
 }
@@ -351,11 +371,13 @@ static PlStatus logcumsumexp_bwd_row(void *ctx, int64_t row, void *const *p) {
 static PlStatus logcumsumexp_tangent_row(void *ctx, int64_t row, void *const *p) {
   (void)row;
   int64_t n = ((const Scan *)ctx)->n;
-  const double *v = p[0], *x = p[1], *y = p[2];
-  double *t = p[3], a = 0;
+  const double *v = p[0], *x = p[1];
+  double *t = p[2], a = 0;
+  Running y = {0}, before;
   for (int64_t i = 0; i < n; i++) {
-    double f = i > 0 ? y[i] == y[i - 1] ? 1 : exp(y[i - 1] - y[i]) : 0;
-    t[i] = a = v[i] * exp(x[i] - y[i]) + (f == 0 ? 0 : f * a);
+    before = y, y = running(before, x[i], i == 0);
+    double f = i > 0 ? rise(before, y) : 0;
+    t[i] = a = v[i] * part(x[i], y) + (f == 0 ? 0 : f * a);
   }
   return PL_OK;
 }
@@ -363,7 +385,8 @@ static PlStatus logcumsumexp_tangent_row(void *ctx, int64_t row, void *const *p)
 PlStatus plk_cpu_logcumsumexp_bwd(const PlkCall *c) {
   Scan s = scan_of(c, c->in[1]);
   PlkRows r = rows_of(c, c->in[1], &s, pl_attr_i(c->attrs, 1) ? logcumsumexp_tangent_row : logcumsumexp_bwd_row);
-  for (int i = 0; i < 3; i++) r.arg[r.narg++] = plk_row_arg(c->in[i], s.n, PLK_CF64, false);
+  for (int i = 0; i < 2; i++) r.arg[r.narg++] = plk_row_arg(c->in[i], s.n, PLK_CF64, false);
   r.arg[r.narg++] = plk_row_arg(c->out[0], s.n, PLK_CF64, true);
+  r.temp = (size_t)s.n * sizeof(Running);
   return plk_rows(&r);
 }

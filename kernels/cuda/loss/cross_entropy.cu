@@ -82,23 +82,23 @@ __global__ void ce_forward(Class k, const T *x, double *loss, double *wt, plc_nu
     s = Sum<A>{m, sum};
   }
   s = row_joined(k, s, room);
-  const double lse = (double)s.max + log((double)s.sum);
+  const double max = (double)s.max, rest = log((double)s.sum); /* apart: beside a large max the rest would be rounded away */
   double all = 0;
   for (int64_t i = lane; k.smooth > 0 && mine && i < k.n; i += k.width)
-    all += weight(k, i) * (lse - (double)plc_type<T>::load(from[i * k.inner]));
+    all += weight(k, i) * ((max - (double)plc_type<T>::load(from[i * k.inner])) + rest);
   if (k.smooth > 0) all = row_sum(k, all, sums);
   if (!mine || lane != 0) return;
   const int64_t t = target_of(k, row, name);
   double l = 0, w = 0;
   if (t >= 0) {
     w = weight(k, t);
-    l = (1 - k.smooth) * w * (lse - (double)plc_type<T>::load(from[t * k.inner]));
+    l = (1 - k.smooth) * w * ((max - (double)plc_type<T>::load(from[t * k.inner])) + rest);
     if (k.smooth > 0) l += k.smooth / (double)k.n * all;
   }
   loss[row] = l;
   wt[row] = w;
   plc_number_put(out, row, l);
-  plc_number_put(lses, row, lse);
+  plc_number_put(lses, row, max + rest);
 }
 
 /* Softmax of a row is e^(x - lse) / this: an lse far from 0 was rounded, in the loss' dtype, by what all quotients show; there it is
@@ -185,10 +185,10 @@ __global__ void ce_prob(Class k, plc_numbers x, plc_numbers target, plc_numbers 
   if (k.width == 32) m = plc_warp_all(m, plc_max());
   else if (k.width > 32) m = plc_block_all(m, plc_max(), -(double)INFINITY, room);
   for (int64_t i = lane; i < n; i += k.width) sum += exp(plc_number(x, at + i * k.inner, 0) - m);
-  const double lse = m + log(row_sum(k, sum, room)), e = k.smooth / (double)k.n;
+  const double rest = log(row_sum(k, sum, room)), e = k.smooth / (double)k.n;
   for (int64_t i = lane; i < n; i += k.width) {
     const int64_t p = at + i * k.inner;
-    l += weight(k, i) * ((1 - k.smooth) * plc_number(target, p, 0) + e) * (lse - plc_number(x, p, 0));
+    l += weight(k, i) * ((1 - k.smooth) * plc_number(target, p, 0) + e) * ((m - plc_number(x, p, 0)) + rest);
   }
   l = row_sum(k, l, room);
   if (!mine || lane != 0) return;

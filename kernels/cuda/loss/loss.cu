@@ -20,7 +20,7 @@ template <typename A> PLC_DEV A loss_of(int code, A x, A t, A pos, A p) {
   case PLK_L_SMOOTH_L1: return smooth(x - t, p);
   case PLK_L_HUBER: return p * smooth(x - t, p);
   case PLK_L_BCE: return (t - 1) * at_least((A)log1p(-x), (A)-100) - t * at_least((A)log(x), (A)-100);
-  case PLK_L_BCE_LOGITS: return (1 - t) * x + (1 + (pos - 1) * t) * ((A)log1p(exp(x < 0 ? x : -x)) + (x < 0 ? -x : (A)0));
+  case PLK_L_BCE_LOGITS: return (1 - t) * x + (pos == 1 ? (A)1 : 1 + (pos - 1) * t) * ((A)log1p(exp(x < 0 ? x : -x)) + (x < 0 ? -x : (A)0));
   default: return p != 0 ? exp(t) * (t - x) : (t == 0 ? (A)0 : t * log(t)) - t * x;
   }
 }

@@ -55,6 +55,7 @@ template <typename T, typename W, int THREADS, int KEEP> __global__ void __launc
       sum += d * d;
     }
     sum = plc_block_all(sum, plc_sum(), (M)0, room);
+    if (p.center && isinf(sum)) sum = (M)NAN; /* of squares beyond the dtype: no zeros by 1/inf */
     M rstd = (M)(1.0 / sqrt((double)sum / (double)p.n + p.eps));
     ROW_EACH(k, i, n) {
       M v = (E::load(raw[k]) - mean) * rstd;
@@ -87,6 +88,7 @@ template <typename T, typename W> __global__ void forward_rows(Norm<T, W> p) {
       sum += d * d;
     }
     sum = plc_block_all(sum, plc_sum(), (M)0, room);
+    if (p.center && isinf(sum)) sum = (M)NAN; /* of squares beyond the dtype: no zeros by 1/inf */
     M rstd = (M)(1.0 / sqrt((double)sum / (double)p.n + p.eps));
     for (int64_t i = threadIdx.x; i < p.n; i += blockDim.x) {
       M v = (E::load(x[i]) - mean) * rstd;

@@ -11,13 +11,13 @@ __global__ void prod_bwd_rows(ProdRows p, const void *x, const void *dy, void *d
   for (PLC_EACH(r, p.outer * p.inner)) {
     int64_t base = r / p.inner * p.n * p.inner + r % p.inner;
     double left = dy ? plc_get_f(dy, p.dtype, r) : 1, right = 1, all = left;
-    bool zero = false, finite = true;
+    bool zero = false;
     for (int64_t j = 0; j < p.n; j++) {
       double v = plc_get_f(x, p.dtype, base + j * p.inner);
       all *= v;
-      zero |= v == 0, finite &= isfinite(v) != 0;
+      zero |= v == 0;
     }
-    if (!(finite || zero)) {
+    if (!zero && isnan(all)) {
       for (int64_t j = 0; j < p.n; j++) {
         int64_t at = base + j * p.inner;
         plc_put_any(dx, p.dtype, at, false, all / plc_get_f(x, p.dtype, at), 0);

@@ -290,30 +290,56 @@ __global__ void cumprod_backward2(Shape s, In dy, In x, In v, plc_numbers ddy, p
   }
 }
 
-/* dx_j = e^(x_j - y_j) A_j, A_j = dy_j + e^(y_j - y_(j+1)) A_(j+1) */
-__global__ void lse_backward(Shape s, In dy, In x, In y, plc_numbers dx) {
+/* e^y, y the running log-sum-exp, is c e^m with m the greatest element so far: y itself, rounded to its dtype, would show in every
+ * quotient where it is far from 0. Infinite m: c counts. */
+struct Running {
+  double m, c;
+};
+PLC_DEV Running running(Running r, double x, bool first) {
+  if (first) return {x, 1};
+  if (x != x || r.m != r.m) return {(double)NAN, (double)NAN};
+  if (x == r.m) return {x, r.c + 1};
+  if (x > r.m) return {x, r.c * exp(r.m - x) + 1};
+  return {r.m, r.c + exp(x - r.m)};
+}
+/* e^(x - y), NaN where both are the same infinity, and e^(y - y') of a later y', 1 there. */
+PLC_DEV double part(double x, Running y) { return exp(x - y.m) / y.c; }
+PLC_DEV double rise(Running y, Running later) {
+  if (y.m != later.m) return exp(y.m - later.m) * (y.c / later.c);
+  return isfinite(y.m) ? y.c / later.c : 1;
+}
+
+/* dx_j = e^(x_j - y_j) A_j, A_j = dy_j + e^(y_j - y_(j+1)) A_(j+1); temp: y, strided like x */
+__global__ void lse_backward(Shape s, In dy, In x, plc_numbers dx, Running *y) {
   for (PLC_EACH(row, s.outer * s.inner)) {
-    double a = 0, next = 0;
+    double a = 0;
+    Running r = {0, 0};
+    for (int64_t j = 0; j < s.n; j++) {
+      const int64_t e = place(s, row, j);
+      y[e] = r = running(r, at(x, e), j == 0);
+    }
     for (int64_t j = s.n; j-- > 0;) {
       const int64_t e = place(s, row, j);
-      const double yj = at(y, e), f = j + 1 < s.n ? yj == next ? 1 : exp(yj - next) : 0;
+      const double f = j + 1 < s.n ? rise(y[e], r) : 0;
+      r = y[e];
       a = at(dy, e) + (f == 0 ? 0 : f * a);
-      plc_number_put(dx, e, exp(at(x, e) - yj) * a);
-      next = yj;
+      plc_number_put(dx, e, part(at(x, e), r) * a);
     }
   }
 }
 
 /* t_i = v_i e^(x_i - y_i) + e^(y_(i-1) - y_i) t_(i-1) */
-__global__ void lse_tangent(Shape s, In v, In x, In y, plc_numbers t) {
+__global__ void lse_tangent(Shape s, In v, In x, plc_numbers t) {
   for (PLC_EACH(row, s.outer * s.inner)) {
-    double a = 0, before = 0;
+    double a = 0;
+    Running y = {0, 0};
     for (int64_t i = 0; i < s.n; i++) {
       const int64_t e = place(s, row, i);
-      const double yi = at(y, e), f = i > 0 ? yi == before ? 1 : exp(before - yi) : 0;
-      a = at(v, e) * exp(at(x, e) - yi) + (f == 0 ? 0 : f * a);
+      const Running before = y;
+      y = running(before, at(x, e), i == 0);
+      const double f = i > 0 ? rise(before, y) : 0;
+      a = at(v, e) * part(at(x, e), y) + (f == 0 ? 0 : f * a);
       plc_number_put(t, e, a);
-      before = yi;
     }
   }
 }
@@ -342,12 +368,15 @@ PlStatus cumprod_bwd2(const PlkCall *call) {
 PlStatus logcumsumexp_bwd(const PlkCall *call) {
   const Shape s = shape_of(call, call->in[1], PL_F64);
   if (call->in[1]->numel == 0) return PL_OK;
-  if (pl_attr_i(call->attrs, 1))
-    PLC_LAUNCH(lse_tangent, plc_grid(s.outer * s.inner, 1), PLC_BLOCK, 0, s, in_of(call->in[0]), in_of(call->in[1]), in_of(call->in[2]),
-               out_of(call->out[0]));
-  else
-    PLC_LAUNCH(lse_backward, plc_grid(s.outer * s.inner, 1), PLC_BLOCK, 0, s, in_of(call->in[0]), in_of(call->in[1]), in_of(call->in[2]),
-               out_of(call->out[0]));
+  const unsigned blocks = plc_grid(s.outer * s.inner, 1);
+  if (pl_attr_i(call->attrs, 1)) {
+    PLC_LAUNCH(lse_tangent, blocks, PLC_BLOCK, 0, s, in_of(call->in[0]), in_of(call->in[1]), out_of(call->out[0]));
+    return PL_OK;
+  }
+  void *temp;
+  PL_TRY(plc_scratch((size_t)call->in[1]->numel * sizeof(Running), &temp));
+  PLC_LAUNCH(lse_backward, blocks, PLC_BLOCK, 0, s, in_of(call->in[0]), in_of(call->in[1]), out_of(call->out[0]), (Running *)temp);
+  plc_scratch_free(temp);
   return PL_OK;
 }
 

@@ -81,7 +81,6 @@ return function(T, core)
     -- the product loses digits where rows are near each other, so "use" is taken only where it pays
     if p == 2 and mode ~= modes[3] and (x1:size(-2) > 25 or x2:size(-2) > 25) then return euclid_by_product(x1, x2) end
     local d = x1:unsqueeze(-2) - x2:unsqueeze(-3)
-    if p == 0 then return op.sum(op.ne(d, 0):to(d:dtype()), { -1 }) end
     return op.norm(d, { p = p, dim = { -1 } })
   end)
   core.full_precision(T, { "cdist" })

@@ -39,7 +39,10 @@ return function(T, core)
     local x, y = floats(a.x, a.y)
     local ln2, dtype = math.log(2), x:dtype()
     if dtype == "f16" or dtype == "bf16" then x, y = x:to("f32"), y:to("f32") end -- what is between is not rounded
-    return (T.logaddexp(x * ln2, y * ln2) / ln2):to(dtype)
+    -- The greater is taken off first: times ln 2 is rounded, and far from 0 the slopes would show it.
+    local m = T.maximum(x, y):detach()
+    m = T.where(m:isfinite(), m, 0)
+    return (T.logaddexp((x - m) * ln2, (y - m) * ln2) / ln2 + m):to(dtype)
   end)
 
   --- T.heaviside(…) → tensor
@@ -154,10 +157,10 @@ return function(T, core)
   --   print(T.special.entr == T.entr)  --> true
   local entr = define("entr", { { "x", "tensor" } }, function(a)
     local x = floats(a.x, 0)
-    local zero = x:eq(0)
-    local y = T.where(zero, 1, x)
-    -- at 0 a root: 0, with a slope that is infinite, too
-    return T.where(zero, (T.where(zero, x, 1) + 0.0):sqrt(), T.where(x:lt(0), -math.huge, -(y * y:log())))
+    local edge = T.logical_or(x:eq(0), x:eq(math.huge))
+    local y, e = T.where(edge, 1, x), T.where(edge, x, 1) + 0.0
+    -- at 0 a root: 0, with a slope that is infinite, too; at infinity a parabola: the slope of x log x is inf / inf
+    return T.where(edge, e:clamp { max = 1 }:sqrt() - e * e, T.where(x:lt(0), -math.huge, -(y * y:log())))
   end)
 
   --- T.ndtr(…) → tensor

@@ -48,11 +48,12 @@ return function(T, core)
     if fweights then w = fweights:to(x:dtype()) end
     if aweights then w = w and w * aweights:to(x:dtype()) or aweights:to(x:dtype()) end
     local total = w and w:sum() or n
-    local mean = w and (x * w):sum(2, { keepdim = true }) / total or x:mean(2, { keepdim = true })
+    local function mean(v) return w and (v * w):sum(2, { keepdim = true }) / total or v:mean(2, { keepdim = true }) end
     local norm = total - correction
     if w and aweights and correction ~= 0 then norm = total - (w * aweights):sum() / total * correction end
     if not w then norm = math.max(norm, 0) end
-    local c = x - mean
+    local c = x - mean(x)
+    c = c - mean(c) -- the first mean was rounded
     local y = (w and c * w or c):matmul(c:t()) / norm
     return one and y:reshape {} or y
   end
@@ -277,8 +278,10 @@ return function(T, core)
     a.x:size(a.dim)
     for k = 1, a.x:dim() do if k ~= d then others[#others + 1] = k end end
     return in_f32(a.x, function(x)
-      local norm = x:norm { p = a.p, dim = others, keepdim = true }
-      return x * T.where(norm:gt(a.maxnorm), a.maxnorm / (norm + 1e-7), T.ones_like(norm))
+      local o = { p = a.p, dim = others, keepdim = true }
+      local over = x:detach():norm(o):gt(a.maxnorm)
+      local norm = T.where(over, x, 0):norm(o) -- a norm that is not greater has no part in the gradient, be it NaN
+      return x * T.where(over, a.maxnorm / (norm + 1e-7), T.ones_like(norm))
     end)
   end)
   --- x:renorm_(p, dim, maxnorm) → x

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * Inner loops of normalization over one contiguous row, compiled once per ISA level. A row is read from memory once and
  * stays in the first cache for the further passes. norm_body.h has the loops; here they are made for float and double. */
+#include <math.h>
+
 #include "kernels/base.h"
 #include "kernels/cpu/isa/level.h"
 #include "kernels/cpu/isa/norm/row_sums.h"

@@ -4,10 +4,24 @@ ROWSUM(row_sum, (const T *p, const T *q, int64_t n), u, 0, 0)
 ROWSUM(row_sqdiff, (const T *p, const T *q, T c, int64_t n), (u - c) * (w - c), c, c)
 ROWSUM(row_dotdiff, (const T *p, const T *q, T c, int64_t n), u *(w - c), 0, c)
 
+/* The same in double one by one, where lanes of T went beyond its range; what goes beyond that of double, too, is NaN, never 0 by 1/inf. */
+static void FN(moments_far)(const T *x, int64_t n, bool center, double *mean, double *m2) {
+  double mu = 0, s = 0;
+  for (int64_t i = 0; center && i < n; i++) mu += (double)x[i];
+  mu /= (double)n;
+  for (int64_t i = 0; i < n; i++) s += ((double)x[i] - mu) * ((double)x[i] - mu);
+  *mean = mu;
+  *m2 = center && isinf(s) ? (double)NAN : s;
+}
+
 static void FN(moments)(const T *x, int64_t n, bool center, double *mean, double *m2) {
   double mu = center ? FN(row_sum)(x, x, n) / (double)n : 0;
   T c = (T)mu;
   double s = FN(row_sqdiff)(x, x, c, n), d = mu - (double)c;
+  if (!isfinite(s)) {
+    FN(moments_far)(x, n, center, mean, m2);
+    return;
+  }
   s -= d * d * (double)n; /* the mean was rounded */
   *mean = mu;
   *m2 = s < 0 ? 0 : s;

@@ -188,7 +188,7 @@ return function(F)
     end
     if values.some(var, function(t) return t:lt(0) end) then fail("%s: var has negative entries", who) end
     local eps = o.eps or 1e-6
-    local v = T.no_grad(function() return var:clamp { min = eps } - var end) + var
+    local v = T.no_grad(function() return T.where(var:lt(eps), eps - var, 0) end) + var -- infinite ones stay
     local loss = (v:log() + (x - y):square() / v) * 0.5
     if o.full then loss = loss + 0.5 * math.log(2 * math.pi) end
     return reduced(who, loss, o.reduction)
@@ -255,13 +255,13 @@ return function(F)
     local base = { index_base = o.index_base or 1 }
     local at = y:reshape(n, 1)
     local own = T.gather(r, at, { dim = 2, index_base = base.index_base })
-    local z = (margin - own + r):relu()
+    local other = T.one_hot(y:reshape(n), { num_classes = c, index_base = base.index_base }):eq(0)
+    local z = T.where(other, margin - own + r, 0):relu() -- its own is left out before: infinite, it would be inf - inf
     if p == 2 then z = z * z end
     if weight then
       z = z * T.index_select(weight, y:reshape(n), { dim = 1, index_base = base.index_base }):unsqueeze(2)
     end
-    local other = T.one_hot(y:reshape(n), { num_classes = c, index_base = base.index_base }):eq(0):to(z:dtype())
-    local loss = (z * other):sum(-1) / c
+    local loss = z:sum(-1) / c
     if single and o.reduction == "none" then loss = loss:reshape(y:shape()) end
     return reduced(who, loss, o.reduction)
   end
