@@ -50,7 +50,8 @@ enum { /* optimizer_step: param, grad, one to four tensors of state; behind the 
        PLK_OPTIM_FLAGS,
        PLK_OPTIM_STEP /* its number: what bf16 is rounded by */
 };
-enum { PLK_OPTIM_MAXIMIZE = 1, PLK_OPTIM_COUPLED = 2, PLK_OPTIM_DECOUPLED = 4 };
+/* STEADY: the numbers are those of every step, so that who steps without Lua may take them again (engine/deploy). */
+enum { PLK_OPTIM_MAXIMIZE = 1, PLK_OPTIM_COUPLED = 2, PLK_OPTIM_DECOUPLED = 4, PLK_OPTIM_STEADY = 8 };
 /* Columns of a rule: what it reads and writes. */
 enum { PLK_OPTIM_X = 1, PLK_OPTIM_G = 2, PLK_OPTIM_A = 4, PLK_OPTIM_B = 8, PLK_OPTIM_C = 16, PLK_OPTIM_D = 32 };
 enum { PLK_OPTIM_COLUMNS = 6 };

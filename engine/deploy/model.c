@@ -8,6 +8,7 @@
 
 #include "engine/call/thread_state.h"
 #include "engine/device/device.h"
+#include "kernels/optim.h"
 
 _Static_assert(PERILUNE_F32 == (int)PL_F32 && PERILUNE_F64 == (int)PL_F64 && PERILUNE_F16 == (int)PL_F16 && PERILUNE_BF16 == (int)PL_BF16 &&
                    PERILUNE_I8 == (int)PL_I8 && PERILUNE_I16 == (int)PL_I16 && PERILUNE_I32 == (int)PL_I32 && PERILUNE_I64 == (int)PL_I64 &&
@@ -60,11 +61,16 @@ static PlStatus check_writes(perilune_model *m) {
     const PlGNode *n = &f->nodes[i];
     if (!(n->flags & PL_FN_MUTATES)) continue;
     m->trains = true;
-    for (int k = 0; k < n->op->nattr; k++)
-      if (strcmp(n->op->attrs[k].name, "numbers") == 0)
-        PL_FAIL(PL_ERR_UNSUPPORTED,
-                "%s (%s): this optimizer's numbers of a step are computed by Lua; train with it there, or with SGD, Adam, AdamW or RMSprop",
-                n->name, n->op->name);
+    int numbers = -1, flags = -1;
+    for (int k = 0; k < n->op->nattr; k++) {
+      if (strcmp(n->op->attrs[k].name, "numbers") == 0) numbers = k;
+      if (strcmp(n->op->attrs[k].name, "flags") == 0) flags = k;
+    }
+    if (numbers >= 0 && !(flags >= 0 && pl_attr_i(n->attrs, flags) & PLK_OPTIM_STEADY))
+      PL_FAIL(PL_ERR_UNSUPPORTED,
+              "%s (%s): this optimizer's numbers of a step are computed by Lua; train with it there, or with SGD, Adam, AdamW, RMSprop, "
+              "Adadelta, Lion, Rprop, Adagrad without lr_decay, or LAMB without bias_correction",
+              n->name, n->op->name);
   }
   return PL_OK;
 }

@@ -141,8 +141,8 @@ static PlStatus formula_infer(PlInfer *c) {
 PL_OP(optimizer_step,
       .doc = "One step of a rule over the list {param, grad, a [, b …], param …}, k tensors a parameter, a, b … its state, in "
              "place; rule prodigy adds up two sums in an f64[2] at the end of the list. numbers: the rule's, of this step. flags: 1 "
-             "maximize, 2 decay p is added to the gradient, 4 p is multiplied by decay first. step: its number, by which states in "
-             "bf16 are rounded.",
+             "maximize, 2 decay p is added to the gradient, 4 p is multiplied by decay first, 8 the numbers are those of every "
+             "step. step: its number, by which states in bf16 are rounded.",
       .example = "local p, grad, s = T.tensor { 1 }, T.tensor { 2 }, T.zeros(1)\n"
                  "T.core.op.optimizer_step({ p, grad, s }, { k = 3, rule = \"adagrad\", numbers = { 0, 0.1 } }) -- eps, lr\n"
                  "print(p)  --> {0.9000}  -- f32[1] cpu",

@@ -89,10 +89,10 @@ describe("the C ABI", function()
     assert(T.save_graph(path, f:graph()))
   end
 
-  local function save_step(path)
+  local function save_step(path, name, options)
     T.manual_seed(4)
     local net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
-    local opt = T.optim.Adam(net:parameters(), { lr = 0.05 })
+    local opt = T.optim[name or "Adam"](net:parameters(), options or { lr = 0.05 })
     local step = T.jit(function(x, y)
       local loss = nn.F.mse_loss(net(x), y)
       opt:zero_grad()
@@ -257,6 +257,39 @@ first %s
     assert.truthy(on(emulated, "cuda:99"):find("^11: there is no device 'cuda:99'"))
   end)
 
+  -- Every optimizer that there is: its steps are Lua's, or it is refused by name.
+  it("trains with the optimizers whose steps it can take", function()
+    if missing then return pending(missing) end
+    local taken, refused = {}, {}
+    for _, c in ipairs { { "SGD" }, { "SGD", { lr = 0.1, momentum = 0.9, nesterov = true, weight_decay = 0.01 } },
+      { "Adam", { lr = 0.01, amsgrad = true } }, { "AdamW" },
+      { "RMSprop", { lr = 0.01, centered = true, momentum = 0.5 } }, { "Adagrad", { lr = 0.1, weight_decay = 0.1 } },
+      { "Adadelta", { lr = 1 } }, { "Lion", { lr = 0.01, weight_decay = 0.1 } }, { "Rprop" },
+      { "LAMB", { lr = 0.1, bias_correction = false } }, { "Adagrad", { lr = 0.1, lr_decay = 0.1 } }, { "LAMB" },
+      { "Adamax" }, { "NAdam" }, { "RAdam" }, { "ASGD" }, { "Adafactor" }, { "AdamWScheduleFree" },
+      { "SGDScheduleFree" }, { "Prodigy" }, { "Muon" }, { "SOAP" } } do
+      local name = c[1] .. (c[2] and "+" or "")
+      local made, step = pcall(save_step, dir .. "/any", c[1], c[2] or { lr = 0.05 })
+      local text, ok
+      if made then text, ok = output("'%s' steps '%s/any' 2 '%s/any'", program, dir, dir) end
+      if ok then
+        for _ = 1, 3 do -- two steps a process, each of which goes on from the last one's file
+          local want = ("loss %.9g\nloss %.9g\n"):format(step(), step())
+          assert.equal(want, (text:gsub("lr.*", "")), name)
+          text = output("'%s' steps '%s/any' 2 '%s/any'", program, dir, dir)
+        end
+        taken[#taken + 1] = name
+      else
+        refused[#refused + 1] = name
+        -- those that update after their graph has run leave it without an optimizer
+        local said = not made or text:find "computed by Lua" or text:find "this model has no optimizer"
+        assert.truthy(said, name .. ": " .. tostring(text))
+      end
+    end
+    assert.same("SGD SGD+ Adam+ AdamW RMSprop+ Adagrad+ Adadelta+ Lion+ Rprop LAMB+", table.concat(taken, " "))
+    assert.equal(12, #refused)
+  end)
+
   it("saves what it trained, to be trained on", function()
     if missing then return pending(missing) end
     local step, opt = save_step(dir .. "/from")
@@ -318,7 +351,7 @@ first %s
     assert.falsy(ok)
     assert.truthy(text:find("draws random numbers; put the net into evaluation mode", 1, true))
     local p = T.zeros(3):requires_grad_()
-    local opt = T.optim.Adagrad({ p }, { lr = 0.1 })
+    local opt = T.optim.Adagrad({ p }, { lr = 0.1, lr_decay = 0.1 })
     local step = T.jit(function(x)
       opt:zero_grad()
       local loss = (p - x):square():sum()

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * Saved models through the C ABI, in all its functions. spec/deploy/abi_spec.lua writes the models and reads what this prints.
  *   link_model run PATH       what the model says of itself, and the bits of its outputs for inputs by a formula
- *   link_model step PATH N [SAVED]   N steps, with the loss of each; then the model is saved
+ *   link_model step PATH N [SAVED]   N steps, with the loss of each, lr 0.5 from the third on; then the model is saved
+ *   link_model steps PATH N [SAVED]  the same, but no number is set
  *   link_model on PATH DEVICE the first elements of each output, computed there; or the message
  *   link_model wrong PATH     the messages of wrong calls
  *   link_model free PATH SET ...   what the model says of its free sizes, then for each SET, "batch=2,h=9" or "0:2x3" (the shape of input 0),
@@ -202,16 +203,16 @@ static int free_sizes(perilune_model *model, int n, char **sets) {
   return 0;
 }
 
-static int step(perilune_model *model, int n, const char *saved) {
+static int step(perilune_model *model, int n, const char *saved, int sets) {
   Memory m;
   double lr = 0, count = 0;
   if (prepare(model, 0, &m)) return fail("prepare");
   for (int k = 0; k < n; k++) {
     if (perilune_model_step(model, 1, (const void *const *)m.in, m.nin, m.out, m.nout)) return fail("step");
     printf("loss %.9g\n", (double)*(const float *)m.out[0]);
-    if (k == 1 && perilune_model_set(model, "lr", 0.5)) return fail("set");
+    if (sets && k == 1 && perilune_model_set(model, "lr", 0.5)) return fail("set");
   }
-  if (perilune_model_get(model, "lr", &lr)) return fail("get");
+  if (sets && perilune_model_get(model, "lr", &lr)) return fail("get");
   printf("lr %g", lr);
   if (perilune_model_get(model, "step", &count) == PERILUNE_OK) printf(", step %g", count);
   printf("\n");
@@ -377,7 +378,8 @@ int main(int argc, char **argv) {
   int status = 2;
   if (strcmp(argv[1], "run") == 0) status = run(model);
   if (strcmp(argv[1], "free") == 0) status = free_sizes(model, argc - 3, argv + 3);
-  if (strcmp(argv[1], "step") == 0 && argc >= 4) status = step(model, atoi(argv[3]), argv[4]);
+  if (strcmp(argv[1], "step") == 0 && argc >= 4) status = step(model, atoi(argv[3]), argv[4], 1);
+  if (strcmp(argv[1], "steps") == 0 && argc >= 4) status = step(model, atoi(argv[3]), argv[4], 0);
   if (strcmp(argv[1], "wrong") == 0) status = wrong(argv[2], model);
   perilune_model_release(model);
   return status;

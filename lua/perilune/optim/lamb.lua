@@ -32,6 +32,7 @@ out.LAMB = fused.define("LAMB", 1e-3, { fused.betas, fused.eps(1e-6), fused.deca
     return { b1, 1 - b1, b2, 1 - b2, first, second, group.eps, group.weight_decay, group.lr, group.max_trust or huge,
       adapts and 1 or 0 }
   end,
+  steady = function(group) return not group.bias_correction end,
 })
 
 return out
