@@ -162,6 +162,14 @@ describe("data.Standardizer", function()
         end
       end
     end
+    -- more than are taken at a time
+    local wide = T.randn(1 << 18, 5) * T.tensor { 1, 2, 0, 3, 4 } + T.tensor { 5, 6, 7, 8, 9 }
+    local of_wide = data.Standardizer(wide)
+    near.near(of_wide.mean, wide:double():mean(1):totable(), 1e-5)
+    near.near(of_wide.std, { 1, 2, 1, 3, 4 }, 2e-2)
+    wide[7][5] = math.huge
+    fails("column 5 of f32[262144,5] holds infinite values", data.Standardizer, wide)
+    fails("rows are wanted", data.Standardizer, T.ones(3, 0))
     fails("column 2 of f32[2,2] holds infinite values", data.Standardizer, T.tensor { { 1, 1 }, { 3, math.huge } })
     other:load_state_dict { mean = T.tensor { 1, 2, 3 }, std = T.tensor { 2, 0, 1 } }
     near.near(other(T.tensor { 3, 5, 3 }), { 1, 3, 0 })

@@ -17,9 +17,31 @@ local function rows(who, x, columns)
 end
 
 local kept_as = { f16 = "f32", bf16 = "f32" }
+local ELEMENTS = 1 << 20 -- columns are taken so many at a time, for the sake of memory
 
 -- 1 where std is 0: a column of equal values is moved, not scaled.
 local function nonzero(std) return T.where(std:eq(0), T.ones_like(std), std) end
+
+-- Means and deviations of columns in f64, the first of which is number `first` of what is shown.
+local function learned(x, first, shown)
+  local missing = x:isnan()
+  local n = missing:logical_not():sum(1):double()
+  if n:min():item() == 0 then
+    fail("data.Standardizer: column %d of %s has no value", first - 1 + n:argmin():item(), shown)
+  end
+  -- Equal values are known by being equal: what rounding leaves of their spread would be as large as small spreads are.
+  local low, high = x:masked_fill(missing, math.huge):amin(1), x:masked_fill(missing, -math.huge):amax(1)
+  local infinite = low:isinf():logical_or(high:isinf())
+  if infinite:any():item() then
+    fail("data.Standardizer: column %d of %s holds infinite values", first - 1 + infinite:long():argmax():item(), shown)
+  end
+  local function mean_of(v) return v:masked_fill(missing, 0):sum(1) / n end
+  local mean = mean_of(x)
+  local off = x - mean
+  local var = mean_of(off:square()) - mean_of(off):square() -- of which the mean's rounding is taken away
+  local equal = low:eq(high)
+  return T.where(equal, low, mean), var:clamp { min = 0 }:sqrt():masked_fill(equal, 0)
+end
 
 --- T.data.Standardizer(x) → standardizer
 -- Learns mean and standard deviation (of the population) of the columns of x [rows, columns], NaN left out: s(x) is
@@ -34,30 +56,17 @@ local spec = options.spec("data.Standardizer", { { "x", "any" } })
 local function new(_, ...)
   local x = options.read(spec, ...).x
   rows("data.Standardizer", x)
-  if x:dim() ~= 2 or x:size(1) == 0 then
+  if x:dim() ~= 2 or x:numel() == 0 then
     fail("data.Standardizer: rows are wanted, [rows, columns], got %s", x:describe())
   end
   local _ <close> = T.no_grad()
-  local dtype, shown = kept_as[x:dtype()] or x:dtype(), x:describe()
-  x = x:double()
-  local there = x:isnan():logical_not()
-  local n = there:sum(1):double()
-  if n:min():item() == 0 then
-    fail("data.Standardizer: column %d of %s has no value", n:argmin():item(), shown)
+  local means, stds, width = {}, {}, math.max(1, ELEMENTS // x:size(1))
+  for first = 1, x:size(2), width do
+    local n = math.min(width, x:size(2) - first + 1)
+    means[#means + 1], stds[#stds + 1] = learned(x:narrow(2, first, n):double(), first, x:describe())
   end
-  -- Equal values are known by being equal: what rounding leaves of their spread would be as large as small spreads are.
-  local low, high = x:masked_fill(there:logical_not(), math.huge):amin(1), x:masked_fill(there:logical_not(),
-    -math.huge):amax(1)
-  local infinite = low:isinf():logical_or(high:isinf())
-  if infinite:any():item() then
-    fail("data.Standardizer: column %d of %s holds infinite values", infinite:long():argmax():item(), shown)
-  end
-  local function mean_of(v) return v:masked_fill(there:logical_not(), 0):sum(1) / n end
-  local mean = mean_of(x)
-  local off = x - mean
-  local var = mean_of(off:square()) - mean_of(off):square() -- of which the mean's rounding is taken away
-  local std = var:clamp { min = 0 }:sqrt():masked_fill(low:eq(high), 0)
-  return setmetatable({ mean = T.where(low:eq(high), low, mean):to(dtype), std = nonzero(std:to(dtype)) }, Standardizer)
+  local dtype = kept_as[x:dtype()] or x:dtype()
+  return setmetatable({ mean = T.cat(means, 1):to(dtype), std = nonzero(T.cat(stds, 1):to(dtype)) }, Standardizer)
 end
 
 -- Halves are computed in f32, as mean and std are kept.
