@@ -169,6 +169,29 @@ describe("state_dict", function()
     assert.is_false(b.first.weight:shares_storage(a.first.weight))
   end)
 
+  -- Layers of one size would each get what is the next one's, and the last one would keep its own.
+  it("refuses names that count from 0 where ours count from 1, also with strict = false", function()
+    local nets = {
+      nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2)),
+      nn.Sequential(nn.ReLU(), nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))),
+      nn.TransformerEncoder(nn.TransformerEncoderLayer(4, 2, 8), 3),
+    }
+    for _, net in ipairs(nets) do
+      local theirs, before = net:state_dict { index_base = 0 }, {}
+      for name, t in pairs(net:state_dict()) do before[name] = t:clone() end
+      for _, strict in ipairs { true, false } do
+        fails("counts layers from 0, as PyTorch does, and here they count from 1: say {index_base = 0}",
+          net.load_state_dict, net, theirs, { strict = strict })
+        for name, t in pairs(net:state_dict()) do assert.is_true(t:equal(before[name])) end
+        net:load_state_dict(theirs, { strict = strict, index_base = 0 })
+        net:load_state_dict(before, { strict = strict })
+        local some = { extra = T.ones(1) } -- ours with more, and with less
+        for name, t in pairs(before) do if #name % 2 == 0 then some[name] = t end end
+        net:load_state_dict(some, { strict = false })
+      end
+    end
+  end)
+
   it("counts from 0 for PyTorch's names", function()
     local net = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.Linear(2, 1)))
     local names = {}

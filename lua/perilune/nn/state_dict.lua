@@ -74,6 +74,14 @@ return function(base)
     end)
   end
 
+  -- A name among those that nobody expects which this module has where its layers count from 0, or nil.
+  local function counted_from_0(self, unexpected)
+    if #unexpected == 0 then return nil end
+    local there = {}
+    for _, item in ipairs(collect(self, "state", 0)) do there[item[1]] = true end
+    for _, name in ipairs(unexpected) do if there[name] then return name end end
+  end
+
   --- Copies values by name into parameters and buffers. Nothing changes unless everything fits.
   -- @tparam table sd name → tensor
   -- @tparam[opt] table opts `strict=true`: missing and unexpected names are errors; `index_base=0`: the names
@@ -105,7 +113,11 @@ return function(base)
     end
     for name in pairs(sd) do if not known[name] then unexpected[#unexpected + 1] = tostring(name) end end
     table.sort(unexpected)
-    if not opts or opts.strict ~= false then
+    local zero = not (opts and opts.index_base == 0) and counted_from_0(self, unexpected)
+    if zero then -- also with strict = false: each layer would get what is the next one's
+      wrong[#wrong + 1] = ("'%s' counts layers from 0, as PyTorch does, and here they count from 1: say "
+        .. "{index_base = 0}"):format(zero)
+    elseif not opts or opts.strict ~= false then
       if #missing > 0 then wrong[#wrong + 1] = "missing: " .. table.concat(missing, ", ") end
       if #unexpected > 0 then wrong[#wrong + 1] = "unexpected: " .. table.concat(unexpected, ", ") end
     end
