@@ -167,11 +167,18 @@ describe("T.models.save to GGUF", function()
   end)
 
   -- Logits of llama.cpp, which has no windows here, are those of the network within 2e-4 of the largest, Gemma's for
-  -- the table of halves that GELU is there.
+  -- the table of halves that GELU is there, those of Gemma 2 and 3 within 6e-4.
   it("knows norms that count from 1, and fused products", function()
     for _, case in ipairs { { "Gemma", { head_dim = 16 } }, { "Gemma", { head_dim = 32, num_key_value_heads = 1 } },
       { "Phi3", { pad_token_id = 0 } }, { "Phi3", { pad_token_id = 0, sliding_window = 4, num_key_value_heads = 4 } },
-      { "Phi3", { pad_token_id = 0, partial_rotary_factor = 0.5 } } } do
+      { "Phi3", { pad_token_id = 0, partial_rotary_factor = 0.5 } },
+      { "Gemma2", { head_dim = 16, query_pre_attn_scalar = 16, sliding_window = 3 } },
+      { "Gemma2", { head_dim = 32, query_pre_attn_scalar = 32, sliding_window = 4, num_hidden_layers = 3,
+        attn_logit_softcapping = 3.0, final_logit_softcapping = 2.0 } },
+      { "Gemma3", { head_dim = 16, query_pre_attn_scalar = 16, sliding_window = 3, num_hidden_layers = 7,
+        rope_local_base_freq = 500.0, final_logit_softcapping = 3.0 } },
+      { "Gemma3", { head_dim = 32, query_pre_attn_scalar = 32, sliding_window = 4, tie_word_embeddings = false,
+        rope_theta = 9000.0, rope_scaling = { rope_type = "linear", factor = 8.0 } } } } do
       local kind = case[1]
       local net = made(kind, case[2])
       local back = saved(net)
@@ -184,7 +191,7 @@ describe("T.models.save to GGUF", function()
       assert(T.models.save(net, path))
       local stored = assert(T.load(path))
       local norm = net.model.norm.weight:detach()
-      near.near(stored["output_norm.weight"], kind == "Gemma" and norm + 1 or norm, 1e-6)
+      near.near(stored["output_norm.weight"], kind:find "Gemma" and norm + 1 or norm, 1e-6)
     end
     -- factors of frequencies for short texts and for long ones
     local short, long = {}, {}
@@ -256,6 +263,18 @@ describe("T.models.save to GGUF", function()
     refused("hidden_act gelu", made("Llama", { hidden_act = "gelu" }))
     refused("dynamic", made("Llama", { rope_scaling = { rope_type = "dynamic", factor = 2.0 } }))
     refused("no windows", made("Qwen2", { use_sliding_window = true, sliding_window = 3, max_window_layers = 1 }))
+    local two = { head_dim = 16, query_pre_attn_scalar = 16, sliding_window = 3 }
+    local function gemma2(more)
+      local o = {}
+      for key, v in pairs(two) do o[key] = v end
+      for key, v in pairs(more) do o[key] = v end
+      return made("Gemma2", o)
+    end
+    refused("windows in all layers but every 2nd", gemma2 { layer_types = { "full_attention", "full_attention" } })
+    refused("query_pre_attn_scalar 8", gemma2 { query_pre_attn_scalar = 8 })
+    refused("final_logit_softcapping is not set", gemma2 { final_logit_softcapping = false })
+    refused("tie_word_embeddings is false", gemma2 { tie_word_embeddings = false })
+    refused("no biases", gemma2 { attention_bias = true })
     near.fails("type is for GGUF files", function() T.models.save(made "Llama", "/nowhere", { type = "F16" }) end)
     near.fails("unknown type", function() assert(T.models.save(made "Llama", path, { type = "Q9" })) end)
     local ok, _, code = T.models.save(made "Llama", "/nowhere/x.gguf")

@@ -20,16 +20,29 @@ local inside = { attn_norm = "input_layernorm", ffn_norm = "post_attention_layer
 -- Architectures → model_type and class. pairs: heads are rotated by neighbours, as their rows are kept for it; act:
 -- of the feed-forward layers, silu without it; offset: norms are kept as what they multiply with, 1 more than the
 -- weight;
--- fused: what other names stand for.
+-- fused: what other names stand for; window: every so many layers one sees all, and the others look through a window;
+-- large: the number of layers from which on scores are scaled by another size than that of heads, as files say
+-- nothing of it; tied: the output is the embedding; plain: no biases.
+local gemma2_names = { ffn_norm = "pre_feedforward_layernorm", post_attention_norm = "post_attention_layernorm",
+  post_ffw_norm = "post_feedforward_layernorm" }
 local kinds = { llama = { "llama", "LlamaForCausalLM", pairs = true }, qwen2 = { "qwen2", "Qwen2ForCausalLM" },
   qwen3 = { "qwen3", "Qwen3ForCausalLM" },
-  gemma = { "gemma", "GemmaForCausalLM", act = "gelu_pytorch_tanh", offset = 1 },
+  gemma = { "gemma", "GemmaForCausalLM", act = "gelu_pytorch_tanh", offset = 1, tied = true, plain = true },
+  gemma2 = { "gemma2", "Gemma2ForCausalLM", act = "gelu_pytorch_tanh", offset = 1, fused = gemma2_names, window = 2,
+    large = 46, tied = true, plain = true },
+  gemma3 = { "gemma3_text", "Gemma3ForCausalLM", act = "gelu_pytorch_tanh", offset = 1, fused = gemma2_names,
+    window = 6, large = 62, plain = true },
   phi3 = { "phi3", "Phi3ForCausalLM", fused = { attn_qkv = "self_attn.qkv_proj", ffn_up = "mlp.gate_up_proj" } } }
 
 -- Ids of config.json → their keys in GGUF.
 local special = { bos = "bos", eos = "eos", pad = "padding" }
 
-local function is_norm(part) return part == "attn_norm" or part == "ffn_norm" or part == "output_norm" end
+local function is_norm(part) return part:find "_norm$" ~= nil end
+
+-- What scores of queries and keys are divided by the root of.
+local function score_size(kind, layers, width, heads, head_dim)
+  return kind.large == layers and width / heads or head_dim
+end
 
 -- Rows of heads with neighbours rotated → with halves rotated; of blocks, too.
 local halves
@@ -63,7 +76,8 @@ function M.read(path, blocks, map)
     config.fault("%s: has tensors, but no general.architecture, so it is no model; T.load reads it", path)
   end
   if not kind then
-    config.fault("%s: general.architecture %s is not supported (llama, qwen2, qwen3, gemma and phi3 are)", path,
+    config.fault("%s: general.architecture %s is not supported (llama, qwen2, qwen3, gemma, gemma2, gemma3 and phi3 "
+      .. "are)", path,
       tostring(arch))
   end
   local function key(name, default)
@@ -110,6 +124,28 @@ function M.read(path, blocks, map)
     rms_norm_eps = key "attention.layer_norm_rms_epsilon", max_position_embeddings = key "context_length",
     rope_theta = key("rope.freq_base", 10000.0), tie_word_embeddings = tensors["lm_head.weight"] == nil,
     attention_bias = tensors["model.layers.0.self_attn.q_proj.bias"] ~= nil or nil }
+  if kind.window then
+    local window = meta[arch .. ".attention.sliding_window"] or kind[1] == "gemma2" and 4096 or 0
+    local every = meta[arch .. ".attention.sliding_window_pattern"]
+    if every ~= nil and math.type(every) ~= "integer" then
+      config.fault("%s: %s.attention.sliding_window_pattern must be an integer", path, arch)
+    end
+    every = every or kind.window
+    c.query_pre_attn_scalar = score_size(kind, c.num_hidden_layers, width, heads, head_dim)
+    c.layer_types = json.array {}
+    for i = 1, c.num_hidden_layers do
+      c.layer_types[i] = window > 0 and i % every ~= 0 and "sliding_attention" or "full_attention"
+    end
+    c.sliding_window = window > 0 and window or nil
+    local function cap(name, default)
+      local v = meta[arch .. "." .. name]
+      if v == nil then v = default end
+      c[name] = v ~= 0 and v or json.null
+    end
+    cap("final_logit_softcapping", kind[1] == "gemma2" and 30.0 or 0)
+    cap("attn_logit_softcapping", kind[1] == "gemma2" and 50.0 or 0)
+    if kind[1] == "gemma3_text" then c.rope_local_base_freq = key("rope.freq_base_swa", 10000.0) end
+  end
   if kind[1] == "qwen2" then c.head_dim, c.attention_bias = nil, nil end
   if kind[1] == "phi3" then
     if head_dim * heads ~= width then
@@ -226,10 +262,24 @@ function M.write(path, net, list, kind, tokenizer)
   for name, k in pairs(kinds) do if k[2] == m.class then arch, found = name, k end end
   if not arch then
     config.fault("models.save: GGUF files are written of LlamaForCausalLM, MistralForCausalLM without a window, "
-      .. "Qwen2ForCausalLM, Qwen3ForCausalLM, GemmaForCausalLM and Phi3ForCausalLM, not %s", m.class)
+      .. "Qwen2ForCausalLM, Qwen3ForCausalLM, GemmaForCausalLM, Gemma2ForCausalLM, Gemma3ForCausalLM and "
+      .. "Phi3ForCausalLM, not %s", m.class)
   end
-  for _, window in pairs(net._d.windows or {}) do
-    if window and arch ~= "phi3" then config.fault "models.save: GGUF has no windows for this architecture" end
+  local windows = net._d.windows or {}
+  for i = 1, c.num_hidden_layers do
+    if found.window then
+      if (windows[i] or false) ~= (i % found.window ~= 0 and c.sliding_window) then
+        config.fault("models.save: GGUF's %s has windows in all layers but every %d%s; this network has them elsewhere",
+          arch, found.window, found.window == 2 and "nd" or "th")
+      end
+    elseif windows[i] and arch ~= "phi3" then
+      config.fault "models.save: GGUF has no windows for this architecture"
+    end
+  end
+  if found.tied and not c.tie_word_embeddings then
+    config.fault("models.save: GGUF's %s has no output of its own; tie_word_embeddings is false here", arch)
+  elseif found.plain and c.attention_bias then
+    config.fault("models.save: GGUF's %s has no biases of attention", arch)
   end
   local act = found.act or "silu"
   if c.hidden_act ~= act then
@@ -245,7 +295,29 @@ function M.write(path, net, list, kind, tokenizer)
     [arch .. ".attention.head_count"] = heads, [arch .. ".attention.head_count_kv"] = shared,
     [arch .. ".attention.key_length"] = head_dim, [arch .. ".attention.value_length"] = head_dim,
     [arch .. ".attention.layer_norm_rms_epsilon"] = c.rms_norm_eps + 0.0,
-    [arch .. ".attention.sliding_window"] = arch == "phi3" and c.sliding_window or nil }
+    [arch .. ".attention.sliding_window"] = (arch == "phi3" or found.window) and c.sliding_window or nil }
+  if found.window then
+    local size = score_size(found, c.num_hidden_layers, c.hidden_size, heads, head_dim)
+    if c.query_pre_attn_scalar ~= size then
+      config.fault("models.save: query_pre_attn_scalar %s; GGUF's %s of %d layers has %s", c.query_pre_attn_scalar,
+        arch, c.num_hidden_layers, size)
+    end
+    for _, name in ipairs { "attn_logit_softcapping", "final_logit_softcapping" } do
+      if c[name] then
+        meta[arch .. "." .. name] = c[name] + 0.0
+      elseif arch == "gemma2" then
+        config.fault("models.save: GGUF's %s always has a cap; %s is not set", arch, name)
+      end
+    end
+    local near = net[net._d.names.root].rotary2
+    if near then
+      if near._settings.kind ~= "default" then
+        config.fault("models.save: rope_parameters of layers with a window are %s; GGUF has plain ones",
+          near._settings.kind)
+      end
+      meta[arch .. ".rope.freq_base_swa"] = near._settings.base + 0.0
+    end
+  end
   for name, key in pairs(special) do
     local id = net.generation_config[name .. "_token_id"]
     if id == nil then id = c[name .. "_token_id"] end
