@@ -224,6 +224,29 @@ describe("T.models.save to GGUF", function()
     assert.truthy(why:find("rope.dimension_count is 8", 1, true), why)
   end)
 
+  it("turns GPT-2's weights, and back", function()
+    for _, tied in ipairs { true, false } do
+      T.manual_seed(3)
+      local net = T.models.GPT2 { vocab_size = 64, n_embd = 64, n_layer = 2, n_head = 4, n_positions = 32,
+        n_inner = not tied and 96 or nil, tie_word_embeddings = tied, bos_token_id = 3, eos_token_id = 7 }:eval()
+      T.no_grad(function() for _, p in ipairs(net:parameters()) do p:add_(T.randn_like(p) * 0.2) end end)
+      local back = saved(net)
+      assert.equal("GPT2LMHeadModel", back:type())
+      same(net, back)
+      assert.same({ 64, 192 }, back.transformer.h[1].attn.c_attn.weight:shape())
+      local q = T.quantize(net:clone(), { bits = 8, skip = { "lm_head" } })
+      local again = saved(q)
+      same(q, again)
+      assert.equal("QuantizedLinear", again.transformer.h[1].attn.c_proj:type())
+      assert(T.models.save(net, path, { type = "Q8_0" }))
+      local stored = assert(T.load(path))
+      near.near(stored["position_embd.weight"], net.transformer.wpe.weight:detach(), 1e-7) -- not quantized
+      assert.same({ 192, 64 }, stored["blk.0.attn_qkv.weight"]:shape())
+      local plain = assert(T.models.load(path, { dequantize = true }))
+      near.near(logits(plain), logits(assert(T.models.load(path))), 1e-3)
+    end
+  end)
+
   it("gives the tensors of others' files back as they were", function()
     local folder = (os.getenv "PERILUNE_MODELS" or "../shared/models") .. "/gguf/"
     if not T.core.file_head(folder .. "llama_f32.gguf") then return pending "no files of others" end
@@ -259,7 +282,12 @@ describe("T.models.save to GGUF", function()
       assert.is_nil(ok)
       assert.truthy(why:find(part, 1, true), why)
     end
-    refused("not GPT2LMHeadModel", T.models.GPT2 { vocab_size = 8, n_embd = 8, n_layer = 1, n_head = 2 })
+    refused("not GPTNeoXForCausalLM", T.models.GPTNeoX { vocab_size = 8, hidden_size = 32, intermediate_size = 8,
+      num_hidden_layers = 1, num_attention_heads = 2 })
+    local small = { vocab_size = 8, n_embd = 8, n_layer = 1, n_head = 2, activation_function = "relu" }
+    refused("hidden_act relu", T.models.GPT2(small))
+    small.activation_function, small.scale_attn_by_inverse_layer_idx = "gelu_new", true
+    refused("scale_attn_by_inverse_layer_idx", T.models.GPT2(small))
     refused("hidden_act gelu", made("Llama", { hidden_act = "gelu" }))
     refused("dynamic", made("Llama", { rope_scaling = { rope_type = "dynamic", factor = 2.0 } }))
     refused("no windows", made("Qwen2", { use_sliding_window = true, sliding_window = 3, max_window_layers = 1 }))

@@ -372,7 +372,7 @@ local function save_rows(path, rows, meta, kind)
   local names, list, types, raw = {}, {}, {}, {}
   for i, row in ipairs(rows) do
     names[i], list[i], raw[i] = row[1], row[2], row[3] ~= nil
-    types[i] = row[3] or of(row[1], row[2])
+    types[i] = row[3] or (row.plain and plain_type or of)(row[1], row[2])
     if row[2]:dim() > 1 then count[types[i]] = (count[types[i]] or 0) + row[2]:numel() end
   end
   local most

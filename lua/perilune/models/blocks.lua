@@ -41,7 +41,9 @@ function M.install(net, tensors, from, a, dtype)
     local v = tensors[name]
     local m = layer_of(layers, name, a.prefix)
     local w, made = m and m._parameters.weight, nil
-    if w and not found[w] and same(w:shape(), v:shape()) then
+    local shape = v:shape() -- [out, in]
+    if m and m.transposed and #shape == 2 then shape = { shape[2], shape[1] } end
+    if w and not found[w] and same(w:shape(), shape) then
       for _, user in ipairs(users[w]) do
         local other = quantize.replacement(user, v.blocks, v.format, nil, dtype)
         if other then new[user] = other end
@@ -53,7 +55,7 @@ function M.install(net, tensors, from, a, dtype)
       tensors[name], found[w] = nil, true
       tensors[key], from[key] = v.blocks, from[name]
     else
-      tensors[name] = v:numbers()
+      tensors[name] = m and m.transposed and v:numbers():t() or v:numbers()
     end
   end
   return quantize.replace(net, new)

@@ -22,7 +22,8 @@ local inside = { attn_norm = "input_layernorm", ffn_norm = "post_attention_layer
 -- weight;
 -- fused: what other names stand for; window: every so many layers one sees all, and the others look through a window;
 -- large: the number of layers from which on scores are scaled by another size than that of heads, as files say
--- nothing of it; tied: the output is the embedding; plain: no biases.
+-- nothing of it; tied: the output is the embedding; plain: no biases; prefix, whole, inside: other names than Llama's;
+-- turned: weights that the network has as [in, out].
 local gemma2_names = { ffn_norm = "pre_feedforward_layernorm", post_attention_norm = "post_attention_layernorm",
   post_ffw_norm = "post_feedforward_layernorm" }
 local kinds = { llama = { "llama", "LlamaForCausalLM", pairs = true }, qwen2 = { "qwen2", "Qwen2ForCausalLM" },
@@ -32,6 +33,12 @@ local kinds = { llama = { "llama", "LlamaForCausalLM", pairs = true }, qwen2 = {
     large = 46, tied = true, plain = true },
   gemma3 = { "gemma3_text", "Gemma3ForCausalLM", act = "gelu_pytorch_tanh", offset = 1, fused = gemma2_names,
     window = 6, large = 62, plain = true },
+  gpt2 = { "gpt2", "GPT2LMHeadModel", act = "gelu_new", prefix = "transformer.h",
+    whole = { token_embd = "transformer.wte", position_embd = "transformer.wpe", output_norm = "transformer.ln_f",
+      output = "lm_head" },
+    inside = { attn_norm = "ln_1", ffn_norm = "ln_2", attn_qkv = "attn.c_attn", attn_output = "attn.c_proj",
+      ffn_up = "mlp.c_fc", ffn_down = "mlp.c_proj" },
+    turned = { attn_qkv = true, attn_output = true, ffn_up = true, ffn_down = true } },
   phi3 = { "phi3", "Phi3ForCausalLM", fused = { attn_qkv = "self_attn.qkv_proj", ffn_up = "mlp.gate_up_proj" } } }
 
 -- Ids of config.json → their keys in GGUF.
@@ -57,67 +64,28 @@ function halves(t, heads)
   return parts:reshape(shape)
 end
 
-local function name_of(name, fused)
+local function name_of(name, how)
   local stem, kind = name:match "^(.*)%.(%a+)$"
   local layer, part = (stem or ""):match "^blk%.(%d+)%.(.*)$"
-  local own = layer and (fused and fused[part] or inside[part])
-  if own then return ("model.layers.%s.%s.%s"):format(layer, own, kind), part end
-  if whole[stem] then return whole[stem] .. "." .. kind, stem end
+  local own = layer and (how.fused and how.fused[part] or (how.inside or inside)[part])
+  if own then return ("%s.%s.%s.%s"):format(how.prefix or "model.layers", layer, own, kind), part, kind end
+  own = (how.whole or whole)[stem]
+  if own then return own .. "." .. kind, stem, kind end
 end
 
---- config.json's table, tensors by transformers' names, the file of each, and generation_config.json's table. blocks:
--- quantized tensors stay so (perilune.io.gguf). map: as in T.load.
-function M.read(path, blocks, map)
-  local stored, meta, code = gguf.read(path, { blocks = blocks, map = map })
-  if not stored then error({ message = meta, code = code }, 0) end
-  local arch = meta["general.architecture"]
-  local kind = kinds[arch]
-  if arch == nil then
-    config.fault("%s: has tensors, but no general.architecture, so it is no model; T.load reads it", path)
-  end
-  if not kind then
-    config.fault("%s: general.architecture %s is not supported (llama, qwen2, qwen3, gemma, gemma2, gemma3 and phi3 "
-      .. "are)", path,
-      tostring(arch))
-  end
-  local function key(name, default)
-    local v = meta[arch .. "." .. name]
-    if v == nil then v = default end
-    if v == nil then config.fault("%s: the key %s.%s is missing", path, arch, name) end
-    return v
-  end
-  local heads = key "attention.head_count"
-  local shared = key("attention.head_count_kv", heads)
-  local width = key "embedding_length"
-  for name, v in pairs { head_count = heads, head_count_kv = shared, embedding_length = width } do
-    if math.type(v) ~= "integer" or v < 1 then
-      config.fault("%s: %s must be a positive integer, got %s", path, name, tostring(v))
-    end
-  end
-  local head_dim = key("attention.key_length", width // heads)
-  local tensors, from, factors, by_length = {}, {}, nil, {}
-  for name, t in pairs(stored) do
-    local new, part = name_of(name, kind.fused)
-    if name == "rope_freqs.weight" then
-      factors = t
-    elseif name:find "^rope_factors_%a+%.weight$" then -- of short texts and of long ones
-      by_length[name:match "_(%a+)%."] = gguf.is_blocks(t) and t:numbers() or t
-    elseif not new then
-      config.fault("%s: tensor '%s' is not of a model of architecture %s", path, name, arch)
-    else
-      if kind.pairs and (part == "attn_q" or part == "attn_k") then
-        local n = part == "attn_q" and heads or shared
-        if t:size(1) % (2 * n) ~= 0 then
-          config.fault("%s: tensor '%s' has %d rows, no even number for each of %d heads", path, name, t:size(1), n)
-        end
-        t = halves(t, n)
-      end
-      if kind.offset and is_norm(part) then t = t:float() - kind.offset end
-      tensors[new], from[new] = t, path
-    end
-  end
-  local words = tensors["model.embed_tokens.weight"]
-  if not words then config.fault("%s: tensor 'token_embd.weight' is missing", path) end
+-- The config of a GPT-2, whose fields have names of their own.
+local function gpt2_config(key, tensors, heads, width)
+  return { model_type = "gpt2", architectures = json.array { "GPT2LMHeadModel" },
+    vocab_size = tensors["transformer.wte.weight"]:size(1), n_embd = width, n_head = heads, n_layer = key "block_count",
+    n_positions = key "context_length", n_inner = key "feed_forward_length",
+    layer_norm_epsilon = key "attention.layer_norm_epsilon", tie_word_embeddings = tensors["lm_head.weight"] == nil }
+end
+
+-- The config of a network in Llama's manner.
+local function rotary_config(s)
+  local path, arch, kind, meta, key, tensors = s.path, s.arch, s.kind, s.meta, s.key, s.tensors
+  local heads, shared, width, head_dim, words = s.heads, s.shared, s.width, s.head_dim, s.words
+  local factors, by_length = s.factors, s.by_length
   local c = { model_type = kind[1], architectures = json.array { kind[2] }, vocab_size = words:size(1),
     hidden_size = width, intermediate_size = key "feed_forward_length", num_hidden_layers = key "block_count",
     num_attention_heads = heads, num_key_value_heads = shared, head_dim = head_dim,
@@ -184,6 +152,70 @@ function M.read(path, blocks, map)
   elseif scaling and scaling ~= "none" then
     config.fault("%s: %s.rope.scaling.type %s is not supported", path, arch, tostring(scaling))
   end
+  return c
+end
+
+--- config.json's table, tensors by transformers' names, the file of each, and generation_config.json's table. blocks:
+-- quantized tensors stay so (perilune.io.gguf). map: as in T.load.
+function M.read(path, blocks, map)
+  local stored, meta, code = gguf.read(path, { blocks = blocks, map = map })
+  if not stored then error({ message = meta, code = code }, 0) end
+  local arch = meta["general.architecture"]
+  local kind = kinds[arch]
+  if arch == nil then
+    config.fault("%s: has tensors, but no general.architecture, so it is no model; T.load reads it", path)
+  end
+  if not kind then
+    config.fault("%s: general.architecture %s is not supported (llama, qwen2, qwen3, gemma, gemma2, gemma3, phi3 "
+      .. "and gpt2 are)", path,
+      tostring(arch))
+  end
+  local function key(name, default)
+    local v = meta[arch .. "." .. name]
+    if v == nil then v = default end
+    if v == nil then config.fault("%s: the key %s.%s is missing", path, arch, name) end
+    return v
+  end
+  local heads = key "attention.head_count"
+  local shared = key("attention.head_count_kv", heads)
+  local width = key "embedding_length"
+  for name, v in pairs { head_count = heads, head_count_kv = shared, embedding_length = width } do
+    if math.type(v) ~= "integer" or v < 1 then
+      config.fault("%s: %s must be a positive integer, got %s", path, name, tostring(v))
+    end
+  end
+  local head_dim = key("attention.key_length", width // heads)
+  local tensors, from, factors, by_length = {}, {}, nil, {}
+  for name, t in pairs(stored) do
+    local new, part, which = name_of(name, kind)
+    if name == "rope_freqs.weight" then
+      factors = t
+    elseif name:find "^rope_factors_%a+%.weight$" then -- of short texts and of long ones
+      by_length[name:match "_(%a+)%."] = gguf.is_blocks(t) and t:numbers() or t
+    elseif not new then
+      config.fault("%s: tensor '%s' is not of a model of architecture %s", path, name, arch)
+    else
+      if kind.pairs and (part == "attn_q" or part == "attn_k") then
+        local n = part == "attn_q" and heads or shared
+        if t:size(1) % (2 * n) ~= 0 then
+          config.fault("%s: tensor '%s' has %d rows, no even number for each of %d heads", path, name, t:size(1), n)
+        end
+        t = halves(t, n)
+      end
+      if kind.offset and is_norm(part) then t = t:float() - kind.offset end
+      if kind.turned and kind.turned[part] and which == "weight" and not gguf.is_blocks(t) then t = t:t() end
+      tensors[new], from[new] = t, path
+    end
+  end
+  local words = tensors[(kind.whole or whole).token_embd .. ".weight"]
+  if not words then config.fault("%s: tensor 'token_embd.weight' is missing", path) end
+  local c
+  if arch == "gpt2" then
+    c = gpt2_config(key, tensors, heads, width)
+  else
+    c = rotary_config { path = path, arch = arch, kind = kind, meta = meta, key = key, tensors = tensors, words = words,
+      heads = heads, shared = shared, width = width, head_dim = head_dim, factors = factors, by_length = by_length }
+  end
   local generation = {}
   for name, key_name in pairs(special) do
     local id = meta["tokenizer.ggml." .. key_name .. "_token_id"]
@@ -201,14 +233,15 @@ local function inverse(map)
   for key, v in pairs(map) do out[v] = key end
   return out
 end
-local stem_of, part_of = inverse(whole), inverse(inside)
 
-local function gguf_name(name, fused)
+local function gguf_name(name, how)
   local stem, kind = name:match "^(.*)%.(%a+)$"
-  local layer, part = (stem or ""):match "^model%.layers%.(%d+)%.(.*)$"
-  local own = layer and (fused and inverse(fused)[part] or part_of[part])
-  if own then return ("blk.%s.%s.%s"):format(layer, own, kind), own end
-  if stem_of[stem] then return stem_of[stem] .. "." .. kind, stem_of[stem] end
+  local prefix = (how.prefix or "model.layers"):gsub("%.", "%%.")
+  local layer, part = (stem or ""):match("^" .. prefix .. "%.(%d+)%.(.*)$")
+  local own = layer and (how.fused and inverse(how.fused)[part] or inverse(how.inside or inside)[part])
+  if own then return ("blk.%s.%s.%s"):format(layer, own, kind), own, kind end
+  own = inverse(how.whole or whole)[stem]
+  if own then return own .. "." .. kind, own, kind end
 end
 
 -- Rows of heads with halves rotated → with neighbours.
@@ -263,7 +296,16 @@ function M.write(path, net, list, kind, tokenizer)
   if not arch then
     config.fault("models.save: GGUF files are written of LlamaForCausalLM, MistralForCausalLM without a window, "
       .. "Qwen2ForCausalLM, Qwen3ForCausalLM, GemmaForCausalLM, Gemma2ForCausalLM, Gemma3ForCausalLM and "
-      .. "Phi3ForCausalLM, not %s", m.class)
+      .. "Phi3ForCausalLM and GPT2LMHeadModel, not %s", m.class)
+  end
+  local gpt2 = arch == "gpt2"
+  if gpt2 then
+    config.only("models.save: GGUF's gpt2", c, { scale_attn_weights = { true },
+      scale_attn_by_inverse_layer_idx = { false } })
+    c = { hidden_act = c.activation_function, num_attention_heads = c.n_head, hidden_size = c.n_embd,
+      num_hidden_layers = c.n_layer, intermediate_size = c.n_inner or 4 * c.n_embd, vocab_size = c.vocab_size,
+      max_position_embeddings = c.n_positions, layer_norm_eps = c.layer_norm_epsilon, bos_token_id = c.bos_token_id,
+      eos_token_id = c.eos_token_id, pad_token_id = c.pad_token_id }
   end
   local windows = net._d.windows or {}
   for i = 1, c.num_hidden_layers do
@@ -294,7 +336,8 @@ function M.write(path, net, list, kind, tokenizer)
     [arch .. ".block_count"] = c.num_hidden_layers, [arch .. ".feed_forward_length"] = c.intermediate_size,
     [arch .. ".attention.head_count"] = heads, [arch .. ".attention.head_count_kv"] = shared,
     [arch .. ".attention.key_length"] = head_dim, [arch .. ".attention.value_length"] = head_dim,
-    [arch .. ".attention.layer_norm_rms_epsilon"] = c.rms_norm_eps + 0.0,
+    [arch .. (gpt2 and ".attention.layer_norm_epsilon" or ".attention.layer_norm_rms_epsilon")] =
+      (gpt2 and c.layer_norm_eps or c.rms_norm_eps) + 0.0,
     [arch .. ".attention.sliding_window"] = (arch == "phi3" or found.window) and c.sliding_window or nil }
   if found.window then
     local size = score_size(found, c.num_hidden_layers, c.hidden_size, heads, head_dim)
@@ -331,7 +374,7 @@ function M.write(path, net, list, kind, tokenizer)
   end
   local rows = {}
   for _, item in ipairs(list) do
-    local name, part = gguf_name(item[1], found.fused)
+    local name, part, which = gguf_name(item[1], found)
     local t = item[2]
     if not name then config.fault("models.save: tensor '%s' has no name in GGUF files of %s", item[1], arch) end
     local n = found.pairs and (part == "attn_q" and heads or part == "attn_k" and shared)
@@ -340,10 +383,12 @@ function M.write(path, net, list, kind, tokenizer)
     else
       if n then t = neighbours(t, n) end
       if found.offset and is_norm(part) then t = t:float() + found.offset end
-      rows[#rows + 1] = { name, t:dim() == 1 and t:float() or t }
+      if found.turned and found.turned[part] and which == "weight" then t = t:t():contiguous() end
+      local table_of_places = part == "position_embd"
+      rows[#rows + 1] = { name, (t:dim() == 1 or table_of_places) and t:float() or t, plain = table_of_places }
     end
   end
-  local factors = write_rope("models.save", net[net._d.names.root].rotary1, arch, meta)
+  local factors = not gpt2 and write_rope("models.save", net[net._d.names.root].rotary1, arch, meta)
   for _, name in ipairs { "rope_freqs", "rope_factors_short", "rope_factors_long" } do -- in one order in each file
     local factor = factors and factors[name]
     if factor then rows[#rows + 1] = { name .. ".weight", T.tensor(factor, { dtype = "f32" }) } end

@@ -227,15 +227,15 @@ end
 --- T.models.load(dir, {architecture=, num_labels=, dtype="f32", device=, dequantize=false, mmap=true}) →
 --   module, list; or nil, why
 -- The network of a folder as transformers writes them: config.json, generation_config.json, model.safetensors or
--- pytorch_model.bin, or their shards; or of a GGUF file of architecture llama, qwen2, qwen3, gemma, gemma2, gemma3 or
--- phi3, whose quantized weights stay as they are, in nn.QuantizedLinear and nn.QuantizedEmbedding, and are not trained:
--- nn.lora puts adapters beside them. dequantize: they become numbers, parameters as others. A network is in evaluation
--- mode and trains like any other: net:train(), net:parameters(). architecture, "BertModel" or
--- "BertForSequenceClassification", takes another class of the same family; parameters of a head that the files lack are
--- then drawn, and named in the second result. dtype: "f32", "bf16", "f16", "f64", or "file", as stored. Weights whose
--- dtype stays are parts of the file, as T.load has it, unless mmap is false. Ids count from 0: T.data.tokenizer(dir,
--- {index_base = 0}) makes them. What is wrong with a folder is told in one message that names the file and the tensor;
--- nothing is half loaded.
+-- pytorch_model.bin, or their shards; or of a GGUF file of architecture llama, qwen2, qwen3, gemma, gemma2, gemma3,
+-- phi3 or gpt2, whose quantized weights stay as they are, in nn.QuantizedLinear and nn.QuantizedEmbedding, and are
+-- not trained: nn.lora puts adapters beside them. dequantize: they become numbers, parameters as others. A network
+-- is in evaluation mode and trains like any other: net:train(), net:parameters(). architecture, "BertModel" or
+-- "BertForSequenceClassification", takes another class of the same family; parameters of a head that the files lack
+-- are then drawn, and named in the second result. dtype: "f32", "bf16", "f16", "f64", or "file", as stored. Weights
+-- whose dtype stays are parts of the file, as T.load has it, unless mmap is false. Ids count from 0:
+-- T.data.tokenizer(dir, {index_base = 0}) makes them. What is wrong with a folder is told in one message that names
+-- the file and the tensor; nothing is half loaded.
 --   local dir = os.tmpname()
 --   os.remove(dir)
 --   print((T.models.load(dir)))  --> nil
@@ -302,9 +302,9 @@ end
 -- generation_config.json, model.safetensors under the names of its files. dtype: of the weights there; without it
 -- that of the parameters. Quantized weights become numbers there, f32 without dtype. Where dir ends in ".gguf" it is a
 -- GGUF file of a LlamaForCausalLM, MistralForCausalLM without a window, Qwen2ForCausalLM, Qwen3ForCausalLM,
--- GemmaForCausalLM, also Gemma2 and Gemma3, or Phi3ForCausalLM: quantized weights keep their blocks, other matrices
--- become type ("Q8_0", "F16" …, as in T.save_gguf), norms f32; tokenizer, a byte-level BPE, goes into the file with its
--- chat template. In folders tokenizer becomes tokenizer.json.
+-- GemmaForCausalLM, also Gemma2 and Gemma3, Phi3ForCausalLM or GPT2LMHeadModel: quantized weights keep their
+-- blocks, other matrices become type ("Q8_0", "F16" …, as in T.save_gguf), norms f32; tokenizer, a byte-level BPE,
+-- goes into the file with its chat template. In folders tokenizer becomes tokenizer.json.
 --   local net = T.models.Llama { vocab_size = 8, hidden_size = 4, intermediate_size = 8, num_hidden_layers = 1,
 --     num_attention_heads = 2 }
 --   print((T.models.save(net, "/nowhere")))  --> nil
