@@ -7,22 +7,38 @@ local core = require "perilune.core"
 
 local fail, describe, integer, stray = options.fail, options.describe, options.integer, options.stray
 
--- Edits (insert, delete, replace, swap neighbours) between two short words (Damerau 1964).
-local function distance(a, b)
-  local d = { [0] = {} }
-  for j = 0, #b do d[0][j] = j end
+-- Edits (insert, delete, replace, swap neighbours) between two short words (Damerau 1964), or `most` + 1 where there
+-- are more: cells of the table further than that from its diagonal are never on a way that short, and a row without a
+-- short way ends it. T.help compares a word with two thousand names.
+local function distance(a, b, most)
+  local far, n = most + 1, #b
+  local bytes = { b:byte(1, n) }
+  local before, last, row = {}, {}, {} -- rows i - 2, i - 1 and i
+  for j = 0, math.min(n, far) do last[j] = j end
+  local shortest, was = 0, nil -- of the last row; its letter
   for i = 1, #a do
-    d[i] = { [0] = i }
-    for j = 1, #b do
-      local cost = a:byte(i) == b:byte(j) and 0 or 1
-      local best = math.min(d[i - 1][j] + 1, d[i][j - 1] + 1, d[i - 1][j - 1] + cost)
-      if i > 1 and j > 1 and a:byte(i) == b:byte(j - 1) and a:byte(i - 1) == b:byte(j) then
-        best = math.min(best, d[i - 2][j - 2] + 1)
-      end
-      d[i][j] = best
+    local from, till, now = math.max(1, i - most), math.min(n, i + most), a:byte(i)
+    local left = from == 1 and i or far
+    row[from - 1] = left
+    local least = left
+    for j = from, till do
+      local to = bytes[j]
+      local best = last[j - 1] + (now == to and 0 or 1)
+      if left + 1 < best then best = left + 1 end
+      local above = last[j]
+      if above and above + 1 < best then best = above + 1 end
+      local swapped = i > 1 and j > 1 and was == to and now == bytes[j - 1] and before[j - 2] + 1
+      if swapped and swapped < best then best = swapped end
+      if best > far then best = far end
+      row[j], left = best, best
+      if best < least then least = best end
     end
+    row[till + 1] = far
+    if least > most and shortest > most then return far end
+    shortest, was = least, now
+    before, last, row = last, row, before
   end
-  return d[#a][#b]
+  return last[n]
 end
 
 -- What options are called elsewhere.
@@ -53,8 +69,10 @@ function options.nearest(word, names)
       if elsewhere[low] == name then return name end
       if #word >= 3 and known:sub(1, #low) == low then longer = longer == nil and name or false end
       local most = math.min(math.max(1, math.min(#name, #word) // 3), #word - 1, (least or 99) - 1)
-      local d = math.abs(#known - #low) <= most and distance(low, known) or 99
-      if d <= most then best, least = name, d end
+      if most >= 1 and math.abs(#known - #low) <= most then
+        local d = distance(low, known, most)
+        if d <= most then best, least = name, d end
+      end
       if #known > 3 and low:find(known, 1, true) and #known > #(inside or "") then inside = name end
     end
   end

@@ -159,8 +159,10 @@ describe("terms in", function()
     it(file .. " are the field's", function()
       local text, found = prose(root .. "/" .. file):lower(), {}
       for word, term in pairs(house_words) do
-        local hit = text:match("[^\n]-" .. word .. "[^\n]?[^\n]?[^\n]?")
-        if hit then found[#found + 1] = ("'%s': say %s"):format(hit:sub(-50), term) end
+        local from, till = text:find(word)
+        if from then
+          found[#found + 1] = ("'%s': say %s"):format(text:sub(math.max(1, from - 40), till + 3):match "[^\n]*$", term)
+        end
       end
       assert.same({}, found)
     end)

@@ -171,10 +171,18 @@ function M.sentence(text, room)
   return first:sub(1, utf8.offset(first, room) - 1) .. "…"
 end
 
+local function is_topic(file)
+  for _, list in ipairs { op_pages, symbol_pages } do
+    for _, p in ipairs(list) do if p[1] == file then return true end end
+  end
+  return false
+end
+
 --- The names of a topic, each with its first sentence; nil where the word is no topic.
 function M.topic(word)
-  for _, p in ipairs(M.pages()) do
-    if p.file == word:lower() and #p.entries > 0 then
+  local file = word:lower()
+  for _, p in ipairs(is_topic(file) and M.pages() or {}) do -- pages of everything are not made for any word
+    if p.file == file and #p.entries > 0 then
       local lines, widest = { p.title }, 0
       for _, e in ipairs(p.entries) do widest = math.max(widest, #e.name) end
       for _, e in ipairs(p.entries) do
