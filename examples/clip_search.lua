@@ -12,11 +12,11 @@ local options = T.cli {
   { "images", type = "string", help = "fashion, digits or shapes (what is there)" },
   { "root", type = "string", help = "where the pictures' files are" },
   { "query", type = "string", help = "print the pictures that are nearest to this" },
-  { "steps", type = "integer", min = 10, help = "training steps (2000; 600 with --quick)" },
+  { "steps", type = "integer", min = 10, help = "training steps (2000; 350 with --quick)" },
   { "seed", 1, "of all random numbers" },
   { "quick", false, "a short run with a lower goal" },
 }
-local steps = options.steps or (options.quick and 600 or 2000)
+local steps = options.steps or (options.quick and 350 or 2000)
 T.manual_seed(options.seed)
 
 -- ---- pictures [N, 1, 28, 28] and classes from 1 --------------------------------------------------------------
