@@ -23,6 +23,46 @@ describe("setup", function()
     assert.truthy(ok(("cd %s && ./setup help"):format(q(root))):find("build --cuda", 1, true))
   end)
 
+  it("configures by presets that are there, into the folders that it builds", function()
+    local presets = require "perilune.io.json".decode(term.read(root .. "/CMakePresets.json"))
+    local known = {}
+    for _, p in ipairs(presets.configurePresets) do known[p.name] = p end
+    local function inherited(p, key) -- a value of a preset or of those that it inherits
+      while p do
+        local v = key == "binaryDir" and p[key] or (p.cacheVariables or {})[key]
+        if v then return v end
+        p = known[p.inherits]
+      end
+    end
+    local setup, n = term.read(root .. "/setup"), 0
+    for folder, preset in setup:gmatch "\n%s*compile (build%S*) (%l+) %l" do
+      local p = assert(known[preset], "setup configures the preset " .. preset)
+      assert.equal("${sourceDir}/" .. folder, (inherited(p, "binaryDir"):gsub("%${presetName}", preset)))
+      n = n + 1
+    end
+    assert.is_true(n >= 8, n .. " builds")
+    for preset in setup:gmatch "%-%-preset (%l+)" do assert.is_truthy(known[preset], preset) end
+    -- the demo is built where the compiler may warn of what it does not where it optimizes; the release is not
+    local demo = setup:match "\n  demo%)(.-)\n    ;;"
+    assert.equal("quick", demo:match "compile build (%l+) all")
+    assert.equal("ON", inherited(known.quick, "PL_QUICK"))
+    assert.equal("OFF", inherited(known.quick, "PL_WERROR"))
+    assert.equal("OFF", inherited(known.release, "PL_QUICK"))
+    assert.equal("ON", inherited(known.release, "PL_WERROR"))
+    assert.equal(inherited(known.release, "CMAKE_BUILD_TYPE"), inherited(known.quick, "CMAKE_BUILD_TYPE"))
+    -- each that is not hidden can be built and tested by its name
+    for _, list in ipairs { presets.buildPresets, presets.testPresets } do
+      local names = {}
+      for _, p in ipairs(list) do
+        assert.is_truthy(known[p.configurePreset], p.name)
+        names[p.configurePreset] = true
+      end
+      for name, p in pairs(known) do
+        if not p.hidden then assert.is_true(names[name], "no build or test preset of " .. name) end
+      end
+    end
+  end)
+
   it("and the other scripts of the shell pass shellcheck", function()
     local missing = term.missing "shellcheck"
     if missing then return pending(missing) end
@@ -73,6 +113,7 @@ describe("the build", function()
       made["built/" .. target] = true
     end
     for name, command, settings in text:gmatch '\nadd_test%(%[=%[([^%]]+)%]=%] ([^\n]*)%)\n([^\n]*)' do
+      command = command:gsub('^"[^"]*bash" "[^"]*/limit%.sh" "%d+" ', "")
       local run = command:match(('"(%s/spec/[^"]*)"'):format(build:gsub("%p", "%%%0")))
       if not name:find "^build/" and (run and command:find('"' .. run, 1, true) == 1 or
           settings:find("PERILUNE_CUDA_PLUGIN=", 1, true)) then
@@ -85,6 +126,14 @@ describe("the build", function()
     assert.is_true(n >= 3, "tests that run programs: " .. n)
     assert.truthy(text:match '%[=%[spec/command/repl%]=%][^\n]*\n[^\n]*FIXTURES_REQUIRED "[^"]*built/pty')
     assert.truthy(text:match '%[=%[spec/docs/embedding%]=%][^\n]*\n[^\n]*FIXTURES_REQUIRED "[^"]*built/link_embed')
+  end)
+
+  it("stops a test that computes for ever, by its processor time", function()
+    local form = "cd %s && env -u PERILUNE_LANES bash cmake/limit.sh %d %s -e %s"
+    local command = term.command:match "^%S+$" and q(term.command) or "lua5.4"
+    local _, status = term.shell(form:format(q(root), 1, command, q "while true do end"))
+    assert.equal(128 + 24, status) -- SIGXCPU
+    assert.equal("ok\n", (term.shell(form:format(q(root), 9, command, q "print 'ok'"))))
   end)
 
   it("fails specs of the device that was named and is not there", function()
