@@ -100,6 +100,68 @@ PL_MODE(uint8_t, autocast, PL_MODE_AUTOCAST)
 PL_MODE(uint32_t, forward, PL_MODE_FORWARD)
 #undef PL_MODE
 
+/* ---- copies of modes: all that are kept and put back later are one of these two ---- */
+
+/* What a script opens around some of its calls: T.no_grad, a device, a region of mixed precision. */
+typedef struct PlScope {
+  bool grad_off, autocast_cache;
+  uint8_t device, autocast;
+  int autocast_depth;
+} PlScope;
+
+/* With it what the engine opens: what ops ask of the thread beside their inputs, the generator and the keys, which count
+ * themselves (ambient_muted). */
+typedef struct PlModes {
+  PlScope scope;
+  bool bookkeeping;
+  uint8_t gpu, row_major;
+  uint64_t key_floor, key_ceiling;
+  struct PlBatch *batch;
+  struct PlPacking *packing;
+  struct PlGraph *trace;
+} PlModes;
+
+static inline PlScope pl_scope_now(void) {
+  return (PlScope){.grad_off = pl_state.grad_off,
+                   .autocast_cache = pl_state.autocast_cache,
+                   .device = pl_state.device,
+                   .autocast = pl_state.autocast,
+                   .autocast_depth = pl_state.autocast_depth};
+}
+
+/* Kept casts stay: who ends a region frees them (pl_autocast_end). */
+static inline void pl_scope_set(const PlScope *s) {
+  pl_state.grad_off = s->grad_off;
+  pl_state.autocast_cache = s->autocast_cache;
+  pl_state.device = s->device;
+  pl_set_autocast(s->autocast);
+  pl_state.autocast_depth = s->autocast_depth;
+}
+
+static inline PlModes pl_modes_now(void) {
+  return (PlModes){.scope = pl_scope_now(),
+                   .bookkeeping = pl_state.bookkeeping,
+                   .gpu = pl_state.gpu,
+                   .row_major = pl_state.row_major,
+                   .key_floor = pl_state.key_floor,
+                   .key_ceiling = pl_state.key_ceiling,
+                   .batch = pl_state.batch,
+                   .packing = pl_state.packing,
+                   .trace = pl_state.trace};
+}
+
+static inline void pl_modes_set(const PlModes *m) {
+  pl_scope_set(&m->scope);
+  pl_state.bookkeeping = m->bookkeeping;
+  pl_state.gpu = m->gpu;
+  pl_state.row_major = m->row_major;
+  pl_state.key_floor = m->key_floor;
+  pl_state.key_ceiling = m->key_ceiling;
+  pl_state.batch = m->batch;
+  pl_set_packing(m->packing);
+  pl_set_trace(m->trace);
+}
+
 /* The next random counters of the default generator: n of them belong to the caller. */
 struct PlkRng pl_rng_take(uint64_t n);
 

@@ -4,6 +4,7 @@
 #ifndef PL_ENGINE_GRAD_CHECKPOINT_INTERNAL_H
 #define PL_ENGINE_GRAD_CHECKPOINT_INTERNAL_H
 
+#include "engine/call/thread_state.h"
 #include "engine/grad/checkpoint.h"
 
 /* One op that the function called: what with (op, attributes, types, numbers), and on which tensors. */
@@ -66,14 +67,10 @@ typedef struct PlCkKey {
   uint32_t muted;
 } PlCkKey;
 typedef struct PlCkModes {
+  PlModes thread;
   uint64_t seed, stream, offset;
-  bool seeded, grad_off, bookkeeping, autocast_cache;
-  uint8_t gpu, device, row_major, autocast;
-  int ambient_muted, autocast_depth;
-  uint64_t key_floor, key_ceiling;
-  struct PlBatch *batch;
-  struct PlPacking *packing;
-  struct PlGraph *trace;
+  bool seeded;
+  int ambient_muted; /* as the keys are set, too (pl_ck_keys_set) */
   PlDtype floating;
   int precision;
   int settings; /* of the device plug-in, one bit each; -1: not asked */

@@ -15,24 +15,12 @@ static const PlDeviceTable *open_table(void) {
 }
 
 void pl_ck_modes_read(PlCkModes *m) {
-  *m = (PlCkModes){.seed = pl_state.seed,
+  *m = (PlCkModes){.thread = pl_modes_now(),
+                   .seed = pl_state.seed,
                    .stream = pl_state.stream,
                    .offset = pl_state.offset,
                    .seeded = pl_state.seeded,
-                   .grad_off = pl_state.grad_off,
-                   .autocast_cache = pl_state.autocast_cache,
-                   .gpu = pl_state.gpu,
-                   .device = pl_state.device,
-                   .row_major = pl_state.row_major,
-                   .autocast = pl_state.autocast,
                    .ambient_muted = pl_state.ambient_muted,
-                   .autocast_depth = pl_state.autocast_depth,
-                   .key_floor = pl_state.key_floor,
-                   .key_ceiling = pl_state.key_ceiling,
-                   .batch = pl_state.batch,
-                   .packing = pl_state.packing,
-                   .bookkeeping = pl_state.bookkeeping,
-                   .trace = pl_state.trace,
                    .floating = pl_default_float(),
                    .precision = (int)plk_matmul_precision(),
                    .settings = -1};
@@ -43,24 +31,12 @@ void pl_ck_modes_read(PlCkModes *m) {
 }
 
 void pl_ck_modes_set(const PlCkModes *m) {
+  pl_modes_set(&m->thread);
   pl_state.seed = m->seed;
   pl_state.stream = m->stream;
   pl_state.offset = m->offset;
   pl_state.seeded = m->seeded;
-  pl_state.grad_off = m->grad_off;
-  pl_state.autocast_cache = m->autocast_cache;
-  pl_state.gpu = m->gpu;
-  pl_state.device = m->device;
-  pl_state.row_major = m->row_major;
-  pl_set_autocast(m->autocast);
   pl_state.ambient_muted = m->ambient_muted;
-  pl_state.autocast_depth = m->autocast_depth;
-  pl_state.key_floor = m->key_floor;
-  pl_state.key_ceiling = m->key_ceiling;
-  pl_state.batch = m->batch;
-  pl_set_packing(m->packing);
-  pl_state.bookkeeping = m->bookkeeping;
-  pl_set_trace(m->trace);
   if (pl_default_float() != m->floating) pl_set_default_float(m->floating);
   if ((int)plk_matmul_precision() != m->precision) plk_set_matmul_precision((PlkPrecision)m->precision);
   const PlDeviceTable *t = m->settings >= 0 ? open_table() : NULL;

@@ -87,12 +87,7 @@ PlStatus pl_forward_zero(PlTensor **out, const PlTensor *t) {
 /* Dtypes are what the op itself has chosen; keys made before a running vmap see all of it (engine/vmap). Views are brought
  * up to date also inside no_grad (inplace.c): their tangents have histories, too, for the keys below and no others. */
 PlForwardPause pl_forward_pause(const PlKey *k) {
-  PlForwardPause p = {.key = k,
-                      .born = ++pl_state.key_seq,
-                      .floor = pl_state.key_floor,
-                      .autocast = pl_state.autocast,
-                      .grad_off = pl_state.grad_off,
-                      .bookkeeping = pl_state.bookkeeping};
+  PlForwardPause p = {.key = k, .born = ++pl_state.key_seq, .was = pl_modes_now()};
   pl_keys_mute(k, PL_MUTE_ABOVE, p.born, 1);
   pl_state.key_floor = 0;
   pl_set_autocast(0);
@@ -101,10 +96,7 @@ PlForwardPause pl_forward_pause(const PlKey *k) {
 }
 
 void pl_forward_resume(PlForwardPause p) {
-  pl_state.grad_off = p.grad_off;
-  pl_state.bookkeeping = p.bookkeeping;
-  pl_set_autocast(p.autocast);
-  pl_state.key_floor = p.floor;
+  pl_modes_set(&p.was);
   pl_keys_mute(p.key, PL_MUTE_ABOVE, p.born, (uint32_t)-1);
 }
 

@@ -5,6 +5,7 @@
 #ifndef PL_ENGINE_GRAD_FORWARD_MODE_H
 #define PL_ENGINE_GRAD_FORWARD_MODE_H
 
+#include "engine/call/thread_state.h"
 #include "engine/grad/gradient_graph.h"
 #include "engine/grad/node.h"
 
@@ -56,9 +57,8 @@ PlStatus pl_forward_share(PlKey *const *keys, int n, PlTensor *const *out, int n
 /* While tangents of k are computed only keys below it record, and those that are made meanwhile. */
 typedef struct PlForwardPause {
   const PlKey *key;
-  uint64_t born, floor;
-  uint8_t autocast;
-  bool grad_off, bookkeeping;
+  uint64_t born;
+  PlModes was;
 } PlForwardPause;
 PlForwardPause pl_forward_pause(const PlKey *k);
 void pl_forward_resume(PlForwardPause p);

@@ -350,6 +350,21 @@ describe("layering", function()
     assert.equal("", found:gsub("engine/call/thread_state.h:%d+: +pl_state.NAME = now;[^\n]*", ""))
   end)
 
+  -- A copy of modes that leaves one out is wrong without a word: all are PlScope or PlModes.
+  it("has modes put back in one place", function()
+    local may, found = { ["engine/call/thread_state.h"] = true, ["engine/grad/record.c"] = true,
+      ["engine/grad/forward_mode.c"] = true, ["bindings/autograd/grad_mode.c"] = true }, {}
+    for _, layer in ipairs { "engine", "bindings" } do
+      for _, path in ipairs(sources(layer)) do
+        local file = path:sub(#root + 2)
+        for line in io.lines(path) do
+          if not may[file] and line:find "pl_state%.grad_off = " then found[#found + 1] = file .. ": " .. line end
+        end
+      end
+    end
+    assert.equal("", sorted(found))
+  end)
+
   it("sees branches on ops", function()
     assert.equal(1, branches("if (op == &pl_op_add) {"))
     assert.equal(2, branches("return n->op != &pl_op_add && n->op !=&pl_op_sub;"))

@@ -8,6 +8,7 @@
 #ifndef PL_ENGINE_GRAPH_IR_CALLS_H
 #define PL_ENGINE_GRAPH_IR_CALLS_H
 
+#include "engine/call/thread_state.h"
 #include "engine/graph/ir/graph.h"
 
 typedef enum PlCallKind {
@@ -24,12 +25,9 @@ typedef enum PlCallKind {
 
 typedef struct PlNotedCall {
   uint8_t kind;
-  bool grad_off, retain, create, unused; /* retain: of REQUIRES_GRAD, on or off */
-  uint8_t device;
+  bool retain, create, unused; /* retain: of REQUIRES_GRAD, on or off */
   int8_t mark;
-  uint8_t cast; /* the region of mixed precision: PlAutocast */
-  bool cast_kept;
-  int16_t cast_depth;
+  PlScope scope; /* what the script had opened around it */
   const PlOp *op;
   PlAttrs *attrs; /* as they were given, in the graph's pool; NULL: none */
   int32_t nin, nout, ny, nx;

@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/call/autocast.h"
 #include "engine/call/thread_state.h"
 #include "engine/grad/node.h"
 #include "engine/graph/trace/symbolic.h"
@@ -192,18 +191,13 @@ static PlStatus note(PlGraph *f, const PlCalling *k, const PlCallIs *is) {
   if (c->floating != pl_default_float()) pl_calls_refuse(f, "it changes the default dtype");
   if (c->refused) return PL_OK;
   PL_TRY(room(&c->list, c->n, &c->cap, sizeof *c->list));
-  const PlAutocast region = pl_autocast_now();
   int32_t nin = is->n[0] + is->n[1] + is->n[2], at = 0;
   PlNotedCall call = {.kind = (uint8_t)is->kind,
-                      .grad_off = pl_state.grad_off,
                       .retain = is->retain,
                       .create = is->create,
                       .unused = is->unused,
-                      .device = pl_state.device,
                       .mark = f->mark,
-                      .cast = region.dtype,
-                      .cast_kept = region.cache,
-                      .cast_depth = region.depth,
+                      .scope = pl_scope_now(),
                       .op = is->op,
                       .nin = nin,
                       .nout = is->nout,

@@ -6,11 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/call/autocast.h"
 #include "engine/call/thread_state.h"
 #include "engine/grad/node.h"
 #include "engine/graph/ir/calls.h"
 #include "engine/graph/trace/symbolic.h"
+#include "engine/tensor/hooks.h"
 #include "engine/tensor/layout.h"
 
 typedef struct Replay {
@@ -116,10 +116,9 @@ static PlStatus run_call(Replay *r, const PlNotedCall *k, PlTensor **room) {
     if (k->in[i] >= 0 && !in[i]) return OTHER("a result that there was is missing");
   }
   for (int32_t i = 0; i < k->nout; i++) out[i] = NULL;
-  pl_state.grad_off = k->grad_off;
-  pl_state.device = k->device;
+  pl_scope_set(&k->scope);
+  if (k->scope.autocast_depth == 0) pl_autocast_end();
   r->g->mark = k->mark;
-  pl_autocast_set((PlAutocast){.dtype = k->cast, .cache = k->cast_kept, .depth = k->cast_depth});
   PL_TRY(make_call(r, k, in, out));
   bool same = true;
   for (int32_t i = 0; i < k->nout; i++) {
@@ -277,10 +276,8 @@ static PlStatus make_graph(PlGraph **out, const PlGraph *f) {
 }
 
 static PlStatus replay(Replay *r, PlTensor *const *in, PlGVal *grads) {
-  PlGraph *was = pl_set_trace(r->g);
-  const bool grad_off = pl_state.grad_off;
-  const uint8_t device = pl_state.device;
-  const PlAutocast region = pl_autocast_now();
+  const PlModes was = pl_modes_now();
+  pl_set_trace(r->g);
   struct PlCasts *casts = pl_state.casts; /* of real leaves: not ours */
   pl_state.casts = NULL;
   PlStatus s = run_calls(r, in);
@@ -289,12 +286,9 @@ static PlStatus replay(Replay *r, PlTensor *const *in, PlGVal *grads) {
   if (s == PL_OK) s = got ? end : no_memory();
   if (s == PL_OK && r->g->nleaves == r->f->nleaves) memcpy(grads, got, (size_t)r->g->nleaves * sizeof *got);
   free(got);
-  pl_set_trace(was);
-  pl_state.grad_off = grad_off;
-  pl_state.device = device;
-  pl_autocast_set((PlAutocast){0});
+  pl_autocast_end();
   pl_state.casts = casts;
-  pl_autocast_set(region);
+  pl_modes_set(&was);
   r->g->mark = 0;
   if (s == PL_OK) s = compare(r);
   r->g->closed = true;
