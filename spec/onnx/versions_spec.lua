@@ -161,6 +161,39 @@ describe("windows and sizes", function()
       assert.same({ 2.0, 4.0, 5.0 }, y:reshape(-1):totable())
     end
   end)
+  it("AveragePool is the mean of its windows, one pool where the op has them", function()
+    local pools = 0
+    for n = 3, 6 do
+      for kernel = 1, 3 do
+        for stride = 1, 2 do
+          for pads = 0, 8 do
+            local before, after = pads % 3, pads // 3
+            local o = { kernel_shape = { kernel }, strides = { stride }, pads = { before, after },
+              count_include_pad = (n + kernel + stride) % 2 }
+            local x, want, count = T.randn(1, 1, n), {}, (n + before + after - kernel) // stride + 1
+            if before < kernel and after < kernel then
+              for i = 0, count - 1 do
+                local sum, inside = 0, 0
+                for k = i * stride - before, i * stride - before + kernel - 1 do
+                  if k >= 0 and k < n then sum, inside = sum + x[1][1][k + 1]:item(), inside + 1 end
+                end
+                want[i + 1] = sum / (o.count_include_pad == 1 and kernel or inside)
+              end
+              local m = assert(load_bytes(writer.single("AveragePool", { x }, 1, o, 13)))
+              local f = T.jit(function(v) return T.no_grad(m, v) end)
+              near(f(x), T.tensor(want):view(1, 1, count), 1e-6)
+              local nodes = #f:graph():nodes()
+              if before == after and 2 * before <= kernel then
+                assert.equal(1, nodes)
+                pools = pools + 1
+              end
+            end
+          end
+        end
+      end
+    end
+    assert.is_true(pools > 20)
+  end)
   it("LayerNormalization's mean and deviation are f32", function()
     local _, mean, deviation = run("LayerNormalization", { T.randn(2, 3):to "f64", T.ones(3):to "f64" }, nil, 17, 3)
     assert.same({ "f32", "f32" }, { mean:dtype(), deviation:dtype() })

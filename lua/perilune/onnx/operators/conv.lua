@@ -226,9 +226,22 @@ op("MaxPool", WINDOW .. "ceil_mode:int storage_order:int", function(c, x)
   return y, place + (registry.count(n * ch, x:device()) * scale):view(shape)
 end)
 
+-- Windows that the op itself has: the same padding on both sides, of half a kernel at most, and nothing behind it.
+local function is_plain(w, extra)
+  for d = 1, w.nd do
+    if w.before[d] ~= w.after[d] or w.before[d] < 0 or 2 * w.before[d] > w.kernel[d] or w.dilation[d] ~= 1
+      or extra[d] ~= 0 then return false end
+  end
+  return true
+end
+
 op("AveragePool", WINDOW .. "ceil_mode:int count_include_pad:int", function(c, x)
   local w = window(c, x, c.a.kernel_shape or c:fail "kernel_shape is missing")
   local pool, extra = by_rank(c, "avg_pool", w.nd), ceil_extra(c, x, w)
+  if is_plain(w, extra) then
+    return pool(x, { kernel_size = w.kernel, stride = w.stride, padding = w.before,
+      count_include_pad = c.a.count_include_pad == 1 })
+  end
   local o = { kernel_size = w.kernel, stride = w.stride, dilation = w.dilation, divisor_override = 1 }
   local sums = pool(padded(x, w.before, plus(w.after, extra)), o)
   local counted = T.ones({ 1, 1, table.unpack(spatial(x)) }, { dtype = x:dtype(), device = x:device() })
