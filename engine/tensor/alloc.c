@@ -11,6 +11,7 @@
 
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <time.h>
 #ifdef PL_ASAN
@@ -59,10 +60,11 @@ typedef struct Bins {
   PlPiece *orphans[NPOOL + 1]; /* free pieces of threads that have ended */
   struct Rest *rests;          /* what was left of their slabs */
   char *chunk, *chunk_end;     /* addresses from which the next blocks are cut */
+  int poison;                  /* byte that fills what is handed out, or -1 */
 } Bins;
 
 /* One per process: blocks may be freed by another thread than the one that made them. */
-static Bins bins = {.lock = PTHREAD_MUTEX_INITIALIZER, .budget = -1};
+static Bins bins = {.lock = PTHREAD_MUTEX_INITIALIZER, .budget = -1, .poison = -1};
 
 _Thread_local PlPool pl_pool;
 int64_t pl_block_bytes[2];
@@ -72,6 +74,7 @@ int64_t pl_fail_at = -1;
 /* The key whose destructor is thread_end; made once, only read afterwards. */
 static pthread_key_t end_key;
 static bool have_end_key;
+static pthread_once_t poison_once = PTHREAD_ONCE_INIT;
 static pthread_once_t end_once = PTHREAD_ONCE_INIT;
 
 /* Eight classes per power of two, 32 from 1 MiB on: at most an eighth is lost, of large blocks a 32nd. */
@@ -242,6 +245,10 @@ static PlStatus out_of_memory(size_t n) {
           bins.budget >= 0 ? " (a memory budget is set)" : "");
 }
 
+static void poison(void *p, size_t n) {
+  if (PL_UNLIKELY(bins.poison >= 0)) memset(p, bins.poison, n);
+}
+
 static PlStatus block_alloc(size_t n, bool scratch, bool brief, void **out) {
   if (n > (size_t)1 << 46) return out_of_memory(n);
   size_t total;
@@ -288,6 +295,7 @@ static PlStatus block_alloc(size_t n, bool scratch, bool brief, void **out) {
   if (!b) return out_of_memory(n);
   guard(b, true);
   *out = (char *)b + HEAD;
+  poison(*out, n);
   return PL_OK;
 }
 
@@ -445,8 +453,18 @@ static void *pool_slow(size_t n, size_t k) {
   return malloc(n ? n : 1);
 }
 
+/* PERILUNE_POISON=BYTE fills all memory that is handed out: 255 makes NaN, in all floating dtypes, of what is read before it is written.
+ * The fast path of the pool does not know that: it is told that an allocation is to fail one day. */
+static void poison_begin(void) {
+  const char *text = getenv("PERILUNE_POISON");
+  if (!text || !*text) return;
+  bins.poison = (int)(strtol(text, NULL, 0) & 255);
+  if (pl_fail_at < 0) pl_fail_at = INT64_MAX;
+}
+
 void *pl_pool_get_slow(size_t n) {
   size_t k = (n + PL_POOL_STEP - 1) / PL_POOL_STEP;
+  pthread_once(&poison_once, poison_begin);
   if (PL_UNLIKELY(pl_fail_at >= 0) && injected()) return NULL;
   void *p;
 #ifndef PL_ASAN
@@ -463,6 +481,7 @@ void *pl_pool_get_slow(size_t n) {
   pl_pool.allocated += (int64_t)(k * PL_POOL_STEP);
   pl_pool.blocks++;
   pl_pool.count++;
+  poison(p, n);
   return p;
 }
 

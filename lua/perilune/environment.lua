@@ -19,6 +19,7 @@ end
 local function switch(v) return v == "" or v == "0" or v == "1", "1 or 0 expected" end
 
 local function any() return true end
+local function byte(v) return v == "" or tonumber(v) ~= nil, "a byte expected, 0 to 255" end
 
 local function level(v, core)
   if v == "" then return true end
@@ -69,6 +70,7 @@ M.variables = {
   PERILUNE_MPI_PLUGIN = { file, "The plug-in for groups of processes." },
   PERILUNE_DISTRIBUTED_DEBUG = { debug_level, "1: ranks compare what they are about to do." },
   PERILUNE_COLLECT = { any }, -- bindings/collector/collect_forced.c, which judges it itself
+  PERILUNE_POISON = { byte }, -- engine/tensor/alloc.c
 }
 
 -- Those of the specs and of the build, which say their meaning where they are read.

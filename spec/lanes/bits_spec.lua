@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: MIT
 -- A training has the same bits on any number of threads, traced or not, with the collector stopped and forced, at each
--- processor level by itself (spec/support/hash_training.lua). PERILUNE_LANES=long: 1 to 8 threads, more steps.
+-- processor level by itself (spec/support/hash_training.lua), whatever memory held before; so have random programs.
+-- PERILUNE_LANES=long: 1 to 8 threads, more steps, more programs.
 
 local child = require "spec.support.child"
 local build = os.getenv "PERILUNE_BUILD" or "build"
@@ -48,6 +49,26 @@ describe("a training has the same bits", function()
     for _, points in ipairs { "stop", "11+2", "alloc:701+7" } do
       assert.equal(want, one(hashes("PERILUNE_COLLECT=" .. points, "2"), points), points)
     end
+  end)
+
+  it("whatever the memory held before", function()
+    local want = one(hashes("PERILUNE_POISON=", "2"), "memory as it is")
+    for _, byte in ipairs { "255", "0x40", "0" } do
+      assert.equal(want, one(hashes("PERILUNE_POISON=" .. byte, "2"), byte), byte)
+    end
+    -- NaN for what is read before it is written
+    local count = long and 3000 or 60
+    local text = child("PERILUNE_POISON=255", ([[
+      package.path = "%s/?.lua;" .. package.path
+      local generate, run = require "spec.support.whole.generate", require "spec.support.whole.run"
+      for _, way in ipairs { "eager", "called", "traced", "traced_mincut" } do
+        for seed = 90000001, 90000000 + %d do
+          local problem = run.check(generate.program(seed), way)
+          if problem then print(seed, way, problem) end
+        end
+      end
+      print "all done"]]):format(root, count))
+    assert.equal("all done", (text:gsub("%s+$", "")))
   end)
 
   it("again in the same process, in another thread's stead", function()
