@@ -52,7 +52,11 @@ void pl_write_f(PlDtype dtype, void *at, double v) {
   case PL_BF16: *(uint16_t *)at = plk_f32_to_bf16((float)v); break;
   case PL_BOOL: *(uint8_t *)at = v != 0; break;
   default: /* floats saturate, NaN is 0 */
-    pl_write_i(dtype, at, v != v ? 0 : v >= 9.2e18 ? INT64_MAX : v <= -9.2e18 ? INT64_MIN : (int64_t)v);
+    pl_write_i(dtype, at,
+               v != v                             ? 0
+               : v >= (double)pl_int_most(dtype)  ? pl_int_most(dtype)
+               : v <= (double)pl_int_least(dtype) ? pl_int_least(dtype)
+                                                  : (int64_t)v);
   }
 }
 

@@ -35,6 +35,13 @@ static int64_t f64_to_i64(double x) {
   return isnan(x) ? 0 : (int64_t)x;
 }
 
+/* The same for narrower integers. */
+static int64_t f64_to_int(double x, int64_t least, int64_t most) {
+  if (x >= (double)most) return most;
+  if (x <= (double)least) return least;
+  return isnan(x) ? 0 : (int64_t)x;
+}
+
 void plk_nd_load_f64(double *d, const void *src, PlDtype from, int64_t n, int64_t stride) {
   switch (from) {
   case PL_F32: LOAD(float, (double)x)
@@ -69,12 +76,12 @@ void plk_nd_store_f64(void *dst, PlDtype to, const double *s, int64_t n, int64_t
   case PL_F64: STORE(double, s[i])
   case PL_F16: STORE(uint16_t, plk_f32_to_f16((float)s[i]))
   case PL_BF16: STORE(uint16_t, plk_f32_to_bf16((float)s[i]))
-  case PL_I8: STORE(int8_t, (int8_t)f64_to_i64(s[i]))
-  case PL_I16: STORE(int16_t, (int16_t)f64_to_i64(s[i]))
-  case PL_I32: STORE(int32_t, (int32_t)f64_to_i64(s[i]))
+  case PL_I8: STORE(int8_t, (int8_t)f64_to_int(s[i], INT8_MIN, INT8_MAX))
+  case PL_I16: STORE(int16_t, (int16_t)f64_to_int(s[i], INT16_MIN, INT16_MAX))
+  case PL_I32: STORE(int32_t, (int32_t)f64_to_int(s[i], INT32_MIN, INT32_MAX))
   case PL_I64: STORE(int64_t, f64_to_i64(s[i]))
   case PL_BOOL: STORE(uint8_t, s[i] != 0.0)
-  default: STORE(uint8_t, (uint8_t)f64_to_i64(s[i]))
+  default: STORE(uint8_t, (uint8_t)f64_to_int(s[i], 0, UINT8_MAX))
   }
 }
 
