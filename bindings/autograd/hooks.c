@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "bindings/autograd/backward.h"
+#include "bindings/jit/program.h"
 #include "engine/call/thread_state.h"
 #include "engine/graph/ir/graph.h"
 #include "engine/vmap/vmap.h"
@@ -53,7 +54,10 @@ static PlStatus run_body(lua_CFunction body, HookRun *r) {
 /* What was kept is there: tracing removes it only where nobody can run a backward any more. */
 static bool push_kept(lua_State *L, HookRun *r) {
   l_kept_push(L, r->h->kept, r->h->place);
-  if (lua_toboolean(L, -1)) return true;
+  if (lua_toboolean(L, -1)) {
+    if (PL_UNLIKELY(pl_state.trace != NULL)) l_jit_hook_runs(L);
+    return true;
+  }
   r->status = pl_fail(PL_ERR_STATE, "backward: a hook was collected as garbage; please report this");
   return false;
 }
@@ -123,7 +127,7 @@ PlHook *l_hook_new(lua_State *L, PlHookKind kind, const char *fn) {
     l_error(L, "%s: out of memory", fn);
     return NULL;
   }
-  *hook = (PlHook){.call = calls[kind], .drop = hook_drop, .ud = h, .kind = (uint8_t)kind};
+  *hook = (PlHook){.call = calls[kind], .drop = hook_drop, .ud = h, .born = ++pl_state.hooks, .kind = (uint8_t)kind};
   *h = (HookData){.kept = k};
   k->refs++;
   return hook;
@@ -218,10 +222,21 @@ static HookRef **new_handle(lua_State *L) {
   return box;
 }
 
+/* Would a hook of t be there after the traced function has returned? */
+static bool is_from_outside(const PlGraph *f, const PlTensor *t) {
+  return !t->a.symbolic || (pl_sym_graph(t) == f && f->vals[pl_sym_value(t)].kind != PL_FV_NODE);
+}
+
 static int add_hook(lua_State *L, PlHookKind kind, const char *fn, bool follows) {
   PlTensor *t = l_self(L, fn);
   l_check_count(L, fn, 2, "x, f");
   if (!l_callable(L, 2)) return l_error(L, "%s: a function expected, got %s", fn, l_typename(L, 2));
+  if (pl_state.trace && is_from_outside(pl_state.trace, pl_behind(t)))
+    return l_error_as(
+        L, PL_ERR_TRACE,
+        "%s: the tensor comes from outside of the traced function, and a graph would not register it again; do it outside, or "
+        "hook a result, x * 1",
+        fn);
   lua_settop(L, 2);
   HookRef **box = new_handle(L);
   HookRef *ref = calloc(1, sizeof *ref);

@@ -161,7 +161,7 @@ PlStatus l_program_joint(lua_State *L, Program *p, int at, const char *name, int
     PlTensor *t = f->leaves[i].t;
     PlGVal v = -1;
     for (PlGVal k = 0; k < f->nvals && v < 0; k++)
-      if (f->vals[k].kind == PL_FV_CAPTURE && f->vals[k].real->a.data == t->a.data && pl_shape_equal(&f->vals[k].real->a, &t->a)) v = k;
+      if (f->vals[k].kind == PL_FV_CAPTURE && f->vals[k].real->node == t->node && f->vals[k].real->a.data == t->a.data) v = k;
     if (v < 0) continue; /* met, but not read */
     xs[p->nx] = v;
     p->x[p->nx++] = pl_retain(t);
@@ -236,6 +236,7 @@ static int jit_compile(lua_State *L) {
 
 bool l_program_same(const Program *p) {
   const PlGraph *f = p->f;
+  if (f->nversions > 0 && !pl_graph_versions_same(f)) return false;
   if (!pl_graph_leaves_same(f, p->joint ? p->leaf_at : NULL)) return false; /* with a joint, backward may run outside */
   for (int32_t k = 0; k < p->ncaptured; k++) {
     if (pl_history_current(&p->real[k], 1) != PL_OK) return false; /* the new trace says why */
@@ -279,8 +280,29 @@ static bool layout_as_traced(const PlGraph *f, PlTensor *const *in) {
   return true;
 }
 
+/* Are the histories of the arguments what the trace took them for: apart from each other, from captured leaves, and from what the
+ * function asked gradients of? A leaf that comes in twice would get the gradients of one of both, and hooks of arguments are not those of
+ * the tensors that the function was traced with. */
+static bool histories_apart(const Program *p, PlTensor *const *in) {
+  const PlGraph *f = p->f;
+  for (int32_t i = 0; i < p->nargs; i++) {
+    if (PL_LIKELY(!in[i]->node) || !is_tracked(in[i])) continue;
+    if (f->nregions > 0 && in[i]->node->hooked) return false;
+    if (!is_leaf(in[i])) {
+      if (f->asked != 0 && f->asked != i + 1) return false;
+      continue;
+    }
+    for (int32_t k = 0; k < i; k++)
+      if (in[k]->node == in[i]->node) return false;
+    for (int32_t k = 0; k < f->nleaves; k++)
+      if (f->leaves[k].t->node == in[i]->node) return false;
+  }
+  return true;
+}
+
 bool l_program_apart(const Program *p, PlTensor *const *in) {
   const PlGraph *f = p->f;
+  if (!histories_apart(p, in)) return false;
   if (PL_UNLIKELY(f->reads_layout) && !layout_as_traced(f, in)) return false;
   if (p->nwritten == 0) return true;
   bool apart = true;
@@ -319,7 +341,7 @@ static PlTensor **inputs_of(lua_State *L, const Program *p, int32_t more) {
 /* jit_apart(program, {inputs}) → as l_program_apart */
 static int jit_apart(lua_State *L) {
   const Program *p = l_check_program(L, 1);
-  lua_pushboolean(L, (p->nwritten == 0 && !p->f->reads_layout) || l_program_apart(p, inputs_of(L, p, 0)));
+  lua_pushboolean(L, l_program_apart(p, inputs_of(L, p, 0)));
   return 1;
 }
 

@@ -52,8 +52,9 @@ typedef struct LWatch LWatch;
 LWatch *l_to_watch(lua_State *L, int i); /* NULL: it is none */
 bool l_watch_holds(lua_State *L, int i);
 void l_jit_quick_register(lua_State *L);
-lua_CFunction l_jit_call(void); /* the function of C that a call of a jitted function is */
-bool l_jit_as_written(void);    /* (trace.c) */
+lua_CFunction l_jit_call(void);     /* the function of C that a call of a jitted function is */
+bool l_jit_as_written(void);        /* (trace.c) */
+void l_jit_hook_runs(lua_State *L); /* the function of a hook is on top, and a trace runs: what it can see counts (trace.c) */
 /* Ends the trace that fills f. (trace.c) */
 void l_trace_end(PlGraph *f);
 void l_trace_lost(PlGraph *f); /* nobody can end it any more */

@@ -249,6 +249,26 @@ static int jit_as_written(lua_State *L) {
   return 1;
 }
 
+static const char on_hook = 0;
+
+/* jit_on_hook(f): f(hook) is called before a hook of a tensor runs in a trace */
+static int jit_on_hook(lua_State *L) {
+  luaL_checktype(L, 1, LUA_TFUNCTION);
+  lua_settop(L, 1);
+  lua_rawsetp(L, LUA_REGISTRYINDEX, &on_hook);
+  return 0;
+}
+
+void l_jit_hook_runs(lua_State *L) {
+  if (lua_rawgetp(L, LUA_REGISTRYINDEX, &on_hook) != LUA_TFUNCTION) {
+    lua_pop(L, 1);
+    return;
+  }
+  if (lua_istable(L, -2)) lua_rawgeti(L, -2, 1); /* of a callback: with its tensor */
+  else lua_pushvalue(L, -2);
+  lua_call(L, 1, 0);
+}
+
 /* jit_node() → number of the trace's newest node */
 static int jit_node(lua_State *L) {
   lua_pushinteger(L, pl_state.trace ? pl_state.trace->nnodes : 0);
@@ -395,6 +415,7 @@ void l_jit_register(lua_State *L) {
                                   {"jit_refused", l_jit_refused},
                                   {"jit_as_written", jit_as_written},
                                   {"jit_node", jit_node},
+                                  {"jit_on_hook", jit_on_hook},
                                   {"jit_reads_after", jit_reads_after},
                                   {"jit_value", jit_value},
                                   {"jit_mirror", jit_mirror},

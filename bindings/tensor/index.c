@@ -258,12 +258,17 @@ static int get_field(lua_State *L, const char *key) {
   PlTensor *t = l_box(L, 1)->t;
   if (!t) return l_error(L, "%s: this tensor was freed", key);
   if (strcmp(key, "grad") == 0) {
-    if (pl_state.trace) CALL(L, pl_graph_leaf_look(pl_state.trace, t));
+    if (pl_state.trace) {
+      CALL(L, pl_graph_saw_history(pl_state.trace, t));
+      CALL(L, pl_graph_leaf_look(pl_state.trace, t));
+    }
     l_push_grad(L, 1);
     return 1;
   }
   /* where the history cannot be followed, using the tensor says why; it has one if its base does */
   if (pl_history_current(&t, 1) != PL_OK) t = t->base ? t->base : t;
+  const bool asks = strcmp(key, "requires_grad") == 0 || strcmp(key, "is_leaf") == 0 || strcmp(key, "grad_fn") == 0;
+  if (asks && PL_UNLIKELY(pl_state.trace != NULL)) CALL(L, pl_graph_saw_history(pl_state.trace, t));
   if (strcmp(key, "requires_grad") == 0) return lua_pushboolean(L, pl_tensor_requires_grad(t)), 1;
   PlNode *n = NULL;
   uint32_t slot;

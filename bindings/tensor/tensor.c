@@ -6,6 +6,7 @@
 #include "engine/call/thread_state.h"
 #include "engine/device/device.h"
 #include "engine/grad/checkpoint.h"
+#include "engine/graph/ir/graph.h"
 #include "engine/ops/names.h"
 #include "engine/tensor/presence.h"
 
@@ -99,7 +100,9 @@ static int m_storage_offset(lua_State *L) {
 }
 
 static int m_version(lua_State *L) {
-  lua_pushinteger(L, self_only(L, 1, "version")->storage->version);
+  PlTensor *t = self_only(L, 1, "version");
+  if (pl_state.trace) CALL(L, pl_graph_saw_version(pl_state.trace, t));
+  lua_pushinteger(L, t->storage->version);
   return 1;
 }
 

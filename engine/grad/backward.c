@@ -132,6 +132,7 @@ static PlStatus grad_of(PlTensor *const *ys, PlTensor *const *dys, int ny, PlTen
 PlStatus pl_grad_of(PlTensor *const *ys, PlTensor *const *dys, int ny, PlTensor *const *xs, int nx, bool retain_graph, bool create_graph,
                     bool allow_unused, PlTensor **out) {
   const PlCalling calling = pl_calls_enter(pl_state.trace);
+  if (PL_UNLIKELY(pl_state.trace != NULL)) pl_graph_asked(pl_state.trace, xs, nx);
   const PlStatus s = grad_of(ys, dys, ny, xs, nx, retain_graph, create_graph, allow_unused, out);
   return pl_calls_leave(&calling, s,
                         &(PlCallIs){.kind = PL_CALL_GRAD_OF,

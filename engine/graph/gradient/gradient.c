@@ -66,7 +66,7 @@ static void mark_dependent(PlGradWalk *w, int nx, const PlGVal *xs) {
   for (int32_t i = 0; i < w->nnodes; i++) {
     const PlGNode *n = &f->nodes[i];
     if (n->flags & PL_FN_THROUGH) {
-      w->dep[n->first] = w->dep[n->in[0]];
+      for (int32_t o = 0; o < n->nout; o++) w->dep[n->first + o] = w->dep[n->in[o]];
       continue;
     }
     if (!w->touched[i] || bars(f, n)) continue;
@@ -211,7 +211,13 @@ static PlStatus node_backward(PlGradWalk *w, int32_t i) {
     any |= w->sum[f->nodes[i].first + o] >= 0;
   }
   n = &f->nodes[i]; /* sums may have moved the array */
-  if (any && (n->flags & PL_FN_THROUGH)) return w->dep[n->in[0]] ? pl_grad_add_term(w, n->in[0], w->sum[n->first]) : PL_OK;
+  if (n->flags & PL_FN_THROUGH) {
+    for (int32_t o = 0; o < f->nodes[i].nout; o++) {
+      const PlGVal x = f->nodes[i].in[o], g = w->sum[f->nodes[i].first + o];
+      if (g >= 0 && w->dep[x]) PL_TRY(pl_grad_add_term(w, x, g));
+    }
+    return PL_OK;
+  }
   for (int32_t k = 0; k < n->nin; k++) dep |= n->in[k] >= 0 && w->dep[n->in[k]];
   if (!any || !dep || (n->op->flags & PL_F_NOGRAD_OK)) return PL_OK;
   char name[160];

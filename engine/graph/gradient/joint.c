@@ -173,7 +173,7 @@ static PlStatus find_inside(PlJoint *j, const PlGraph *f) {
     PlGVal v = f->outputs[y];
     met[v] = true;
     while (f->vals[v].kind == PL_FV_NODE && f->nodes[f->vals[v].node].flags & PL_FN_THROUGH)
-      met[v = f->nodes[f->vals[v].node].in[0]] = true;
+      met[v = f->nodes[f->vals[v].node].in[v - f->nodes[f->vals[v].node].first]] = true;
     for (int32_t i = 0; i < f->nnodes; i++) {
       const PlGNode *n = &f->nodes[i];
       bool hit = false;

@@ -100,6 +100,7 @@ void pl_graph_release(PlGraph *f) {
   free(f->captures);
   free(f->counts);
   free(f->lines);
+  free(f->versions);
   free(f);
 }
 
@@ -211,6 +212,15 @@ static bool same_window(const PlTensor *a, const PlTensor *b) {
          memcmp(a->a.strides, b->a.strides, a->a.ndim * sizeof(int64_t)) == 0;
 }
 
+/* Do gradients of both go to the same? An alias once detached has none where what it was taken from has one. */
+static bool same_history(const PlTensor *a, const PlTensor *b) {
+  if (a->node != b->node || (a->node && a->slot != b->slot)) return false;
+  const PlEntry *p = a->more, *q = b->more;
+  for (; p && q; p = p->next, q = q->next)
+    if (p->node != q->node || p->slot != q->slot) return false;
+  return p == q;
+}
+
 static PlStatus grow_captures(PlGraph *f) {
   if (2 * (f->ncaptures + 1) <= f->cap_captures) return PL_OK;
   int32_t cap = f->cap_captures ? 2 * f->cap_captures : 64;
@@ -235,7 +245,7 @@ PlStatus pl_graph_capture(PlGraph *f, PlTensor *t, PlGVal *out) {
   int32_t store = -1;
   for (; f->captures[s] >= 0; s = (s + 1) & mask) {
     const PlGValue *v = &f->vals[f->captures[s]];
-    if (same_window(v->real, t)) {
+    if (same_window(v->real, t) && same_history(v->real, t)) {
       *out = f->captures[s];
       return PL_OK;
     }

@@ -51,6 +51,7 @@ typedef struct PlGStore {
   PlGVal root;               /* while building: the newest value that covers it all; -1: nobody knows it */
   int32_t version;           /* moves with every write */
   uint8_t layout_notes;      /* while building: PL_LAYOUT_… */
+  bool has_history;          /* while building: what the last storage object knew (PlStorage.has_history) */
   struct PlSymStorage *live; /* while building: the storage object of symbolic handles on it, weak */
 } PlGStore;
 
@@ -70,7 +71,7 @@ enum {
   PL_FN_NAMED = 16,
   PL_FN_NO_GRAD = 32, /* the script ran it where gradients are off: none goes through it */
   PL_FN_PLACED = 128, /* makes something on the CPU, as the script says, though leaves are on a GPU */
-  PL_FN_THROUGH = 64  /* a write that no history knows of: the gradient of output 0 is that of input 0 */
+  PL_FN_THROUGH = 64  /* a write that no history knows of: each output's gradient is that of the input that it overwrites */
 };
 
 typedef struct PlGNode {
@@ -138,6 +139,7 @@ typedef struct PlGLeaf {
   bool looked;     /* it asked for .grad before that */
   bool had;        /* there was a .grad when it was first met */
   bool cleared;    /* there was a .grad that the function read, and there is none when it has ended */
+  uint64_t hooks;  /* which hooks it had then (pl_graph_leaf_hooks) */
   PlGGrad expects; /* known when the trace is over */
   int32_t slot;
 } PlGLeaf;
@@ -147,6 +149,12 @@ typedef struct PlGLine {
   uint64_t first, last;
   const char *where;
 } PlGLine;
+
+/* A captured value whose version the traced function asked for. */
+typedef struct PlGVersion {
+  PlGVal v;
+  uint32_t version;
+} PlGVersion;
 
 typedef struct PlGraph {
   uint32_t refs;
@@ -177,11 +185,14 @@ typedef struct PlGraph {
   PlRecomputeOptions recompute; /* of backward walks that are traced; policy 0: none */
   PlGLeaf *leaves;              /* met while recording (trace.c) */
   int32_t nleaves, cap_leaves;
+  PlGVersion *versions;
+  int32_t nversions;
   PlGLine *lines; /* of what tapes recorded, in order (trace.c) */
   int32_t nlines, cap_lines;
   uint64_t began;        /* tracing: the tapes' newest record number when it began */
   uint64_t tape;         /* record number of the tape's node whose gradient is emitted now; 0: none */
   PlChunk *chunks;       /* the pool */
+  int32_t asked;         /* of whom the traced function asked gradients by grad_of: 0 nobody, n argument tensor n alone, -1 others */
   bool reads_layout;     /* the traced function asked how a tensor lies in memory; arguments were taken as row-major */
   struct PlCalls *calls; /* what the traced function asked for (trace/calls.h); NULL: nobody notes it */
   /* Text of the script's current line, asked once per node; NULL: nobody knows. */
@@ -201,7 +212,15 @@ PlStatus pl_graph_input(PlGraph *f, const char *name, PlDtype d, int ndim, const
 /* The same, which lies in memory as that tensor does, on the CPU: runs copy what lies otherwise. like NULL: row-major. */
 PlStatus pl_graph_input_like(PlGraph *f, const char *name, PlDtype d, int ndim, const int64_t *shape, const PlArray *like, bool leaf,
                              PlGVal *out);
-/* The leaf that represents a real tensor: the same one each time. */
+/* A traced function asks whether t, from outside, has a history, or how often it was written: then it counts as captured. */
+PlStatus pl_graph_saw_history(PlGraph *f, PlTensor *t);
+PlStatus pl_graph_saw_version(PlGraph *f, PlTensor *t);
+bool pl_graph_versions_same(const PlGraph *f);
+/* A traced function asks for gradients of these. */
+void pl_graph_asked(PlGraph *f, PlTensor *const *xs, int nx);
+/* A number for the hooks of t that run when a walk comes to it, 0: t is no leaf, or has none. */
+uint64_t pl_graph_leaf_hooks(const PlTensor *t);
+/* The leaf that represents a real tensor: the same one each time, and another one for other histories in the same memory. */
 PlStatus pl_graph_capture(PlGraph *f, PlTensor *t, PlGVal *out);
 PlStatus pl_graph_const(PlGraph *f, PlTensor *t, PlGVal *out);
 PlStatus pl_graph_node(PlGraph *f, const PlOp *op, int nin, const PlGVal *in, const PlAttrs *attrs, const PlDesc *desc, uint8_t flags,

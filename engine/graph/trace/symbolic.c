@@ -19,7 +19,10 @@ static PlStatus no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory for a graph
 void pl_sym_storage_end(PlStorage *s) {
   PlSymStorage *y = (PlSymStorage *)(void *)s;
   PlGraph *f = y->graph;
-  if (y->store < f->nstores && f->stores[y->store].live == y) f->stores[y->store].live = NULL;
+  if (y->store < f->nstores && f->stores[y->store].live == y) {
+    f->stores[y->store].live = NULL;
+    f->stores[y->store].has_history = s->has_history;
+  }
   pl_graph_release(f);
 }
 
@@ -27,10 +30,14 @@ static PlStatus storage_new(PlSymStorage **out, PlGraph *f, int32_t store) {
   size_t size = (sizeof(PlSymStorage) + PL_POOL_STEP - 1) / PL_POOL_STEP * PL_POOL_STEP;
   PlSymStorage *s = pl_pool_get(size);
   if (!s) return no_memory();
-  *s = (PlSymStorage){
-      .s = {.refs = 1, .piece = (uint32_t)size, .nbytes = (size_t)f->stores[store].bytes, .block = s, .owns = PL_OWNS_SYMBOLIC},
-      .graph = pl_graph_retain(f),
-      .store = store};
+  *s = (PlSymStorage){.s = {.refs = 1,
+                            .piece = (uint32_t)size,
+                            .nbytes = (size_t)f->stores[store].bytes,
+                            .block = s,
+                            .owns = PL_OWNS_SYMBOLIC,
+                            .has_history = f->stores[store].has_history},
+                      .graph = pl_graph_retain(f),
+                      .store = store};
   f->stores[store].live = s;
   *out = s;
   return PL_OK;
@@ -186,7 +193,9 @@ PlStatus pl_sym_node(PlGraph *f, PlCall *c, uint8_t flags, int32_t *node) {
   if (s == PL_OK) s = pl_graph_node(f, c->op, c->nin, vals, c->op->nattr ? c->attrs : NULL, c->desc, flags, node);
   if (vals != few) free(vals);
   if (s == PL_OK) f->nodes[*node].flops = flops_of(c);
-  if (s == PL_OK && f->record && f->stage == 0 && pl_state.grad_off) f->nodes[*node].flags |= PL_FN_NO_GRAD;
+  /* also a gradient that is taken without create_graph: what is computed with it is no function of what it is of */
+  const bool off = f->stage == 0 ? pl_state.grad_off : pl_state.ambient && !pl_key_records(pl_state.ambient);
+  if (s == PL_OK && f->record && off) f->nodes[*node].flags |= PL_FN_NO_GRAD;
   return s;
 }
 
@@ -281,6 +290,44 @@ static bool is_computed(const PlTensor *t) {
   return t->node && pl_entry_get(t, pl_state.ambient, &n, &slot) && n->kind != PL_NODE_LEAF;
 }
 
+/* The captured value that v, the newest of its store, came from by writes and views; -1: there is none. */
+static PlGVal origin(const PlGraph *f, PlGVal v) {
+  while (v >= 0 && f->vals[v].kind == PL_FV_NODE) {
+    const PlGNode *n = &f->nodes[f->vals[v].node];
+    v = n->in[n->flags & PL_FN_MUTATES ? v - n->first : 0];
+  }
+  return v >= 0 && f->vals[v].kind == PL_FV_CAPTURE ? v : -1;
+}
+
+static const PlTensor *family(const PlTensor *t) { return t->base ? t->base : t; }
+
+/* h, a handle on captured value v of t, was written through another tensor that shares its memory. What t is now has t's history: none
+ * if t has none; and if the other one has none, what was written there is a write to t that no history knows of. */
+static PlStatus written_elsewhere(PlGraph *f, PlTensor *t, PlGVal v, PlTensor *h) {
+  const bool known = t->node || t->more;
+  if (!known) h->storage->has_history = true; /* perhaps of another tensor that shares the memory */
+  const PlGVal root = f->stores[f->vals[v].store].root, from = origin(f, root);
+  if (is_current(h) || from < 0 || from == v) return PL_OK;
+  const PlTensor *other = f->vals[from].real;
+  if (!known) {
+    h->flags |= PL_T_DETACHED;
+    return PL_OK;
+  }
+  if (family(other) == family(t)) return PL_OK;
+  const PlGValue *a = &f->vals[from], *b = &f->vals[v];
+  if (!other->node && !other->more && a->version == b->version && a->offset == b->offset && a->ndim == b->ndim &&
+      memcmp(a->dims, b->dims, 2 * a->ndim * sizeof *a->dims) == 0) {
+    for (int32_t i = 0; i < f->nnodes; i++)
+      for (int32_t k = 0; k < f->nodes[i].nout && f->nodes[i].flags & PL_FN_THROUGH; k++)
+        if (f->nodes[i].in[k] == from) f->nodes[i].in[k] = v;
+    if (origin(f, root) == v) return PL_OK;
+  }
+  PL_FAIL(PL_ERR_TRACE,
+          "%s shares its memory with a tensor of another history, through which the traced function has written; write through this "
+          "one, inside T.no_grad()",
+          pl_desc_text(&t->a));
+}
+
 PlStatus pl_sym_enter(PlGraph *f, PlTensor *t, PlTensor **out) {
   if (t->a.symbolic || t->a.weak || (t->flags & PL_T_CONST)) {
     *out = pl_retain(t);
@@ -296,7 +343,8 @@ PlStatus pl_sym_enter(PlGraph *f, PlTensor *t, PlTensor **out) {
             pl_desc_text(&t->a));
   PL_TRY(pl_graph_capture(f, t, &v));
   PL_TRY(pl_sym_tensor(&h, f, v));
-  PlStatus s = pl_sym_refresh(h);
+  PlStatus s = f->record ? written_elsewhere(f, t, v, h) : PL_OK;
+  if (s == PL_OK) s = pl_sym_refresh(h);
   if (s == PL_OK && f->record && (t->node || t->more)) {
     if (t->node && t->node->kind == PL_NODE_LEAF) s = pl_graph_leaf(f, t, false);
     if (s == PL_OK) s = pl_entries_copy(h, t, NULL);

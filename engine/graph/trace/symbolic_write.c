@@ -32,12 +32,42 @@ static bool is_unknown(const PlGraph *f, PlTensor *t, PlTensor *v) {
   return pl_state.grad_off || !(pl_may_record(&t, 1) || (v && pl_may_record(&v, 1)));
 }
 
+/* The same of all that a node writes. */
+static bool writes_unknown(const PlGraph *f, const PlCall *c, int nout) {
+  bool known = false, history = false;
+  for (int k = 0; f->record && k < c->nin; k++) {
+    if (!c->in[k]) continue;
+    PlTensor *t = c->in[k];
+    history |= k < nout && t->a.symbolic && t->storage->has_history;
+    known |= c->op->nin != PL_VARIADIC && !pl_state.grad_off && pl_may_record(&t, 1); /* steps of optimizers are recorded by nobody */
+  }
+  return history && !known;
+}
+
+/* Where memory is written through a handle that was detached, its history is what it was: that of what is behind. */
+static void write_behind_stops(PlGraph *f, PlGNode *n) {
+  for (int32_t k = 0; k < n->nout; k++) {
+    const PlGValue *v = &f->vals[n->in[k]];
+    if (v->kind == PL_FV_NODE && f->nodes[v->node].flags & PL_FN_VIEW && f->nodes[v->node].op->flags & PL_F_STOPS)
+      n->in[k] = f->nodes[v->node].in[0];
+  }
+}
+
+/* t, a detached handle, names the value without its history. */
+static PlStatus stop_at(PlTensor *t) {
+  PlTensor *stopped;
+  PL_TRY(pl_sym_apply(&pl_op_stop_grad, &t, 1, NULL, &stopped));
+  pl_sym_point(t, pl_sym_value(stopped));
+  pl_tensor_release(stopped);
+  return PL_OK;
+}
+
 /* A node that writes into leaf memory; its new values become the newest of their stores. */
 static PlStatus write_leaf(PlGraph *f, PlCall *c, PlTensor *const *targets) {
   int32_t node;
-  const bool unknown = c->in[0]->a.symbolic && is_unknown(f, c->in[0], c->nin > 1 ? c->in[1] : NULL);
   PL_TRY(pl_sym_node(f, c, PL_FN_MUTATES, &node));
-  if (unknown && f->nodes[node].nout == 1) f->nodes[node].flags |= PL_FN_THROUGH;
+  if (writes_unknown(f, c, f->nodes[node].nout)) f->nodes[node].flags |= PL_FN_THROUGH;
+  if (f->nodes[node].flags & PL_FN_THROUGH) write_behind_stops(f, &f->nodes[node]);
   for (int32_t k = 0; k < f->nodes[node].nout; k++) {
     PlGVal v = f->nodes[node].first + k;
     PlGStore *st = &f->stores[f->vals[v].store];
@@ -50,6 +80,7 @@ static PlStatus write_leaf(PlGraph *f, PlCall *c, PlTensor *const *targets) {
       PL_TRY(pl_sym_writes(f, targets[k]));
       pl_sym_point(targets[k], v);
       targets[k]->storage->version++;
+      if (targets[k]->flags & PL_T_DETACHED && f->nodes[node].flags & PL_FN_THROUGH) PL_TRY(stop_at(targets[k]));
     }
   }
   return PL_OK;

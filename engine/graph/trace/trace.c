@@ -24,6 +24,54 @@ static void forget_grad(const PlGraph *f, PlGLeaf *l) {
   l->zeroed = true;
 }
 
+static PlStatus saw(PlGraph *f, PlTensor *t, PlGVal *v) {
+  *v = -1;
+  t = pl_behind(t);
+  if (!f->record || f->closed || t->a.symbolic || t->a.weak || (t->flags & PL_T_CONST)) return PL_OK;
+  PL_TRY(pl_history_current(&t, 1));
+  return pl_graph_capture(f, t, v);
+}
+
+PlStatus pl_graph_saw_history(PlGraph *f, PlTensor *t) {
+  PlGVal v;
+  return saw(f, t, &v);
+}
+
+PlStatus pl_graph_saw_version(PlGraph *f, PlTensor *t) {
+  PlGVal v;
+  PL_TRY(saw(f, t, &v));
+  if (v < 0) return PL_OK;
+  PlGVersion *more = realloc(f->versions, ((size_t)f->nversions + 1) * sizeof *more);
+  if (!more) PL_FAIL(PL_ERR_OOM, "out of memory for a trace");
+  f->versions = more;
+  f->versions[f->nversions++] = (PlGVersion){v, t->storage->version};
+  return PL_OK;
+}
+
+bool pl_graph_versions_same(const PlGraph *f) {
+  for (int32_t i = 0; i < f->nversions; i++) {
+    const PlGValue *v = &f->vals[f->versions[i].v];
+    if (v->kind != PL_FV_CAPTURE || v->real->storage->version != f->versions[i].version) return false;
+  }
+  return true;
+}
+
+void pl_graph_asked(PlGraph *f, PlTensor *const *xs, int nx) {
+  for (int i = 0; i < nx; i++) {
+    int32_t who = -1;
+    if (xs[i]->a.symbolic && pl_sym_graph(xs[i]) == f && f->vals[pl_sym_value(xs[i])].kind == PL_FV_INPUT)
+      who = f->vals[pl_sym_value(xs[i])].slot + 1;
+    f->asked = f->asked == 0 || f->asked == who ? who : -1;
+  }
+}
+
+uint64_t pl_graph_leaf_hooks(const PlTensor *t) {
+  uint64_t all = 0;
+  for (const PlHook *h = leaf_of(t) ? leaf_of(t)->slots[0].hooks : NULL; h; h = h->next)
+    if (!h->removed) all = all * UINT64_C(0x9E3779B97F4A7C15) + h->born;
+  return all;
+}
+
 PlStatus pl_graph_leaf(PlGraph *f, PlTensor *t, bool zeroed) {
   if (!leaf_of(t) || t->a.symbolic || !f->record || f->closed) return PL_OK;
   for (int32_t i = 0; i < f->nleaves; i++)
@@ -39,8 +87,11 @@ PlStatus pl_graph_leaf(PlGraph *f, PlTensor *t, bool zeroed) {
     f->cap_leaves = cap;
   }
   PlTensor *g = zeroed ? NULL : leaf_of(t)->grad;
-  f->leaves[f->nleaves++] =
-      (PlGLeaf){.t = pl_retain(t), .grad = g ? pl_retain(g) : NULL, .zeroed = zeroed, .had = leaf_of(t)->grad != NULL};
+  f->leaves[f->nleaves++] = (PlGLeaf){.t = pl_retain(t),
+                                      .grad = g ? pl_retain(g) : NULL,
+                                      .zeroed = zeroed,
+                                      .had = leaf_of(t)->grad != NULL,
+                                      .hooks = pl_graph_leaf_hooks(t)};
   return PL_OK;
 }
 
@@ -127,7 +178,8 @@ bool pl_graph_leaves_same(const PlGraph *f, const int32_t *given) {
     const PlGLeaf *l = &f->leaves[i];
     const PlNode *n = leaf_of(l->t);
     bool read = l->looked || l->expects == PL_FGRAD_INPUT || l->expects == PL_FGRAD_SAME;
-    if (given && given[i] < 0 && !read) continue;
+    if (f->nregions > 0 && l->hooks != pl_graph_leaf_hooks(l->t)) return false; /* a walk inside has run those of then */
+    if (given && given[i] < 0 && !read && f->nregions == 0) continue;
     if (!n) return false;
     if (l->expects == PL_FGRAD_NONE && n->grad) return false;
     if (l->expects == PL_FGRAD_SOME && !n->grad) return false;

@@ -33,6 +33,13 @@ local function results_of(t, results, inputs, shown)
       return x
     end
     given[#given + 1] = core.graph_value(x, true)
+    if x.requires_grad and not argument[x] then
+      if x.is_leaf then given.leaf = true
+      elseif not t.grad then
+        untraceable("the traced function turns gradients on (T.enable_grad, T.set_grad_enabled) where they are off "
+          .. "around it, and a result has one, which a graph would lose; call it outside of T.no_grad")
+      end
+    end
     if argument[x] and (x.is_leaf or not x.requires_grad) then return { [MARK] = "argument", at = argument[x] } end
     if marks[x] then return marks[x] end
     local kind, what, views, all = core.jit_root(t.ir, x)
@@ -58,6 +65,10 @@ local function results_of(t, results, inputs, shown)
     return mark
   end, 0)
   for _, root in ipairs(order) do
+    if given.leaf and root.tracked and not root.tensor.is_leaf then
+      untraceable("the traced function returns a leaf that it has made, and what may be computed from it: its "
+        .. "gradient would not arrive there; make the leaf outside")
+    end
     if #root.marks == 1 and root.shown then root.tensor, root.marks[1].views = root.shown, nil end
   end
   local out, tracked = {}, 0
@@ -151,11 +162,30 @@ local function choose(self, ir)
   core.jit_mirror(ir, graphs.mirror_options("jit", o, graphs.wrap(ir)))
 end
 
+-- Hooks of tensors that run inside are a part of what is traced: what they can see is guarded, what they change is an
+-- error.
+local running
+core.jit_on_hook(function(hook)
+  local hooks = running and running.hooks
+  if not hooks or hooks[hook] then return end
+  hooks[hook] = true
+  hooks[#hooks + 1] = { hook, guards.take(hook, {}, 0) }
+end)
+
+local function settle_hooks(self, t, objects)
+  for _, h in ipairs(t.hooks) do
+    local name, old, new = guards.changed(h[2])
+    if name then wrong_write(self, name, old, new) end
+    objects[#objects + 1] = h[1]
+  end
+end
+
 -- The traced function has returned: its results become outputs, and the trace is over.
 local function finish(self, t, a, args, seen, results)
   local name, old, new = guards.changed(seen)
   if not name then name, old, new = values.written_arguments(a.symbolic, args, a.real) end
   if name then wrong_write(self, name, old, new) end
+  settle_hooks(self, t, a.objects)
   local out, tracked, given
   t.results, out, tracked, given = results_of(t, results, a.inputs, a.shown)
   t.nresults = results.n
@@ -180,7 +210,7 @@ end
 -- One attempt of trace, below. t.stale: what the function has said since makes it void; another is to be made.
 local function attempt(self, args, tensors, unless)
   local ir = core.graph_new(self.opts.unsafe_math)
-  local t = { ir = ir, live = {}, deferred = {}, again = {}, grad = core.grad_mode() }
+  local t = { ir = ir, live = {}, deferred = {}, again = {}, hooks = {}, grad = core.grad_mode() }
   if unless then unless.t = t end
   local a = symbolic_arguments(ir, args)
   assert(#a.inputs == #tensors)
@@ -190,7 +220,9 @@ local function attempt(self, args, tensors, unless)
   core.jit_enter(ir, self.opts.mirror, a.inputs)
   core.jit_refused(false)
   local outer, outside = optimizers.enter(t), again.enter(t)
+  running = t
   local res = table.pack(core.interruptible(self.f, table.unpack(a.symbolic, 1, args.n)))
+  running = nil
   optimizers.enter(outer)
   again.enter(outside)
   guards.put_back(seen)
