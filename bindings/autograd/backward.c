@@ -21,6 +21,7 @@ _Thread_local lua_State *l_running;
  * would be kept, and with it all that it can be computed again from. */
 lua_State *l_enter_walk(lua_State *L) {
   lua_State *was = l_running;
+  (void)l_modes_kept(L); /* a walk has others, hooks may open scopes */
   if (PL_UNLIKELY(pl_state.remat != NULL) && !was && pl_remat_is_tight()) l_collect_full(L);
   l_running = L;
   return was;

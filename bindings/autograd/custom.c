@@ -314,11 +314,15 @@ static int custom_call(lua_State *L) {
   now.ctx = lua_topointer(L, m.ctx);
   int before = push_forward(&m, outside);
   for (int i = 1; i <= nargs; i++) lua_pushvalue(L, i);
-  bool was = pl_grad_enable(false);
+  const bool was = !pl_state.grad_off, kept = l_modes_kept(L);
+  const PlAutocast autocast = pl_autocast_now();
+  if (kept) l_modes_set(L, 1, false, autocast);
+  else pl_grad_enable(false);
   l_rule_running = &now;
   int rc = lua_pcall(L, nargs + before, LUA_MULTRET, 0);
   l_rule_running = outer;
-  pl_grad_enable(was);
+  if (pl_state.mode_owner) l_modes_set(L, kept ? -1 : 0, was, autocast);
+  else pl_grad_enable(was);
   if (rc != LUA_OK) return lua_error(L);
   m.first = m.ctx + 1;
   m.nout = lua_gettop(L) - m.ctx;

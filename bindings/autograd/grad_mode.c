@@ -110,6 +110,13 @@ void l_modes_set(lua_State *L, int step, bool recording, PlAutocast autocast) {
   pl_autocast_set(autocast);
 }
 
+bool l_modes_kept(lua_State *L) {
+  luaL_checkstack(L, 8, NULL);
+  const bool kept = push_modes(L);
+  if (kept) lua_pop(L, 1);
+  return kept;
+}
+
 /* core.grad_enter(on) → what it was: a scope begins. core.grad_leave(was): it ends. core.grad_mode() → recording? */
 static int set_mode(lua_State *L, int step) {
   const bool on = lua_toboolean(L, 1);

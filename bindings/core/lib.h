@@ -119,6 +119,9 @@ void l_collect_dropped(lua_State *L, int64_t allocated_before);
 void l_modes_switch(lua_State *L);
 /* A scope of this coroutine begins (step 1) or ends (-1); from here on these are its modes. */
 void l_modes_set(lua_State *L, int step, bool recording, PlAutocast autocast);
+/* Before modes are changed around Lua code by other means: notes those of the main thread, which would be taken from the changed ones when a
+ * coroutine opens its first scope there. Are modes kept by coroutines? Then only l_modes_set changes them. */
+bool l_modes_kept(lua_State *L);
 static inline void l_modes_follow(lua_State *L) {
   if (PL_UNLIKELY(pl_state.mode_owner && pl_state.mode_owner != L)) l_modes_switch(L);
 }

@@ -635,7 +635,7 @@ PlStatus pl_walk_run(PlWalk *w, const PlKey *key, PlMute mute) {
   pl_state.in_backward--;
   pl_set_autocast(autocast);
   pl_keys_mute(key, mute, born, (uint32_t)-1);
-  if (s != PL_OK && w->started) /* nothing of a failed tape stays behind */
+  if (s != PL_OK && w->started && !w->retain) /* nothing of a failed tape stays behind, unless somebody wants to go back once more */
     for (PlNode *n = w->first; n; n = n->link)
       if (n->kind > PL_NODE_IDENTITY && !n->skip && !ends_here(w, n)) pl_node_clear(n);
   clean(w);

@@ -14,7 +14,7 @@ typedef struct PlWalk {
   bool retain;      /* keep saved tensors for another backward */
   bool fill_leaves; /* add into the leaves' .grad */
   bool narrow;      /* only nodes from which a way leads to a captured slot run, the others stay as they are */
-  bool started;     /* rules have run: a failure from here on empties the tape */
+  bool started;     /* rules have run: a failure from here on empties the tape, unless it is to be kept */
   PlStatus status;
   PlNode *first, *last; /* visited nodes, retained, linked through node->link */
   PlNode **heap;        /* nodes ready to run; `few` until more are ready at once */

@@ -237,3 +237,31 @@ describe("T.autocast in a coroutine", function()
     assert.same({ "bf16", "bf16", "true", "f32", "bf16" }, seen)
   end)
 end)
+
+describe("the first scope that a coroutine opens", function()
+  it("inside of what has modes of its own leaves those of the main thread alone", function()
+    local text, fine = in_child("", [[
+      local w = T.ones(2):requires_grad_()
+      local c = T.custom {
+        name = "c",
+        forward = function(_, x) return T.no_grad(function() return x * 2 end) end,
+        backward = function(_, g) return g * 2 end,
+      }
+      local function modes() return tostring(T.is_grad_enabled()) .. " " .. tostring(T.is_autocast_enabled()) end
+      coroutine.wrap(function() c(w) coroutine.yield() end)()
+      print(modes(), (w * 2).requires_grad)
+      local _ <close> = T.autocast "bf16"
+      c(w)
+      coroutine.wrap(function() c(w) print(modes()) coroutine.yield() end)()
+      print(modes())]])
+    assert.equal("true false\ttrue\ntrue true\ntrue true\n", text)
+    assert.is_truthy(fine)
+    text = in_child("", [[
+      local _ <close> = T.autocast "bf16"
+      local w = T.ones(2):requires_grad_()
+      w:register_hook(function() local _ <close> = T.no_grad() end)
+      coroutine.wrap(function() (w * 2):sum():backward() coroutine.yield() end)()
+      print(T.is_grad_enabled(), T.is_autocast_enabled())]])
+    assert.equal("true\ttrue\n", text)
+  end)
+end)

@@ -474,3 +474,24 @@ describe("create_graph inside of a hook", function()
     assert.is_true(second(true).requires_grad)
   end)
 end)
+
+describe("after a hook that raises", function()
+  it("a graph that was to be kept is there, one that was not is gone", function()
+    for _, keep in ipairs { true, false } do
+      local x, w = leaf(1, 2), leaf(3, 4)
+      local y = ((x * w):sin() * w):sum()
+      local want = T.grad_of(y, { x, w }, { retain_graph = true })
+      local handle = w:register_hook(function() error "stop" end)
+      fails("stop", function() y:backward { retain_graph = keep } end)
+      handle:remove()
+      x.grad, w.grad = nil, nil
+      if keep then
+        y:backward()
+        close(x.grad, want[1])
+        close(w.grad, want[2])
+      else
+        fails("freed by an earlier backward", y.backward, y)
+      end
+    end
+  end)
+end)
