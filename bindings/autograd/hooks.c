@@ -232,11 +232,8 @@ static int add_hook(lua_State *L, PlHookKind kind, const char *fn, bool follows)
   l_check_count(L, fn, 2, "x, f");
   if (!l_callable(L, 2)) return l_error(L, "%s: a function expected, got %s", fn, l_typename(L, 2));
   if (pl_state.trace && is_from_outside(pl_state.trace, pl_behind(t)))
-    return l_error_as(
-        L, PL_ERR_TRACE,
-        "%s: the tensor comes from outside of the traced function, and a graph would not register it again; do it outside, or "
-        "hook a result, x * 1",
-        fn);
+    return l_error_as(L, PL_ERR_TRACE,
+                      "%s: the tensor comes from outside of the traced function, and a graph would not hook it; do it there", fn);
   lua_settop(L, 2);
   HookRef **box = new_handle(L);
   HookRef *ref = calloc(1, sizeof *ref);

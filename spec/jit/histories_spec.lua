@@ -178,6 +178,10 @@ describe("gradients of a jitted function", function()
     local w = T.ones(2):requires_grad_()
     local on = T.jit(function(x) return T.enable_grad(function() return x * w end) end)
     raises("turns gradients on.*call it outside of T%.no_grad", function() T.no_grad(on, T.ones(2)) end)
+    raises("returns a leaf that it has made.*make the leaf outside", T.jit(function(x)
+      local z = T.ones(2):requires_grad_()
+      return x * z * w, z
+    end), T.ones(2))
   end)
 end)
 

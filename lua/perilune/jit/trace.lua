@@ -34,7 +34,9 @@ local function results_of(t, results, inputs, shown)
     end
     given[#given + 1] = core.graph_value(x, true)
     if x.requires_grad and not argument[x] then
-      if x.is_leaf then given.leaf = true
+      if x.is_leaf then
+        untraceable("the traced function returns a leaf that it has made, which would be none; make the leaf outside, "
+          .. "or call requires_grad_() on the result")
       elseif not t.grad then
         untraceable("the traced function turns gradients on (T.enable_grad, T.set_grad_enabled) where they are off "
           .. "around it, and a result has one, which a graph would lose; call it outside of T.no_grad")
@@ -65,10 +67,6 @@ local function results_of(t, results, inputs, shown)
     return mark
   end, 0)
   for _, root in ipairs(order) do
-    if given.leaf and root.tracked and not root.tensor.is_leaf then
-      untraceable("the traced function returns a leaf that it has made, and what may be computed from it: its "
-        .. "gradient would not arrive there; make the leaf outside")
-    end
     if #root.marks == 1 and root.shown then root.tensor, root.marks[1].views = root.shown, nil end
   end
   local out, tracked = {}, 0
