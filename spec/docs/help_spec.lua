@@ -114,6 +114,18 @@ describe("T.help", function()
     assert.same({}, missing)
     assert.same({}, wrong)
     assert.is_true(#all > 450, #all .. " methods")
+    -- what says nothing itself has a sentence of its class, and no other's
+    local by_text, shared = {}, {}
+    for _, m in ipairs(all) do
+      local other = by_text[m.text]
+      if not require("perilune.help.source").of_function(m[3]) then
+        if other and other[3] ~= m[3] then
+          shared[#shared + 1] = ("%s:%s %s:%s"):format(m[1], m[2], other[1], other[2])
+        end
+        by_text[m.text] = m
+      end
+    end
+    assert.same({}, shared)
     local page = T.help_text "nn.Module.parameters"
     assert.truthy(page:find("nn.Module:parameters()", 1, true))
     local by_value = T.nn.Linear(1, 1).parameters

@@ -230,9 +230,6 @@ function Categorical:log_prob(x)
   return l:expand(base.join(batch, { n })):gather(-1, x:expand(base.join(batch, { 1 }))):squeeze(-1)
 end
 
---- T.distributions.OneHotCategorical(…) → distribution
--- The same as a vector with one 1.
---   print(T.distributions.OneHotCategorical(T.tensor { 0, 1 }):sample())  --> {0., 1.}  -- f32[2] cpu
 function Categorical:entropy()
   local p = self.probs
   return -(p * self.logits:clamp(-3.4e38, nil)):sum(-1)
@@ -242,6 +239,9 @@ function Categorical:_values()
   return T.arange(p:size(-1), { device = p:device() })
 end
 
+--- T.distributions.OneHotCategorical(…) → distribution
+-- The same as a vector with one 1.
+--   print(T.distributions.OneHotCategorical(T.tensor { 0, 1 }):sample())  --> {0., 1.}  -- f32[2] cpu
 local OneHot = classes("OneHotCategorical", either, {})
 OneHot.event_dim, OneHot.support, OneHot.has_enumerate_support = 1, "one_hot", true
 function OneHot.props.event_shape(d) return { d.num_classes } end

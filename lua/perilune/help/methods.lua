@@ -10,41 +10,74 @@ local SPACES = { "nn", "optim", "optim.lr_scheduler", "data", "distributions", "
   "optim.compat", "optim.swa_utils" }
 local BASES = { "nn.Module", "optim.Optimizer", "optim.lr_scheduler.LRScheduler", "distributions.Distribution" }
 
--- What a method is wherever a class has one of that name and says nothing itself: it does for its class what all do.
+-- What a method is wherever a class has one of that name and says nothing itself: it does for its class (@) what all
+-- do.
+-- A text that ends in ":" goes on with what the class's page says first.
 local SHARED = {
-  float = "All floating parameters and buffers to f32, in place; the module itself.",
-  double = "All floating parameters and buffers to f64, in place; the module itself.",
-  half = "All floating parameters and buffers to f16, in place; the module itself.",
-  bfloat16 = "All floating parameters and buffers to bf16, in place; the module itself.",
+  forward = "What @ computes when it is called:",
+  float = "All floating parameters and buffers of @ to f32, in place; the module itself.",
+  double = "All floating parameters and buffers of @ to f64, in place; the module itself.",
+  half = "All floating parameters and buffers of @ to f16, in place; the module itself.",
+  bfloat16 = "All floating parameters and buffers of @ to bf16, in place; the module itself.",
   cpu = "Parameters and buffers into the host's memory; the module itself.",
   cuda = "Parameters and buffers into a GPU's memory, the current one's without a number (from 0); the module itself.",
-  register_module = "As self[name] = m.", add_module = "As self[name] = m.", register_parameter = "As self[name] = p.",
-  reset_parameters = "Draws the parameters anew, as when the module was made.",
-  weights = "The parameters of one layer and direction, in the order of the recurrent op.",
-  finish = "Computes what is read at each call from the parameters; once these are set.",
-  update = "One update of the parameters of a group, from their gradients; called by step().",
-  step = "The next step: sets the learning rates.",
-  lr_at = "The learning rate of a group at step t, from 0.",
-  add_param_group = "One group of parameters more, a table {params = …, lr = …}.",
-  state_dict = "What is needed to go on later, as plain values and tensors: for T.save.",
-  load_state_dict = "Takes what state_dict() gave.",
-  update_parameters = "Takes the parameters of the network that is averaged into the averages.",
-  sample = "A tensor of samples, shape .. batch_shape .. event_shape, without gradients.",
-  rsample = "The same with gradients for the parameters, where has_rsample.",
-  log_prob = "The log of the probability, or density, of values.",
-  cdf = "The probability of values up to x.", icdf = "The value up to which the probability is p.",
-  entropy = "The entropy, of shape batch_shape.", expand = "The same distribution with another batch_shape.",
-  parameters = "The tensors that it was made from, by name.",
-  get = "The entry of a number (of a dictionary: of a name).", set = "Puts an entry in its place.",
+  register_module = "As self[name] = m.", add_module = "register_module under its other name: as self[name] = m.",
+  register_parameter = "As self[name] = p.",
+  weights = "The parameters of one layer and direction of @, in the order of the recurrent op.",
+  finish = "Computes what @ reads at each call from the parameters; once these are set.",
+  update = "One update of a group's parameters from their gradients by the rule of @; called by step():",
+  step = "The next step of @: sets the learning rates.",
+  lr_at = "The learning rate that @ gives a group at step t, from 0:",
+  add_param_group = "One group of parameters more for @, a table {params = …, lr = …}.",
+  state_dict = "What @ needs to go on later, as plain values and tensors: for T.save.",
+  load_state_dict = "Takes what state_dict() of @ gave.",
+  update_parameters = "Takes the parameters of the network that @ averages into the averages.",
+  sample = "Draws of @, a tensor of shape sample_shape .. batch_shape .. event_shape, without gradients:",
+  rsample = "Draws of @ with gradients for its parameters:",
+  log_prob = "The log of the probability, or density, that @ gives to value:",
+  cdf = "The probability that a draw of @ is at most x:",
+  icdf = "The value below which draws of @ are with probability p:",
+  entropy = "The entropy of @ in nats, of shape batch_shape:", expand = "@ with another batch_shape.",
+  parameters = "The tensors that @ was made from, by name.",
+  get = "The entry of @ at a number (of a dictionary: of a name):", set = "Puts an entry of @ in its place.",
   append = "One entry more, at the end.",
   get_batch = "The samples of a list of numbers, as a batch.",
-  len = "How many entries there are; also #x.", indices = "The numbers of samples in the order of a pass.",
-  batches = "The numbers of samples of a pass, batch by batch.",
-  qparams = "Scale and zero point, from what was seen.",
-  calculate_qparams = "Scale and zero point, from what was seen.",
-  takes_shape = "Does a buffer take a tensor of another shape, when a state is loaded?",
+  len = "How many entries @ has; also #x:", indices = "The numbers of samples in the order of a pass of @:",
+  batches = "The numbers of samples of a pass of @, batch by batch.",
+  qparams = "Scale and zero point of @, from what was seen:",
+  calculate_qparams = "Scale and zero point of @, from what was seen, as qparams():",
+  takes_shape = "Does a buffer of @ take a tensor of another shape, when a state is loaded?",
   enable_fake_quant = "Round in forward, or not.", enable_observer = "Look at what comes in forward, or not.",
 }
+
+-- reset_parameters: what a class draws.
+local UNIFORM = "weight and bias uniform in ±1/√n, n "
+local DRAWN = { Linear = UNIFORM .. "in_features", Conv = UNIFORM .. "in_channels / groups times the kernel's elements",
+  ConvTranspose = UNIFORM .. "out_channels / groups times the kernel's elements",
+  Embedding = "the weight from the standard normal distribution, with zeros at padding_idx", GRU =
+  "all parameters uniform in ±1/√hidden_size", AdaptiveLogSoftmaxWithLoss = "its linear layers as nn.Linear does" }
+DRAWN.EmbeddingBag, DRAWN.LSTM, DRAWN.RNN = DRAWN.Embedding, DRAWN.GRU, DRAWN.GRU
+
+-- The first sentence of a class's page.
+local function said_first(path)
+  local text = require("perilune").help_text(path)
+  local line = text and not text:find "^no op" and text:match "^[^\n]*\n(.*)$"
+  return line and require("perilune.help.reference").sentence(line, 200) or nil
+end
+
+-- What all methods of a name do, for one class.
+local function shared_text(path, name)
+  local kind = path:match "[^.]+$"
+  if name == "reset_parameters" then
+    local drawn = DRAWN[kind] or DRAWN[kind:gsub("Cell$", ""):gsub("%dd$", "")]
+    return ("Draws the parameters of %s anew, as when it was made%s."):format(path, drawn and ": " .. drawn or "")
+  end
+  local text = SHARED[name]
+  if not text then return nil end
+  local first = text:sub(-1) == ":" and said_first(path)
+  if text:sub(-1) == ":" then text = text:sub(1, -2) .. (first and ": " .. first:gsub("[:;]$", ".") or ".") end
+  return (text:gsub("@", path))
+end
 
 -- What makes a value, and what print shows of one: their classes have pages.
 local MAKERS = { init = true, new = true, extra_repr = true }
@@ -108,15 +141,19 @@ local function method_of(path, name)
   end
 end
 
--- The comment above a method, else above what it stands for in the class it inherits from, else what all such do.
+-- The comment above a method, else what all such do, for its class; else what is above the method that it overrides.
 local function text_of(path, name, f)
   local text, class = source.of_function(f), parent(classes[path])
+  if text and text:find "^%b()$" then -- only how it is called: what it does is said of all
+    local what = shared_text(path, name)
+    text = what and text .. "\n" .. what or text
+  end
+  text = text or shared_text(path, name)
   while not text and class do
     local from = rawget(class, name)
     text, class = public(name, from) and source.of_function(from) or nil, parent(class)
   end
-  return text or name == "forward" and ("What a module computes when it is called: T.help(%q)"):format(path)
-    or SHARED[name]
+  return text
 end
 
 local function page(path, name, f)
