@@ -31,8 +31,10 @@ static PlStatus read_results(lua_State *L, int top, PlNode *n, const int64_t *si
   int got = lua_gettop(L) - top;
   if (got != (int)n->nin) {
     if (got == 0 || (got == 1 && lua_isnil(L, top + 1))) return PL_OK;
-    PL_FAIL(PL_ERR_ARG, "custom grad rule returned wrong number of grads: %s has %u tensor inputs, its backward returned %d", n->name,
-            n->nin, got);
+    PL_FAIL(PL_ERR_ARG,
+            "custom grad rule returned wrong number of grads: %s has %u tensor inputs, its backward returned %d; it returns "
+            "one for each tensor that forward got, and none for numbers and tables",
+            n->name, n->nin, got);
   }
   for (uint32_t i = 0; i < n->nin; i++) {
     PlTensor *g = NULL;

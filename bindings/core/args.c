@@ -48,11 +48,20 @@ bool l_dtype_by_name(const char *s, PlDtype *out) {
   return false;
 }
 
+/* What others call a GPU. */
+static bool is_device_word(const char *s) {
+  static const char *const words[] = {"gpu", "GPU", "CUDA", "mps", "xpu", "hip", "rocm"};
+  for (size_t k = 0; k < sizeof words / sizeof *words; k++)
+    if (strncmp(s, words[k], strlen(words[k])) == 0) return true;
+  return false;
+}
+
 PlDtype l_check_dtype(lua_State *L, int i, const char *fn) {
   PlDtype d = PL_F32;
   if (lua_type(L, i) != LUA_TSTRING) l_error(L, "%s: dtype must be a string such as \"f32\", got %s", fn, l_typename(L, i));
   else if (!l_dtype_by_name(lua_tostring(L, i), &d))
-    l_error(L, "%s: unknown dtype \"%s\"; there are f32 f64 f16 bf16 i8 i16 i32 i64 u8 bool", fn, lua_tostring(L, i));
+    l_error(L, "%s: unknown dtype \"%s\"; there are f32 f64 f16 bf16 i8 i16 i32 i64 u8 bool%s", fn, lua_tostring(L, i),
+            is_device_word(lua_tostring(L, i)) ? "; a GPU is the device \"cuda\"" : "");
   return d;
 }
 

@@ -22,7 +22,9 @@ int l_io_failure(lua_State *L, PlStatus s) {
 const char *l_check_path(lua_State *L, int i, const char *fn) {
   size_t n = 0;
   const char *s = lua_type(L, i) == LUA_TSTRING ? lua_tolstring(L, i, &n) : NULL;
-  if (!s) l_error(L, "%s: the path must be a string, got %s", fn, l_typename(L, i));
+  if (!s)
+    l_error(L, "%s: the path must be a string, got %s%s", fn, l_typename(L, i),
+            lua_type(L, i + 1) == LUA_TSTRING ? "; the path comes first" : "");
   if (strlen(s) != n) l_error(L, "%s: the path contains a zero byte", fn);
   return s;
 }

@@ -205,8 +205,9 @@ PlStatus pl_check_ndim(const PlInfer *c, int i, int lo, int hi) {
 PlStatus pl_check_same_dtype(const PlInfer *c, int i, int j) {
   const PlArray *a = i < c->nin ? c->in[i] : NULL, *b = c->in[j];
   if (!a || !b || a->dtype == b->dtype) return PL_OK;
+  const bool other = !pl_is_float((PlDtype)a->dtype) && pl_is_float((PlDtype)b->dtype);
   PL_FAIL(PL_ERR_DTYPE, "%s: %s x %s: dtypes differ; convert one, such as %s:to(\"%s\")", c->op->name, pl_desc_text(a), pl_desc_text(b),
-          arg_name(c, j), pl_dtype_name((PlDtype)a->dtype));
+          arg_name(c, other ? i : j), pl_dtype_name((PlDtype)(other ? b : a)->dtype)); /* whole numbers to the floating dtype */
 }
 
 PlStatus pl_check_shape(const PlInfer *c, int i, int ndim, const int64_t *shape) {

@@ -90,7 +90,8 @@ end
 local function check_function(who, f)
   local meta = getmetatable(f)
   if type(f) ~= "function" and not (type(meta) == "table" and meta.__call) then
-    fail("%s: a function expected, got %s", who, options.describe(f))
+    fail("%s: a function expected, got %s%s", who, options.describe(f),
+      who == "grad" and type(f) == "userdata" and "; of a tensor: T.grad_of(y, x, { create_graph = true })" or "")
   end
   return f
 end

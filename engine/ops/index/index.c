@@ -8,7 +8,8 @@
 
 PlStatus pl_index_check(const PlInfer *c, int i) {
   if (pl_is_int((PlDtype)c->in[i]->dtype)) return PL_OK;
-  PL_FAIL(PL_ERR_DTYPE, "%s: %s must hold integers (i64 or i32), got %s", c->op->name, c->op->args[i], pl_desc_text(c->in[i]));
+  PL_FAIL(PL_ERR_DTYPE, "%s: %s must hold integers (i64 or i32), got %s; say %s:long()", c->op->name, c->op->args[i],
+          pl_desc_text(c->in[i]), c->op->args[i]);
 }
 
 PlStatus pl_index_check_list(const PlInfer *c, int i) {

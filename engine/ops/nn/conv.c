@@ -65,6 +65,15 @@ static void conv_attrs(const Conv *v, PlAttrs *a) {
 
 /* ---- shapes -------------------------------------------------------------------------------------------- */
 
+/* The way out where x has its channels last, as other programs keep images: "; channels are in front of the sizes". */
+static const char *channels_last(const PlArray *x, const PlArray *w, int nd, bool transposed, int64_t groups) {
+  static const char *const how[2][3] = {{": x:permute(2, 1)", ": x:permute(3, 1, 2)", ": x:permute(4, 1, 2, 3)"},
+                                        {": x:permute(1, 3, 2)", ": x:permute(1, 4, 2, 3)", ": x:permute(1, 5, 2, 3, 4)"}};
+  int64_t takes = transposed ? w->shape[0] : w->shape[1] * groups;
+  if (nd > 3 || x->shape[x->ndim - 1] != takes) return "";
+  return how[x->ndim == nd + 2][nd - 1];
+}
+
 /* Ranks, dtypes, channels, bias. `in` and `out`: which dim of w belongs to input and output channels. */
 static PlStatus check_operands(const PlInfer *c, int nd, const PlArray *x, const PlArray *w, const PlArray *b, int64_t groups,
                                bool transposed) {
@@ -79,8 +88,10 @@ static PlStatus check_operands(const PlInfer *c, int nd, const PlArray *x, const
   if (w->shape[0] < groups || w->shape[0] % groups != 0)
     PL_FAIL(PL_ERR_SHAPE, "%s: weight %s: its first size must be a multiple of groups = %lld", op, pl_desc_text(w), (long long)groups);
   if (transposed ? have != takes : have / groups != takes || have % groups != 0)
-    PL_FAIL(PL_ERR_SHAPE, "%s: x %s has %lld channels, weight %s with groups = %lld takes %lld", op, pl_desc_text(x), (long long)have,
-            pl_desc_text(w), (long long)groups, (long long)(transposed ? takes : takes * groups));
+    PL_FAIL(PL_ERR_SHAPE, "%s: x %s has %lld channels, weight %s with groups = %lld takes %lld%s%s", op, pl_desc_text(x), (long long)have,
+            pl_desc_text(w), (long long)groups, (long long)(transposed ? takes : takes * groups),
+            *channels_last(x, w, nd, transposed, groups) ? "; channels come before the sizes" : "",
+            channels_last(x, w, nd, transposed, groups));
   int64_t made = transposed ? w->shape[1] * groups : w->shape[0];
   if (b && (b->ndim != 1 || b->shape[0] != made))
     PL_FAIL(PL_ERR_SHAPE, "%s: bias %s must have one value for each of the %lld output channels", op, pl_desc_text(b), (long long)made);

@@ -13,7 +13,11 @@ local Csv = classes.new("csv", "csv")
 Csv.__index = function(self, key)
   local i = options.integer(key)
   if i then return self:row(i) end
-  return Csv[key]
+  local value, columns = Csv[key], rawget(self, "columns")
+  if value == nil and type(columns) == "table" and columns[key] ~= nil then
+    fail("data.csv: %s is a column: csv.columns.%s", key, key)
+  end
+  return value
 end
 Csv.__len = function(self) return rawget(self, "rows") end
 Csv.__tostring = function(self) return ("csv of %d rows, %d columns"):format(#self, #self.names) end

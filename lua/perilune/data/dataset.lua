@@ -149,8 +149,9 @@ function M.TensorDataset.new(...)
   if #tensors == 0 then fail("data.TensorDataset: at least one tensor is wanted") end
   for i, t in ipairs(tensors) do
     if type(t) ~= "userdata" or t:dim() == 0 then
-      fail("data.TensorDataset: argument %d must be a tensor of at least one dimension, got %s", i,
-        describe(t))
+      local list = type(t) == "table" and type(t[1]) == "userdata"
+      fail("data.TensorDataset: argument %d must be a tensor of at least one dimension, got %s%s", i, describe(t),
+        list and "; tensors come one by one: TensorDataset(x, y)" or "")
     end
     if t:size(1) ~= tensors[1]:size(1) then
       fail("data.TensorDataset: argument %d has %d rows, argument 1 has %d", i, t:size(1), tensors[1]:size(1))
@@ -386,7 +387,7 @@ function M.random_split(dataset, lengths, opts)
   opts = options.check("data.random_split", opts, { "seed" })
   local n, sizes, total = #is_dataset("data.random_split", dataset), {}, 0
   if type(lengths) ~= "table" or #lengths == 0 then
-    fail("data.random_split: a list of lengths is wanted, got %s", describe(lengths))
+    fail("data.random_split: a list of lengths or parts is wanted, such as { 0.8, 0.2 }, got %s", describe(lengths))
   end
   options.list("data.random_split", "the lengths", lengths, "numbers")
   local sum = 0

@@ -414,6 +414,9 @@ end
 
 local function new_run(net, ...)
   if not (base.is_module(net)) then fail("fit: the network must be a module, got %s", describe(net)) end
+  if (...) ~= nil and type((...)) ~= "table" or select("#", ...) > 1 then
+    fail("fit: takes the network and a table, T.fit(net, { train = …, optimizer = … }), got %s", describe((...)))
+  end
   local a = options.read(spec, ...)
   if not a.epochs and not a.steps then a.epochs = 1 end
   a.optimizer = named_optimizer(net, a.optimizer)
@@ -421,7 +424,9 @@ local function new_run(net, ...)
     fail("fit: optimizer must be one of optim.* or its name, got %s", describe(a.optimizer))
   end
   if a.loss ~= nil and not callable(a.loss) then
-    fail("fit: loss must be a function or a module, got %s", describe(a.loss))
+    local named = type(a.loss) == "string" and T.nn.F[a.loss]
+    fail("fit: loss must be a function or a module, got %s%s", describe(a.loss),
+      named and "; say T.nn.F." .. a.loss or "")
   end
   if a.scheduler ~= nil and (type(a.scheduler) ~= "table" or not a.scheduler.step) then
     fail("fit: scheduler must be one of optim.lr_scheduler.*, got %s", describe(a.scheduler))

@@ -27,6 +27,8 @@ local others = {
   LoraConfig = "T.nn.lora", get_peft_model = "T.nn.lora", peft = "T.nn.lora", PeftModel = "T.nn.load_lora",
   merge_and_unload = "T.nn.merge_lora", safetensors = "T.load", load_safetensors = "T.load",
   save_safetensors = "T.save", gguf = "T.load_gguf", GGUFReader = "T.load_gguf", load_onnx = "T.onnx.load",
+  bce_with_logits = "T.nn.F.binary_cross_entropy_with_logits", bce = "T.nn.F.binary_cross_entropy", Function =
+    "T.custom", add_scalar = "log:scalar", repeat_ = "x:tile(…)",
   ["autograd.grad"] = "T.grad_of", ["autograd.backward"] = "y:backward()",
   InferenceSession = "T.onnx.load", export = "T.onnx.save", export_onnx = "T.onnx.save", save_onnx = "T.onnx.save",
 }

@@ -121,6 +121,13 @@ local FUNCTIONS = { device = 'devices are texts: device = "cpu" or "cuda"', dtyp
   Tensor = "T.tensor(values), or T.empty(2, 3) of sizes", FloatTensor = "T.tensor(values), or T.empty(2, 3) of sizes",
   LongTensor = 'T.tensor(values, { dtype = "i64" })' }
 
+-- The table of perilune's that a space is: "nn.F." → T.nn.F.
+local function space_itself(space)
+  local v = space and require "perilune"
+  for key in (space or ""):gmatch "[^.]+" do v = type(v) == "table" and v[key] or nil end
+  return v
+end
+
 local function told_path(path) return ("; is %s meant?"):format(path) end
 
 local function called_nil(kind, name, line, vars, env)
@@ -143,7 +150,7 @@ local function called_nil(kind, name, line, vars, env)
   local meta = value ~= nil and type(value) == "table" and debug.getmetatable(value)
   local spaced = holder and SPACES[holder:match "[^.]+$"]
   -- a variable that is only called as a part of perilune is: log, data
-  if meta and not rawget(meta, "__lazy") then spaced = nil end
+  if meta and not rawget(meta, "__lazy") and value ~= space_itself(spaced) then spaced = nil end
   local list = type(value) == "table" and debug.getmetatable(value) == nil
   local other = type(value) == "string" and TEXTS or is_tensor(value) and TENSORS
     or require("perilune.nn.module").is_module(value) and MODULES
@@ -161,6 +168,9 @@ local function called_nil(kind, name, line, vars, env)
   local space = spaced
   -- a table or text of the script's has nothing to do with the functions of T
   if value ~= nil and not is_tensor(value) and not space then return "" end
+  if value == nil and kind == "method" and core.metatable().methods[name] and not spaced then -- net:parameters():size()
+    return ("; what %s is called on is no tensor%s"):format(name, LISTS[name] and "; of a list: " .. LISTS[name] or "")
+  end
   local path = #name > 2 and elsewhere.find(name, is_tensor(value) and "x" or space)
   return path and path ~= (holder or "") .. "." .. name and told_path(path) or ""
 end
@@ -222,6 +232,17 @@ function M.runtime(message, line, vars, env, before)
   end
   local field = message:match "attempt to call a %a+ value %(method '([%a_][%w_]*)'%)$"
   if field and not message:find("a nil value", 1, true) then return ("; %s is a field: x.%s"):format(field, field) end
+  if line and message:find("'for iterator' (table expected, got function)", 1, true) then
+    return "; pairs and ipairs take tables: an iterator stands alone, for name, v in iterator do … end"
+  end
+  local dotted, method, what = (line or ""):match "%f[%w_]([%a_][%w_.]*)%.([%a_][%w_]*)%s*(%b())"
+  if dotted and not SPACES[dotted] and not message:find("colon", 1, true) then -- net.forward(x)
+    local net = at_path(dotted, vars, env)
+    if require("perilune.nn.module").is_module(net) and rawget(net, method) == nil
+      and type(at_path(dotted .. "." .. method, vars, env)) == "function" then
+      return ("; a method is called with a colon: %s:%s%s"):format(dotted, method, what)
+    end
+  end
   local on = goes_on(message, line, before)
   if on then return on end
   local kind, name = message:match "attempt to call a nil value %((%a+) '([%a_][%w_]*)'%)$"
@@ -366,6 +387,12 @@ local PATTERNS = {
     end
     if sign == "!" then return "Lua writes ~= for 'not equal'; elementwise it is x:ne(y)" end
   end },
+  { "[.:]%s*repeat%s*%(", function() return "repeat is a word of Lua's: x:tile(…)" end, "repeat" },
+  { "%(%s*[%a_][%w_]*%s*,[%a_%w%s,]*%)%s*=%f[^=]", function() return "several values are a plain list: o, h, c = …" end,
+    "%(" },
+  { "^%s*[%a_][%w_]*%s*,%s*%(%s*[%a_][%w_]*%s*,[%a_%w%s,]*%)%s*=%f[^=]", function()
+    return "several values are a plain list: o, h, c = …"
+  end, "," },
   { "([%a_][%w_.]*)%s*%+%+%s*$", function(name) return ("Lua has no ++: %s = %s + 1"):format(name, name) end },
   { "[=(,]%s*%[", function() return "a list is written { 1, 2, 3 }" end, "%[" },
   { "^%s*if%f[%A].*:", function() return "if … then … else … end, without a colon" end, ":" },

@@ -9,8 +9,11 @@ local options = require "perilune.options"
 local fail, describe = options.fail, options.describe
 local files = {}
 
-local function check_path(who, path)
-  if type(path) ~= "string" then fail("%s: the path must be a string, got %s", who, describe(path)) end
+local function check_path(who, path, other)
+  if type(path) ~= "string" then
+    fail("%s: the path must be a string, got %s%s", who, describe(path),
+      type(other) == "string" and ("; the path comes first: T.%s(path, …)"):format(who) or "")
+  end
 end
 
 local function max_bytes(who, opts)
@@ -44,7 +47,7 @@ end
 --   print(T.load_npy(path))  --> {1, 2, 3}  -- i64[3] cpu
 --   os.remove(path)
 function files.save_npy(path, t)
-  check_path("save_npy", path)
+  check_path("save_npy", path, t)
   if not core.is_tensor(t) then fail("save_npy: a tensor is wanted, got %s", describe(t)) end
   return core.save_npy(path, t)
 end
@@ -68,7 +71,7 @@ end
 --   print(assert(T.load_npz(path)).x)  --> {1, 2, 3}  -- i64[3] cpu
 --   os.remove(path)
 function files.save_npz(path, t)
-  check_path("save_npz", path)
+  check_path("save_npz", path, t)
   if type(t) ~= "table" then fail("save_npz: a table of tensors is wanted, got %s", describe(t)) end
   local names, list = {}, {}
   for name, x in pairs(t) do
@@ -132,7 +135,7 @@ end
 -- W], becomes one sheet with cols pictures in a row and padding black pixels around each.
 --   print((T.save_image("/nowhere/picture.png", T.zeros(3, 8, 8))))  --> nil
 function files.save_image(path, t, opts)
-  check_path("save_image", path)
+  check_path("save_image", path, t)
   if not core.is_tensor(t) then fail("save_image: a tensor is wanted, got %s", describe(t)) end
   opts = options.check("save_image", opts, { "quality", "cols", "padding" })
   local quality, cols = whole(opts, "quality", 90), whole(opts, "cols", 8, 1)

@@ -109,7 +109,7 @@ end
 --- nn.RNN(…) → module
 -- Layers of RNN cells over a sequence, num_layers deep, bidirectional on request. State: weight_ih_l0, weight_hh_l0,
 -- bias_ih_l0, bias_hh_l0 …, as in PyTorch. x may be a packed batch of nn.utils.rnn.
--- Shapes: x [L, N, in] (or [L, in]; batch_first: [N, L, in]), state → y [L, N, hidden], state
+-- Shapes: x [L, N, in] (or [L, in]; batch_first: [N, L, in]), h → y [L, N, hidden], h [layers, N, hidden]
 --   local net = nn.RNN(3, 4)
 --   local y = net(T.ones(5, 2, 3))
 --   print(table.concat(y:shape(), " "))  --> 5 2 4
@@ -124,7 +124,7 @@ end
 -- Layers of GRU cells over a sequence, num_layers deep, bidirectional on request. State: weight_ih_l0, weight_hh_l0,
 -- bias_ih_l0, bias_hh_l0 …, as in PyTorch. x may be a packed batch of nn.utils.rnn. linear_before_reset=false: the
 -- reset gate acts on the state, before the product, as Cho et al. (2014) wrote it.
--- Shapes: x [L, N, in] (or [L, in]; batch_first: [N, L, in]), state → y [L, N, hidden], state
+-- Shapes: x [L, N, in] (or [L, in]; batch_first: [N, L, in]), h → y [L, N, hidden], h [layers, N, hidden]
 --   local net = nn.GRU(3, 4)
 --   local y = net(T.ones(5, 2, 3))
 --   print(table.concat(y:shape(), " "))  --> 5 2 4
@@ -139,10 +139,10 @@ end
 -- bias_ih_l0, bias_hh_l0 …, as in PyTorch. x may be a packed batch of nn.utils.rnn. proj_size=P: the state h is
 -- weight_hr_l0 (o tanh c), with P entries (Sak et al. 2014). peepholes=true: the gates i, f, o also see the cell,
 -- multiplied by weight_peephole_l0 [3 hidden] (Gers, Schraudolph & Schmidhuber 2002).
--- Shapes: x [L, N, in] (or [L, in]; batch_first: [N, L, in]), state → y [L, N, hidden], state
+-- Shapes: x [L, N, in] (or [L, in]; batch_first: [N, L, in]), {h, c} → y [L, N, hidden], {h, c} of [layers, N, hidden]
 --   local net = nn.LSTM(3, 4)
---   local y = net(T.ones(5, 2, 3))
---   print(table.concat(y:shape(), " "))  --> 5 2 4
+--   local y, state = net(T.ones(5, 2, 3)) -- then net(x, state) goes on; state[1] is h, state[2] c
+--   print(table.concat(y:shape(), " "), table.concat(state[1]:shape(), " "))  --> 5 2 4	1 2 4
 local LSTM = layer("LSTM", 4, nil, { "proj_size", "int", 0 }, { "peepholes", "bool", false })
 function LSTM:forward(x, state)
   if state ~= nil then options.kind("nn.LSTM", "the state", "state", state) end

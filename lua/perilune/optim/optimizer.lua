@@ -54,7 +54,10 @@ local function check_params(who, list, seen)
     seen[p] = true
     out[i] = p
   end
-  if #out == 0 then fail("%s: the list of parameters is empty", who) end
+  if #out == 0 then
+    fail("%s: the list of parameters is empty%s", who, type(next(list)) == "string"
+      and ("; it comes first, options behind it: %s(net:parameters(), { … })"):format(who) or "")
+  end
   check_list(who, list, "parameters")
   return out
 end

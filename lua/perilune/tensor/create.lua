@@ -45,8 +45,10 @@ return function(T, core)
     for i = 1, math.max(#shape, n == 1 and type(first) == "table" and 0 or n) do
       local d = shape[i]
       if math.type(d) ~= "integer" and not (type(d) == "number" and d == math.floor(d) and d - d == 0) then
-        options.fail("%s: size %d must be an integer, got %s", fn, i,
-          type(d) == "number" and tostring(d) or core.is_tensor(d) and "a tensor" or type(d))
+        options.fail("%s: size %d must be an integer, got %s%s", fn, i,
+          type(d) == "number" and tostring(d) or core.is_tensor(d) and "a tensor" or type(d),
+          type(d) == "string" and ("; dtype and device go into a table at the end: T.%s(…, { %s = %q })"):format(fn,
+            (d:find "^cpu" or d:find "^cuda") and "device" or "dtype", d) or "")
       end
     end
     return shape, opts
