@@ -373,7 +373,8 @@ static int value_tensor(lua_State *L, PlTensor *like, PlTensor **v) {
     *v = b->t;
     return 0;
   }
-  return l_error(L, "index: the value must be a tensor or a number, got %s", l_typename(L, 3));
+  return l_error(L, "index: the value must be a tensor or a number, got %s%s", l_typename(L, 3),
+                 lua_type(L, 3) == LUA_TTABLE ? "; T.tensor { … } makes one" : "");
 }
 
 /* v without the dims of size 1 before its last ndim ones, as index_put and PyTorch take it: h[t] = cell(x[t]) of one sample. */

@@ -44,7 +44,9 @@ end
 -- What options are called elsewhere.
 local elsewhere = { learning_rate = "lr", n_epochs = "epochs", num_epochs = "epochs", validation = "valid",
   val = "valid", axis = "dim", keepdims = "keepdim", batchsize = "batch_size", bs = "batch_size",
-  resume = "append", verbose = "quiet",
+  resume = "append", verbose = "quiet", pad = "padding", unbiased = "correction", kernel = "kernel_size", wd =
+    "weight_decay", decay = "weight_decay", filters = "out_channels", hidden_dim = "hidden_size", input_dim =
+    "input_size",
   -- of transformers, peft and torch.onnx
   max_tokens = "max_new_tokens", max_length = "max_new_tokens", streamer = "on_token", eos_token_id = "stop",
   stop_strings = "stop", assistant_model = "assistant", past_key_values = "cache", r = "rank", lora_alpha = "alpha",

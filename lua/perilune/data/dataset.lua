@@ -54,8 +54,8 @@ local function is_dataset(who, ds)
   end
   if core.is_tensor(ds) and ds:dim() == 0 then fail("%s: a 0-d tensor has no samples", who) end
   if type(ds) == "table" and getmetatable(ds) == nil and #ds == 0 and next(ds) ~= nil then
-    fail("%s: a dataset (something with #ds and ds[i]) is wanted, got a table without samples that has the key %s", who,
-      describe((next(ds))))
+    fail("%s: a dataset (something with #ds and ds[i]) is wanted, got a table without samples that has the key %s%s",
+      who, describe((next(ds))), ds.get and "; T.data.Dataset { len = n, get = function(i) … end } makes one" or "")
   end
   return ds
 end

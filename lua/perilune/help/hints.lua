@@ -76,6 +76,14 @@ local GLOBALS = { exit = "Ctrl-D or :quit ends the prompt, os.exit() a script", 
   .. "what is in it", enumerate = "for i, v in ipairs(list) do … end", cls = nil, isinstance = "T.is_tensor(v), "
   .. "nn.is_module(v), type(v)" }
 GLOBALS.quit = GLOBALS.exit
+GLOBALS.iter = "for x, y in loader do … end goes over a loader, ipairs(list) over a list"
+GLOBALS.zip = "for i, a in ipairs(list) do local b = other[i] … end"
+GLOBALS.sum, GLOBALS.max, GLOBALS.min = "x:sum()", "x:max(), or math.max(a, b)", "x:min(), or math.min(a, b)"
+GLOBALS.abs, GLOBALS.round = "x:abs(), or math.abs(v)", 'x:round(), or ("%.2f"):format(v)'
+GLOBALS.open, GLOBALS.input = "io.open(path)", "io.read()"
+GLOBALS.list, GLOBALS.dict, GLOBALS.tuple = "a list is { 1, 2, 3 }", "a dictionary is { name = value }",
+  "a list is { 1, 2, 3 }"
+GLOBALS.map, GLOBALS.sorted = "for i, v in ipairs(list) do list[i] = f(v) end", "table.sort(list)"
 GLOBALS.pd, GLOBALS.plt = "T.data.csv(path) reads tables", "T.plot(x, y) draws"
 GLOBALS.self = "self is there inside of a method: function Net:forward(x) … end"
 GLOBALS.super = "a constructor is function Net:init(…) … end, and calls nothing of its parent's"
@@ -217,14 +225,22 @@ function M.runtime(message, line, vars, env, before)
       return ("; a method is called with a colon: (…):%s(…)"):format(called)
     end
   end
-  if line and line:find "^%s*#" and message:find("attempt to get length of a nil value", 1, true) then
+  local remark = line and (line:find "^%s*#+%s+%S" or line:find "^%s*#%S+%s+%S")
+  if remark and message:find("attempt to get length of a nil value", 1, true) then
     return "; comments begin with --"
   end
   if line and message:find("^tensor: entries must be numbers or booleans, got string") and line:find("[[", 1, true) then
     return "; [[…]] is a text, and nested lists are written { { 1, 2 }, { 3, 4 } }"
   end
   if message:find "attempt to mod a 'string' with" then return '; texts are made by ("%d of %s"):format(n, name)' end
-  if message:find "attempt to add a 'string' with a 'string'$" then return "; texts are joined by a .. b" end
+  if message:find "attempt to add a '%l+' with a '%l+'$" and message:find("'string'", 1, true) then
+    return "; texts are joined by a .. b"
+  end
+  if message:find("attempt to concatenate a table value", 1, true) then
+    return '; table.concat(list, ", ") joins the entries of a list'
+  end
+  if message:find("number expected, got tensor", 1, true) then return "; the number of a tensor is x:item()" end
+  if message:find "^where: argument x is missing$" then return "; the places are condition:nonzero()" end
   local indexed = message:match "attempt to call a tensor value %(%a+ '([%a_][%w_]*)'%)$"
   if indexed then
     local inner = line and line:match("%f[%w_]" .. indexed .. "%(([%d, :-]+)%)")

@@ -105,9 +105,35 @@ end
 local COMPARED = { ["=="] = true, ["~="] = true, ["and"] = true, ["or"] = true, ["then"] = true }
 local ASKED = { ["=="] = true, ["~="] = true, ["not"] = true }
 
---- Notes on an input at the prompt that went well: a list of texts.
-function M.notes(code, env)
+-- x:shape() == { 2, 3 }: a table that is made there equals no other.
+local function compared_tables(code, list)
+  local tokens = lex.code(code)
+  for i, t in ipairs(tokens) do
+    local after = tokens[i + 1]
+    if (t.text == "==" or t.text == "~=") and after and after.text == "{" then
+      list[#list + 1] = "two tables are never equal: sizes are compared one by one, x:size(1) == 2"
+    end
+  end
+end
+
+-- T.nn.Linaer: nothing is there, and nothing was said.
+local function missing_path(code, values, env)
+  local path = code:match "^%s*=?%s*([%a_][%w_]*%.[%w_.]+)%s*$"
+  local root = path and path:match "^[%a_][%w_]*"
+  if not root or values == nil or values.n ~= 1 or values[1] ~= nil then return nil end
+  local T = require "perilune"
+  local v = rawget(env, root)
+  if v ~= T and v ~= T.nn and v ~= T.optim then return nil end
+  local full = v == T and path:match "%.(.*)$" or path
+  local meant = require("perilune.help.elsewhere").meant(full)
+  return ("there is no %s%s"):format(path, meant and meant ~= path and ("; is %s meant?"):format(meant) or "")
+end
+
+--- Notes on an input at the prompt that went well: a list of texts. values: what an expression gave, {n=, …}.
+function M.notes(code, env, values)
   local list = {}
+  compared_tables(code, list)
+  list[#list + 1] = missing_path(code, values, env)
   if not code:find("[%w_]%s*%.%s*[%a_]") then return list end
   for _, entry in ipairs(M.list(code, nil, env)) do
     local assigned = entry.before == "=" and (entry.last == entry.count or entry.after == "," or entry.after == ";")

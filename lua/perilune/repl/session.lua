@@ -194,7 +194,8 @@ function Session:run(text, first)
       ok = self:guarded(self.present, self, values)
     end
   end
-  for _, note in ipairs(ok and require("perilune.help.uncalled").notes(text, self.env) or {}) do
+  local notes = require("perilune.help.uncalled").notes
+  for _, note in ipairs(ok and notes(text, self.env, kind == "expression" and values or nil) or {}) do
     self:complain("note: " .. note)
   end
   if self.timed and took >= SLOW then self:write(show.paint(self.style, "dim", self:seconds(took))) end

@@ -129,7 +129,10 @@ return function(T, core)
   -- value everywhere. dtype follows it where none is given: integer → i64, boolean → bool, float → the default float.
   --   print(T.full({ 2 }, 7))  --> {7, 7}  -- i64[2] cpu
   T.full = function(shape, value, opts, ...)
-    if select("#", ...) > 0 or (opts ~= nil and type(opts) ~= "table") then options.fail("full: too many arguments") end
+    if select("#", ...) > 0 or (opts ~= nil and type(opts) ~= "table") then
+      options.fail("full: too many arguments%s", type(shape) == "number"
+        and "; the sizes are one table: T.full({ 2, 3 }, value)" or "")
+    end
     if shape == nil then options.fail("full: argument shape is missing") end
     local list, o = shape_and_options("full", type(shape) == "table" and shape or { shape }, opts or {})
     if type(value) ~= "number" and type(value) ~= "boolean" then
