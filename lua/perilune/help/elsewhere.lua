@@ -29,6 +29,9 @@ local others = {
   save_safetensors = "T.save", gguf = "T.load_gguf", GGUFReader = "T.load_gguf", load_onnx = "T.onnx.load",
   bce_with_logits = "T.nn.F.binary_cross_entropy_with_logits", bce = "T.nn.F.binary_cross_entropy", Function =
     "T.custom", add_scalar = "log:scalar", repeat_ = "x:tile(…)",
+  DDP = "T.nn.parallel.DistributedDataParallel", DataParallel = "T.nn.parallel.DistributedDataParallel",
+  get_ema_multi_avg_fn = "T.optim.swa_utils.get_ema_avg_fn", get_swa_multi_avg_fn =
+    "T.optim.swa_utils.get_swa_avg_fn",
   ["autograd.grad"] = "T.grad_of", ["autograd.backward"] = "y:backward()",
   InferenceSession = "T.onnx.load", export = "T.onnx.save", export_onnx = "T.onnx.save", save_onnx = "T.onnx.save",
 }

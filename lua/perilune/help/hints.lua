@@ -92,7 +92,8 @@ GLOBALS.super = "a constructor is function Net:init(…) … end, and calls noth
 local SPACES = { nn = "nn.", F = "nn.F.", optim = "optim.", data = "data.", T = "", init = "nn.init.",
   linalg = "linalg.",
   lr_scheduler = "optim.lr_scheduler.", metrics = "metrics.", utils = "nn.utils.", transforms = "data.transforms.",
-  models = "models.", onnx = "onnx.",
+  models = "models.", onnx = "onnx.", swa_utils = "optim.swa_utils.", cuda = "cuda.", parallel = "nn.parallel.",
+  quant = "nn.quant.", rnn = "nn.utils.rnn.",
   plot = "plot.", log = "log.", special = "special.", distributions = "distributions.", distributed = "distributed." }
 
 -- What a method of another language's texts and lists is in Lua.
