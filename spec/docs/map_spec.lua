@@ -31,6 +31,7 @@ local questions = {
   ["where is the binding of a GPU's streams"] = { "bindings/device/streams.c", "l_" },
   -- gradients
   ["where is the walk of backward"] = { "engine/grad/backward_walk.c", "pl_walk" },
+  ["where do gradients accumulate"] = { "engine/grad/accumulate.c", "pl_gradient_accumulate" },
   ["where is a call recorded for backward"] = { "engine/grad/record.c", "PlStatus pl_record%(" },
   ["where is a write in place checked against gradients"] = { "engine/grad/inplace.c", "PlStatus pl_inplace_check%(" },
   ["where does backward run a checkpoint again"] = { "engine/grad/checkpoint.c", "pl_checkpoint_begin" },
