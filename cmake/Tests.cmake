@@ -70,6 +70,9 @@ foreach(file ${link_src})
                         RUNTIME_OUTPUT_DIRECTORY "${out}/spec")
   pl_test(link_${name} unit 120 "$<TARGET_FILE:link_${name}>")
   pl_needs(link_${name} link_${name})
+  if(name STREQUAL "ulp") # more numbers with PERILUNE_LANES=long
+    set_property(TEST link_ulp APPEND PROPERTY LABELS lanes)
+  endif()
   if(name MATCHES "^(fork|team|threads)$")
     set_property(TEST link_${name} APPEND PROPERTY LABELS tsan)
   endif()
@@ -311,8 +314,8 @@ endif()
 # ---- order: the longest first, so that no processor waits for one at the end ---------------------------------
 # Seconds of processor time, as measured once; CTest takes all others by what they took the last time.
 foreach(cost spec/docs/examples=50 spec/docs/contributing=40 spec/fuzz/programs=28 spec/cuda/jit=28 device/twice/cuda/shapes=24
-             cuda_cudnn=23 cuda_fused=17 device/moved/ops/random=17 link_ulp=16 device/cuda/optim/optimizers=15
-             device/cuda/tensor/channels_last=10 device/twice/cuda/ops=10 spec/command/interrupt=9)
+             cuda_cudnn=23 cuda_fused=17 device/cuda/optim/optimizers=15
+             device/cuda/tensor/channels_last=10 device/twice/cuda/ops=10 device/moved/ops/random=8 link_ulp=6 spec/command/interrupt=9)
   string(REPLACE "=" ";" cost "${cost}")
   list(GET cost 0 name)
   list(GET cost 1 seconds)

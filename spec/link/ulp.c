@@ -2,7 +2,7 @@
  * Accuracy of the f32 elementary functions: walks the bit patterns of all floats with a prime step, through
  * the elementwise kernel itself, and compares with libm in double. Prints one line a function; exits 1 if
  * one is off by more than its limit (2 ULP; compositions may state another) or mishandles a special value.
- * PERILUNE_ISA selects the code under test. Argument: step (default 97). */
+ * PERILUNE_ISA selects the code under test. Argument: step (default 293; with PERILUNE_LANES=long 97). */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -125,7 +125,8 @@ static int pow_case(uint32_t step) {
 
 int main(int argc, char **argv) {
   static float x[N], y[N];
-  const uint32_t step = argc > 1 ? (uint32_t)strtoul(argv[1], NULL, 10) : 97;
+  const char *lanes = getenv("PERILUNE_LANES");
+  const uint32_t step = argc > 1 ? (uint32_t)strtoul(argv[1], NULL, 10) : lanes && !strcmp(lanes, "long") ? 97 : 293;
   int bad = 0;
   printf("isa %s\n", plk_isa());
   for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {

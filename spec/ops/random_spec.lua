@@ -144,8 +144,8 @@ describe("random numbers", function()
     near.near((p:sort()), T.arange(1000))
     assert.is_false(p:equal(T.arange(1000)))
     local first = 0
-    for _ = 1, 2000 do first = first + T.randperm(5):get(1) end
-    within(first / 2000, 3, 0.15, "mean of the first place")
+    for _ = 1, 400 do first = first + T.randperm(5):get(1) end
+    within(first / 400, 3, 0.3, "mean of the first place")
     assert.equal(0, T.randperm(0):numel())
   end)
 
