@@ -82,7 +82,11 @@ function Export:constant(t, name)
   return own
 end
 
+--- The name of a number, which may be a free size.
 function Export:number(v, dtype)
+  if is_free(v) then
+    return self:emit("Cast", { self:reshape(self:integers { v }, {}) }, { to = writer.kinds[dtype] })
+  end
   local key = dtype .. tostring(v)
   if not self.numbers[key] then self.numbers[key] = self:constant(T.full({}, v, { dtype = dtype }), "number") end
   return self.numbers[key]

@@ -171,7 +171,14 @@ return function(Export)
 
   -- ---- norms
 
-  local function ones(e, shape, v, d) return e:constant(T.full(shape, v, { dtype = d })) end
+  local function ones(e, shape, v, d)
+    for _, n in ipairs(shape) do
+      if is_free(n) then
+        return e:emit("ConstantOfShape", { e:integers(shape) }, { value = T.full({ 1 }, v, { dtype = d }) })
+      end
+    end
+    return e:constant(T.full(shape, v, { dtype = d }))
+  end
   function ops.batch_norm(e, node, x, mean, var, w, b)
     if node.attrs.training then
       e:fail(node, "it computes its statistics; call eval() on the module before it is exported")
@@ -182,7 +189,6 @@ return function(Export)
   end
   function ops.layer_norm(e, node, x, w, b)
     local shape, d = node.attrs.normalized_shape, node.dtypes[1]
-    e:fixed(node, shape, "normalized_shape")
     return e:emit("LayerNormalization", { x.name, w and w.name or ones(e, shape, 1, d), b and b.name },
       { axis = #x.shape - #shape, epsilon = node.attrs.eps })
   end

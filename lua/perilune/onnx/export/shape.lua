@@ -154,6 +154,7 @@ return function(Export)
   end
   function ops.flip(e, node, x)
     local name = x.name
+    if rank(x) == 0 then return x end
     local dims = node.attrs.dims
     for _, d in ipairs(type(dims) == "table" and dims or { dims }) do
       name = slice(e, { name = name }, dim0(d, rank(x)), -1, math.mininteger + 1, -1)
