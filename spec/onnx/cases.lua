@@ -177,6 +177,11 @@ function M.free()
   add("numbers that follow sizes", f(function(x)
     return x:triu(x:size(1) - 3), x:clamp { max = x:size(2) - 5 }, nn.F.layer_norm(x, { x:size(2) }), x:sum():flip(1)
   end), { "n", "m" }, T.randn(4, 6), T.randn(7, 5), T.randn(3, 9))
+  add("parts that begin at sizes", f(function(x)
+    local n, m = x:size(1), x:size(2)
+    return x:narrow(1, n - 1, 2), x:narrow(2, m - 2, 1) * 2, x:narrow(1, 2, n - 1), T.cat({ x, x }, 1):narrow(1, n, n),
+      T.cat({ x, x }, 2)[{ {}, { m, 2 * m } }]
+  end), { "n", "m" }, T.randn(4, 6), T.randn(7, 8), T.randn(3, 10))
   add("moments over them", f(function(x)
     return x:var(1), x:std { 1, 2 }, x:var(2, { correction = 0 }), x:var({ 2 }, { keepdim = true })
   end), { "n", "m" }, T.randn(4, 6), T.randn(7, 5), T.randn(3, 9))

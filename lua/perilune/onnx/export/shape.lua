@@ -2,6 +2,7 @@
 --- Export of views, joins, indexing and constants.
 -- @module perilune.onnx.export.shape
 local T = require "perilune"
+local sizes = require "perilune.onnx.export.sizes"
 
 return function(Export)
   local ops, is_free = Export.ops, Export.is_free
@@ -126,7 +127,19 @@ return function(Export)
     local axis, start, step = dim0(a.dim, rank(x)), a.start, a.step or 1
     e:fixed(node, step, "step")
     local count = node.shapes[1][axis + 1]
-    if is_free(start) then e:fail(node, "a start that depends on '%s'", start.symbol.said) end
+    if is_free(start) then -- it and the end follow one size
+      local other = is_free(count) and count.symbol ~= start.symbol
+      if start.factor < 0 or start.value < 1 or other then
+        e:fail(node, "a start that depends on '%s'", start.symbol.said)
+      end
+      local function at(factor, offset)
+        local v = factor * start.symbol.vector[1] + offset
+        return factor == 0 and offset or sizes.free(start.symbol, factor, offset, v)
+      end
+      local from, more = at(start.factor, start.offset - 1), is_free(count) and count.factor * step or 0
+      local span = is_free(count) and count.offset * step or (count - 1) * step + 1
+      return slice(e, x, axis, from, at(start.factor + more, start.offset - 1 + span), step)
+    end
     local from = start > 0 and start - 1 or start
     if is_free(count) then
       local to = setmetatable({ symbol = count.symbol, factor = count.factor * step,
