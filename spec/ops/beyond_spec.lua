@@ -108,6 +108,28 @@ describe("numbers beyond a dtype of integers beside", function()
     assert.same({ -128, 0, 127 }, T.linspace(-128, 127, 3, { dtype = "i8" }):clamp(-128, 127):totable())
   end)
 
+  it("thresholds of any number", function()
+    local count = 0
+    for _, dtype in ipairs { "i8", "i16", "i32", "i64", "u8" } do
+      local ends = ENDS[dtype] or { math.mininteger, math.maxinteger }
+      local list = { 0, 1, 2, 100, ends[1], ends[1] + 1, ends[2] - 1, ends[2] }
+      local x = T.tensor(list, { dtype = dtype })
+      for _, at in ipairs {
+        -math.huge, math.huge, 0 / 0, -1e300, 1e300, -2.0 ^ 63, 2.0 ^ 63, -128.5, -128.0, -0.5, -0.0, 0.5, 1.0, 254.5,
+        255.0, math.mininteger, math.maxinteger, -129, -128, -1, 0, 1, 127, 255, 256, ends[1], ends[2], ends[1] + 0.0,
+        ends[2] + 0.0,
+      } do
+        local got = x:threshold(at, 7):totable()
+        for i, v in ipairs(list) do
+          local want = v <= at and 7 or v
+          assert(got[i] == want, ("%s %d, threshold %s: %d"):format(dtype, v, at, got[i]))
+          count = count + 1
+        end
+      end
+    end
+    assert(count > 1000)
+  end)
+
   it("isclose of integers", function()
     local low, high = math.mininteger, math.maxinteger
     local x, y = { 3, 0, low, high, high, high, 5, low }, { 5, low, high, -1, high - 5, high, 5, low }

@@ -5,6 +5,7 @@
 #include "kernels/elementwise_codes.h"
 
 #include <float.h>
+#include <math.h>
 
 #define ARGS char *const *ptr, const int64_t *stride, int64_t n, const PlAttrs *p
 #define EACH PLK_IVDEP for (int64_t i = 0; i < n; i++)
@@ -21,10 +22,16 @@ static int64_t int_param(const PlAttrs *a, int k, int64_t otherwise, int64_t lo,
   return v < lo ? lo : v > hi ? hi : v;
 }
 
-/* The greatest integer that parameter k is not below; of NaN the least. */
-static int64_t int_floor(const PlAttrs *a, int k) {
-  const int64_t v = int_param(a, k, 0, INT64_MIN, INT64_MAX);
-  return pl_attr_has(a, k) && !((a->isint >> k) & 1) && (double)v > a->v[k].f ? v - 1 : v;
+/* The least integer that is greater than parameter k, of NaN the least there is; *none: there is no such integer. */
+static int64_t int_above(const PlAttrs *a, int k, bool *none) {
+  if (!pl_attr_has(a, k) || (a->isint >> k) & 1) {
+    const int64_t v = int_param(a, k, 0, INT64_MIN, INT64_MAX);
+    *none = v == INT64_MAX;
+    return *none ? v : v + 1;
+  }
+  const double v = floor(a->v[k].f);
+  *none = v >= 0x1p63;
+  return v >= -0x1p63 && !*none ? (int64_t)v + 1 : INT64_MIN;
 }
 
 #define LOOP1(NAME, T, R, E)                            \
@@ -155,12 +162,13 @@ static int64_t int_floor(const PlAttrs *a, int k) {
     return CLAMP_##N(ptr, stride, n, &q);                                                                    \
   }                                                                                                          \
   static int THRESHOLD_##N(ARGS) {                                                                           \
-    const int64_t at = int_floor(p, 0);                                                                      \
+    bool none;                                                                                               \
+    const int64_t above = int_above(p, 0, &none);                                                            \
     const T v = (T)int_param(p, 1, 0, LO, HI);                                                               \
     T *const o = (T *)(void *)ptr[0];                                                                        \
     const T *const a = (const T *)(const void *)ptr[1];                                                      \
     (void)stride;                                                                                            \
-    EACH o[i] = (T)((int64_t)a[i] <= at ? v : a[i]);                                                         \
+    EACH o[i] = (T)((int)none | ((int64_t)a[i] < above) ? v : a[i]);                                         \
     return 0;                                                                                                \
   }                                                                                                          \
   static int ADD_ALPHA_##N(ARGS) {                                                                           \
