@@ -128,6 +128,14 @@ describe("in range though what lies between is not:", function()
     end
   end)
 
+  it("products of one element have no others, be it infinite or NaN", function()
+    for _, v in ipairs { INF, -INF, NAN, 0, 2 } do
+      local x = T.tensor({ { v }, { 1 } }, { dtype = "f64" }):requires_grad_()
+      assert.same({ 1, 1 }, flat(T.grad_of(x:cumprod(2):sum(), x)), tostring(v))
+      assert.same({ 1, 1 }, flat(T.grad_of(x:prod(2):sum(), x)), tostring(v))
+    end
+  end)
+
   it("losses of infinite targets, entr at infinity, renorm beside NaN, cdist that counts", function()
     local x = T.tensor({ 1, 1, 0.5 }, { dtype = "f64" })
     local t = T.tensor({ INF, -INF, 1 }, { dtype = "f64" })

@@ -3,6 +3,7 @@
  * combines and does at the end. Also sum_to, vector norms, variance and standard deviation. */
 #include "kernels/reduce.h"
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -94,8 +95,15 @@ PlStatus plk_cpu_sum_to(const PlkCall *c) {
   return plk_reduce_run(&job);
 }
 
-/* Of a norm v: sums of |x|^p left the range of doubles, or lost digits at its end, or were 0. */
-static bool left(double v, double p) { return v == v && (v == 0 || isinf(v) || fabs(p * log2(v)) > 960); }
+/* Norms from least to most: elsewhere sums of |x|^p left the range of doubles, or lost digits at its end, or were 0. */
+typedef struct Reach {
+  double least, most;
+} Reach;
+static Reach reach_of(double p) {
+  const double most = exp2(960 / fabs(p)); /* infinite for small p */
+  return (Reach){fmax(1 / most, DBL_TRUE_MIN), fmin(most, DBL_MAX)};
+}
+static bool left(double v, Reach r) { return (v < r.least) | (v > r.most); } /* false of NaN */
 static double result(const PlkCall *c, int64_t i) {
   double v;
   plk_load(PLK_CF64, &v, 1, c->out[0]->data, c->out[0]->dtype, i, 1, 1, 1);
@@ -104,9 +112,16 @@ static double result(const PlkCall *c, int64_t i) {
 bool plk_norm_left(const PlkCall *c, double p) {
   const int dtype = c->in[0]->dtype, bits = dtype == PL_F64 ? 1074 : dtype == PL_F16 ? 24 : 149; /* 2^±bits is what an x may be */
   if (p == 0 || p == 1 || isinf(p) || fabs(p) * bits <= 960 || c->in[0]->numel == 0) return false;
-  for (int64_t i = 0; i < c->out[0]->numel; i++)
-    if (left(result(c, i), p)) return true;
-  return false;
+  const Reach r = reach_of(p);
+  const PlArray *y = c->out[0];
+  bool any = false;
+  for (int64_t at = 0; at < y->numel; at += PLK_PIECE) {
+    double v[PLK_PIECE];
+    const int64_t n = plk_piece_size(at, y->numel);
+    plk_load(PLK_CF64, v, n, y->data, y->dtype, at, 1, n, 1);
+    for (int64_t i = 0; i < n; i++) any |= left(v[i], r);
+  }
+  return any;
 }
 
 /* Such norms again: of x / m, times m, the largest magnitude (the smallest for p < 0). m of 0 or infinite: as they are. */
@@ -116,6 +131,7 @@ static PlStatus norm_scaled(const PlkCall *c, double p) {
   PL_TRY(plk_scratch(2 * (size_t)n * sizeof(double), &room));
   double *m = room, *to = m + n;
   const uint32_t mask = plk_reduce_mask(c, 1);
+  const Reach r = reach_of(p);
   const PlkReduceJob greatest = {
       .x = c->in[0], .mask = mask, .core = p > 0 ? PLK_CORE_MAX : PLK_CORE_MIN, .pre = PLK_PRE_ABS, .comp = PLK_CF64, .to = m};
   const PlkReduceJob job = {
@@ -123,7 +139,7 @@ static PlStatus norm_scaled(const PlkCall *c, double p) {
   PlStatus s = plk_reduce_run(&greatest);
   bool any = false;
   for (int64_t i = 0; s == PL_OK && i < n; i++) {
-    const bool again = m[i] != 0 && isfinite(m[i]) && left(result(c, i), p);
+    const bool again = m[i] != 0 && isfinite(m[i]) && left(result(c, i), r);
     if (!again) m[i] = (double)NAN; /* stays */
     any = any || again;
   }
@@ -200,7 +216,7 @@ static PlStatus prod_bwd_row(void *ctx, int64_t row, void *const *p) {
     dx[j] = left, left *= x[j];
     zero |= x[j] == 0;
   }
-  if (zero || left == left)
+  if (zero || left == left || n == 1)
     for (int64_t j = n; j-- > 0;) dx[j] *= right, right *= x[j];
   else
     for (int64_t j = 0; j < n; j++) dx[j] = left / x[j];

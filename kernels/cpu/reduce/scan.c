@@ -280,7 +280,7 @@ static PlStatus cumprod_bwd_row(void *ctx, int64_t row, void *const *p) {
   bool finite = true;
   while (z < n && x[z] != 0) z++;
   for (int64_t j = 0; j < n; j++) finite &= isfinite(x[j]) != 0;
-  if (!finite) {
+  if (!finite && n > 1) {
     cumprod_bwd_wild(dy, x, dx, n, z);
     return PL_OK;
   }

@@ -17,7 +17,7 @@ __global__ void prod_bwd_rows(ProdRows p, const void *x, const void *dy, void *d
       all *= v;
       zero |= v == 0;
     }
-    if (!zero && isnan(all)) {
+    if (!zero && isnan(all) && p.n > 1) {
       for (int64_t j = 0; j < p.n; j++) {
         int64_t at = base + j * p.inner;
         plc_put_any(dx, p.dtype, at, false, all / plc_get_f(x, p.dtype, at), 0);

@@ -242,7 +242,7 @@ __global__ void cumprod_backward(Shape s, In dy, In x, plc_numbers dx, double *t
       const int64_t e = place(s, row, j);
       const double v = at(x, e);
       if (v == 0 && z == s.n) z = j;
-      finite = finite && isfinite(v);
+      finite = finite && (s.n == 1 || isfinite(v)); /* of one element the gradient is dy */
       temp[e] = l;
       l *= v;
     }
