@@ -443,7 +443,7 @@ PlStatus pl_tensor_copy(PlTensor **out, PlTensor *t) {
   PlStatus s = PL_OK;
   if (PL_LIKELY(t->a.contiguous && t->a.numel <= FEW_ELEMENTS && t->a.device == PL_CPU)) {
     s = pl_present(t);
-    if (s == PL_OK) memcpy(c->a.data, t->a.data, (size_t)t->a.numel * pl_dtype_size((PlDtype)t->a.dtype));
+    if (s == PL_OK && t->a.numel) memcpy(c->a.data, t->a.data, (size_t)t->a.numel * pl_dtype_size((PlDtype)t->a.dtype));
     c->storage->version++; /* as a write would */
   } else s = pl_copy_data(c, t);
   if (s != PL_OK) {
