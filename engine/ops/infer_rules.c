@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Shape and dtype rules that many ops share, and the words their errors are made of.
  * Everything here reads descriptions only, allocates nothing and works for any rank up to PL_MAX_DIM. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -176,6 +177,13 @@ PlStatus pl_check_fits(const PlInfer *c, PlDtype d, double v) {
   if (!pl_is_int(d) || (d == PL_I64 ? v >= -0x1p63 && v < 0x1p63 : v > (double)least - 1 && v < (double)most + 1)) return PL_OK;
   PL_FAIL(PL_ERR_ARG, "%s: %.17g does not fit into %s, which holds %lld to %lld", c->op->name, v, pl_dtype_name(d), (long long)least,
           (long long)most);
+}
+PlStatus pl_check_whole(const PlInfer *c, PlDtype d, int k) {
+  if (pl_is_float(d) || !pl_attr_has(c->attrs, k) || (c->attrs->isint >> k) & 1) return PL_OK;
+  const double v = pl_attr_f(c->attrs, k);
+  if (v == floor(v)) return PL_OK;
+  PL_FAIL(PL_ERR_ARG, "%s: %s is %g, and %s has no fractions; give an integer, or convert first: x:to(\"f32\")", c->op->name,
+          c->op->attrs[k].name, v, pl_dtype_name(d));
 }
 
 PlStatus pl_check_float(const PlInfer *c, int i) {

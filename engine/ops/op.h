@@ -398,7 +398,9 @@ PlStatus pl_infer_predicate(PlInfer *c); /* the same with dtype bool */
 PlStatus pl_infer_reduced(PlInfer *c, PlDtype dtype);
 PlStatus pl_check_float(const PlInfer *c, int i);              /* input i must be floating */
 PlStatus pl_check_fits(const PlInfer *c, PlDtype d, double v); /* v, to be an element of dtype d, must not be beyond its integers */
-PlStatus pl_check_dtype(const PlInfer *c, int i, PlDtype d);   /* … exactly d */
+/* The number attribute k, where it is given, meets elements of dtype d as one of them: without a fraction where these are integers. */
+PlStatus pl_check_whole(const PlInfer *c, PlDtype d, int k);
+PlStatus pl_check_dtype(const PlInfer *c, int i, PlDtype d); /* … exactly d */
 PlStatus pl_check_ndim(const PlInfer *c, int i, int lo, int hi);
 /* Input i has the shape of input j, or this shape; the dtype of input j. An optional one that is not given passes. */
 PlStatus pl_check_like(const PlInfer *c, int i, int j);

@@ -322,6 +322,21 @@ describe("perilune serve", function()
     refused("/v1/chat/completions", { messages = user "x", tools = json.array { {} } }, 400, "tools", "not supported")
     refused("/v1/chat/completions", { messages = user "x", response_format = { type = "json_object" } }, 400,
       "response_format", "not supported")
+    local call = { name = "f", arguments = "{}" }
+    for key, value in pairs { contents = "x", prefix = true, function_call = call, tool_calls = json.array { call },
+      name = 5, tool_call_id = 5, refusal = "no", audio = { id = "a" }, annotations = json.array { {} } } do
+      local message = { role = "assistant", content = "x", [key] = value }
+      refused("/v1/chat/completions", { messages = json.array { user("x")[1], message } }, 400,
+        (key == "contents" or key == "prefix") and "messages[1]" or "messages[1]." .. key, key)
+    end
+    for _, content in ipairs { false, json.null } do
+      local message = { role = "user", content = content or nil }
+      refused("/v1/chat/completions", { messages = json.array { message } }, 400, "messages[0].content", "missing")
+    end
+    refused("/v1/chat/completions", { messages = user "x", max_tokens = 2, max_completion_tokens = 3 }, 400,
+      "max_tokens", "they differ")
+    refused("/v1/completions", { prompt = "x", stream_options = { include_usage = true } }, 400, "stream_options",
+      "for streams")
     refused("/v1/embeddings", {}, 400, "input", "input is missing")
     refused("/v1/embeddings", { input = ("fox "):rep(2000) }, 400, "input", "context is 256")
     refused("/v1/embeddings", { input = "x", dimensions = 3 }, 400, "dimensions", "not supported")
@@ -332,6 +347,12 @@ describe("perilune serve", function()
       local status, v = ask("/v1/completions", more)
       assert.equal(200, status, json.line(v))
     end
+    local sent_back = { role = "assistant", content = json.null, refusal = json.null, audio = json.null,
+      annotations = json.array {}, function_call = json.null, tool_calls = json.array {} }
+    local said = { role = "tool", content = "42", tool_call_id = "a", name = "f" }
+    local taken, v = ask("/v1/chat/completions", { messages = json.array { user("x")[1], sent_back, said },
+      max_tokens = 2, max_completion_tokens = 2 })
+    assert.equal(200, taken, json.line(v))
     local status, big = ask("/v1/completions", { prompt = ("x"):rep((4 << 20) + 1000) }) -- by the server's loop
     assert.equal(413, status)
     assert.truthy(big.error.message)

@@ -471,3 +471,30 @@ describe("linear_cross_entropy", function()
     near.fails("linear_cross_entropy", function() F.linear_cross_entropy(x, w, T.arange(4, 6)) end)
   end)
 end)
+
+describe("regions without samples", function()
+  it("are 0 with a gradient of zeros, also beside infinities", function()
+    local x = T.tensor({ math.huge, 1, 2, 3 }):view(1, 1, 2, 2)
+    for _, boxes in ipairs { T.zeros(0, 5), T.tensor { { 0, 1, 1, 1, 1 } }, T.tensor { { 0, 9, 9, 9, 9 } } } do
+      for _, ratio in ipairs { -1, 2 } do
+        for _, mode in ipairs { "mean", "max" } do
+          for name, f in pairs { aligned = true, plain = false, pool = "pool" } do
+            local image = x:clone():requires_grad_()
+            local o = f ~= "pool" and { aligned = f, sampling_ratio = ratio, mode = mode, index_base = 0 }
+              or { index_base = 0 }
+            local y = (f == "pool" and T.nn.F.roi_pool or T.nn.F.roi_align)(image, boxes, 2, o)
+            local what = name .. ": " .. tostring(y)
+            assert(y.requires_grad, what)
+            y:sum():backward()
+            local outside = boxes:size(1) == 0 or boxes:narrow(2, 2, 1):item() == 9
+            local empty = outside or name == "aligned" and ratio < 1
+            if empty then
+              assert(y:abs():sum():item() == 0 and image.grad:abs():sum():item() == 0, what)
+            end
+          end
+        end
+      end
+    end
+    assert.same({ 0 }, T.tensor({ { math.huge } }):trapezoid():totable())
+  end)
+end)

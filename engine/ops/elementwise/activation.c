@@ -67,6 +67,7 @@ ACTIVATION(softshrink, SOFTSHRINK, softshrink_infer, x[0], NULL, PARAM1(A_FLOAT(
            "print(T.tensor { -1, 0.2, 1 }:softshrink())  --> {-0.5000,  0.0000,  0.5000}  -- f32[3] cpu")
 static PlStatus threshold_infer(PlInfer *c) {
   PL_TRY(pl_check_fits(c, c->compute, (c->attrs->isint >> 1) & 1 ? (double)pl_attr_i(c->attrs, 1) : pl_attr_f(c->attrs, 1)));
+  PL_TRY(pl_check_whole(c, c->compute, 1));
   return pl_infer_broadcast(c);
 }
 ACTIVATION(threshold, THRESHOLD, threshold_infer, x[0], NULL, PARAM2(A_FLOAT_REQ("threshold"), A_FLOAT_REQ("value")),
@@ -76,6 +77,11 @@ ACTIVATION(threshold, THRESHOLD, threshold_infer, x[0], NULL, PARAM2(A_FLOAT_REQ
 static PlStatus hardtanh_infer(PlInfer *c) {
   double lo = pl_attr_f(c->attrs, 0), hi = pl_attr_f(c->attrs, 1);
   if (lo > hi) PL_FAIL(PL_ERR_ARG, "hardtanh: min_val %g is above max_val %g", lo, hi);
+  for (int k = 0; k < 2; k++) PL_TRY(pl_check_whole(c, c->compute, k));
+  if (pl_is_int(c->compute)) { /* a limit beyond the dtype is none, but where it would be every element */
+    if (lo > (double)pl_int_most(c->compute)) PL_TRY(pl_check_fits(c, c->compute, lo));
+    if (hi < (double)pl_int_least(c->compute)) PL_TRY(pl_check_fits(c, c->compute, hi));
+  }
   return pl_infer_broadcast(c);
 }
 ACTIVATION(hardtanh, HARDTANH, hardtanh_infer, x[0], NULL, PARAM2(A_FLOAT("min_val", -1), A_FLOAT("max_val", 1)),

@@ -81,13 +81,22 @@ STEP(ceil, CEIL, "The smallest integer not below x, in x's dtype.", "print(T.ten
 STEP(trunc, TRUNC, "x without its fraction, in x's dtype.", "print(T.tensor { -1.5, 1.5 }:trunc())  --> {-1.,  1.}  -- f32[2] cpu")
 
 FLAT(round)
+static PlStatus round_infer(PlInfer *c) {
+  if (!pl_attr_has(c->attrs, 0)) return pl_infer_broadcast(c);
+  const double decimals = (c->attrs->isint & 1) ? (double)pl_attr_i(c->attrs, 0) : pl_attr_f(c->attrs, 0);
+  if (decimals != floor(decimals)) PL_FAIL(PL_ERR_ARG, "round: decimals must be an integer, got %g", decimals);
+  if (decimals < 0 && !pl_is_float(c->compute))
+    PL_FAIL(PL_ERR_ARG, "round: decimals = %g is for floating x, got %s; convert it first: x:to(\"f64\")", decimals,
+            pl_desc_text(c->in[0]));
+  return pl_infer_broadcast(c);
+}
 PL_OP(round,
       .doc = "The nearest integer, halves to even; with decimals, that many digits after the point "
              "(negative: before it; floating x only).",
       .example = "print(T.tensor { 0.5, 1.5, 2.4 }:round())  --> {0., 2., 2.}  -- f32[3] cpu\n"
                  "print(T.tensor { 3.14159 }:round(2))  --> {3.1400}  -- f32[1] cpu",
       .formula = "dx = 0", .nin = 1, .nout = 1, .nattr = 1, .args = {"x"}, .attrs = {A_SCALAR_OPT("decimals")}, .cls = PL_POINTWISE,
-      .flags = PL_F_INPLACE | PL_F_SCALAR | PL_F_POLY, .promote = PL_PROMOTE_ALL, .infer = pl_infer_broadcast, .grad = round_grad,
+      .flags = PL_F_INPLACE | PL_F_SCALAR | PL_F_POLY, .promote = PL_PROMOTE_ALL, .infer = round_infer, .grad = round_grad,
       PL_ELEMENTWISE(PLK_EW_ROUND));
 GRAD(frac, dy)
 KEEPING(frac, FRAC, pl_infer_broadcast, "y = x - trunc(x); dx = dy", "The fraction of x, with x's sign. Floating x.",

@@ -333,7 +333,10 @@ static PlStatus pad_infer(PlInfer *c) {
   PlDesc *d = &c->out[0];
   const int64_t *pads = pl_attr_list(c->attrs, 0), mode = pl_attr_i(c->attrs, 1);
   int m = pl_attr_n(c->attrs, 0);
-  if (mode == 0 && c->op == &pl_op_pad) PL_TRY(pl_check_fits(c, (PlDtype)x->dtype, pl_attr_f(c->attrs, 2)));
+  if (mode == 0 && c->op == &pl_op_pad) {
+    PL_TRY(pl_check_fits(c, (PlDtype)x->dtype, pl_attr_f(c->attrs, 2)));
+    PL_TRY(pl_check_whole(c, (PlDtype)x->dtype, 2));
+  }
   if (m % 2 || m / 2 > x->ndim)
     PL_FAIL(PL_ERR_ARG, "pad: %d pads for %s; give a pair (before, after) a dim, the last dim's first", m, pl_desc_text(x));
   pl_desc_set(d, (PlDtype)x->dtype, x->ndim, x->shape);

@@ -344,7 +344,7 @@ return function(T, core)
         return in_f32(a.y, function(y) return integral(y, a.x and a.x:to(y:dtype())) end)
       end)
   end
-  calculus("trapezoid", function(parts, a) return parts and parts:sum(a.dim) or a.y:sum(a.dim) * 0 end)
+  calculus("trapezoid", function(parts, a) return parts and parts:sum(a.dim) or a.y:narrow(a.dim, 1, 0):sum(a.dim) end)
   calculus("cumulative_trapezoid", function(parts, a)
     return parts and parts:cumsum(a.dim) or T.narrow(a.y, a.dim, 1, 0) * 1.0
   end)

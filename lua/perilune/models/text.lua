@@ -146,29 +146,37 @@ local function begun(text, stops)
   return most
 end
 
---- The next id → the text that is certain now, and whether the reply ends with it.
-function Writer:add(id)
-  local over = self.is_end[id]
-  local text = self.held .. (over and self.stream:finish() or self.stream(id))
+-- What is before the first of the stops, or nil where there is none.
+local function before_stop(text, stops)
   local first
-  for _, stop in ipairs(self.stops) do
+  for _, stop in ipairs(stops) do
     local at = text:find(stop, 1, true)
     if at and (not first or at < first) then first = at end
   end
-  if first or over then
+  return first and text:sub(1, first - 1)
+end
+
+--- The next id → the text that is certain now, and whether the reply ends with it.
+function Writer:add(id)
+  if self.is_end[id] then return (self:finish()), true end
+  local text = self.held .. self.stream(id)
+  local before = before_stop(text, self.stops)
+  if before then
     self.held = ""
-    return first and text:sub(1, first - 1) or text, true
+    return before, true
   end
   local n = begun(text, self.stops)
   self.held = n > 0 and text:sub(-n) or ""
   return text:sub(1, #text - n), false
 end
 
---- What is left where nothing more comes.
+--- What is left where nothing more comes, and whether one of the stops ends it: half a character, which may be the end
+-- of one, is known to be no whole one only now.
 function Writer:finish()
   local text = self.held .. self.stream:finish()
   self.held = ""
-  return text
+  local before = before_stop(text, self.stops)
+  return before or text, before ~= nil
 end
 
 --- M.reply(model, ids, o, stops, emit) → "stop" or "length" or "cut", number of new tokens
@@ -189,7 +197,8 @@ function M.reply(model, ids, o, stops, emit)
   end
   model.net:generate(ids, opts)
   if reason == "length" then
-    local rest = writer:finish()
+    local rest, stopped = writer:finish()
+    if stopped then reason = "stop" end
     if rest ~= "" and emit(rest) == false then reason = "cut" end
   end
   return reason, n

@@ -153,6 +153,12 @@ function M.read(request, kind, model)
     refuse(("The model '%s' does not exist; this server has '%s'"):format(out.model, model.served), "model",
       "model_not_found", 404)
   end
+  if out.max_tokens and out.max_completion_tokens and out.max_tokens ~= out.max_completion_tokens then
+    refuse("max_tokens is the older name of max_completion_tokens, and they differ; give one", "max_tokens")
+  end
+  if out.stream_options and next(out.stream_options) ~= nil and not out.stream then
+    refuse("stream_options is for streams; leave it out, or say stream = true", "stream_options")
+  end
   return out
 end
 
@@ -209,9 +215,36 @@ function M.inputs(o, model)
   return out
 end
 
+-- What a message may have beside role and content: texts that templates read; what the API puts into a message that it
+-- made, empty; the rest would not be heeded.
+local read_by_templates = { name = true, tool_call_id = true }
+local sent_back = { refusal = true, audio = true, annotations = true, function_call = true, tool_calls = true }
+
+local function message_of(m, at)
+  if type(m) ~= "table" or type(m.role) ~= "string" then refuse(at .. " must have a role and content", at) end
+  local out = { role = m.role }
+  for key, v in pairs(m) do
+    local place = at .. "." .. key
+    if v == json.null or read_by_templates[key] then
+      if v ~= json.null and type(v) ~= "string" then
+        refuse(("%s must be a text, got %s"):format(place, shown(v)), place)
+      end
+      out[key] = v ~= json.null and v or nil
+    elseif sent_back[key] then
+      if type(v) ~= "table" or next(v) ~= nil then refuse(place .. " is not supported here", place) end
+    elseif key ~= "role" and key ~= "content" then -- the content is read by itself
+      refuse(("%s has no field %s"):format(at, shown(key)), at)
+    end
+  end
+  return out
+end
+
 -- A message's content as one text.
-local function content_of(v, at)
-  if v == nil or v == json.null then return "" end
+local function content_of(v, role, at)
+  if v == nil or v == json.null then
+    if role == "assistant" then return "" end
+    refuse(at .. ".content is missing", at .. ".content")
+  end
   if type(v) == "string" then return v end
   local parts = {}
   if type(v) ~= "table" or not json.is_array(v) then
@@ -234,12 +267,8 @@ function M.messages(o, model)
   end
   for i, m in ipairs(v) do
     local at = ("messages[%d]"):format(i - 1)
-    if type(m) ~= "table" or type(m.role) ~= "string" then refuse(at .. " must have a role and content", at) end
-    if m.tool_calls ~= nil and m.tool_calls ~= json.null then
-      refuse(at .. ".tool_calls is not supported here", at .. ".tool_calls")
-    end
-    list[i] = { role = m.role, content = content_of(m.content, at),
-      name = type(m.name) == "string" and m.name or nil }
+    list[i] = message_of(m, at)
+    list[i].content = content_of(m.content, m.role, at)
   end
   local ids, why = text.chat_ids(model, list)
   if not ids then refuse(why, "messages") end

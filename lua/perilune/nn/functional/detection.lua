@@ -95,6 +95,10 @@ local function samples(start, size, bins, ratio)
   return at, k:lt(n):expand(at:shape()), count, most
 end
 
+-- 0, the sum of no element of x: where nothing is sampled the result has a gradient yet, of zeros. x * 0 is NaN at
+-- infinity.
+local function nothing(x) return x:flatten():narrow(1, 1, 0):sum() end
+
 -- ---- boxes ------------------------------------------------------------------------------------------------------
 
 local function check_rows(who, name, t)
@@ -136,7 +140,7 @@ return function(F)
     local R, ratio = b:size(1), o.sampling_ratio or -1
     local out
     if R == 0 then
-      out = x:sum() * 0 + T.zeros({ 0, C, h, w }, { dtype = x:dtype(), device = x:device() })
+      out = nothing(x) + T.zeros({ 0, C, h, w }, { dtype = x:dtype(), device = x:device() })
     else
       b = b * (o.spatial_scale or 1) - (o.aligned and 0.5 or 0)
       local width, height = b:select(2, 3) - b:select(2, 1), b:select(2, 4) - b:select(2, 2)
@@ -150,7 +154,7 @@ return function(F)
       -- all images side by side, so that each sample may come from its own
       local flat = x:permute { 2, 1, 3, 4 }:reshape(C, N, H * W)
       local rows = index:view(R, 1):expand(R, h * w * gy * gx):reshape(-1)
-      out = T.zeros({ C, R, h, w }, { dtype = x:dtype(), device = x:device() })
+      out = nothing(x) + T.zeros({ C, R, h, w }, { dtype = x:dtype(), device = x:device() })
       if gy * gx > 0 then
         local inside = (py:ge(-1) * py:le(H) * px:ge(-1) * px:le(W)):view(full)
         local use = inside * counts
@@ -210,7 +214,7 @@ return function(F)
           local left = math.min(math.max(math.floor(j * rw / w) + x1, 0), W) // 1 | 0
           local right = math.min(math.max(math.ceil((j + 1) * rw / w) + x1, 0), W) // 1 | 0
           if bottom <= top or right <= left then
-            bins[#bins + 1] = plane:select(2, 1):select(2, 1) * 0
+            bins[#bins + 1] = plane:flatten(2):narrow(2, 1, 0):sum(2)
           else
             local part = plane:narrow(2, top + 1, bottom - top):narrow(3, left + 1, right - left)
             bins[#bins + 1] = (part:reshape(C, -1):max(2)) -- the first of equals gets the gradient
@@ -219,7 +223,7 @@ return function(F)
       end
       out[r] = T.stack(bins, 2):view(C, h, w)
     end
-    if R == 0 then return x:sum() * 0 + T.zeros({ 0, C, h, w }, { dtype = x:dtype(), device = x:device() }) end
+    if R == 0 then return nothing(x) + T.zeros({ 0, C, h, w }, { dtype = x:dtype(), device = x:device() }) end
     return T.stack(out, 1)
   end
 
