@@ -160,16 +160,17 @@ PL_OP(optimizer_step,
                 [PLK_OPTIM_STEP] = A_INT("step", 0)},
       .flags = STEP_FLAGS, .infer = formula_infer, PL_KERNEL(optimizer_step));
 
+/* Of halves in f32: f16 ends at 65504, which the joint norm of gradients passes. */
 static PlStatus norm_infer(PlInfer *c) {
   PlDtype d = (PlDtype)c->in[0]->dtype;
   for (int i = 0; i < c->nin; i++) {
     PL_TRY(pl_check_float(c, i));
     d = pl_promote2(d, (PlDtype)c->in[i]->dtype);
   }
-  pl_desc_set(&c->out[0], d, 0, NULL);
+  pl_desc_set(&c->out[0], pl_is_half(d) ? PL_F32 : d, 0, NULL);
   return PL_OK;
 }
-PL_OP(foreach_norm, .doc = "The p-norm (inf: the largest magnitude) of all elements of a list of tensors, 0-d.",
+PL_OP(foreach_norm, .doc = "The p-norm (inf: the largest magnitude) of all elements of a list of tensors, 0-d; of halves in f32.",
       .example = "print(T.foreach_norm { T.tensor { 3 }, T.tensor { 4 } })  --> 5.  -- f32[] cpu", .formula = "(sum |x|^p)^(1/p)", LIST,
       .nattr = 1, .args = {"tensors"}, .attrs = {A_FLOAT("p", 2)}, .flags = PL_F_NOMETHOD | PL_F_NOGRAD_OK, .infer = norm_infer,
       PL_KERNEL(foreach_norm));

@@ -145,6 +145,26 @@ describe("samples", function()
     end)
   end
 
+  it("of two outcomes keep their digits where one is rare", function()
+    for name, args in pairs { Bernoulli = {}, Geometric = {}, Binomial = { total_count = 40.0 },
+      NegativeBinomial = { total_count = 40.0 } } do
+      for _, share in ipairs { 1e-6, 1e-4, 0.01, 0.3, 0.7, 0.99, 0.9999, 0.999999 } do
+        for _, k in ipairs { 0, 1, 2, 12, 39, 40 } do
+          if name ~= "Bernoulli" or k < 2 then
+            local function of(dtype)
+              local p = T.tensor(share, { dtype = "f32" }):to(dtype)
+              local n = args.total_count and T.tensor(args.total_count, { dtype = dtype })
+              return D[name] { probs = p, total_count = n }:log_prob(T.tensor(k, { dtype = dtype })):item()
+            end
+            local got, want = of "f32", of "f64"
+            local off = math.abs(got - want) / math.max(1, math.abs(want))
+            assert(off < 3e-6, ("%s of %g at %d: %.9g, not %.9g"):format(name, share, k, got, want))
+          end
+        end
+      end
+    end
+  end)
+
   it("of classes count from 1", function()
     T.manual_seed(1)
     local d = D.Categorical(T.tensor { { 1, 0, 3 }, { 0, 1, 0 } })

@@ -423,6 +423,26 @@ describe("utils", function()
     fails("max_norm must be a number", nn.utils.clip_grad_norm_, { a }, "1")
   end)
 
+  it("norms of halves are f32, as they may be beyond f16", function()
+    for _, dtype in ipairs { "f16", "bf16" } do
+      for _, p in ipairs { 1, 2, 3, math.huge } do
+        local list, wide = {}, {}
+        for i = 1, 3 do
+          list[i] = nn.Parameter(T.zeros({ 2 }, { dtype = dtype }))
+          list[i].grad = T.tensor({ 60000, -3e4 * i }):clamp(-6e4, 6e4):to(dtype)
+          wide[i] = list[i].grad:double()
+        end
+        local want = T.cat(wide):norm { p = p }
+        local total = nn.utils.get_total_norm({ list[1].grad, list[2].grad, list[3].grad }, { norm_type = p })
+        local norm = nn.utils.clip_grad_norm_(list, 1, { norm_type = p })
+        assert.same({ "f32", "f32" }, { norm:dtype(), total:dtype() })
+        eq(norm / want, 1, 1e-6)
+        eq(total / want, 1, 1e-6)
+        for i = 1, 3 do eq((list[i].grad:double() - wide[i] / want):abs():max(), 0, 4e-3) end
+      end
+    end
+  end)
+
   it("clip_grad_value_", function()
     local a, b = with_grads()
     nn.utils.clip_grad_value_({ a, b }, 2.5)

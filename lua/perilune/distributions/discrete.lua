@@ -112,7 +112,8 @@ end
 function Binomial:log_prob(x)
   local n, k, l = self.total_count, self:value(x), self.logits
   if self.validate_args then base.check("Binomial: log_prob", "total_count - the value", n - k, "nonnegative") end
-  return (n + 1):lgamma() - (k + 1):lgamma() - (n - k + 1):lgamma() + k * l - n * F.softplus(l)
+  -- k log p + (n - k) log(1 - p): k l - n log(1 - p) would be the small difference of large terms where p is near 1
+  return (n + 1):lgamma() - (k + 1):lgamma() - (n - k + 1):lgamma() - k * F.softplus(-l) - (n - k) * F.softplus(l)
 end
 function Binomial:_values()
   local n = self.total_count:detach()

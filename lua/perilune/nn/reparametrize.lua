@@ -237,7 +237,7 @@ return function(utils)
   -- ---- gradients and sequences -------------------------------------------------------------------------------------
 
   --- nn.utils.get_total_norm(tensors, {norm_type=2}) → 0-d tensor
-  -- The joint norm of tensors.
+  -- The joint norm of tensors; of halves in f32.
   --   print(nn.utils.get_total_norm { T.tensor { 3 }, T.tensor { 4 } })  --> 5.  -- f32[] cpu
   function utils.get_total_norm(tensors, opts)
     local o = options.check("get_total_norm", opts, { "norm_type" })
@@ -251,8 +251,9 @@ return function(utils)
     if #tensors == 0 then return T.tensor(0.0) end
     return T.no_grad(function()
       local norms, home = {}, tensors[1]:device()
-      for i, t in ipairs(tensors) do norms[i] = t:norm { p = o.norm_type or 2.0 }:reshape {}:to(home) end
-      return T.stack(norms, 1):norm { p = o.norm_type or 2.0 }
+      local p = o.norm_type or 2.0
+      for i, t in ipairs(tensors) do norms[i] = T.core.op.foreach_norm({ t }, { p = p }):to(home) end
+      return T.core.op.foreach_norm(norms, { p = p })
     end)
   end
 

@@ -48,7 +48,7 @@ end
 -- @tparam number max_norm
 -- @tparam[opt] table opts `norm_type=2` (math.huge: largest magnitude), `error_if_nonfinite=false`
 --- nn.utils.clip_grad_norm_(params, max_norm, {norm_type=2, error_if_nonfinite=false}) → norm
--- Scales all gradients so that their joint norm is at most max_norm; returns the norm before.
+-- Scales all gradients so that their joint norm is at most max_norm; returns the norm before, of halves in f32.
 --   local p = nn.Parameter(T.tensor { 3, 4 })
 --   local loss = (p * p / 2):sum()
 --   loss:backward()
