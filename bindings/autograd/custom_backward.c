@@ -108,9 +108,8 @@ PlStatus l_rule_backward(void *ud, PlNode *n, PlTensor *const *dy, const bool *w
   Running now = {.needs = needs, .nin = r->nin, .node = n, .nils = r->nils}, *outer = l_rule_running;
   RuleRun run = {n, r, dy, want, dx, &now, PL_OK};
   lua_rawgeti(L, LUA_REGISTRYINDEX, r->kept->runner);
-  lua_pushlightuserdata(L, &run);
   l_rule_running = &now;
-  PlStatus s = lua_pcall(L, 1, 0, 0) == LUA_OK ? run.status : l_keep_error(L);
+  PlStatus s = l_call_in_modes(L, &run) == LUA_OK ? run.status : l_keep_error(L);
   l_rule_running = outer;
   if (s != PL_OK)
     for (uint32_t i = 0; i < n->nin; i++) {

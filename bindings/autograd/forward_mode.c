@@ -77,9 +77,8 @@ PlStatus l_rule_jvp(void *ud, PlNode *n, PlTensor *const *v, PlTensor *const *ou
   Running now = {.needs = needs, .nin = r->nin, .node = n, .nils = r->nils}, *outer = l_rule_running;
   JvpRun run = {n, r, v, out, t, &now, PL_OK};
   lua_pushcfunction(L, jvp_runner);
-  lua_pushlightuserdata(L, &run);
   l_rule_running = &now;
-  PlStatus s = lua_pcall(L, 1, 0, 0) == LUA_OK ? run.status : l_keep_error(L);
+  PlStatus s = l_call_in_modes(L, &run) == LUA_OK ? run.status : l_keep_error(L);
   l_rule_running = outer;
   if (s != PL_OK) pl_release_all(t, (int)n->nout);
   return s;

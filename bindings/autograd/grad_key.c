@@ -215,6 +215,7 @@ static int key_tostring(lua_State *L) {
 
 /* T.grad_keys() → the explicit keys that are not finalized, newest first */
 static int t_grad_keys(lua_State *L) {
+  if (pl_state.trace) return l_error_as(L, PL_ERR_TRACE, "grad_keys: inside of a traced function, which would not ask again; ask outside");
   int count = 0;
   for (PlKey *k = pl_state.keys; k; k = k->next) count++;
   lua_createtable(L, count, 0); /* all room at once: an allocation in the loop could finalize keys */

@@ -117,6 +117,55 @@ bool l_modes_kept(lua_State *L) {
   return kept;
 }
 
+typedef struct Restored {
+  Modes own;
+  bool had;
+} Restored;
+
+/* L's modes are what they were before the call. */
+static int restore_body(lua_State *L) {
+  const Restored *r = lua_touserdata(L, 1);
+  luaL_checkstack(L, 8, NULL);
+  if (!push_modes(L)) return 0;
+  const int at = lua_gettop(L);
+  Modes *m = own(L, at);
+  lua_pushthread(L);
+  if (!r->had) {
+    lua_pushnil(L);
+    lua_rawset(L, at);
+    return 0;
+  }
+  if (!m) m = make(L, at);
+  *m = r->own;
+  return 0;
+}
+
+int l_call_in_modes(lua_State *L, void *ud) {
+  const bool was = !pl_state.grad_off;
+  const PlAutocast autocast = pl_autocast_now();
+  const void *owner = pl_state.mode_owner;
+  Restored r = {.own = {pl_state.mode_turn, 1, autocast, was}, .had = !owner};
+  if (PL_UNLIKELY(owner != NULL) && lua_checkstack(L, 4)) {
+    if (lua_rawgetp(L, LUA_REGISTRYINDEX, &modes_key) == LUA_TTABLE) {
+      const Modes *m = own(L, lua_gettop(L));
+      if ((r.had = m != NULL)) r.own = *m;
+    }
+    lua_pop(L, 1);
+  }
+  lua_pushlightuserdata(L, ud);
+  const int rc = lua_pcall(L, 1, 0, 0);
+  const PlAutocast now = pl_autocast_now();
+  if (PL_UNLIKELY(pl_state.mode_owner != NULL)) {
+    lua_pushcfunction(L, restore_body);
+    lua_pushlightuserdata(L, &r);
+    if (lua_pcall(L, 1, 0, 0) != LUA_OK) lua_pop(L, 1);
+    if (owner) pl_state.mode_owner = owner;
+  }
+  pl_grad_enable(was);
+  if (now.dtype != autocast.dtype || now.cache != autocast.cache || now.depth != autocast.depth) pl_autocast_set(autocast);
+  return rc;
+}
+
 /* core.grad_enter(on) → what it was: a scope begins. core.grad_leave(was): it ends. core.grad_mode() → recording? */
 static int set_mode(lua_State *L, int step) {
   const bool on = lua_toboolean(L, 1);

@@ -47,8 +47,7 @@ static PlStatus run_body(lua_CFunction body, HookRun *r) {
   if (!L || !lua_checkstack(L, 4)) PL_FAIL(PL_ERR_STATE, "backward: no room on the Lua stack for a hook");
   if (!l_kept_here(L, r->h->kept)) PL_FAIL(PL_ERR_STATE, "backward: a hook belongs to another Lua state");
   lua_pushcfunction(L, body);
-  lua_pushlightuserdata(L, r);
-  return lua_pcall(L, 1, 0, 0) == LUA_OK ? r->status : l_keep_error(L);
+  return l_call_in_modes(L, r) == LUA_OK ? r->status : l_keep_error(L);
 }
 
 /* What was kept is there: tracing removes it only where nobody can run a backward any more. */
@@ -127,7 +126,7 @@ PlHook *l_hook_new(lua_State *L, PlHookKind kind, const char *fn) {
     l_error(L, "%s: out of memory", fn);
     return NULL;
   }
-  *hook = (PlHook){.call = calls[kind], .drop = hook_drop, .ud = h, .born = ++pl_state.hooks, .kind = (uint8_t)kind};
+  *hook = (PlHook){.call = calls[kind], .drop = hook_drop, .ud = h, .kind = (uint8_t)kind};
   *h = (HookData){.kept = k};
   k->refs++;
   return hook;
@@ -147,6 +146,7 @@ static int keep_body(lua_State *L) {
 }
 
 PlStatus l_hook_keep(lua_State *L, PlHook *hook) {
+  hook->who = ((uint64_t)(uintptr_t)lua_topointer(L, -1) << 2) + hook->kind + 1;
   lua_pushcfunction(L, keep_body);
   lua_insert(L, -2);
   lua_pushlightuserdata(L, hook);

@@ -76,8 +76,7 @@ static PlStatus run(lua_CFunction body, Run *r) {
   if (!lua_checkstack(L, 4)) PL_FAIL(PL_ERR_STATE, "saved_tensors: no room on the Lua stack");
   if (!l_kept_here(L, k)) PL_FAIL(PL_ERR_STATE, "saved_tensors: these functions belong to another Lua state");
   lua_pushcfunction(L, body);
-  lua_pushlightuserdata(L, r);
-  return lua_pcall(L, 1, 0, 0) == LUA_OK ? r->status : l_keep_error(L);
+  return l_call_in_modes(L, r) == LUA_OK ? r->status : l_keep_error(L);
 }
 
 static PlStatus lua_pack(void *ud, PlTensor *t, void **packed) {

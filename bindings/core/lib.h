@@ -122,6 +122,9 @@ void l_modes_set(lua_State *L, int step, bool recording, PlAutocast autocast);
 /* Before modes are changed around Lua code by other means: notes those of the main thread, which would be taken from the changed ones when a
  * coroutine opens its first scope there. Are modes kept by coroutines? Then only l_modes_set changes them. */
 bool l_modes_kept(lua_State *L);
+/* lua_pcall of the function on top with ud, for what the engine calls, such as hooks: what that leaves of no_grad and mixed precision ends
+ * with it. Room for two values is needed; after a failure its error is on top. */
+int l_call_in_modes(lua_State *L, void *ud);
 static inline void l_modes_follow(lua_State *L) {
   if (PL_UNLIKELY(pl_state.mode_owner && pl_state.mode_owner != L)) l_modes_switch(L);
 }

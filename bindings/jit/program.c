@@ -280,24 +280,41 @@ static bool layout_as_traced(const PlGraph *f, PlTensor *const *in) {
   return true;
 }
 
+/* Is none of the leaves among the arguments met twice, as another argument or as a captured one? */
+static bool leaves_apart(const Program *p, PlTensor *const *in, int32_t nleaves) {
+  const PlGraph *f = p->f;
+  const PlNode *few[64], **at = few;
+  size_t room = sizeof few / sizeof *few;
+  while (room < 2 * ((size_t)nleaves + (size_t)f->nleaves)) room *= 2;
+  if (room > sizeof few / sizeof *few && !(at = malloc(room * sizeof *at))) return false;
+  for (size_t i = 0; i < room; i++) at[i] = NULL;
+  bool apart = true;
+  for (int32_t i = 0; i < f->nleaves + p->nargs && apart; i++) {
+    const PlTensor *t = i < f->nleaves ? f->leaves[i].t : in[i - f->nleaves];
+    if (!t->node || (i >= f->nleaves && !(is_tracked(t) && is_leaf(t)))) continue;
+    size_t h = ((uintptr_t)t->node >> 4) * 0x9e3779b97f4a7c15ULL >> 20;
+    for (h &= room - 1; at[h] && at[h] != t->node;) h = (h + 1) & (room - 1);
+    apart = !at[h] || i < f->nleaves;
+    at[h] = t->node;
+  }
+  if (at != few) free(at);
+  return apart;
+}
+
 /* Are the histories of the arguments what the trace took them for: apart from each other, from captured leaves, and from what the
- * function asked gradients of? A leaf that comes in twice would get the gradients of one of both, and hooks of arguments are not those of
- * the tensors that the function was traced with. */
+ * function asked gradients of? Where it takes gradients itself, a leaf that comes in twice would get those of one of both, and hooks of
+ * arguments are not those of the tensors that the function was traced with. A backward outside sees them as they are. */
 static bool histories_apart(const Program *p, PlTensor *const *in) {
   const PlGraph *f = p->f;
+  if (!f->gradients) return true;
+  int32_t nleaves = 0;
   for (int32_t i = 0; i < p->nargs; i++) {
     if (PL_LIKELY(!in[i]->node) || !is_tracked(in[i])) continue;
-    if (f->nregions > 0 && in[i]->node->hooked) return false;
-    if (!is_leaf(in[i])) {
-      if (f->asked != 0 && f->asked != i + 1) return false;
-      continue;
-    }
-    for (int32_t k = 0; k < i; k++)
-      if (in[k]->node == in[i]->node) return false;
-    for (int32_t k = 0; k < f->nleaves; k++)
-      if (f->leaves[k].t->node == in[i]->node) return false;
+    if (in[i]->node->hooked) return false;
+    if (is_leaf(in[i])) nleaves++;
+    else if (f->asked != 0 && f->asked != i + 1) return false;
   }
-  return true;
+  return nleaves == 0 || leaves_apart(p, in, nleaves);
 }
 
 bool l_program_apart(const Program *p, PlTensor *const *in) {

@@ -398,7 +398,8 @@ static int jit_views(lua_State *L) {
     PlTensor *in = l_check_tensor(L, -2), *out[PL_MAX_OUT] = {NULL};
     bool was = pl_grad_enable(false);
     pl_grad_enable(was && lua_toboolean(L, 4));
-    PlStatus s = pl_apply(n->op, &in, 1, n->attrs, out);
+    /* what the script detached may be written wherever it is */
+    PlStatus s = n->op->flags & PL_F_STOPS ? pl_tensor_detach(out, in) : pl_apply(n->op, &in, 1, n->attrs, out);
     pl_grad_enable(was);
     CALL(L, s);
     b->t = out[0];

@@ -227,12 +227,21 @@ static int m_free(lua_State *L) {
   return 0;
 }
 
+/* core.is_freed(x): for perilune's own functions, which ask in order not to fail. */
+static int t_is_freed(lua_State *L) {
+  const Box *b = l_box(L, 1);
+  lua_pushboolean(L, b && !b->t);
+  return 1;
+}
+
 static int m_is_freed(lua_State *L) {
-  Box *b = l_box(L, 1);
+  const Box *b = l_box(L, 1);
   if (!b) return l_error(L, "is_freed: argument #1 must be a tensor, got %s", l_typename(L, 1));
   l_at_most(L, 1, "is_freed");
-  lua_pushboolean(L, !b->t);
-  return 1;
+  if (pl_state.trace && b->t && !pl_behind(b->t)->a.symbolic)
+    return l_error_as(L, PL_ERR_TRACE,
+                      "is_freed: of a tensor from outside of the traced function, which a graph would not ask again; ask outside");
+  return t_is_freed(L);
 }
 
 /* Same shape and same elements; NaN equals nothing. Dtypes must agree. */
@@ -317,7 +326,7 @@ static int m_describe(lua_State *L) {
 }
 
 void l_tensor_register(lua_State *L) {
-  static const luaL_Reg functions[] = {{"is_tensor", t_is_tensor}, {NULL, NULL}};
+  static const luaL_Reg functions[] = {{"is_tensor", t_is_tensor}, {"is_freed", t_is_freed}, {NULL, NULL}};
   static const luaL_Reg methods[] = {{"size", m_size},
                                      {"shape", m_size},
                                      {"stride", m_stride},

@@ -52,7 +52,6 @@ typedef struct PlState {
   PlKey *keys;            /* live explicit keys, newest first */
   uint64_t seq;           /* record numbers */
   uint64_t key_seq;       /* birth numbers of keys and walks */
-  uint64_t hooks;         /* birth numbers of hooks */
   uint64_t rules;         /* moves when a gradient of a built-in op is replaced or a parameter converted: what was traced before is stale */
   uint64_t unnamed;       /* keys that were named grad_N */
   const PlWatch *watch;   /* NULL: nobody looks for anomalies */

@@ -218,7 +218,12 @@ static PlStatus arrive(PlWalk *w, PlNode *n) {
   PlTensor *g = n->slots[0].grad;
   n->slots[0].grad = NULL;
   if (g && w->fill_leaves && n->u.target && n->key && n->key->is_ambient) {
-    PL_TRY(pl_leaf_take_grad(n, g));
+    PlStatus s = PL_OK;
+    if (PL_UNLIKELY(pl_state.trace != NULL)) s = pl_graph_leaf(pl_state.trace, n->u.target, false);
+    else if (PL_UNLIKELY(pl_state.checkpoint != NULL)) s = pl_checkpoint_sets_grad(n->u.target);
+    if (s == PL_OK) s = pl_leaf_take_grad(n, g);
+    else pl_tensor_release(g);
+    PL_TRY(s);
     return PL_UNLIKELY(n->slots[0].hooks != NULL) ? accumulated(n) : PL_OK;
   }
   pl_tensor_release(g);

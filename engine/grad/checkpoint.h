@@ -66,6 +66,8 @@ PlStatus pl_checkpoint_writes(const char *op, PlTensor *t);
 void pl_checkpoint_wrote(PlTensor *t);
 /* t's history is about to be rewritten. */
 PlStatus pl_checkpoint_rewrites(const char *op, const PlTensor *t);
+/* t's .grad is about to change. */
+PlStatus pl_checkpoint_sets_grad(const PlTensor *t);
 /* Is this memory from outside, and unchanged so far? Then its history is nothing of the function's. */
 bool pl_checkpoint_foreign(const PlStorage *st);
 /* A cast that the region of mixed precision keeps: noted where it was made outside, found again in the second run. */

@@ -417,6 +417,16 @@ PlStatus pl_checkpoint_rewrites(const char *op, const PlTensor *t) {
   return PL_OK;
 }
 
+PlStatus pl_checkpoint_sets_grad(const PlTensor *t) {
+  for (const PlCheckpoint *c = pl_state.checkpoint; c; c = c->outer)
+    if (!pl_ck_inside(c, t->storage))
+      PL_FAIL(PL_ERR_STATE,
+              "grad: inside a checkpoint the .grad of %s, a tensor from outside, cannot change: it would once more when the function runs "
+              "again; set or clear it outside",
+              pl_desc_text(&t->a));
+  return PL_OK;
+}
+
 bool pl_checkpoint_foreign(const PlStorage *st) {
   const PlCheckpoint *c = pl_state.checkpoint;
   if (pl_ck_inside(c, st)) return false;

@@ -366,6 +366,7 @@ static PlStatus set_grad(PlTensor *t, PlTensor *grad) {
   }
   if (grad && (!pl_shape_equal(&grad->a, &t->a) || grad->a.dtype != t->a.dtype))
     PL_FAIL(PL_ERR_SHAPE, "grad: %s cannot be the gradient of %s", pl_desc_text(&grad->a), pl_desc_text(&t->a));
+  if (PL_UNLIKELY(pl_watched()) && grad != n->grad) PL_TRY(pl_checkpoint_sets_grad(t));
   if (PL_UNLIKELY(pl_state.trace != NULL) && (!grad || grad != n->grad)) PL_TRY(pl_graph_leaf(pl_state.trace, t, true));
   if (grad) grad->refs++;
   PlTensor *old = n->grad;

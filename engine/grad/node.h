@@ -19,7 +19,7 @@ typedef struct PlHook {
   void (*drop)(void *ud);
   void *ud;
   struct PlHook *next, *last; /* last: of the list's first one: where it ends */
-  uint64_t born;              /* no two hooks of a thread have the same */
+  uint64_t who;               /* what is called: the same function registered anew is the same */
   uint8_t kind;
   bool removed;            /* does not run any more */
   uint32_t length;         /* of the list's first one: at most so many are in it */

@@ -33,18 +33,17 @@ void pl_packing_release(PlPacking *p) {
   free(p);
 }
 
-/* The functions run as if no scope were open around them. */
+/* The functions run as if no scope were open around them. What they do is no work of a checkpoint's function: its second run saves at
+ * other places, and packs nothing. */
 typedef struct Outside {
   PlPacking *packing;
+  struct PlCheckpoint *checkpoint;
   bool grad;
 } Outside;
-static Outside go_outside(void) {
-  Outside o = {pl_state.packing, pl_grad_enable(false)};
-  pl_set_packing(NULL);
-  return o;
-}
+static Outside go_outside(void) { return (Outside){pl_set_packing(NULL), pl_set_checkpoint(NULL), pl_grad_enable(false)}; }
 static void come_back(Outside o) {
   pl_set_packing(o.packing);
+  pl_set_checkpoint(o.checkpoint);
   pl_grad_enable(o.grad);
 }
 

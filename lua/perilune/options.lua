@@ -168,7 +168,7 @@ end
 --- A value in words for messages.
 function options.describe(v)
   if type(v) == "string" then return ("%q"):format(v) end
-  if core.is_tensor(v) and v:is_freed() then return "a freed tensor" end
+  if core.is_tensor(v) and core.is_freed(v) then return "a freed tensor" end
   if type(v) == "userdata" and v.brief and v.shape then
     return ("a tensor [%s]"):format(table.concat(v:shape(), ","))
   end

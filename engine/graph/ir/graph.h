@@ -193,6 +193,7 @@ typedef struct PlGraph {
   uint64_t tape;         /* record number of the tape's node whose gradient is emitted now; 0: none */
   PlChunk *chunks;       /* the pool */
   int32_t asked;         /* of whom the traced function asked gradients by grad_of: 0 nobody, n argument tensor n alone, -1 others */
+  bool gradients;        /* the traced function walks, or sets a .grad: so it matters which leaves its arguments are */
   bool reads_layout;     /* the traced function asked how a tensor lies in memory; arguments were taken as row-major */
   struct PlCalls *calls; /* what the traced function asked for (trace/calls.h); NULL: nobody notes it */
   /* Text of the script's current line, asked once per node; NULL: nobody knows. */
@@ -216,6 +217,8 @@ PlStatus pl_graph_input_like(PlGraph *f, const char *name, PlDtype d, int ndim, 
 PlStatus pl_graph_saw_history(PlGraph *f, PlTensor *t);
 PlStatus pl_graph_saw_version(PlGraph *f, PlTensor *t);
 bool pl_graph_versions_same(const PlGraph *f);
+/* What has to be as it was for from counts for to, a trace for other sizes: their values have the same numbers. */
+PlStatus pl_graph_guards_copy(PlGraph *to, const PlGraph *from);
 /* A traced function asks for gradients of these. */
 void pl_graph_asked(PlGraph *f, PlTensor *const *xs, int nx);
 /* A number for the hooks of t that run when a walk comes to it, 0: t is no leaf, or has none. */

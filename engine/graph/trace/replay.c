@@ -291,6 +291,7 @@ static PlStatus replay(Replay *r, PlTensor *const *in, PlGVal *grads) {
   pl_modes_set(&was);
   r->g->mark = 0;
   if (s == PL_OK) s = compare(r);
+  if (s == PL_OK) s = pl_graph_guards_copy(r->g, r->f);
   r->g->closed = true;
   return s;
 }

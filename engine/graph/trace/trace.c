@@ -48,6 +48,17 @@ PlStatus pl_graph_saw_version(PlGraph *f, PlTensor *t) {
   return PL_OK;
 }
 
+PlStatus pl_graph_guards_copy(PlGraph *to, const PlGraph *from) {
+  to->gradients = from->gradients;
+  if (from->nversions == 0) return PL_OK;
+  const size_t size = (size_t)from->nversions * sizeof *from->versions;
+  PlGVersion *more = realloc(to->versions, size);
+  if (!more) PL_FAIL(PL_ERR_OOM, "out of memory for a trace");
+  to->versions = memcpy(more, from->versions, size);
+  to->nversions = from->nversions;
+  return PL_OK;
+}
+
 bool pl_graph_versions_same(const PlGraph *f) {
   for (int32_t i = 0; i < f->nversions; i++) {
     const PlGValue *v = &f->vals[f->versions[i].v];
@@ -68,11 +79,12 @@ void pl_graph_asked(PlGraph *f, PlTensor *const *xs, int nx) {
 uint64_t pl_graph_leaf_hooks(const PlTensor *t) {
   uint64_t all = 0;
   for (const PlHook *h = leaf_of(t) ? leaf_of(t)->slots[0].hooks : NULL; h; h = h->next)
-    if (!h->removed) all = all * UINT64_C(0x9E3779B97F4A7C15) + h->born;
+    if (!h->removed) all = all * UINT64_C(0x9E3779B97F4A7C15) + h->who;
   return all;
 }
 
 PlStatus pl_graph_leaf(PlGraph *f, PlTensor *t, bool zeroed) {
+  if (zeroed) f->gradients = true;
   if (!leaf_of(t) || t->a.symbolic || !f->record || f->closed) return PL_OK;
   for (int32_t i = 0; i < f->nleaves; i++)
     if (f->leaves[i].t->node == t->node) {
@@ -178,8 +190,8 @@ bool pl_graph_leaves_same(const PlGraph *f, const int32_t *given) {
     const PlGLeaf *l = &f->leaves[i];
     const PlNode *n = leaf_of(l->t);
     bool read = l->looked || l->expects == PL_FGRAD_INPUT || l->expects == PL_FGRAD_SAME;
-    if (f->nregions > 0 && l->hooks != pl_graph_leaf_hooks(l->t)) return false; /* a walk inside has run those of then */
-    if (given && given[i] < 0 && !read && f->nregions == 0) continue;
+    if (f->gradients && l->hooks != pl_graph_leaf_hooks(l->t)) return false; /* a walk inside has run those of then */
+    if (given && given[i] < 0 && !read && !f->gradients) continue;
     if (!n) return false;
     if (l->expects == PL_FGRAD_NONE && n->grad) return false;
     if (l->expects == PL_FGRAD_SOME && !n->grad) return false;
@@ -226,6 +238,7 @@ const char *pl_graph_line(const PlGraph *f) {
 /* Only the outermost walk is a region: what runs inside of it belongs to it. */
 int32_t pl_graph_backward_begin(PlGraph *f) {
   if (!f->record || f->stage != 0) return -1;
+  f->gradients = true;
   f->stage = (uint8_t)(f->nregions < 254 ? f->nregions + 1 : 255);
   return f->nnodes;
 }

@@ -195,7 +195,7 @@ return function(T, core)
     function C:add(t) self[#self + 1] = t return t end
     function C.__close(self)
       for i = #self, 1, -1 do
-        if not self[i]:is_freed() then self[i]:free() end
+        if not core.is_freed(self[i]) then self[i]:free() end
         self[i] = nil
       end
     end

@@ -14,7 +14,7 @@ local M = {}
 
 --- A tensor that is there.
 function M.check(who, what, t)
-  if not is_tensor(t) or t:is_freed() then fail("%s: %s must be a tensor, got %s", who, what, describe(t)) end
+  if not is_tensor(t) or core.is_freed(t) then fail("%s: %s must be a tensor, got %s", who, what, describe(t)) end
   return t
 end
 

@@ -145,7 +145,6 @@ local function inner_gradients(t, a, out)
       out[#out + 1] = g
       list[#list + 1] = { input = k, output = #out }
     end
-    if g then x.grad = nil end
   end
   return list
 end
@@ -193,6 +192,9 @@ local function finish(self, t, a, args, seen, results)
   for i = nroots + 1, #out do given[#given + 1] = core.graph_value(out[i], true) end
   t.given = given
   t.program, t.wanting, t.tracked = core.jit_finish(t.ir, out), a.wanting, tracked
+  for _, x in ipairs(a.inputs) do -- only now: in the trace it would be the function that did it
+    if x.grad then x.grad = nil end
+  end
 end
 
 -- Plans it. So many results, t.tracked, have gradients.

@@ -408,8 +408,8 @@ return function(T, core)
     local by_index, by_prob = op.cross_entropy, op.cross_entropy_prob
     define("cross_entropy", function(x, target, ...)
       -- floating numbers, one a row, are classes of the wrong dtype, not probabilities
-      local floating = is_tensor(target) and not target:is_freed() and target:is_floating_point()
-      if floating and not (is_tensor(x) and not x:is_freed() and target:dim() == x:dim() - 1) then
+      local floating = is_tensor(target) and not core.is_freed(target) and target:is_floating_point()
+      if floating and not (is_tensor(x) and not core.is_freed(x) and target:dim() == x:dim() - 1) then
         local n = select("#", ...)
         local o = n > 0 and select(n, ...) or nil
         if type(o) ~= "table" or o.index_base == nil then return by_prob(x, target, ...) end

@@ -110,7 +110,7 @@ return function(T, core)
 
   local function text(x)
     if not core.is_tensor(x) then return "tensor" end
-    if x:is_freed() then return "tensor (freed)" end
+    if core.is_freed(x) then return "tensor (freed)" end
     if core.is_symbolic(x) then return ("%%%d : %s symbolic"):format(core.graph_value(x), x:describe()) end
     if core.is_batched(x) then return "-- " .. x:describe() .. " for each of " .. core.batch_size(x) end
     local _ <close> = T.no_grad()
