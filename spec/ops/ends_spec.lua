@@ -46,6 +46,22 @@ describe("in range though what lies between is not:", function()
         end
       end
     end
+    for dtype, scales in pairs(SCALES) do -- joint norms of several tensors
+      local x = T.tensor(LIST, { dtype = dtype })
+      for _, p in ipairs { 2, 3, 10, 20, 0.5, -3, INF, 1 } do
+        for _, s in ipairs(scales) do
+          local y, z = x * s, T.core.op.foreach_norm({ x, x }, { p = p })
+          if not (p == 0.5 and dtype ~= "f64" and s > 1) then
+            near(flat(z * 1.0), flat(T.core.op.foreach_norm({ y, y }, { p = p }):to "f64" / s), 2e-6,
+              ("joint norm of order %g of %s times %g"):format(p, dtype, s))
+          end
+        end
+      end
+    end
+    for _, v in ipairs { 0, INF, NAN } do
+      local y = T.core.op.foreach_norm({ T.tensor({ v, 1 }, { dtype = "f64" }) }, { p = v == 0 and -2.0 or 2.0 })
+      near({ v }, flat(y), 0, "joint norm")
+    end
     -- rows of their own: zeros, infinities, NaN and small ones beside each other
     local x = T.tensor({ { 0, 0 }, { 3, 4 }, { INF, 1 }, { NAN, 1 }, { 3, 4 }, { 3, 4 } }, { dtype = "f64" })
     local s = T.tensor({ { 1 }, { 2.0 ^ -800 }, { 1 }, { 1 }, { 2.0 ^ 800 }, { 1 } }, { dtype = "f64" })

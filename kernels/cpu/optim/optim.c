@@ -475,13 +475,19 @@ PlStatus plk_cpu_optimizer_step(const PlkCall *call) {
 
 /* ---- norm, scale, zero ------------------------------------------------------------------------------- */
 
+/* The norm of order p of elements divided by `by`. */
+typedef struct NormOf {
+  double p, by;
+} NormOf;
+
 /* p = 2 in double for both dtypes: the square of any float is in range there. Other p: |x|^p one by one. */
-static double stretch_power(const PlArray *x, int64_t at, int64_t n, double p, double start) {
+static double stretch_power(const PlArray *x, int64_t at, int64_t n, const NormOf *o, double start) {
+  const double p = o->p;
   Walk w;
   walk_start(&w, x, at);
   double s = start;
   for (int64_t i = 0; i < n; i++, walk_next(&w, x)) {
-    double v = fabs(get_one(x, w.off));
+    double v = fabs(get_one(x, w.off)) / o->by;
     if (isinf(p)) s = isnan(v) || isnan(s) ? (double)NAN : p > 0 ? fmax(s, v) : fmin(s, v);
     else if (p == 0) s += v != 0;
     else s += p == 1 ? v : p == 2 ? v * v : pow(v, p);
@@ -491,34 +497,56 @@ static double stretch_power(const PlArray *x, int64_t at, int64_t n, double p, d
 
 static void norm_stretch(const List *l, int64_t g, int64_t at, int64_t n, int64_t part) {
   const PlArray *x = column(l, g, 0);
-  double p = *(const double *)l->opt;
-  if (p == 2 && x->contiguous && x->dtype == PL_F32) l->partial[part] += l->loops->sumsq_f32((const float *)x->data + at, n);
-  else if (p == 2 && x->contiguous && x->dtype == PL_F64) l->partial[part] += l->loops->sumsq_f64((const double *)x->data + at, n);
-  else l->partial[part] = stretch_power(x, at, n, p, l->partial[part]);
+  const NormOf *o = l->opt;
+  const bool square = o->p == 2 && o->by == 1 && x->contiguous;
+  if (square && x->dtype == PL_F32) l->partial[part] += l->loops->sumsq_f32((const float *)x->data + at, n);
+  else if (square && x->dtype == PL_F64) l->partial[part] += l->loops->sumsq_f64((const double *)x->data + at, n);
+  else l->partial[part] = stretch_power(x, at, n, o, l->partial[part]);
+}
+
+static PlStatus norm_run(List *l, const NormOf *o, int64_t nblock, double *norm) {
+  const double p = o->p;
+  double sum = isinf(p) && p < 0 ? (double)INFINITY : 0;
+  for (int64_t b = 0; b < nblock; b++) l->partial[b] = sum;
+  PL_TRY(list_run(l));
+  for (int64_t b = 0; b < nblock; b++) {
+    double v = l->partial[b];
+    if (!isinf(p)) sum += v;
+    else if (isnan(v) || isnan(sum)) sum = (double)NAN;
+    else sum = p > 0 ? fmax(sum, v) : fmin(sum, v);
+  }
+  *norm = isinf(p) || p == 0 || p == 1 ? sum : p == 2 ? sqrt(sum) : pow(sum, 1 / p);
+  return PL_OK;
+}
+
+/* Whether the sum of |x|^p left the range of doubles, or lost digits at its end, where elements can make it. */
+static bool norm_left(const PlkCall *call, double p, double norm) {
+  int bits = 149; /* 2^±bits is what an element may be */
+  for (int i = 0; i < call->nin; i++)
+    if (call->in[i]->dtype == PL_F64) bits = 1074;
+  if (p == 0 || p == 1 || isinf(p) || fabs(p) * bits <= 960) return false;
+  return norm == 0 || isinf(norm) || fabs(p * log2(norm)) > 960; /* false of NaN */
 }
 
 PlStatus plk_cpu_foreach_norm(const PlkCall *call) {
-  double p = pl_attr_f(call->attrs, 0), sum = isinf(p) && p < 0 ? (double)INFINITY : 0;
+  const double p = pl_attr_f(call->attrs, 0);
+  NormOf o = {p, 1};
+  double norm = 0;
   List l;
-  PL_TRY(list_init(&l, call, call->nin, 1, norm_stretch, &p));
+  PL_TRY(list_init(&l, call, call->nin, 1, norm_stretch, &o));
   int64_t nblock = (l.total + BLOCK - 1) / BLOCK;
   void *room = NULL;
   PlStatus s = plk_scratch((size_t)(nblock + 1) * sizeof(double), &room);
-  if (s == PL_OK) {
-    l.partial = room;
-    for (int64_t b = 0; b < nblock; b++) l.partial[b] = sum;
-    s = list_run(&l);
-    for (int64_t b = 0; b < nblock && s == PL_OK; b++) {
-      double v = l.partial[b];
-      if (!isinf(p)) sum += v;
-      else if (isnan(v) || isnan(sum)) sum = (double)NAN;
-      else sum = p > 0 ? fmax(sum, v) : fmin(sum, v);
-    }
+  l.partial = room;
+  if (s == PL_OK) s = norm_run(&l, &o, nblock, &norm);
+  if (s == PL_OK && l.total > 0 && norm_left(call, p, norm)) { /* again, of quotients by the largest magnitude, or the smallest */
+    double m = 0;
+    o.p = p > 0 ? (double)INFINITY : -(double)INFINITY;
+    s = norm_run(&l, &o, nblock, &m);
+    o = (NormOf){p, m};
+    if (s == PL_OK && m != 0 && isfinite(m)) s = norm_run(&l, &o, nblock, &norm), norm *= m;
   }
-  if (s == PL_OK) {
-    if (l.total == 0) sum = 0;
-    put_one(call->out[0], 0, isinf(p) || p == 0 || p == 1 ? sum : p == 2 ? sqrt(sum) : pow(sum, 1 / p));
-  }
+  if (s == PL_OK) put_one(call->out[0], 0, l.total == 0 ? 0 : norm);
   plk_scratch_free(room);
   list_free(&l);
   return s;
