@@ -15,7 +15,14 @@ static inline int64_t f64_to_i64(double v) {
   return v >= 9223372036854775808.0 ? INT64_MAX : (int64_t)v;
 }
 
-/* Per dtype: its C type, and how to read one as float, double, int64_t and to make one from each. */
+/* v in [lo, hi], its fraction cut off: what a cast to an integer dtype makes of a float. */
+static inline int64_t f64_within(double v, int64_t lo, int64_t hi) {
+  const int64_t i = f64_to_i64(v);
+  return i < lo ? lo : i > hi ? hi : i;
+}
+
+/* Per dtype: its C type, how to read one as float, double, int64_t, and what one is made from, of each of these. Floats saturate
+ * in integers as casts do; integers wrap, as their sums do. */
 #define ID(v)    (v)
 #define F16R(v)  plk_f16_to_f32(v)
 #define BF16R(v) plk_bf16_to_f32(v)
@@ -24,20 +31,26 @@ static inline int64_t f64_to_i64(double v) {
   X(F64, double, ID, double, double, (double))            \
   X(F16, uint16_t, F16R, float, float, plk_f32_to_f16)    \
   X(BF16, uint16_t, BF16R, float, float, plk_f32_to_bf16) \
-  X(I8, int8_t, ID, int64_t, int64_t, (int8_t))           \
-  X(I16, int16_t, ID, int64_t, int64_t, (int16_t))        \
-  X(I32, int32_t, ID, int64_t, int64_t, (int32_t))        \
-  X(I64, int64_t, ID, int64_t, int64_t, (int64_t))        \
-  X(U8, uint8_t, ID, int64_t, int64_t, (uint8_t))         \
-  X(BOOL, uint8_t, ID, int64_t, int64_t, 0 !=)
+  X(I8, int8_t, ID, int64_t, i8, (int8_t))                \
+  X(I16, int16_t, ID, int64_t, i16, (int16_t))            \
+  X(I32, int32_t, ID, int64_t, i32, (int32_t))            \
+  X(I64, int64_t, ID, int64_t, i64, (int64_t))            \
+  X(U8, uint8_t, ID, int64_t, u8, (uint8_t))              \
+  X(BOOL, uint8_t, ID, int64_t, truth, 0 !=)
 
 /* From a dtype's own reading type to a compute type: only floats to int64_t need care. */
-#define TO_f32(v)      ((float)(v))
-#define TO_f64(v)      ((double)(v))
-#define TO_i64(v)      _Generic((v), int64_t : (v), default : f64_to_i64((double)(v)))
-#define MID_float(v)   ((float)(v))
-#define MID_double(v)  ((double)(v))
-#define MID_int64_t(v) TO_i64(v)
+#define TO_f32(v)         ((float)(v))
+#define TO_f64(v)         ((double)(v))
+#define TO_i64(v)         _Generic((v), int64_t : (v), default : f64_to_i64((double)(v)))
+#define MID_float(v)      ((float)(v))
+#define MID_double(v)     ((double)(v))
+#define MID_i64(v)        TO_i64(v)
+#define WITHIN(v, lo, hi) _Generic((v), int64_t : (v), default : f64_within((double)(v), lo, hi))
+#define MID_i8(v)         WITHIN(v, INT8_MIN, INT8_MAX)
+#define MID_i16(v)        WITHIN(v, INT16_MIN, INT16_MAX)
+#define MID_i32(v)        WITHIN(v, INT32_MIN, INT32_MAX)
+#define MID_u8(v)         WITHIN(v, 0, UINT8_MAX)
+#define MID_truth(v)      ((v) != 0)
 
 #define LOADER(name, S, READ, MID, C, cs)                                                                                      \
   static void load_##name##_##cs(C *PL_RESTRICT d, int64_t ld, const S *PL_RESTRICT s, int64_t stride, int64_t n, int64_t k) { \

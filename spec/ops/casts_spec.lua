@@ -94,3 +94,38 @@ describe("floats become integers alike by", function()
     end)
   end
 end)
+
+describe("sums and products of one element in dtype", function()
+  local WAYS_OF_SUMS = {
+    sum = function(x, d) return x:view(-1, 1):sum(2, { dtype = d }) end,
+    ["sum of columns"] = function(x, d) return x:view(1, -1):sum(1, { dtype = d }) end,
+    nansum = function(x, d) return x:view(-1, 1):nansum(2, { dtype = d }) end,
+    prod = function(x, d) return x:view(-1, 1):prod(2, { dtype = d }) end,
+    cumsum = function(x, d) return x:view(-1, 1):cumsum(2, { dtype = d }):view(-1) end,
+    cumprod = function(x, d) return x:view(1, -1):cumprod(1, { dtype = d }):view(-1) end,
+  }
+  for name, way in pairs(WAYS_OF_SUMS) do
+    it("are the element, converted, or are refused: " .. name, function()
+      local computed, refused = 0, 0
+      for _, from in ipairs { "f32", "f64", "f16", "bf16", "i64", "i16", "u8", "bool" } do
+        local x = T.tensor(LIST, { dtype = "f64" }):to(from)
+        for _, d in ipairs { "i64", "i32", "i16", "i8", "u8", "bool" } do
+          local ok, got = pcall(way, x, d)
+          if ok then
+            computed = computed + 1
+            assert(T.equal(got, x:to(d)), ("%s as %s is %s"):format(from, d, tostring(got)))
+          else
+            refused = refused + 1
+            assert(tostring(got):find(('x:to("%s")'):format(d), 1, true), got)
+          end
+        end
+      end
+      assert(computed >= 20 and refused >= 20, computed .. " computed, " .. refused .. " refused")
+    end)
+  end
+  it("add up where elements are converted before", function()
+    local x = T.tensor { 300, -300, 2 }
+    assert.equal(1, x:to("u8"):sum({ dtype = "u8" }):item()) -- 255 + 0 + 2 wraps
+    assert.equal(2, x:sum({ dtype = "i64" }):item())
+  end)
+end)

@@ -69,3 +69,18 @@ it("the results of nothing have the places of results", function()
   near.fails("topk: k = 0 of f32[]", function() return T.tensor(3.0):topk(0) end)
   assert.equal(3, (T.tensor(3.0):topk(1)):item())
 end)
+
+it("histograms with a range are traced, and count halves in f32", function()
+  local x, w = T.rand(3000) * 3 - 1, T.rand(3000)
+  local function histc(u) return u:histc(4, -0.5, 1) end
+  local function weighted(u, v) return (T.histogram(u, 5, { range = { -0.5, 1 }, weight = v, density = true })) end
+  local function plain(u) return (T.histogram(u, 7, { range = { -2, 1 } })) end
+  for _, dtype in ipairs { "f32", "f64", "f16", "bf16" } do
+    local u = x:to(dtype)
+    assert.equal(dtype == "f64" and "f64" or "f32", histc(u):dtype())
+    assert.is_true(T.jit(histc)(u):equal(histc(u)))
+    assert.is_true(T.jit(plain)(u):equal(plain(u)))
+    assert.is_true((T.jit(weighted)(u, w) - weighted(u, w)):abs():max():item() < 1e-5)
+    assert.same({ 0, 70000 }, T.ones({ 70000 }, { dtype = dtype }):histc(2, 0, 2):totable())
+  end
+end)

@@ -45,6 +45,14 @@ static inline PlDtype dims_sum_dtype(const PlInfer *c, int k) {
   if (pl_attr_has(c->attrs, k)) return (PlDtype)pl_attr_i(c->attrs, k);
   return pl_is_float(c->compute) ? c->compute : PL_I64;
 }
+/* Sums of floats are made in i64, wide, where dtype is of integers, and sums of integers are: what converting each element to a
+ * narrower dtype first would saturate, or to bool make true, is another number then. */
+static inline PlStatus dims_sum_check(const PlInfer *c, PlDtype d) {
+  const PlDtype x = (PlDtype)c->in[0]->dtype;
+  if (x == d || x == PL_BOOL || pl_is_float(d) || d == PL_I64 || (!pl_is_float(x) && d != PL_BOOL)) return PL_OK;
+  PL_FAIL(PL_ERR_DTYPE, "%s: elements of %s do not fit into dtype = %s one by one; convert them: x:to(\"%s\"):%s{dtype=\"%s\"}",
+          c->op->name, pl_desc_text(c->in[0]), pl_dtype_name(d), pl_dtype_name(d), c->op->name, pl_dtype_name(d));
+}
 /* Puts the dims of mask back as ones, if the reduction dropped them. */
 static inline PlVal g_undo_reduce(PlMaker *g, PlVal v, int ndim, uint32_t mask, bool keep) {
   if (keep || v == PL_NONE) return v;

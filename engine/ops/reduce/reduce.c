@@ -31,7 +31,11 @@ static PlVal wide(PlMaker *g, PlVal v, uint32_t mask, int keep_at) {
 
 /* ---- sum, mean ------------------------------------------------------------------------------------- */
 
-static PlStatus sum_infer(PlInfer *c) { return pl_infer_reduced(c, dims_sum_dtype(c, 2)); }
+static PlStatus sum_infer(PlInfer *c) {
+  const PlDtype d = dims_sum_dtype(c, 2);
+  PL_TRY(dims_sum_check(c, d));
+  return pl_infer_reduced(c, d);
+}
 
 static PlStatus sum_grad(PlMaker *g) {
   PlVal v = g_to_input(g, g->dy[0], (PlDtype)g->outd[0].dtype, 0);
@@ -130,7 +134,7 @@ PL_OP(sum_to, .doc = "x summed down to a shape that broadcasts to x's: the adjoi
 
 /* ---- prod ---------------------------------------------------------------------------------------------- */
 
-static PlStatus prod_infer(PlInfer *c) { return pl_infer_reduced(c, dims_sum_dtype(c, 2)); }
+#define prod_infer sum_infer
 
 /* The gradient's kernel takes one dim, or all; several become one behind the others. */
 static PlStatus prod_grad(PlMaker *g) {

@@ -10,7 +10,9 @@
 static int64_t dim_of(const PlMaker *g) { return pl_attr_i(g->attrs, 0); }
 
 static PlStatus sum_infer(PlInfer *c) {
-  pl_desc_set(&c->out[0], dims_sum_dtype(c, 1), c->in[0]->ndim, c->in[0]->shape);
+  const PlDtype d = dims_sum_dtype(c, 1);
+  PL_TRY(dims_sum_check(c, d));
+  pl_desc_set(&c->out[0], d, c->in[0]->ndim, c->in[0]->shape);
   return PL_OK;
 }
 

@@ -110,6 +110,12 @@ return function(T, core)
   local function counted(x, bins, low, high, weights)
     local flat = x:detach():reshape(-1)
     local n, piece = flat:numel(), 1 << 14
+    if core.is_symbolic(flat) then -- the size of bincount's result is read of its values, this one is known
+      local at = bin_of(flat, bins, low, high)
+      local each = weights and weights:detach():reshape(-1) or T.ones_like(at)
+      return T.zeros({ bins + 1 }, { dtype = each:dtype(), device = x:device() })
+        :index_add(1, at, each, { index_base = 0 }):narrow(1, 1, bins):clone()
+    end
     if weights or x:device() ~= "cpu" or piece < 8 * bins then piece = math.max(n, 1) end
     local count = { minlength = bins + 1, index_base = 0, weights = weights and weights:reshape(-1) }
     local all
@@ -120,15 +126,18 @@ return function(T, core)
     return all:narrow(1, 1, bins):clone()
   end
 
+  local function of_counts(x) return x:dtype() == "f64" and "f64" or "f32" end
+
   --- T.histc(…) → tensor
-  -- How many elements are in each of equal bins from min to max (equal: from the least to the largest element).
+  -- How many elements are in each of equal bins from min to max (equal: from the least to the largest element), in x's
+  -- dtype; of halves, which hold no large counts, in f32.
   --   print(T.tensor { 1, 2, 2, 3 }:histc(3, 1, 4))  --> {1., 2., 1.}  -- f32[3] cpu
   define("histc", { { "x", "tensor" }, { "bins", "count", 100 }, { "min", "number", 0 }, { "max", "number", 0 } },
     function(a)
       floating("histc", a.x)
       local same = a.min == a.max
       local low, high = limits("histc", a.x, not same and a.min or nil, a.max)
-      return counted(a.x, a.bins, low, high):to(a.x:dtype())
+      return counted(a.x, a.bins, low, high):to(of_counts(a.x))
     end)
   -- counts and edges; bins: how many between the extremes (or range), or the edges themselves
   --- T.histogram(…) → counts, edges
@@ -164,7 +173,7 @@ return function(T, core)
       hist = counted(a.x, bins, low, high, a.weight)
       edges = T.linspace(low, high, bins + 1, { dtype = a.x:dtype() })
     end
-    hist = hist:to(a.x:dtype())
+    hist = hist:to(of_counts(a.x))
     if a.density then hist = hist / hist:sum() / edges:diff() end
     return hist, edges
   end)

@@ -26,7 +26,8 @@ function swa.get_swa_avg_fn()
 end
 
 --- optim.swa_utils.AveragedModel(model, {avg_fn=, use_buffers=false}) → module
--- A copy of the model whose parameters are averages: update_parameters(model) after each step or epoch.
+-- A copy of the model whose parameters are averages: update_parameters(model) after each step or epoch. Buffers are
+-- copied, with use_buffers averaged, but for integers, which count.
 --   local net = nn.Linear(1, 1)
 --   local average = optim.swa_utils.AveragedModel(net)
 --   average:update_parameters(net)
