@@ -111,6 +111,11 @@ void l_modes_set(lua_State *L, int step, bool recording, PlAutocast autocast) {
 }
 
 bool l_modes_kept(lua_State *L) {
+  if (PL_LIKELY(!pl_state.mode_owner)) { /* as at every walk of a script without coroutines */
+    const bool main = lua_pushthread(L);
+    lua_pop(L, 1);
+    if (main) return false;
+  }
   luaL_checkstack(L, 8, NULL);
   const bool kept = push_modes(L);
   if (kept) lua_pop(L, 1);
