@@ -3,7 +3,8 @@
 -- names with them. Made from the same inventory as the reference.
 local T = require "perilune"
 local source = require "perilune.help.source"
-local objects = dofile(debug.getinfo(1, "S").source:match "^@(.*)meta%.lua$" .. "objects.lua")
+local here = debug.getinfo(1, "S").source:match "^@(.*)meta%.lua$"
+local objects, method_types = dofile(here .. "objects.lua"), dofile(here .. "methods.lua")
 local core = T.core
 
 local TYPES = { dim = "integer", index = "integer|perilune.Tensor", newdim = "integer",
@@ -92,7 +93,12 @@ local MEANT = { ["nn.lora"] = { target = "string|string[]|function" },
   ["T.distributions.Independent"] = { base = "T.distributions.Distribution" },
   ["T.distributions.TransformedDistribution"] = { base = "T.distributions.Distribution" },
   ["nn.F.scaled_dot_product_attention"] = { q = "perilune.Tensor", k = "perilune.Tensor", v = "perilune.Tensor" },
- ["T.distributed.all_gather_object"] = { value = "any" },
+  ["T.distributed.all_gather_object"] = { value = "any", list = "table" },
+  ["T.distributed.gather_object"] = { value = "any", list = "table" }, ["T.models.generate"] = { opts = "table" },
+  ["T.tensor"] = { number = "perilune.value|perilune.Tensor|table" },
+  ["T.as_tensor"] = { value = "perilune.value|perilune.Tensor|table" },
+  ["T.asarray"] = { value = "perilune.value|perilune.Tensor|table" },
+  ["T.cuda.stream"] = { s = "perilune.Stream" },
   ["T.promote_types"] = { a = "perilune.dtype", b = "perilune.dtype" },
   ["T.fit"] = { metrics = "string|table", scheduler = "optim.lr_scheduler.LRScheduler|table",
     checkpoint = "string|table", jit = "boolean|table" },
@@ -252,7 +258,7 @@ end
 local function parameters(signature)
   local inner = signature:match "%b()"
   inner = inner and inner:sub(2, -2) or "..."
-  inner = inner:gsub("%b{}", function(t)
+  inner = inner:gsub('"[^"]*"', '"text"'):gsub("%b{}", function(t) -- a comma in a text parts nothing
     return t:find "^{%a+ = " and "map" or t:find "=" and "options" or t:match "%a[%w_]*" or "options"
   end)
     :gsub("%b[]", ""):gsub("%b()", "")
@@ -578,7 +584,7 @@ local function class_definition(out, entry)
     end
     out[#out + 1] = ("---@overload fun(...: any): %s\n---@field [string] any"):format(result)
   end
-  local has = {}
+  local has, class = {}, entry.class or BASES[kind]
   for _, m in ipairs(entry.methods or source.methods(BASES[kind])) do
     local name, args = m.signature:match "^:([%w_]+)(%b())"
     if kind == "nn.Module" and name == "forward" then goto continue end -- a subclass returns what it likes
@@ -587,11 +593,14 @@ local function class_definition(out, entry)
     for _, arg in ipairs(parameters(args)) do
       local tensor = name == "forward" and (arg == "x" or arg == "input" or arg == "target") and result
       list[#list + 1] = arg == "..." and "...: any" or arg .. "?: " .. (tensor and "perilune.Tensor"
-        or asked(NAMED[arg] or "any"))
+        or asked(method_types.takes(kind, name, arg) or NAMED[arg] or "any"))
     end
     local gives = name == "forward" and result or result and (METHODS[name] or SELF[name] and kind)
-      or kind:find "^T%.distributions%." and DRAWN[name] or STATES[name] or "any"
-    out[#out + 1] = ("---@field %s fun(%s): %s%s"):format(name, table.concat(list, ", "), gives,
+      or kind:find "^T%.distributions%." and DRAWN[name] or STATES[name]
+      or method_types.gives(kind, name, class and class[name]) or "any"
+    if gives == "nil" then gives = "" end
+    out[#out + 1] = ("---@field %s fun(%s)%s%s"):format(name, table.concat(list, ", "),
+      gives ~= "" and ": " .. gives or "",
       m.text and m.text ~= "" and " # " .. m.text:gsub("%s+", " ") or "")
     ::continue::
   end

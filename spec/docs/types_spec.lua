@@ -46,10 +46,10 @@ describe("the definitions for editors", function()
   -- What is open on purpose: any value is taken, what a function of the caller's gives comes back, or the form of the
   -- call decides. Whoever adds a function gives its types; this list is no place for what was not thought of.
   local OPEN = {}
-  for name in ("T.as_tensor T.asarray T.bar T.checkpoint T.cuda.device T.cuda.stream T.data.default_collate "
-    .. "T.distributed.all_gather_object T.distributed.gather_object T.einsum T.enable_grad T.grad T.help T.help_text "
-    .. "T.hessian T.hvp T.inference_mode T.is_tensor T.jacobian T.jvp T.models.generate T.no_grad T.profile "
-    .. "T.saved_tensors T.tensor T.value_and_grad nn.is_module nn.utils.functional_call"):gmatch "%S+" do
+  for name in ("T.bar T.checkpoint T.cuda.device T.cuda.stream T.data.default_collate "
+    .. "T.distributed.all_gather_object T.distributed.gather_object T.enable_grad T.grad T.help T.help_text "
+    .. "T.hessian T.hvp T.inference_mode T.is_tensor T.jacobian T.jvp T.no_grad T.profile "
+    .. "T.saved_tensors T.value_and_grad nn.is_module nn.utils.functional_call"):gmatch "%S+" do
     OPEN[name] = true
   end
 
@@ -182,5 +182,91 @@ describe("the definitions for editors", function()
     assert.is_true(run > 800 and checked > 3000, run .. " examples, " .. checked .. " values")
     assert.is_true(#lines < 40, table.concat(lines, "\n")) -- those that look at functions themselves
     assert.equal("", table.concat(list, "\n"))
+  end)
+end)
+
+local entries = inventory.all()
+
+-- A sample holds what the caller put into it, and a function of the caller's gives what it likes.
+local OPEN_METHODS = {}
+for name in ("perilune.Graph.trace perilune.Graph.gradient perilune.Graph.run perilune.Tokenizer.stream "
+  .. "T.Generator.run T.GradManager.record T.data.ConcatDataset.get T.data.MapDataset.get T.data.StackDataset.get "
+  .. "T.data.Subset.get T.data.Subset.get_batch T.data.TensorDataset.get T.data.TensorDataset.get_batch "
+  .. "T.data.TensorDataset.get_range nn.parallel.DistributedDataParallel.no_sync nn.Module.forward "
+  .. "nn.Module.generate"):gmatch "%S+" do
+  OPEN_METHODS[name] = true
+end
+
+-- f(class, field, the type of a method)
+local function each_method(f)
+  for name, class in pairs(known.classes) do
+    for field, t in pairs(class.fields) do
+      local kind = t[1]
+      if kind[1] == "fun" and not name:find "Options$" then f(name, field, kind) end
+    end
+  end
+end
+
+describe("the definitions of methods for editors", function()
+  it("leave no result open that is of one kind", function()
+    local list, used, count = {}, {}, 0
+    each_method(function(class, field, kind)
+      local name = class .. "." .. field
+      count = count + 1
+      for _, r in ipairs(kind.returns) do
+        if annotations.text(r) == "any" then
+          if OPEN_METHODS[name] then used[name] = true else list[#list + 1] = name end
+        end
+      end
+    end)
+    table.sort(list)
+    assert.equal("", table.concat(list, "\n"))
+    assert.is_true(count > 500, count .. " methods")
+    for name in pairs(OPEN_METHODS) do assert.is_true(used[name], name .. " is open no more") end
+  end)
+
+  it("are what methods give in the examples of their classes", function()
+    local faults, checked, undo = {}, 0, {}
+    local function judge(name, kind, ...)
+      local n = math.max(select("#", ...), #kind.returns)
+      for i = 1, n do
+        local v, t = (select(i, ...)), kind.returns[i]
+        if v ~= nil then
+          checked = checked + 1
+          if not t and #kind.returns == 0 or t and not annotations.fits(known, t, v, T.is_tensor) then
+            faults[("%s: result %d is %s, declared %s"):format(name, i, T.is_tensor(v) and "a tensor" or tostring(v),
+              t and annotations.text(t) or "nothing")] = true
+          end
+        end
+      end
+      return ...
+    end
+    local classes = { ["nn.Module"] = T.nn.Module, ["optim.Optimizer"] = T.optim.Optimizer,
+      ["optim.lr_scheduler.LRScheduler"] = T.optim.lr_scheduler.LRScheduler }
+    for _, e in ipairs(entries) do
+      if type(e.class) == "table" then classes[e.name] = e.class end
+    end
+    each_method(function(class, field, kind)
+      local holder = classes[class]
+      local f = holder and rawget(holder, field)
+      if type(f) == "function" then
+        undo[#undo + 1] = function() rawset(holder, field, f) end
+        rawset(holder, field, function(...) return judge(class .. ":" .. field, kind, f(...)) end)
+      end
+    end)
+    local run = 0
+    for _, e in ipairs(entries) do
+      if e.class and e.example and not e.same then
+        local env = setmetatable({ T = T, nn = T.nn, optim = T.optim, print = function() end }, { __index = _G })
+        local f = load(e.example, "=" .. e.name, "t", env)
+        if f and pcall(f) then run = run + 1 end
+      end
+    end
+    for _, f in ipairs(undo) do f() end
+    local list = {}
+    for what in pairs(faults) do list[#list + 1] = what end
+    table.sort(list)
+    assert.equal("", table.concat(list, "\n"))
+    assert.is_true(run > 150 and checked > 500, ("%d examples, %d results of %d methods"):format(run, checked, #undo))
   end)
 end)
