@@ -338,6 +338,15 @@ describe("net:generate", function()
     fails(function() out { generation_config = 1 } end, "generation_config must be true or false")
   end)
 
+  it("keeps the penalty of generation_config.json in chat and serve where nothing is drawn", function()
+    local sampling = require("perilune.models.text").sampling
+    local own = { do_sample = false, temperature = 0.5, top_k = 7, repetition_penalty = 1.3 }
+    assert.same({ repetition_penalty = 1.3 }, sampling({}, own))
+    assert.same({ repetition_penalty = 2 }, sampling({ repetition_penalty = 2, temperature = 0 }, own))
+    own.do_sample = true
+    assert.same({ temperature = 0.5, top_k = 7, repetition_penalty = 1.3 }, sampling({}, own))
+  end)
+
   it("bans no word that is the end of the text", function()
     local logits = T.tensor { { 1, 2, 3 } }
     local o = { bad_words = { { 2 }, { 0 }, { 1, 2 } }, eos = 2 }

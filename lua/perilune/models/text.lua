@@ -64,13 +64,14 @@ function M.mute(model)
 end
 
 --- Options of T.models.generate that choose tokens, from a table that may have more. own: a generation_config.json's
--- table, whose values count where tokens are drawn by it and the request has none. A temperature of 0 is the best token
--- each time, top_k = 0 all of them.
+-- table, whose values count where tokens are drawn by it and the request has none; its penalty counts always.
+-- A temperature of 0 is the best token each time, top_k = 0 all of them.
 function M.sampling(given, own)
   local o = {}
   for _, name in ipairs { "temperature", "top_k", "top_p", "min_p", "repetition_penalty" } do
     o[name] = given[name]
-    if o[name] == nil and own and own.do_sample == true and type(own[name]) == "number" then o[name] = own[name] end
+    local counts = own and (own.do_sample == true or name == "repetition_penalty")
+    if o[name] == nil and counts and type(own[name]) == "number" then o[name] = own[name] end
   end
   if o.temperature == 0 then return { repetition_penalty = o.repetition_penalty } end
   if o.top_k == 0 then o.top_k = nil end
