@@ -98,7 +98,7 @@ function M.name(name, env, width)
     local callable = type(value) == "function" or type(value) == "table"
     -- Lua has a load and a select, too
     if not last and value == rawget(_G, name) and type(value) == "function" and debug.getinfo(value, "S").what == "C"
-      and rawget(T, name) and T[name] ~= value and page("T." .. name) then
+      and T[name] and T[name] ~= value and page("T." .. name) then
       return page("T." .. name)
     end
     return callable and page(value) or (last and page(name)) or (name:find ":" and page(last))
