@@ -361,9 +361,11 @@ local RETURN_KINDS = { { "^true$", "boolean?" }, { "^message$", "string?" }, { "
   { "^net$", "nn.Module" }, { "^names", "table" }, { "^free$", "integer" }, { "^total$", "integer" },
   { "^n$", "integer" },
   { "^bytes$", "integer" }, { "^matrix$", "perilune.Tensor" },
-  { "^linear$", "nn.Module" }, { "^gradients$", "perilune.Tensor|table" }, { "^y %- x$", "perilune.Tensor" },
+  { "^linear$", "nn.Module" }, { "^gradients$", "perilune.Tensor|table" },
+  { "^y %- x$", "perilune.Tensor" },
   { "^y$", "perilune.Tensor" },
-  { "^J v$", "any" }, { "^H v$", "any" }, { "^lengths$", "perilune.Tensor" }, { "^template$", "perilune.Template" },
+  { "^J v$", "perilune.Tensor|table" }, { "^H v$", "perilune.Tensor|table" },
+  { "^lengths$", "perilune.Tensor" }, { "^template$", "perilune.Template" },
   { "^dataset of", "table" }, { "^true and ", "boolean" }, { "^what differs$", "string?" },
   { "^true or false$", "boolean" }, { "^{name = tensor}$", "table<string, perilune.Tensor>" } }
 
@@ -513,7 +515,8 @@ local RESULTS = { ["Tensor:item"] = "perilune.value", ["T.item"] = "perilune.val
   ["T.linearize"] = "perilune.Tensor, function", ["T.vjp"] = "perilune.Tensor, function",
   ["T.load"] = "table|perilune.Tensor|nil, table|string|nil, table|string|nil",
   ["T.models.generate"] = "perilune.Tensor|perilune.Tensor[]|table",
-  ["T.quantize"] = "nn.Module, table, table?", ["T.profile"] = "table, any",
+  ["T.quantize"] = "nn.Module, table, table?", ["T.profile"] = "table, any", ["T.hessian"] = "perilune.Tensor|table",
+  ["T.jacobian"] = "perilune.Tensor|table",
   ["T.override_gradient"] = "function|boolean|nil",
   ["nn.utils.fuse_conv_bn_eval"] = "nn.Module", ["T.distributed.scatter_object_list"] = "table" }
 for name in ("allow_tf32 benchmark cudnn deterministic"):gmatch "%S+" do RESULTS["T.cuda." .. name] = "boolean" end
@@ -541,6 +544,13 @@ local function written_function(out, entry, path)
   end
   param_lines(out, names, class, types, path, entry.signature:find "%(2, 3")
   local returns = entry.signature:match "→%s*(.*)$" or ""
+  -- T.grad(f) → function, T.grad(f, x, …) → gradients: with f and options alone what gives the second form's results
+  local second = returns:match "^function, T%.[%w_.]+%b() → (.*)$"
+  if second then
+    returns = second
+    out[#out + 1] = ("---@overload fun(f: function|nn.Module%s): function"):format(
+      class and ", options?: " .. class or "")
+  end
   local key = path:match "[%w_]+$"
   local one = path:find "^T%.special%." or (key:find "[%w]_$" and core.metatable().methods[key]) or SINGLE[key]
   if returns == "" and (path:find "^nn%.F%." or one) and not path:find "^nn%.utils%." then

@@ -92,14 +92,18 @@ OPERATORS
 ---@field name fun(self: perilune.Graph, t: perilune.Tensor, name: string): perilune.Tensor
 ---@field after fun(self: perilune.Graph, t: perilune.Tensor, ...: perilune.Tensor): perilune.Tensor
 ---@field outputs fun(self: perilune.Graph, list: table): perilune.Graph
----@field gradient fun(self: perilune.Graph, ys: table, xs: any, options?: table): any
+---@field gradient fun(self: perilune.Graph, ys: perilune.Tensor|perilune.Tensor[], xs: perilune.Tensor|perilune.Tensor[], options?: table): perilune.Tensor|perilune.Tensor[]
 ---@field plan fun(self: perilune.Graph): table
----@field run fun(self: perilune.Graph, feed: table, options?: table): any
+---@field run fun(self: perilune.Graph, feed?: table, options?: table): table<string|integer, perilune.Tensor>
 ---@field text fun(self: perilune.Graph): string
 ---@field dot fun(self: perilune.Graph): string
 ---@field nodes fun(self: perilune.Graph): table<integer, table>
 ---@field verify fun(self: perilune.Graph): boolean, string?
 ---@field [string] any
+
+---@class perilune.TokenStream
+---@field finish fun(self: perilune.TokenStream): string
+---@overload fun(id: perilune.int): string
 
 ---@class perilune.Csv
 ---@field names table<integer, string>
@@ -220,7 +224,7 @@ function Figure:png(path, options) end
 ---@class perilune.Tokenizer
 ---@field encode fun(self: perilune.Tokenizer, text: string, options?: table): perilune.Tensor
 ---@field decode fun(self: perilune.Tokenizer, ids: perilune.Tensor|integer[]|integer, options?: table): string
----@field stream fun(self: perilune.Tokenizer, options?: table): any
+---@field stream fun(self: perilune.Tokenizer, options?: table): perilune.TokenStream
 ---@field token fun(self: perilune.Tokenizer, id: perilune.int, options?: table): string
 ---@field id fun(self: perilune.Tokenizer, token: string, options?: table): integer
 ---@field apply_chat_template fun(self: perilune.Tokenizer, messages: table, options?: table): string
@@ -265,13 +269,13 @@ local HOLDS = {
   { "^T%.data%.%u%a*Sampler$", lines "---@operator len: integer\n---@overload fun(...: any): any" },
   { "^T%.GradManager$", lines [[
 ---@field attach fun(self: T.GradManager, tensors: perilune.Tensor|perilune.Tensor[], f?: function): T.GradManager
----@field record fun(self: T.GradManager): any
+---@field record fun(self: T.GradManager, f?: function, ...: any): any
 ---@field backward fun(self: T.GradManager, y?: perilune.Tensor|perilune.Tensor[], dy?: any)
 ---@field release fun(self: T.GradManager)
 ---@field attached fun(self: T.GradManager): perilune.Tensor[] ]] },
   { "^nn%.utils%.parametrize%.", {} },
   { "^nn%.Module$", lines [[
----@field generate fun(self: any, ids: perilune.Tensor|perilune.list, options?: table): any
+---@field generate fun(self: any, ids: perilune.Tensor|perilune.list, options?: table): perilune.Tensor|table
 ---@field training boolean
 ---@field forward fun(self: any, x: perilune.Argument, ...: perilune.Argument): any, any?, any?, any?
 ---@field [integer] any
