@@ -88,13 +88,12 @@ static inline size_t pl_dtype_size(PlDtype d) {
 const char *pl_dtype_name(PlDtype d); /* "f32" … "bool" */
 static inline bool pl_is_float(PlDtype d) { return d <= PL_BF16; }
 static inline bool pl_is_int(PlDtype d) { return d >= PL_I8 && d <= PL_U8; }
-/* The ends of an integer dtype. */
-static inline int64_t pl_int_least(PlDtype d) {
-  return d == PL_I8 ? INT8_MIN : d == PL_I16 ? INT16_MIN : d == PL_I32 ? INT32_MIN : d == PL_U8 ? 0 : INT64_MIN;
-}
+/* The ends of an integer dtype; without stdint.h's limits, which NVRTC has not got. */
 static inline int64_t pl_int_most(PlDtype d) {
-  return d == PL_I8 ? INT8_MAX : d == PL_I16 ? INT16_MAX : d == PL_I32 ? INT32_MAX : d == PL_U8 ? UINT8_MAX : INT64_MAX;
+  const size_t bits = pl_is_int(d) ? 8 * pl_dtype_size(d) : 64;
+  return d == PL_U8 ? 255 : (int64_t)(~(uint64_t)0 >> (65 - bits));
 }
+static inline int64_t pl_int_least(PlDtype d) { return d == PL_U8 ? 0 : -pl_int_most(d) - 1; }
 
 /* ---- attributes --------------------------------------------------------------------------- */
 
