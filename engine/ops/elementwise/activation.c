@@ -77,7 +77,6 @@ ACTIVATION(threshold, THRESHOLD, threshold_infer, x[0], NULL, PARAM2(A_FLOAT_REQ
 static PlStatus hardtanh_infer(PlInfer *c) {
   double lo = pl_attr_f(c->attrs, 0), hi = pl_attr_f(c->attrs, 1);
   if (lo > hi) PL_FAIL(PL_ERR_ARG, "hardtanh: min_val %g is above max_val %g", lo, hi);
-  for (int k = 0; k < 2; k++) PL_TRY(pl_check_whole(c, c->compute, k));
   if (pl_is_int(c->compute)) { /* a limit beyond the dtype is none, but where it would be every element */
     if (lo > (double)pl_int_most(c->compute)) PL_TRY(pl_check_fits(c, c->compute, lo));
     if (hi < (double)pl_int_least(c->compute)) PL_TRY(pl_check_fits(c, c->compute, hi));

@@ -107,19 +107,18 @@ PL_OP(linear, .autocast = PL_CAST_LOW, .doc = "x[...,K] times the transpose of w
 #define BETA_ALPHA \
   .nattr = 2, .attrs = {{.name = "beta", .type = PL_A_SCALAR, .optional = true}, {.name = "alpha", .type = PL_A_SCALAR, .optional = true}}
 
-/* The factor; beside integers a whole number. */
+/* The factor; of integer tensors its whole part counts. */
 static double factor(const PlAttrs *a, int k, PlDtype d) {
   if (!a || !pl_attr_has(a, k)) return 1;
   double v = (a->isint >> k) & 1 ? (double)pl_attr_i(a, k) : pl_attr_f(a, k);
   return pl_is_float(d) || (a->isint >> k & 1) || !(v > -1e18 && v < 1e18) ? v : (double)(int64_t)v;
 }
 
-/* input must broadcast to the product's shape, in c->out[0], and integers take factors without fractions. */
+/* input must broadcast to the product's shape, in c->out[0]. */
 static PlStatus check_addend(const PlInfer *c) {
   const PlArray *a = c->in[0];
   const PlDesc *d = &c->out[0];
   PL_TRY(pl_check_same_dtype(c, 0, 1));
-  for (int k = 0; k < 2; k++) PL_TRY(pl_check_whole(c, (PlDtype)d->dtype, k));
   bool ok = a->ndim <= d->ndim;
   for (int k = 1; ok && k <= a->ndim; k++) ok = a->shape[a->ndim - k] == 1 || a->shape[a->ndim - k] == d->shape[d->ndim - k];
   if (ok) return PL_OK;
