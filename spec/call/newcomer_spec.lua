@@ -57,6 +57,8 @@ local wrong = {
   ["local C = nn.class 'C' local c = C() c.layers = { nn.Linear(2, 2) } c:parameters()"] =
     "C.layers is a plain table, so the modules in it do not register and would be neither trained nor saved; "
     .. "wrap it: nn.ModuleList(…)",
+  ["local C = nn.class 'C' function C:forward(v) return self.layers[1](v) end local c = C() "
+    .. "c.layers = { nn.Linear(2, 2) } c(x)"] = "C.layers is a plain table, so the modules in it do not register",
   ["local C = nn.class 'C' local c = C() c.in_ = { a = nn.Parameter(T.ones(2)) } "
     .. "optim.SGD(nn.Sequential(c):parameters(), { lr = 1 })"] = "1 (C).in_ is a plain table, so the parameters in it",
   ["local C = nn.class 'C' local c = C() c.blocks = { { act = nn.ReLU(), fc = nn.Linear(2, 2) } } c:state_dict()"] =
@@ -67,6 +69,99 @@ local wrong = {
 }
 
 describe("a plain table of modules", function()
+  local nn = T.nn
+  local Net = nn.class "Net"
+  function Net:init(t) self.layers = t end
+  function Net:forward(x)
+    local l = self.layers[1] or self.layers.a
+    while getmetatable(l) == nil do l = l[1] or l.a end
+    return type(l) == "table" and l(x) or x * l
+  end
+  local x
+  before_each(function() x = T.ones(1, 2) end)
+  after_each(function() x = nil end)
+  local tables = {
+    list = function() return { nn.Linear(2, 2) } end,
+    names = function() return { a = nn.Linear(2, 2) } end,
+    lists = function() return { { nn.Linear(2, 2), nn.ReLU() } } end,
+    mixed = function() return { { a = { nn.Linear(2, 2) } } } end,
+    parameters = function() return { a = nn.Parameter(T.ones(2)) } end,
+  }
+  local ways = {
+    call = function(net) return net(x) end,
+    part = function(net) return nn.Sequential(nn.ReLU(), net)(x) end,
+    clone = function(net) return net:clone()(x) end,
+    eval = function(net) return net:eval()(x) end,
+    converted = function(net) return net:to("f64")(x:to "f64") end,
+    jit = function(net) return T.jit(net)(x) end,
+    jitted = function(net) return T.jit(function(v) return net(v) end)(x) end,
+    vmap = function(net) return T.vmap(net)(x) end,
+    checkpoint = function(net) return T.checkpoint(net, x) end,
+    hooked = function(net)
+      net:register_forward_hook(function() end)
+      return net(x)
+    end,
+    worker = function(net)
+      local set = T.data.MapDataset(T.data.TensorDataset(x), function(v) return net(v):detach() end)
+      local loader <close> = T.data.DataLoader(set, { workers = 1 })
+      for y in loader do assert.is_table(y) end
+    end,
+    later = function(net)
+      local t = net.layers
+      net.layers = nil
+      net.layers = { nn.Identity() } -- refused, too, and taken back
+      pcall(net, x)
+      net.layers = nil
+      net.layers = nn.ModuleList { nn.Identity() }
+      assert.equal(x, net(x))
+      net.layers = nil
+      net.layers = t
+      return net(x)
+    end,
+    parameters = function(net) return net:parameters() end,
+    state = function(net) return net:state_dict() end,
+    optimizer = function(net) return T.optim.SGD(net:parameters(), { lr = 1 }) end,
+  }
+  for kind, make in pairs(tables) do
+    for way, use in pairs(ways) do
+      if kind == "parameters" and way == "worker" then goto continue end -- to which parameters travel as plain tensors
+      it(("is refused: %s by %s"):format(kind, way), function()
+        local ok, message = pcall(use, Net(make()))
+        assert.is_false(ok)
+        assert.truthy(message:find("Net%)?%.layers[%w_.%[%]]* is a plain table, so the %a+ in it do not register"),
+          message)
+      end)
+      ::continue::
+    end
+  end
+
+  it("is the network's matter: a part may list what another part has", function()
+    local Part = nn.class "Part"
+    function Part:init(a) self.others = { a } end
+    function Part:forward(v) return self.others[1](v) end
+    local Whole = nn.class "Whole"
+    function Whole:init()
+      self.a = nn.Linear(2, 2)
+      self.part = Part(self.a)
+    end
+    function Whole:forward(v) return self.part(v) end
+    assert.same({ 1, 2 }, Whole()(x):shape())
+    local stranger = Part(nn.Linear(2, 2))
+    function Whole:forward(v) return stranger(v) end -- of which the network knows nothing
+    assert.error_matches(function() return Whole()(x) end, "Part.others is a plain table")
+  end)
+
+  it("makes no trace of T.jit again, whatever metamethods a class has", function()
+    local Long = nn.class "Long"
+    Long.__len = function() return 3 end
+    function Long:init() self.fc = nn.Linear(2, 2) end
+    function Long:forward(v) return self.fc(v) * #self end
+    local net = Long()
+    local jitted = T.jit(net)
+    for _ = 1, 3 do assert.is_true(T.allclose(jitted(x), net(x))) end
+    assert.equal(1, jitted.ntraces)
+  end)
+
   it("may hold what is registered elsewhere", function()
     local C = T.nn.class "C"
     local c = C()

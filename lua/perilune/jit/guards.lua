@@ -213,6 +213,7 @@ local function scan_table(list, t, path, visit)
   if type(index) == "table" or type(index) == "function" then visit(index, path) end
   for _, v in next, meta do
     if type(v) == "function" and not own_function(v) then -- the script's __call, __len and the like
+      if module then package.loaded["perilune.nn.module"].before_call(t) end -- which changes __call
       visit(meta, { path, "metatable" })
       break
     end

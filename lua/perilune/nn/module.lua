@@ -16,6 +16,8 @@ local rawget, rawset, type, getmetatable, setmetatable = rawget, rawset, type, g
 -- Tensors made by nn.Parameter. Weak: a parameter lives as long as something uses it.
 local is_parameter = setmetatable({}, { __mode = "k" })
 
+local base = { is_parameter = is_parameter } -- what the parts of modules share, filled below
+
 --- nn.Module :: nn.class("Name") → class; class(…) → module
 -- The base of all modules. Called like a function: forward. parameters(), named_parameters(), buffers(), modules(),
 -- children(), state_dict{index_base=}, load_state_dict(sd, {strict=, index_base=}), train(), eval(), to(dtype or
@@ -139,7 +141,12 @@ function Module.__newindex(self, key, value)
     return
   end
   rawset(self, key, value)
-  if is_module(value) then note(self, key) end
+  if type(value) ~= "table" then return end
+  if is_module(value) then
+    note(self, key)
+  elseif getmetatable(value) == nil then
+    base.got_table(self, value)
+  end
 end
 
 -- An instance has a metatable of its own, in which its parameters stand before its class.
@@ -159,6 +166,7 @@ local function instance(class)
     end
   end
   meta.__class = class
+  base.arm(meta)
   return setmetatable({ training = true, _hooks = false, _names = {}, _known = {}, _buffers = {},
     _parameters = parameters }, meta)
 end
@@ -318,15 +326,15 @@ end
 
 -- ---- walking -----------------------------------------------------------------------------------------
 
-local function key_text(key, base)
-  if math.type(key) == "integer" then return tostring(key - 1 + (base or 1)) end
+local function key_text(key, from)
+  if math.type(key) == "integer" then return tostring(key - 1 + (from or 1)) end
   return tostring(key)
 end
 
 local function join(prefix, name) return prefix == "" and name or prefix .. "." .. name end
 
 -- Calls visit(prefix, module) for every module once, parents first.
-local function walk(self, prefix, base, seen, visit)
+local function walk(self, prefix, from, seen, visit)
   if not is_module(self) then
     fail("a network is expected, got %s; call its methods with a colon: net:parameters(), net:train()",
       options.describe(self))
@@ -336,39 +344,13 @@ local function walk(self, prefix, base, seen, visit)
   visit(prefix, self)
   for _, key in ipairs(member_names(self)) do
     local value = rawget(self, key)
-    if is_module(value) then walk(value, join(prefix, key_text(key, base)), base, seen, visit) end
-  end
-end
-
-local own_fields = { _names = true, _known = true, _buffers = true, _kept = true, _parameters = true, _hooks = true }
-
--- A plain table of modules or parameters does not register them: training would leave them as they are, and a saved
--- network lack them. Those that are registered elsewhere may be in a table, too. Tables in it are looked into as well,
--- as deep as lists of lists of layers.
-local DEEP = 3
-local function refuse_table(reached, list, prefix, m, path, t, depth)
-  for k, value in next, t do
-    local parameter, known = is_parameter[value], false
-    if parameter then
-      for _, item in ipairs(list) do known = known or rawequal(item[2], value) end
-    end
-    if not known and (parameter or is_module(value) and not reached[value]) then
-      local field = (prefix == "" and class_name(m) or prefix .. " (" .. class_name(m) .. ")") .. "." .. path
-      local instead = parameter and "nn.ParameterList" or math.type(k) and "nn.ModuleList" or "nn.ModuleDict"
-      fail("%s is a plain table, so the %s in it do not register and would be neither trained nor saved; wrap it: "
-        .. "%s(…); to leave them out on purpose keep the table in a local variable", field,
-        parameter and "parameters" or "modules", instead)
-    end
-    if type(value) == "table" and depth < DEEP and getmetatable(value) == nil then
-      local inside = path .. (type(k) == "number" and ("[%s]"):format(k) or "." .. tostring(k))
-      refuse_table(reached, list, prefix, m, inside, value, depth + 1)
-    end
+    if is_module(value) then walk(value, join(prefix, key_text(key, from)), from, seen, visit) end
   end
 end
 
 -- Lists {name, value, module, key} of parameters ("parameter") or buffers ("buffer"), each once, or of both
 -- with every name they have ("state"). A module's own come before its children's: parameters, then buffers.
-local function collect(self, what, base)
+local function collect(self, what, from)
   local list, seen = {}, {}
   local function add(prefix, m, kind)
     if rawget(m, "_lazy") then
@@ -382,23 +364,19 @@ local function collect(self, what, base)
       if found == kind and (what == "state" and m._buffers[key] ~= "transient" or
         what ~= "state" and not seen[value]) then
         seen[value] = true
-        list[#list + 1] = { join(prefix, key_text(key, base)), value, m, key }
+        list[#list + 1] = { join(prefix, key_text(key, from)), value, m, key }
       end
     end
   end
   local reached, tables = {}, {}
-  walk(self, "", base, reached, function(prefix, m)
-    for key, value in next, m do
-      if type(value) == "table" and not own_fields[key] and getmetatable(value) == nil then
-        tables[#tables + 1] = { prefix, m, tostring(key), value }
-      end
+  walk(self, "", from, reached, function(prefix, m)
+    if what ~= "buffer" then
+      base.plain_tables(tables, prefix, m)
+      add(prefix, m, "parameter")
     end
-    if what ~= "buffer" then add(prefix, m, "parameter") end
     if what ~= "parameter" then add(prefix, m, "buffer") end
   end)
-  for _, t in ipairs(what ~= "buffer" and tables or {}) do
-    refuse_table(reached, list, t[1], t[2], t[3], t[4], 1)
-  end
+  base.refuse_tables(reached, tables)
   return list
 end
 
@@ -426,9 +404,9 @@ function Module:buffers() return values(collect(self, "buffer")) end
 --- Iterator of name, buffer.
 function Module:named_buffers() return iterate(collect(self, "buffer")) end
 
-local function module_list(self, base)
+local function module_list(self, from)
   local list = {}
-  walk(self, "", base or 1, {}, function(prefix, m) list[#list + 1] = { prefix, m } end)
+  walk(self, "", from or 1, {}, function(prefix, m) list[#list + 1] = { prefix, m } end)
   return list
 end
 
@@ -529,11 +507,12 @@ function options.in_modules()
 end
 T.core.in_modules(options.in_modules)
 
-local base = { next_hook = next_hook, Module = Module, Parameter = Parameter, class = class, is_module = is_module,
-  is_parameter = is_parameter, collect = collect, member_names = member_names, member = member, forget = forget,
+for key, value in next, { next_hook = next_hook, Module = Module, Parameter = Parameter, class = class,
+  is_module = is_module, collect = collect, member_names = member_names, member = member, forget = forget, walk = walk,
   instance = instance, become = become, no_module = no_module,
-  named_modules = function(self, from) return iterate(module_list(self, from)) end }
-for _, part in ipairs { "state_dict", "print", "module.path", "module.convert", "module.hooks", "module.clone" } do
+  named_modules = function(self, from) return iterate(module_list(self, from)) end } do base[key] = value end
+for _, part in ipairs { "state_dict", "print", "module.path", "module.convert", "module.hooks", "module.clone",
+  "module.plain_tables" } do
   require("perilune.nn." .. part)(base)
 end
 
