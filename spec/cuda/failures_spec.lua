@@ -85,6 +85,23 @@ print("retries", m.retries, m.peak < 20 << 20)
     assert.truthy(text:find("retries\t0\ttrue", 1, true), text)
   end)
 
+  it("large intermediate results on an empty device cost steps of the collector, no full collections", function()
+    local text, fine = run("PERILUNE_EMULATE=memory=2097152", [[
+local a, b = T.ones(1600, { device = "cuda" }), T.ones(1600, { device = "cuda" }) -- over 1/512 of the memory
+local old, hit, fulls = {}, nil, 0
+for i = 1, 40 do old[i] = setmetatable({}, { __gc = function() hit = true end }) end
+collectgarbage() collectgarbage() -- what is old now goes in full collections alone
+for i = 1, 40 do
+  old[i], hit = nil, nil
+  (a * b + a):tanh():free()
+  if hit then fulls = fulls + 1 end
+end
+print("fulls", fulls, fulls < 10, T.cuda.memory_stats().peak <= 5 * 6656)
+]])
+    assert.is_true(fine, text)
+    assert.truthy(text:find("fulls\t%d+\ttrue\ttrue"), text)
+  end)
+
   it("a fault marks the device dead; the CPU goes on", function()
     local text, fine = run("PERILUNE_EMULATE=fault=3", [[
 local x = T.ones(4, { device = "cuda" })
