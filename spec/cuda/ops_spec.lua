@@ -104,6 +104,30 @@ local function gradients(f, args, device)
   return out
 end
 
+-- Has it a dtype= to compute in?
+local function takes_dtype(info)
+  for _, a in ipairs(info.nin > 0 and info.attrs or {}) do
+    if a.name == "dtype" and a.optional then return true end
+  end
+end
+-- The arguments with dtype= among the options; nil where the last is a list or another table.
+local function with_dtype(args, dtype)
+  local out = table.pack(table.unpack(args, 1, args.n))
+  local last = out[out.n]
+  if type(last) ~= "table" then
+    out.n = out.n + 1
+    out[out.n] = { dtype = dtype }
+    return out
+  end
+  local options = { dtype = dtype }
+  for k, v in pairs(last) do
+    if type(k) ~= "string" then return nil end
+    options[k] = v
+  end
+  out[out.n] = options
+  return out
+end
+
 local function wanted(name) return not only or ("," .. only .. ","):find("," .. name .. ",", 1, true) end
 
 describe("on the device", function()
@@ -131,6 +155,22 @@ describe("on the device", function()
           end
         end
       end)
+      if takes_dtype(info) then
+        it(info.name .. " gives the CPU's values in a dtype that is not its argument's", function()
+          local f = support.func(info.name)
+          for i, args in ipairs(support.arguments(info.name)) do
+            for _, from in ipairs { "f64", "f32", "f16", "bf16" } do
+              for _, to in ipairs { "f64", "f32", "f16", "bf16" } do
+                local now = to ~= from and with_dtype(in_dtype(args, from), to)
+                if now and (pcall(f, table.unpack(now, 1, now.n))) then
+                  local tol = math.max(tolerance[from], tolerance[to])
+                  compare(info.name, f, now, tol, ("variant %d, %s to %s"):format(i, from, to))
+                end
+              end
+            end
+          end
+        end)
+      end
       it(info.name .. " gives the CPU's values and gradients in mixed precision", function()
         local f = support.func(info.name)
         for i, args in ipairs(support.arguments(info.name)) do

@@ -234,8 +234,15 @@ static PlStatus run(const PlkCall *c, const void *in, const void *y, bool backwa
   });
   return PL_OK;
 }
-static PlStatus softmax(const PlkCall *c) { return run(c, c->in[0]->data, NULL, false); }
-/* dy and y may have different dtypes, as under autocast: the kernels take both in that of the result. */
+/* The kernels take all in the dtype of the result: dtype= converts first; dy and y may differ, as under autocast. */
+static PlStatus softmax(const PlkCall *c) {
+  void *room = NULL;
+  const void *x = NULL;
+  PlStatus s = plc_as(c->in[0], c->out[0]->dtype, &room, &x);
+  if (s == PL_OK) s = run(c, x, NULL, false);
+  plc_scratch_free(room);
+  return s;
+}
 static PlStatus softmax_bwd(const PlkCall *c) {
   void *room[2] = {NULL, NULL};
   const void *dy = NULL, *y = NULL;
