@@ -53,6 +53,8 @@ bool plc_benchmark(void); /* may libraries' algorithms be chosen by their times?
 /* Temporary device memory, 256-byte aligned; freed in stream order. NULL is fine. */
 PlStatus plc_scratch(size_t bytes, void **out);
 void plc_scratch_free(void *p);
+/* Memory that a library keeps for good: it counts against the limit, but is no live block, nor in the peak of tensors. */
+PlStatus plc_keep(size_t bytes, void **out);
 /* Copies n bytes of host memory to the device in stream order; src may be reused at once. */
 PlStatus plc_upload(void *dst, const void *src, size_t n);
 enum { PLC_FEW_BYTES = 256 };

@@ -225,7 +225,7 @@ static PlStatus workspace_of(cudaStream_t stream, void **out, bool *passing) {
   if (*passing) return plc_scratch(WORKSPACE, out);
   if (i == lt.nworkspace) {
     void *at = NULL;
-    PL_TRY(plc_scratch(WORKSPACE, &at));
+    PL_TRY(plc_keep(WORKSPACE, &at));
     lt.workspace[i].gpu = gpu;
     lt.workspace[i].stream = stream;
     lt.workspace[i].at = at;

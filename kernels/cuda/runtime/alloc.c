@@ -20,6 +20,7 @@ typedef struct Block {
   cudaStream_t stream;
   PlcOwner *owner; /* NULL: everybody */
   PlcAfter *after; /* while it is freed, but others may use it */
+  bool kept;       /* a library's: no tensor's, nor part of a call */
 } Block;
 
 struct PlcOwner {
@@ -40,6 +41,7 @@ typedef struct PlcPool {
   Block *busy, **last;        /* freed, but other streams may use them: the first freed first; where the next one goes */
   Block *longest, *shortest;  /* of those in `cached` */
   int64_t cached_bytes, most; /* most: that tensors ever held at once */
+  int64_t kept_bytes;         /* of libraries: taken, but not alive */
   cudaStream_t side;          /* where memory is made while the usual stream is captured */
   PlDeviceMemory m;
 } PlcPool;
@@ -264,7 +266,7 @@ static void flush(PlcPool *al) {
 }
 
 static cudaError_t take_new(PlcPool *al, Block *b, size_t bytes, cudaStream_t s) {
-  if (al->m.limit >= 0 && al->m.live + (int64_t)bytes > al->m.limit) return cudaErrorMemoryAllocation;
+  if (al->m.limit >= 0 && al->m.live + al->kept_bytes + (int64_t)bytes > al->m.limit) return cudaErrorMemoryAllocation;
   cudaError_t e = al->pool ? cudaMallocFromPoolAsync(&b->p, bytes, al->pool, s) : cudaMalloc(&b->p, bytes);
   if (e == cudaErrorMemoryAllocation) (void)cudaGetLastError();
   return e;
@@ -277,7 +279,7 @@ static PlStatus out_of_memory(const PlcPool *al, size_t bytes) {
   double gib = 1.0 / (1 << 30);
   if (al->m.limit >= 0)
     PL_FAIL(PL_ERR_OOM, "%s: out of device memory: %.3f GiB wanted, %.3f GiB in use, the limit is %.3f GiB", plc_name(),
-            (double)bytes * gib, (double)al->m.live * gib, (double)al->m.limit * gib);
+            (double)bytes * gib, (double)(al->m.live + al->kept_bytes) * gib, (double)al->m.limit * gib);
   PL_FAIL(PL_ERR_OOM,
           "%s: out of device memory: %.3f GiB wanted, %.3f GiB in use by tensors, %.3f of %.3f GiB free on the device "
           "after giving back all cached blocks; use smaller batches, or free tensors",
@@ -342,7 +344,7 @@ static PlStatus get(PlcPool *al, size_t bytes, cudaStream_t s, Block **out) {
   return st;
 }
 
-PlStatus plc_alloc_on(cudaStream_t s, size_t n, void **out) {
+static PlStatus hand_out(cudaStream_t s, size_t n, bool kept, void **out) {
   PL_TRY(plc_alive());
   PlcPool *al = plc_here()->pool;
   size_t bytes = rounded(n);
@@ -354,9 +356,14 @@ PlStatus plc_alloc_on(cudaStream_t s, size_t n, void **out) {
     Block **slot = &al->live[live_slot(b->p)];
     b->next = *slot;
     *slot = b;
-    al->m.live += (int64_t)bytes;
-    al->m.blocks++;
-    al->m.allocations++;
+    b->kept = kept;
+    if (kept) {
+      al->kept_bytes += (int64_t)bytes;
+    } else {
+      al->m.live += (int64_t)bytes;
+      al->m.blocks++;
+      al->m.allocations++;
+    }
     if (al->m.live > al->m.peak) al->m.peak = al->m.live;
     if (al->m.live > al->most) al->most = al->m.live;
     *out = b->p;
@@ -364,6 +371,9 @@ PlStatus plc_alloc_on(cudaStream_t s, size_t n, void **out) {
   pthread_mutex_unlock(&al->lock);
   return st;
 }
+
+PlStatus plc_alloc_on(cudaStream_t s, size_t n, void **out) { return hand_out(s, n, false, out); }
+PlStatus plc_keep(size_t n, void **out) { return hand_out(plc_stream(), n, true, out); }
 
 PlStatus plc_alloc(int gpu, size_t n, void **out) {
   PL_TRY(plc_use(gpu));
@@ -398,8 +408,12 @@ void plc_release(int gpu, void *p) {
         al->last = &b->next;
       } else put_cached(al, b);
     }
-    al->m.live -= (int64_t)b->bytes;
-    al->m.blocks--;
+    if (b->kept) {
+      al->kept_bytes -= (int64_t)b->bytes;
+    } else {
+      al->m.live -= (int64_t)b->bytes;
+      al->m.blocks--;
+    }
     break;
   }
   pthread_mutex_unlock(&al->lock);
@@ -451,7 +465,7 @@ void plc_memory(int gpu, PlDeviceMemory *out) {
   *out = al->m;
   uint64_t reserved = 0;
   if (!al->pool || cudaMemPoolGetAttribute(al->pool, cudaMemPoolAttrReservedMemCurrent, &reserved) != cudaSuccess)
-    reserved = (uint64_t)(al->m.live + al->cached_bytes);
+    reserved = (uint64_t)(al->m.live + al->kept_bytes + al->cached_bytes);
   out->reserved = (int64_t)reserved;
   pthread_mutex_unlock(&al->lock);
 }
