@@ -3,7 +3,8 @@
 -- Prints one line per operator, the failures, the reasons of skips, and closes with
 -- "N passed, N failed, N skipped". Exit status 1 if a case failed, 2 if the command line was wrong.
 -- --every N runs each N-th case; --verbose prints every verdict; --fails N prints at most N failures per
--- operator (default 3). --mode runs them in another way: spec/golden/modes.lua.
+-- operator (default 3). --mode runs them in another way: spec/golden/modes.lua. --device cuda makes that the default
+-- one; --part K/N takes the K-th of N parts of the operators.
 
 local root = debug.getinfo(1, "S").source:match("^@(.*)spec/golden%.lua$") or ""
 if root == "" then root = "./" end
@@ -24,7 +25,7 @@ local function parse(args)
     if a == "--every" or a == "--fails" then
       i = i + 1
       o[a:sub(3)] = math.tointeger(tonumber(args[i]))
-    elseif a == "--mode" or a == "--autocast" then
+    elseif a == "--mode" or a == "--autocast" or a == "--device" or a == "--part" then
       i = i + 1
       o[a:sub(3)] = args[i]
     elseif a == "--verbose" then
@@ -36,7 +37,7 @@ local function parse(args)
   end
   if not o.dir or not o.every or not o.fails or o.every < 1 then
     io.stderr:write("usage: perilune run spec/golden.lua -- DIR [op ...] [--every N] [--verbose] ",
-      "[--fails N]\n")
+      "[--fails N] [--mode M] [--device D] [--part K/N]\n")
     os.exit(2)
   end
   return o
@@ -136,7 +137,8 @@ end
 
 local function main(args)
   local o = parse(args)
-  local whole = #o.ops == 0 and o.every == 1
+  local whole = #o.ops == 0 and o.every == 1 and not o.part
+  if o.device then T.set_default_device(o.device) end
   if #o.ops == 0 then
     for _, row in ipairs(reader.open(o.dir, "index")) do o.ops[#o.ops + 1] = row.op end
     for _, name in ipairs { "promotion", "print" } do -- op_database.py writes neither
@@ -147,7 +149,10 @@ local function main(args)
       end
     end
   end
-  for _, op in ipairs(o.ops) do run_op(op, o) end
+  local k, n = (o.part or "1/1"):match("^(%d+)/(%d+)$")
+  for i, op in ipairs(o.ops) do
+    if i % n == k % n then run_op(op, o) end
+  end
 
   local order = {}
   for text in pairs(reasons) do order[#order + 1] = text end

@@ -254,6 +254,13 @@ local function check_jvp(T, plan, case)
   end
 end
 
+-- What a call gave, when the device is done: a bad index is noticed there when somebody waits.
+local function settled(T, ...)
+  if T.get_default_device() ~= "cpu" then T.cuda.synchronize() end
+  return ...
+end
+function M.settle(T, f, ...) return pcall(function(...) return settled(T, f(...)) end, ...) end
+
 local function run_refusal(T, plan, case)
   local made, tensors = pcall(build_inputs, T, plan.file, case)
   if not made then
@@ -261,7 +268,7 @@ local function run_refusal(T, plan, case)
     assert(tostring(tensors):find("dimensions", 1, true), tensors)
     return "pass"
   end
-  local ok, err = pcall(invoke, T, plan, case, tensors)
+  local ok, err = M.settle(T, invoke, T, plan, case, tensors)
   if ok then return "fail", "not refused: " .. tostring(case.why) end
   if type(err) ~= "string" or #err < 8 then return "fail", "refused without a text: " .. tostring(err) end
   return "pass"
@@ -286,7 +293,7 @@ end
 
 -- One case: "pass", "fail" or "skip", and a text.
 function M.run(T, plan, case)
-  local ok, verdict, text = pcall(case.error and run_refusal or run_values, T, plan, case)
+  local ok, verdict, text = M.settle(T, case.error and run_refusal or run_values, T, plan, case)
   if not ok then return "fail", "raised: " .. tostring(verdict) end
   return verdict, text
 end

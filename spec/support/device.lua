@@ -4,6 +4,8 @@
 --   moved   what a spec makes is moved there, networks too; what the library makes beside it, stays where it puts it
 -- Without it, or with "cpu", nothing changes. What makes no sense there stands in spec/cuda/cpu_only.lua with its
 -- reason, and is counted as pending. The specs of spec/cuda place tensors themselves and stay as they are.
+-- A device notices bad indexes, divisions by zero and their like when somebody waits: the pcall of a spec, an assertion
+-- that calls a function, and each case wait at their end, so an error is found where it is expected, and never later.
 
 local M = {}
 
@@ -63,6 +65,24 @@ local function move_what_specs_make(T)
   end
 end
 
+-- What f gives, when the device is done with it. A capture in progress cannot wait; it is over when a case ends.
+local function settled(T, ...)
+  T.cuda.synchronize()
+  return ...
+end
+
+-- pcall, as called by specs and by the library of assertions, waits.
+local function wait_where_errors_are_expected(T)
+  local plain = pcall
+  local function waiting(f, ...)
+    local info = debug.getinfo(2, "S")
+    local source = info and info.source or ""
+    if not (source:find("spec/", 1, true) or source:find("luassert", 1, true)) then return plain(f, ...) end
+    return plain(function(...) return settled(T, f(...)) end, ...)
+  end
+  _G.pcall = waiting
+end
+
 -- The text of an entry in the list for this test: its own, or its file's.
 local function reason(list, file, name)
   local entry = list[file]
@@ -84,6 +104,7 @@ function M.install(busted, T)
   local list = require "spec.cuda.cpu_only"[mode]
   list.used = {}
   if mode == "moved" then move_what_specs_make(T) end
+  wait_where_errors_are_expected(T)
   local file, own
 
   local function place()
@@ -97,8 +118,10 @@ function M.install(busted, T)
   end, { priority = 1 })
   busted.subscribe({ "test", "start" }, function(element)
     place() -- a spec that failed may have left another
-    local text = not own and reason(list, file, element.name)
-    if text then element.run = function() element.env.pending(text) end end
+    if own then return nil, true end
+    pcall(T.cuda.synchronize) -- or an error that nobody has read
+    local text, run = reason(list, file, element.name), element.run
+    element.run = text and function() element.env.pending(text) end or function(...) return settled(T, run(...)) end
     return nil, true
   end)
   busted.subscribe({ "file", "end" }, function()
