@@ -217,11 +217,14 @@ static inline PlStatus plc_settings(const PlcSettings *set, const PlkCall *call,
 #endif
 
 enum { PLC_BLOCK = 256 }; /* threads */
-/* Blocks for n items at `each` a thread: enough to fill the device a few times; kernels stride over the grid. */
+/* Blocks of a launch at most: a multiprocessor works on 2 to 8 at a time, and the last round of them, which leaves part of the
+ * device without work, is to be a small part of all. */
+static inline int64_t plc_most_blocks(void) { return (int64_t)plc_processors() * 128; }
+/* Blocks for n items at `each` a thread; kernels stride over the grid. */
 #ifdef __cplusplus
 static inline unsigned plc_grid(int64_t n, int each) {
   int64_t need = (n + (int64_t)PLC_BLOCK * each - 1) / ((int64_t)PLC_BLOCK * each);
-  int64_t most = (int64_t)plc_processors() * 16;
+  int64_t most = plc_most_blocks();
   return (unsigned)(need < most ? need : most);
 }
 #endif

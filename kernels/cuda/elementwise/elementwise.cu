@@ -113,7 +113,7 @@ static bool turns(const PlArray *y, const PlArray *x, Turn *t) {
   return true;
 }
 template <typename E> static PlStatus turned(const PlkCall *call, const Turn &t) {
-  const int64_t squares = t.row_squares * t.col_squares * t.planes.numel, most = (int64_t)plc_processors() * 32;
+  const int64_t squares = t.row_squares * t.col_squares * t.planes.numel, most = plc_most_blocks();
   PLC_LAUNCH(turn_kernel<E>, (unsigned)(squares < most ? squares : most), SQUARE * SQUARE_ROWS, 0, t, (E *)call->out[0]->data,
              (const E *)call->in[0]->data);
   return PL_OK;

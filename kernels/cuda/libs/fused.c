@@ -99,7 +99,7 @@ static PlStatus run(int gpu, const PlkFusedKernel *k, const PlkFusedRun *r) {
   int64_t blocks;
   unsigned threads;
   plc_fused_args(&k->group, r, &a, &blocks, &threads);
-  const int64_t most = k->group.rows ? 1 << 20 : (int64_t)plc_processors() * 16;
+  const int64_t most = k->group.rows ? 1 << 20 : plc_most_blocks();
   void *args[] = {&a};
   const dim3 grid = {(unsigned)(blocks < most ? blocks : most), 1, 1}, block = {threads, 1, 1};
   PLC_TRY(cudaLaunchKernel((const void *)k->kernel, grid, block, args, 0, plc_stream()));

@@ -168,7 +168,7 @@ __global__ void norm_join(int64_t n, const double *part, double p, double start,
 }
 
 unsigned blocks_of(int64_t chunks, What what) {
-  const int64_t most = what == NORM ? (int64_t)BLOCKS : (int64_t)plc_processors() * 16;
+  const int64_t most = what == NORM ? (int64_t)BLOCKS : plc_most_blocks();
   return (unsigned)(chunks < most ? chunks : most);
 }
 

@@ -105,7 +105,7 @@ static PlStatus sum_up(Run *run, int groups, const int64_t *first, const Group *
 
 static PlStatus flush(Run *run, Groups *gs) {
   if (gs->n && gs->first[gs->n]) {
-    int64_t blocks = gs->first[gs->n], most = (int64_t)plc_processors() * 16;
+    int64_t blocks = gs->first[gs->n], most = plc_most_blocks();
     PLC_LAUNCH(step_groups, (unsigned)(blocks < most ? blocks : most), PLC_BLOCK, 0, *run->r, run->live, *gs, run->factor, run->part);
   }
   if (gs->n) PL_TRY(sum_up(run, gs->n, gs->first, gs->g, gs->before));
@@ -150,7 +150,7 @@ static PlStatus run(const PlkCall *c, int ntensor, int k, Run now) {
       PL_TRY(flush(&now, &gs)); /* groups are counted in their order */
       plc_layout<COLUMNS> l;
       plc_layout_of<COLUMNS>(&l, arr);
-      const int64_t chunks = (l.numel + CHUNK - 1) / CHUNK, most = (int64_t)plc_processors() * 16;
+      const int64_t chunks = (l.numel + CHUNK - 1) / CHUNK, most = plc_most_blocks();
       PLC_LAUNCH(step_strided, (unsigned)(chunks < most ? chunks : most), PLC_BLOCK, 0, *r, now.live, k, g, l,
                  now.factor ? now.factor + 2 * gs.before : NULL, now.part);
       const int64_t ends[2] = {0, chunks};

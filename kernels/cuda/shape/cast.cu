@@ -4,20 +4,23 @@
 #include "kernels/cuda/any_dtype.h"
 #include "kernels/cuda/elementwise/elementwise.h"
 
-template <typename From, typename To> __global__ void cast_flat(int64_t n, const From *x, To *y) {
-  const int N = 8;
-  for (PLC_EACH(i, (n + N - 1) / N)) {
-    int64_t e = i * N;
-    if (e + N <= n) {
-      plc_pack<From, N / 2> a[2];
-      plc_pack<To, N / 2> r[2];
-      for (int h = 0; h < 2; h++) {
-        a[h] = *(const plc_pack<From, N / 2> *)(x + e + h * (N / 2));
-        for (int k = 0; k < N / 2; k++) r[h].v[k] = plc_type<To>::store((float)plc_type<From>::load(a[h].v[k]));
-        *(plc_pack<To, N / 2> *)(y + e + h * (N / 2)) = r[h];
-      }
-    } else
-      for (int64_t k = e; k < n; k++) y[k] = plc_type<To>::store((float)plc_type<From>::load(x[k]));
+/* Four elements a pack: neighbours read and write without gaps on both sides. A thread has four packs under way. */
+enum { FOUR = 4, CAST_EACH = FOUR * FOUR };
+template <typename From, typename To> __global__ void __launch_bounds__(PLC_BLOCK) cast_flat(int64_t n, const From *x, To *y) {
+  const int64_t each = (int64_t)PLC_BLOCK * CAST_EACH;
+  for (int64_t b = blockIdx.x * each; b < n; b += gridDim.x * each) {
+    if (b + each > n) {
+      for (int64_t i = b + threadIdx.x; i < n; i += PLC_BLOCK) y[i] = plc_type<To>::store((float)plc_type<From>::load(x[i]));
+      return;
+    }
+    const int64_t e = b + (int64_t)threadIdx.x * FOUR;
+    plc_pack<From, FOUR> a[FOUR];
+    PLC_UNROLL for (int k = 0; k < FOUR; k++) a[k] = *(const plc_pack<From, FOUR> *)(x + e + k * PLC_BLOCK * FOUR);
+    PLC_UNROLL for (int k = 0; k < FOUR; k++) {
+      plc_pack<To, FOUR> r;
+      PLC_UNROLL for (int j = 0; j < FOUR; j++) r.v[j] = plc_type<To>::store((float)plc_type<From>::load(a[k].v[j]));
+      *(plc_pack<To, FOUR> *)(y + e + k * PLC_BLOCK * FOUR) = r;
+    }
   }
 }
 
@@ -34,7 +37,7 @@ template <typename From> __global__ void cast_any(plc_layout<2> l, const From *x
 
 template <typename From, typename To> static PlStatus flat(const PlkCall *call) {
   const PlArray *x = call->in[0], *y = call->out[0];
-  PLC_LAUNCH((cast_flat<From, To>), plc_grid(y->numel, 8), PLC_BLOCK, 0, y->numel, (const From *)x->data, (To *)y->data);
+  PLC_LAUNCH((cast_flat<From, To>), plc_grid(y->numel, CAST_EACH), PLC_BLOCK, 0, y->numel, (const From *)x->data, (To *)y->data);
   return PL_OK;
 }
 

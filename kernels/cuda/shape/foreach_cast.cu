@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT
  * foreach_cast: casts of many dense tensors between f32 and f16 or bf16, in one launch for up to PIECES of them. A block takes
- * PLC_CHUNK elements of one, eight a thread at a time. The numbers are those of one cast each (cast.cu). */
+ * PLC_CHUNK elements of one, four a pack, so that neighbours read and write without gaps on both sides. The numbers are those of one cast each (cast.cu). */
 #include "kernels/cuda/optim/lists.h"
 
 namespace {
 
-enum { PIECES = 80, N = 8 };
+enum { PIECES = 80, FOUR = 4 };
 struct Piece {
   const void *x;
   void *y;
@@ -21,15 +21,15 @@ struct Pieces {
 template <typename From, typename To> PLC_DEV void chunk(const Piece &g, int64_t begin, int64_t end) {
   const From *x = (const From *)g.x;
   To *y = (To *)g.y;
-  const int EACH = PLC_CHUNK / PLC_BLOCK / N;
+  const int EACH = PLC_CHUNK / PLC_BLOCK / FOUR;
   if (end - begin == PLC_CHUNK && ((uintptr_t)x | (uintptr_t)y) % 16 == 0) {
-    plc_pack<From, N / 2> a[EACH][2];
-    PLC_UNROLL for (int k = 0; k < EACH; k++) PLC_UNROLL for (int h = 0; h < 2; h++) a[k][h] =
-        *(const plc_pack<From, N / 2> *)(x + begin + (k * PLC_BLOCK + (int)threadIdx.x) * N + h * (N / 2));
-    PLC_UNROLL for (int k = 0; k < EACH; k++) PLC_UNROLL for (int h = 0; h < 2; h++) {
-      plc_pack<To, N / 2> r;
-      PLC_UNROLL for (int e = 0; e < N / 2; e++) r.v[e] = plc_type<To>::store((float)plc_type<From>::load(a[k][h].v[e]));
-      *(plc_pack<To, N / 2> *)(y + begin + (k * PLC_BLOCK + (int)threadIdx.x) * N + h * (N / 2)) = r;
+    plc_pack<From, FOUR> a[EACH];
+    const int64_t e = begin + (int64_t)threadIdx.x * FOUR;
+    PLC_UNROLL for (int k = 0; k < EACH; k++) a[k] = *(const plc_pack<From, FOUR> *)(x + e + k * PLC_BLOCK * FOUR);
+    PLC_UNROLL for (int k = 0; k < EACH; k++) {
+      plc_pack<To, FOUR> r;
+      PLC_UNROLL for (int j = 0; j < FOUR; j++) r.v[j] = plc_type<To>::store((float)plc_type<From>::load(a[k].v[j]));
+      *(plc_pack<To, FOUR> *)(y + e + k * PLC_BLOCK * FOUR) = r;
     }
     return;
   }
@@ -49,7 +49,7 @@ __global__ void cast_pieces(const __grid_constant__ Pieces s) {
 }
 
 PlStatus flush(Pieces *s) {
-  const int64_t chunks = s->first[s->n], most = (int64_t)plc_processors() * 16;
+  const int64_t chunks = s->first[s->n], most = plc_most_blocks();
   if (s->n) PLC_LAUNCH(cast_pieces, (unsigned)(chunks < most ? chunks : most), PLC_BLOCK, 0, *s);
   s->n = 0;
   return PL_OK;
