@@ -41,6 +41,48 @@ local function folder(f)
 end
 
 describe("nn.lora", function()
+  it("leaves weights alone that other layers have as well", function()
+    local Tied = nn.class "Tied"
+    function Tied:init()
+      self.embed, self.head = nn.Embedding(7, 4), nn.Linear(4, 7, { bias = false })
+      self.head.weight = self.embed.weight
+      self.again = nn.Linear(4, 7, { bias = false })
+    end
+    function Tied:forward(x) return self.head(self.embed(x)) end
+    local n, x = stirred(nn.lora(Tied(), { target = "head" })), T.tensor({ 1, 5 }, { dtype = "i64" })
+    local want = n(x)
+    fails(function() nn.merge_lora(n) end, "the weight of head is that of embed as well")
+    same(n(x), want, 0)
+    n = Tied()
+    n.embed, n.again.weight = nn.Embedding(7, 4), n.head.weight
+    stirred(nn.lora(n, { target = { "head", "again" } }))
+    fails(function() nn.merge_lora(n) end, "is that of")
+  end)
+
+  it("drops the same of W x and of B A x where DoRA trains", function()
+    for _, rank in ipairs { 1, 2 } do
+      local n, x = nn.Sequential(nn.Linear(6, 5)), T.randn(3, 6)
+      stirred(nn.lora(n, { target = "all-linear", rank = rank, dora = true, dropout = 0.5 })):train()
+      local m = n[1]
+      T.manual_seed(rank)
+      local y = n(x)
+      T.manual_seed(rank)
+      local d, w, ba = T.dropout(x, 0.5), m.weight, m.lora_B:matmul(m.lora_A) * (16 / rank)
+      local ratio = m.lora_magnitude_vector / (w + ba):square():sum(2):sqrt()
+      same(y, nn.F.linear(x, w, m.bias) + (ratio - 1) * nn.F.linear(d, w) + ratio * nn.F.linear(d, ba))
+    end
+  end)
+
+  it("names layers to PEFT so that no other is meant", function()
+    local n = nn.ModuleList { net(), net() }
+    nn.lora(n, { target = function(name) return name ~= "1.q_proj" and not name:find "score" end })
+    folder(function(dir)
+      assert(nn.save_lora(n, dir))
+      local targets = assert(json.read(dir .. "/adapter_config.json")).target_modules
+      assert.equal("0.q_proj v_proj", table.concat(targets, " "))
+    end)
+  end)
+
   it("changes nothing at first, and trains two small matrices a layer", function()
     for _, dora in ipairs { false, true } do
       local n, x = net(), T.randn(3, 4)

@@ -42,6 +42,7 @@ local function forward(self, x)
   local y = getmetatable(self).__class.forward(self, x)
   local z = x:to(a:dtype())
   if l.dropout > 0 and self.training then z = T.dropout(z, l.dropout) end
+  local dropped = z
   z = linear(z, a) * l.scale -- of few columns
   if not self.lora_magnitude_vector and y:dtype() == z:dtype() and y:numel() > 0 then -- y + z bᵀ without z bᵀ beside it
     return T.addmm(y:reshape(-1, y:size(-1)), z:reshape(-1, z:size(-1)), b:t()):view(y:shape())
@@ -50,8 +51,8 @@ local function forward(self, x)
   if self.lora_magnitude_vector then
     local ratio = self.lora_magnitude_vector / lengths(self)
     local plain = y
-    if l.dropout > 0 and self.training then -- what was dropped is dropped of W x as well
-      plain = linear(T.dropout(x:to(a:dtype()), l.dropout), matrix(self):to(a:dtype()))
+    if l.dropout > 0 and self.training then -- what was dropped of B A x is dropped of W x as well
+      plain = linear(dropped, matrix(self):to(a:dtype()))
     elseif self.bias then
       plain = y - self.bias
     end
@@ -172,6 +173,19 @@ function M.merge_lora(net)
         .. "dequantize = true", item[1])
     end
   end
+  local merged, of = {}, {} -- weight → the layer whose adapter goes into it
+  for _, item in ipairs(list) do
+    local weight = item[2]._parameters.weight
+    if weight and not merged[weight] then merged[weight], of[item[2]] = item[1], true end
+  end
+  for name, m in base.named_modules(net, 0) do
+    for _, p in pairs(m._parameters) do
+      if merged[p] and not of[m] then
+        fail("nn.merge_lora: the weight of %s is that of %s as well, which would change with it; keep the adapter "
+          .. "apart, or give %s a weight of its own", merged[p], name, merged[p])
+      end
+    end
+  end
   local _ <close> = T.no_grad()
   for _, item in ipairs(list) do
     local m = item[2]
@@ -200,6 +214,13 @@ function M.save_lora(net, dir)
   if #list == 0 then fail("nn.save_lora: the network has no adapters; nn.lora(net, {…}) makes them") end
   local tensors, targets, seen, first, transposed = {}, json.array {}, {}, list[1][2]._lora, false
   local ranks, alphas, own = {}, {}, {}
+  -- PEFT makes an adapter for every layer whose name ends in a target.
+  local function all_of(word)
+    for name, m in base.named_modules(net, 0) do
+      if is_layer(m) and ends(name, word) and not rawget(m, "_lora") then return false end
+    end
+    return true
+  end
   for _, item in ipairs(list) do
     local name, m = item[1], item[2]
     local short, l = name:match "[^.]+$", m._lora
@@ -213,9 +234,10 @@ function M.save_lora(net, dir)
         tensors[PREFIX .. name .. "." .. key .. (key == "lora_magnitude_vector" and "" or ".weight")] = p:detach()
       end
     end
-    if short and not seen[short] then
-      seen[short] = true
-      targets[#targets + 1] = short
+    local target = short and all_of(short) and short or name
+    if short and not seen[target] then
+      seen[target] = true
+      targets[#targets + 1] = target
     end
     local pattern = name -- which stands for names that end in it, too
     for _, other in ipairs(list) do
