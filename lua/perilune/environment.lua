@@ -76,8 +76,8 @@ M.variables = {
 -- Those of the specs and of the build, which say their meaning where they are read.
 M.others = {
   "BUILD", "CUDA", "CUOBJDUMP", "COLLECTOR", "EMULATE", "FAULTS", "HOSTILE", "INDEX", "JUPYTER_PYTHON", "LANES",
-  "MODELS", "MPI", "PATIENCE", "ROOT", "SANITIZE", "SHAPE_RULES", "SLOW", "SPEC_ONLY", "TEST_DEVICE",
-  "TRANSFORMERS_CASES", "TYPES",
+  "MODELS", "MPI", "ONNX_CONTROL_CASES", "PATIENCE", "ROOT", "SANITIZE", "SHAPE_RULES", "SLOW", "SPEC_ONLY",
+  "TEST_DEVICE", "TRANSFORMERS_CASES", "TYPES",
 }
 
 local function is_other(name)

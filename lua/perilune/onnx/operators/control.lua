@@ -93,25 +93,26 @@ local function check(c, s)
   if type(s) ~= "table" then c:fail "a sequence is wanted" end
   return s
 end
-local function position(c, s, at, n, default)
+-- last: the greatest position; those from the end count back from the sequence's own number of elements.
+local function position(c, s, at, last, default)
   local k = at and number(c, at, "the position") or default
-  if k < 0 then k = k + n end
-  if k < 0 or k >= n then c:fail("position %d of a sequence of %d", k, s.n) end
+  if k < 0 then k = k + s.n end
+  if k < 0 or k > last then c:fail("position %d of a sequence of %d", k, s.n) end
   return k + 1
 end
 
 op("SequenceConstruct", "", function(_, ...) return sequence(table.pack(...)) end)
 op("SequenceEmpty", "dtype:int", function() return sequence {} end)
 op("SequenceLength", "", function(c, s) return registry.tensor({ check(c, s).n }, "i64", nil, {}) end)
-op("SequenceAt", "", function(c, s, at) return check(c, s)[position(c, s, at, s.n)] end)
+op("SequenceAt", "", function(c, s, at) return check(c, s)[position(c, s, at, s.n - 1)] end)
 op("SequenceInsert", "", function(c, s, x, at)
   local list = table.move(check(c, s), 1, s.n, 1, {})
-  table.insert(list, position(c, s, at, s.n + 1, s.n), x)
+  table.insert(list, position(c, s, at, s.n, s.n), x)
   return sequence(list)
 end)
 op("SequenceErase", "", function(c, s, at)
   local list = table.move(check(c, s), 1, s.n, 1, {})
-  table.remove(list, position(c, s, at, s.n, -1))
+  table.remove(list, position(c, s, at, s.n - 1, -1))
   return sequence(list)
 end)
 op("ConcatFromSequence", "axis:int new_axis:int", function(c, s)
