@@ -50,6 +50,13 @@ static void set_int(PlcGraph *g, PlcDesc d, cudnnBackendAttributeName_t name, in
   set(g, d, name, CUDNN_TYPE_INT64, 1, &v, what);
 }
 
+/* A number that the library reads in the type it computes in: whatever type is named here, eight bytes for doubles. */
+static void set_factor(PlcGraph *g, PlcDesc d, cudnnBackendAttributeName_t name, cudnnDataType_t math, double v, const char *what) {
+  const float narrow = (float)v;
+  if (math == CUDNN_DATA_DOUBLE) set(g, d, name, CUDNN_TYPE_DOUBLE, 1, &v, what);
+  else set(g, d, name, CUDNN_TYPE_FLOAT, 1, &narrow, what);
+}
+
 static PlcDesc finish(PlcGraph *g, PlcDesc d, const char *what) {
   if (g->status != PL_OK) return NULL;
   cudnnStatus_t s = g->api->cudnnBackendFinalize(d);
@@ -209,13 +216,12 @@ void plc_graph_conv(PlcGraph *g, PlcConvKind kind, const PlcConv *c, cudnnDataTy
   set(g, p, CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, CUDNN_TYPE_INT64, c->spatial, c->padding, what);
   set(g, p, CUDNN_ATTR_CONVOLUTION_DILATIONS, CUDNN_TYPE_INT64, c->spatial, c->dilation, what);
   finish(g, p, what);
-  const float one = 1, zero = 0;
   PlcDesc d = make(g, directions[kind].type, what);
   set_desc(g, d, directions[kind].conv, p, what);
   set_desc(g, d, directions[kind].x, x, what);
   set_desc(g, d, directions[kind].w, w, what);
   set_desc(g, d, directions[kind].y, y, what);
-  set(g, d, directions[kind].alpha, CUDNN_TYPE_FLOAT, 1, &one, what);
-  set(g, d, directions[kind].beta, CUDNN_TYPE_FLOAT, 1, &zero, what);
+  set_factor(g, d, directions[kind].alpha, math, 1, what);
+  set_factor(g, d, directions[kind].beta, math, 0, what);
   add(g, d, what);
 }
