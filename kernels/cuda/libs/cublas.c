@@ -155,6 +155,14 @@ static Key key_of(const PlcGemm *g) {
   return k;
 }
 
+/* Where K is split: parts that are kept in the result's dtype round halves once more for each, so those are added up in f32.
+ * In an order of their own where bits must repeat: not "in place", where whoever comes first adds first. */
+static uint32_t reductions(const Key *k) {
+  const bool half = k->result == PL_F16 || k->result == PL_BF16;
+  if (half) return CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+  return k->deterministic ? CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE : CUBLASLT_REDUCTION_SCHEME_MASK;
+}
+
 /* The library's best guesses, at most `most` of them. */
 static int ask(const Key *k, Product *p, cublasLtMatmulHeuristicResult_t *best, int most) {
   cublasLtMatmulPreferenceOpaque_t pref;
@@ -163,14 +171,11 @@ static int ask(const Key *k, Product *p, cublasLtMatmulHeuristicResult_t *best, 
   const struct {
     cublasLtMatmulPreferenceAttributes_t name;
     uint32_t value;
-  } small[] = {
-      {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, k->align_b},
-      {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, k->align_a},
-      {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, k->align_c},
-      {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, k->align_c},
-      /* sums of split K in an order of their own: not "in place", where whoever comes first adds first */
-      {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-       k->deterministic ? CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE : CUBLASLT_REDUCTION_SCHEME_MASK}};
+  } small[] = {{CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, k->align_b},
+               {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, k->align_a},
+               {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, k->align_c},
+               {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, k->align_c},
+               {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reductions(k)}};
   (void)lt.api.cublasLtMatmulPreferenceSetAttribute(&pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace);
   for (size_t i = 0; i < sizeof small / sizeof *small; i++)
     (void)lt.api.cublasLtMatmulPreferenceSetAttribute(&pref, small[i].name, &small[i].value, sizeof small[i].value);
