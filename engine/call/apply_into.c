@@ -13,6 +13,7 @@
 #include "engine/remat/remat.h"
 #include "engine/tensor/layout.h"
 #include "engine/vmap/vmap.h"
+#include "kernels/optim.h"
 
 typedef PlCall Call;
 
@@ -201,10 +202,11 @@ PlStatus pl_call_record_write(PlCall *c, PlTensor *old) {
 }
 
 /* Kernels that change input 0 read the others while they write: what shares memory with y is read from a copy, the inputs themselves
- * wait in `kept`. Ops that only set y look themselves. */
+ * wait in `kept`. CPU kernels of ops that only set y look themselves. */
 static PlStatus read_apart(Call *c, const PlTensor *y, PlTensor **kept) {
-  for (int i = 1; i < c->nin && !(c->op->flags & PL_F_SETS); i++) {
-    if (PL_LIKELY(!c->in[i] || !hurts(y, c->in[i]))) continue;
+  const bool looks = (c->op->flags & PL_F_SETS) && y->a.device == PL_CPU;
+  for (int i = 1; i < c->nin && !looks; i++) {
+    if (PL_LIKELY(!c->in[i] || !hurts(y, c->in[i]) || !plk_extents_meet(plk_extent(&y->a), plk_extent(&c->in[i]->a)))) continue;
     PlTensor *copy;
     PL_TRY(pl_tensor_copy(&copy, c->in[i]));
     kept[i] = c->in[i];
