@@ -31,6 +31,7 @@ local cuda = {
   ["graph/plan"] = plan, ["graph/run"] = plan,
   ["graph/fuse"] = { ["take in what works along rows"] = plan, ["members that pass nothing on"] = plan },
   ["kernels/threads"] = { ["first failure of a team"] = late },
+  ["ops/half_numbers"] = { ["and so is a 0-d tensor"] = "0-d tensors of the device take the halves' dtype (docs/design/cuda.md)" },
   ["autograd/backward_split"] = bytes,
   ["command/subcommands"] = process, ["command/repl"] = process, ["command/prompt"] = process,
   ["command/environment"] = process, ["cmake/install"] = process, ["cmake/layering"] = text,

@@ -20,12 +20,14 @@ static bool along(const PlkFusedMember *m) { return m->code >= PLK_FUSED_SUM; }
 
 static bool norm_bwd(int code) { return code == PLK_FUSED_LAYER_NORM_BWD || code == PLK_FUSED_RMS_NORM_BWD; }
 
+static bool moments(int code) { return code == PLK_FUSED_VAR || code == PLK_FUSED_STD; }
+
 /* Walks that a member along rows adds up in. */
-static int sums_of(int code) {
-  switch (code) {
-  case PLK_FUSED_LOGSUMEXP:
+static int sums_of(const PlkFusedMember *m) {
+  switch (m->code) {
   case PLK_FUSED_VAR:
-  case PLK_FUSED_STD:
+  case PLK_FUSED_STD: return m->dtype == PL_F64 ? 3 : 2; /* the mean of what the mean, as it comes, leaves */
+  case PLK_FUSED_LOGSUMEXP:
   case PLK_FUSED_SOFTMAX:
   case PLK_FUSED_LOG_SOFTMAX:
   case PLK_FUSED_LAYER_NORM: return 2;
@@ -47,7 +49,7 @@ static void make_plan(Plan *p) {
       if (col) known = later(known, p->ready[m->in[k]]);
     }
     p->first[i] = walk;
-    const int end = along(m) ? walk + sums_of(m->code) : 0;
+    const int end = along(m) ? walk + sums_of(m) : 0;
     p->ready[i] = !along(m) ? (m->col ? known : walk) : m->col ? end - 1 : end;
     p->walks = later(p->walks, along(m) ? end : 0);
     if (!m->col && m->out >= 0) p->walks = later(p->walks, p->ready[i] + 1);
@@ -75,10 +77,16 @@ static void need(const Plan *p, Needs *n, int in) {
 
 static bool adds_in(const Plan *p, int i, int walk) {
   const PlkFusedMember *m = &p->g->member[i];
-  return along(m) && walk >= p->first[i] && walk < p->first[i] + sums_of(m->code);
+  return along(m) && walk >= p->first[i] && walk < p->first[i] + sums_of(m);
 }
 
 /* Members read earlier ones only, so one pass from the last to the first finds all. */
+static void needs_of_input(const Plan *p, int in, Needs *n) {
+  memset(n, 0, sizeof *n);
+  need(p, n, in);
+  for (int i = p->g->nmember - 1; i >= 0; i--)
+    for (int k = 0; n->member[i] && k < p->g->member[i].nin; k++) need(p, n, p->g->member[i].in[k]);
+}
 static bool needs_of(const Plan *p, int walk, Needs *n) {
   bool any = false;
   memset(n, 0, sizeof *n);
@@ -103,7 +111,7 @@ static bool largest(int code, int at) {
 }
 /* The type that sum `at` of a member runs in. */
 static const char *sum_type(const PlkFusedMember *m, int at) {
-  const bool wide = m->code == PLK_FUSED_VAR || m->code == PLK_FUSED_STD || (m->code == PLK_FUSED_LOGSUMEXP && at == 0);
+  const bool wide = moments(m->code) || (m->code == PLK_FUSED_LOGSUMEXP && at == 0);
   return wide ? "double" : plc_fused_math(m->dtype);
 }
 static const char *join_of(int code, int at) { return largest(code, at) ? "plc_max" : code == PLK_FUSED_AMIN ? "plc_min" : "plc_sum"; }
@@ -161,7 +169,8 @@ static void add_element(const Plan *p, int i, int at) {
   case PLK_FUSED_VAR:
   case PLK_FUSED_STD:
     if (at == 0) plc_say(p->t, "s%d_0 += (double)%s[0];\n", i, x);
-    else plc_say(p->t, "s%d_1 += ((double)%s[0] - k%d) * ((double)%s[0] - k%d);\n", i, x, i, x, i);
+    else if (at + 1 < sums_of(m)) plc_say(p->t, "s%d_%d += (double)%s[0] - k%d;\n", i, at, x, i);
+    else plc_say(p->t, "s%d_%d += ((double)%s[0] - k%d) * ((double)%s[0] - k%d);\n", i, at, x, i, x, i);
     return;
   case PLK_FUSED_SOFTMAX_BWD: plc_say(p->t, "s%d_0 += %s[0] * %s[0];\n", i, x, named(y, m->in[1])); return;
   case PLK_FUSED_LAYER_NORM:
@@ -171,6 +180,68 @@ static void add_element(const Plan *p, int i, int at) {
   case PLK_FUSED_RMS_NORM: plc_say(p->t, "s%d_0 += %s[0] * %s[0];\n", i, x, x); return;
   default: plc_say(p->t, "s%d_0 += %s[0];\n", i, x); return;
   }
+}
+
+static void whole(const Plan *p, int i) {
+  const PlkFusedMember *m = &p->g->member[i];
+  char x[16], y[16];
+  named(x, m->in[0]);
+  if (norm_bwd(m->code)) norm_bwd_terms(p, i, y);
+  plc_say(p->t, "      %s v%d[1]; v%d[0] = ", plc_fused_math(m->result), i, i);
+  switch (m->code) {
+  case PLK_FUSED_LAYER_NORM_BWD:
+  case PLK_FUSED_RMS_NORM_BWD: plc_say(p->t, "%s[0] * (g%d - s%d_0 - d%d * %s[0] * s%d_1);\n", y, i, i, i, y, i); break;
+  case PLK_FUSED_SOFTMAX: plc_say(p->t, "exp(%s[0] - s%d_0) * q%d;\n", x, i, i); break;
+  case PLK_FUSED_LOG_SOFTMAX: plc_say(p->t, "%s[0] - s%d_0 - q%d;\n", x, i, i); break;
+  case PLK_FUSED_SOFTMAX_BWD: named(y, m->in[1]), plc_say(p->t, "%s[0] * (%s[0] - s%d_0);\n", y, x, i); break;
+  case PLK_FUSED_LOG_SOFTMAX_BWD: plc_say(p->t, "%s[0] - exp(%s[0]) * s%d_0;\n", x, named(y, m->in[1]), i); break;
+  case PLK_FUSED_LAYER_NORM: plc_say(p->t, "(%s[0] - k%d) * q%d;\n", x, i, i); break;
+  default: plc_say(p->t, "%s[0] * q%d;\n", x, i); break;
+  }
+  if (m->code >= PLK_FUSED_LAYER_NORM && m->nin > 1 && m->in[1] != PLK_FUSED_NONE)
+    plc_say(p->t, "      v%d[0] *= %s[0];\n", i, named(y, m->in[1]));
+  if (m->code >= PLK_FUSED_LAYER_NORM && m->nin > 2 && m->in[2] != PLK_FUSED_NONE)
+    plc_say(p->t, "      v%d[0] += %s[0];\n", i, named(y, m->in[2]));
+  if (m->result == PL_F16 || m->result == PL_BF16) plc_say(p->t, "      fused_round<%s, 1>(v%d);\n", plc_fused_element(m->result), i);
+}
+
+/* Loads and members that a walk needs. */
+static void values(const Plan *p, const Needs *n, int walk) {
+  const PlkFused *g = p->g;
+  plc_say(p->t, "    FUSED_ROW {\n      const int64_t e = row * a.cols + i;\n      (void)e;\n");
+  for (int k = 0; k < g->narg; k++)
+    if (n->arg[k] && g->arg[k].kind <= PLK_FUSED_ROW)
+      plc_say(p->t, "      %s x%d[1]; fused_at<%s>(a, %d, %s, x%d);\n", plc_fused_math(g->arg[k].dtype), k,
+              plc_fused_element(g->arg[k].dtype), k, g->arg[k].kind == PLK_FUSED_FULL ? "e" : "i", k);
+  for (int i = 0; i < g->nmember; i++) {
+    const PlkFusedMember *m = &g->member[i];
+    if (!n->member[i]) continue;
+    if (along(m)) whole(p, i);
+    else plc_fused_compute(p->t, m, i, p->params[i]);
+    if (m->out >= 0 && p->ready[i] == walk) plc_say(p->t, "      fused_put<%s>(a, %d, e, v%d);\n", plc_fused_element(m->result), m->out, i);
+  }
+}
+
+/* d<i>: the sum of squares of a norm; where it, or the mean, is beyond floats, the row is walked again in double, as far_moments in
+ * layer_norm.cu does. */
+static void far_moments(const Plan *p, int i, int at) {
+  const PlkFusedMember *m = &p->g->member[i];
+  const bool center = m->code == PLK_FUSED_LAYER_NORM;
+  Needs n;
+  char x[16];
+  named(x, m->in[0]);
+  needs_of_input(p, m->in[0], &n);
+  plc_say(p->t, "    double d%d = (double)s%d_%d;\n    if (isinf(d%d)) {\n    double mu = 0, s = 0;\n", i, i, at, i);
+  if (center) {
+    values(p, &n, -1);
+    plc_say(p->t, "      mu += (double)%s[0];\n    }\n    mu = fused_all(a, mu, plc_sum(), 0.0, room_d) / (double)a.cols;\n", x);
+    plc_say(p->t, "    k%d = (%s)mu;\n", i, plc_fused_math(m->dtype));
+  }
+  values(p, &n, -1);
+  plc_say(p->t, "      s += ((double)%s[0] - mu) * ((double)%s[0] - mu);\n    }\n    d%d = fused_all(a, s, plc_sum(), 0.0, room_d);\n", x,
+          x, i);
+  if (center) plc_say(p->t, "    if (isinf(d%d)) d%d = (double)NAN;\n", i, i);
+  plc_say(p->t, "    }\n");
 }
 
 /* k<i>: a mean, a largest value; q<i>: what whole results are made with. */
@@ -193,22 +264,23 @@ static void end_sum(const Plan *p, int i, int at) {
     break;
   case PLK_FUSED_VAR:
   case PLK_FUSED_STD:
-    if (at == 0) plc_say(p->t, "    const double k%d = s%d_0 / (double)a.cols;\n", i, i);
+    if (at == 0) plc_say(p->t, "    double k%d = s%d_0 / (double)a.cols;\n", i, i);
+    else if (at + 1 < sums_of(m)) plc_say(p->t, "    if (isfinite(k%d)) k%d += s%d_%d / (double)a.cols;\n", i, i, i, at);
     break;
   case PLK_FUSED_SOFTMAX:
     if (at == 1) plc_say(p->t, "    const %s q%d = (%s)1 / s%d_1;\n", math, i, math, i);
     break;
   case PLK_FUSED_LOG_SOFTMAX:
-    if (at == 1) plc_say(p->t, "    const %s q%d = s%d_0 + log(s%d_1);\n", math, i, i, i);
+    if (at == 1) plc_say(p->t, "    const %s q%d = log(s%d_1);\n", math, i, i);
     break;
   case PLK_FUSED_LAYER_NORM:
     if (at == 0) {
-      plc_say(p->t, "    const %s k%d = s%d_0 / (%s)a.cols;\n", math, i, i, math);
+      plc_say(p->t, "    %s k%d = s%d_0 / (%s)a.cols;\n", math, i, i, math);
       break;
     } /* fall through */
   case PLK_FUSED_RMS_NORM:
-    plc_say(p->t, "    const %s q%d = (%s)(1.0 / sqrt((double)s%d_%d / (double)a.cols + a.p[%d].f[0]));\n", math, i, math, i, at,
-            p->params[i]);
+    far_moments(p, i, at);
+    plc_say(p->t, "    const %s q%d = (%s)(1.0 / sqrt(d%d / (double)a.cols + a.p[%d].f[0]));\n", math, i, math, i, p->params[i]);
     break;
   default: break;
   }
@@ -225,35 +297,12 @@ static void one_a_row(const Plan *p, int i) {
   case PLK_FUSED_LOGSUMEXP: plc_say(p->t, "(log((double)s%d_1) + k%d);\n", i, i); break;
   case PLK_FUSED_VAR:
   case PLK_FUSED_STD:
-    plc_say(p->t, "%s(s%d_1 / ((double)a.cols - a.p[%d].f[0] > 0 ? (double)a.cols - a.p[%d].f[0] : 0));\n",
-            m->code == PLK_FUSED_STD ? "sqrt" : "", i, p->params[i], p->params[i]);
+    plc_say(p->t, "%s(s%d_%d / ((double)a.cols - a.p[%d].f[0] > 0 ? (double)a.cols - a.p[%d].f[0] : 0));\n",
+            m->code == PLK_FUSED_STD ? "sqrt" : "", i, sums_of(m) - 1, p->params[i], p->params[i]);
     break;
   default: plc_say(p->t, "s%d_0;\n", i); break;
   }
   if (m->result == PL_F16 || m->result == PL_BF16) plc_say(p->t, "    fused_round<%s, 1>(v%d);\n", plc_fused_element(m->result), i);
-}
-
-static void whole(const Plan *p, int i) {
-  const PlkFusedMember *m = &p->g->member[i];
-  char x[16], y[16];
-  named(x, m->in[0]);
-  if (norm_bwd(m->code)) norm_bwd_terms(p, i, y);
-  plc_say(p->t, "      %s v%d[1]; v%d[0] = ", plc_fused_math(m->result), i, i);
-  switch (m->code) {
-  case PLK_FUSED_LAYER_NORM_BWD:
-  case PLK_FUSED_RMS_NORM_BWD: plc_say(p->t, "%s[0] * (g%d - s%d_0 - d%d * %s[0] * s%d_1);\n", y, i, i, i, y, i); break;
-  case PLK_FUSED_SOFTMAX: plc_say(p->t, "exp(%s[0] - s%d_0) * q%d;\n", x, i, i); break;
-  case PLK_FUSED_LOG_SOFTMAX: plc_say(p->t, "%s[0] - q%d;\n", x, i); break;
-  case PLK_FUSED_SOFTMAX_BWD: named(y, m->in[1]), plc_say(p->t, "%s[0] * (%s[0] - s%d_0);\n", y, x, i); break;
-  case PLK_FUSED_LOG_SOFTMAX_BWD: plc_say(p->t, "%s[0] - exp(%s[0]) * s%d_0;\n", x, named(y, m->in[1]), i); break;
-  case PLK_FUSED_LAYER_NORM: plc_say(p->t, "(%s[0] - k%d) * q%d;\n", x, i, i); break;
-  default: plc_say(p->t, "%s[0] * q%d;\n", x, i); break;
-  }
-  if (m->code >= PLK_FUSED_LAYER_NORM && m->nin > 1 && m->in[1] != PLK_FUSED_NONE)
-    plc_say(p->t, "      v%d[0] *= %s[0];\n", i, named(y, m->in[1]));
-  if (m->code >= PLK_FUSED_LAYER_NORM && m->nin > 2 && m->in[2] != PLK_FUSED_NONE)
-    plc_say(p->t, "      v%d[0] += %s[0];\n", i, named(y, m->in[2]));
-  if (m->result == PL_F16 || m->result == PL_BF16) plc_say(p->t, "      fused_round<%s, 1>(v%d);\n", plc_fused_element(m->result), i);
 }
 
 /* What is known behind a walk: values of one a row, and further results of norms. */
@@ -280,18 +329,7 @@ static void walk_row(const Plan *p, int walk) {
   if (!needs_of(p, walk, &n)) return;
   for (int i = 0; i < g->nmember; i++)
     if (adds_in(p, i, walk)) begin_sum(p, i, walk - p->first[i]);
-  plc_say(p->t, "    FUSED_ROW {\n      const int64_t e = row * a.cols + i;\n      (void)e;\n");
-  for (int k = 0; k < g->narg; k++)
-    if (n.arg[k] && g->arg[k].kind <= PLK_FUSED_ROW)
-      plc_say(p->t, "      %s x%d[1]; fused_at<%s>(a, %d, %s, x%d);\n", plc_fused_math(g->arg[k].dtype), k,
-              plc_fused_element(g->arg[k].dtype), k, g->arg[k].kind == PLK_FUSED_FULL ? "e" : "i", k);
-  for (int i = 0; i < g->nmember; i++) {
-    const PlkFusedMember *m = &g->member[i];
-    if (!n.member[i]) continue;
-    if (along(m)) whole(p, i);
-    else plc_fused_compute(p->t, m, i, p->params[i]);
-    if (m->out >= 0 && p->ready[i] == walk) plc_say(p->t, "      fused_put<%s>(a, %d, e, v%d);\n", plc_fused_element(m->result), m->out, i);
-  }
+  values(p, &n, walk);
   for (int i = 0; i < g->nmember; i++)
     if (adds_in(p, i, walk)) add_element(p, i, walk - p->first[i]);
   plc_say(p->t, "    }\n");

@@ -97,7 +97,7 @@ __global__ void backward_coef(PlcChannels k, bool training, double eps, const do
     plc_number_put(db, c, s1);
     coef[c * 4] = training ? mean[c] : 0;
     coef[c * 4 + 1] = a;
-    coef[c * 4 + 2] = training ? -a * rstd * rstd * s2 / m : 0;
+    coef[c * 4 + 2] = training ? plc_root(-a * rstd * rstd * s2 / m) : 0;
     coef[c * 4 + 3] = training ? -a * s1 / m : 0;
   }
 }

@@ -27,16 +27,17 @@ struct Walk {
   int width; /* threads of a channel: 256 or 32 */
 };
 
-/* What one thread of a channel has summed, and how it goes on. */
-template <typename T, int V> struct MomentsOf {
-  typedef typename plc_type<T>::math A;
+/* What one thread of a channel has summed, and how it goes on. Far: the same in double, where `beyond` says that A was too narrow. */
+template <typename T, int V, typename A = typename plc_type<T>::math> struct MomentsOf {
+  typedef MomentsOf<T, V, double> Far;
   enum { ROOM = 3 };
   A n, mean, m2;
+  __device__ __forceinline__ bool beyond() const { return sizeof(A) < sizeof(double) && !isfinite(m2); }
   __device__ __forceinline__ MomentsOf(const double *, int64_t, int64_t) : n(0), mean(0), m2(0) {}
   __device__ __forceinline__ void add(const T *, const T *x, int64_t at) {
     plc_pack<T, V> p = *(const plc_pack<T, V> *)(x + at);
     A v[V], s = 0, q = 0;
-    for (int i = 0; i < V; i++) s += v[i] = plc_type<T>::load(p.v[i]);
+    for (int i = 0; i < V; i++) s += v[i] = (A)plc_type<T>::load(p.v[i]);
     s *= (A)1 / (A)V;
     for (int i = 0; i < V; i++) q += (v[i] - s) * (v[i] - s);
     const A all = n + (A)V, d = s - mean, f = (A)V / all;
@@ -49,8 +50,10 @@ template <typename T, int V> struct MomentsOf {
 };
 template <typename T, int V> struct DotsOf {
   typedef typename plc_type<T>::math A;
+  typedef DotsOf<T, V> Far;
   enum { ROOM = 2 };
   A s1, s2, mean;
+  __device__ __forceinline__ bool beyond() const { return false; }
   __device__ __forceinline__ DotsOf(const double *m, int64_t c, int64_t each) : s1(0), s2(0), mean((A)m[c / each]) {}
   __device__ __forceinline__ void add(const T *dy, const T *x, int64_t at) {
     plc_pack<T, V> p = *(const plc_pack<T, V> *)(x + at), g = *(const plc_pack<T, V> *)(dy + at);
@@ -74,6 +77,15 @@ PLC_DEV PlcMoments shuffled(PlcMoments m, int d) {
                     __shfl_down_sync(0xffffffffu, m.m2, d)};
 }
 
+/* Channel c's items from i on; a thread's own, so that one whose sums are beyond floats may come again alone. */
+template <typename T, int V, typename Sum>
+PLC_DEV void walk(const Walk &w, Sum &s, const T *dy, const T *x, int64_t c, int64_t i, int64_t end) {
+  for (; i < end; i += w.width) {
+    int64_t n = w.wide ? i / w.run : (int64_t)plc_quotient((uint32_t)i, w.by);
+    s.add(dy, x, (n * w.k.C + c) * w.k.S + (i - n * w.run) * V);
+  }
+}
+
 template <typename T, int V, typename Sum>
 __global__ void along(Walk w, const T *dy, const T *x, const double *mean, int64_t each, double *part) {
   __shared__ double room[8][3];
@@ -82,12 +94,15 @@ __global__ void along(Walk w, const T *dy, const T *x, const double *mean, int64
   const int64_t c = width == 32 ? block * 8 + warp : block / w.k.parts, p = width == 32 ? 0 : block % w.k.parts;
   const bool mine = c < w.k.C;
   const int64_t cc = mine ? c : 0, end = !mine ? 0 : (p + 1) * w.chunk < w.items ? (p + 1) * w.chunk : w.items;
+  const int64_t first = p * w.chunk + (width == 32 ? lane : (int)threadIdx.x);
   Sum s(mean, cc, each);
-  for (int64_t i = p * w.chunk + (width == 32 ? lane : (int)threadIdx.x); i < end; i += width) {
-    int64_t n = w.wide ? i / w.run : (int64_t)plc_quotient((uint32_t)i, w.by);
-    s.add(dy, x, (n * w.k.C + cc) * w.k.S + (i - n * w.run) * V);
-  }
+  walk<T, V>(w, s, dy, x, cc, first, end);
   PlcMoments m = s.value();
+  if (s.beyond()) {
+    typename Sum::Far far(mean, cc, each);
+    walk<T, V>(w, far, dy, x, cc, first, end);
+    m = far.value();
+  }
   for (int d = 16; d > 0; d >>= 1) m = Sum::join(m, shuffled(m, d));
   if (width == 32) {
     if (lane == 0 && mine) put_part<Sum>(part + c * Sum::ROOM, m);
@@ -115,6 +130,12 @@ __global__ void across(PlcChannels k, int64_t chunk, const T *dy, const T *x, co
   for (int64_t n = p * chunk + warp; n < end; n += 8)
     for (int64_t i = 0; i < k.S; i++) s.add(dy, x, (n * k.C + c) * k.S + i);
   PlcMoments m = s.value();
+  if (s.beyond()) {
+    typename Sum::Far far(mean, c < k.C ? c : 0, each);
+    for (int64_t n = p * chunk + warp; n < end; n += 8)
+      for (int64_t i = 0; i < k.S; i++) far.add(dy, x, (n * k.C + c) * k.S + i);
+    m = far.value();
+  }
   room[warp][lane][0] = m.n;
   room[warp][lane][1] = m.mean;
   room[warp][lane][2] = m.m2;
@@ -193,7 +214,7 @@ __global__ void apply(int64_t numel, int64_t C, int64_t S, plc_div by_s, plc_div
     PLC_UNROLL
     for (int k = 0; k < V; k++) {
       const A v = plc_type<T>::load(px.v[k]) - mean;
-      py.v[k] = plc_type<T>::store(BOTH ? a * plc_type<T>::load(pd.v[k]) + b * v + e : v * a + b);
+      py.v[k] = plc_type<T>::store(BOTH ? a * plc_type<T>::load(pd.v[k]) + v * b * fabs(b) + e : v * a + b);
       if (++s == S && k + 1 < many) {
         s = 0;
         c = c + 1 == C ? 0 : c + 1;

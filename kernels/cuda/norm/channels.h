@@ -17,7 +17,8 @@ PlStatus plc_channel_moments(const PlcChannels *k, int dtype, const void *x, dou
 PlStatus plc_channel_dots(const PlcChannels *k, int dtype, const void *dy, const void *x, const double *mean, int64_t each, double *part);
 /* y = (x - coef[c][0]) coef[c][1] + coef[c][2] */
 PlStatus plc_channel_affine(const PlcChannels *k, int dtype, const void *x, const double *coef, void *y);
-/* dx = coef[c][1] dy + coef[c][2] (x - coef[c][0]) + coef[c][3] */
+/* dx = coef[c][1] dy + s |s| (x - coef[c][0]) + coef[c][3] with s = coef[c][2], the root (plc_root) of a factor that goes with
+ * 1/deviation³: where that is beyond floats, s times x - mean is not. */
 PlStatus plc_channel_affine2(const PlcChannels *k, int dtype, const void *dy, const void *x, const double *coef, void *dx);
 
 /* The same where S is 1 and C whole packs of 16 bytes, at addresses that are such (channels_last.cu). plc_columns: how many
@@ -28,6 +29,8 @@ PlStatus plc_column_moments(const PlcChannels *k, int dtype, const void *x, doub
 PlStatus plc_column_dots(const PlcChannels *k, int dtype, const void *dy, const void *x, const double *mean, double *part);
 PlStatus plc_column_affine(const PlcChannels *k, int dtype, const void *x, const double *coef, void *y);
 PlStatus plc_column_affine2(const PlcChannels *k, int dtype, const void *dy, const void *x, const double *coef, void *dx);
+
+PLC_DEV double plc_root(double b) { return b < 0 ? -sqrt(-b) : sqrt(b); }
 
 struct PlcMoments {
   double n, mean, m2;
@@ -41,6 +44,11 @@ PLC_DEV PlcMoments plc_join(PlcMoments a, PlcMoments b) {
   PlcMoments r = {n, a.mean + d * f, a.m2 + b.m2 + d * d * a.n * f};
   return r;
 }
+/* Squares beyond what was counted in: no number, and no zeros by 1/inf. */
+PLC_DEV PlcMoments plc_within(PlcMoments m) {
+  if (isinf(m.m2)) m.m2 = (double)NAN;
+  return m;
+}
 PLC_DEV PlcMoments plc_moments_total(const double *part, int64_t parts, int64_t c) {
   PlcMoments m = {0, 0, 0};
   for (int64_t p = 0; p < parts; p++) {
@@ -48,7 +56,7 @@ PLC_DEV PlcMoments plc_moments_total(const double *part, int64_t parts, int64_t 
     PlcMoments b = {at[0], at[1], at[2]};
     m = plc_join(m, b);
   }
-  return m;
+  return plc_within(m);
 }
 PLC_DEV void plc_dots_total(const double *part, int64_t parts, int64_t c, double *s1, double *s2) {
   *s1 = *s2 = 0;
@@ -72,7 +80,7 @@ PLC_DEV PlcMoments plc_moments_warp(const double *part, int64_t parts, int64_t c
                     __shfl_down_sync(0xffffffffu, m.m2, d)};
     m = plc_join(m, b);
   }
-  return m;
+  return plc_within(m);
 }
 PLC_DEV void plc_dots_warp(const double *part, int64_t parts, int64_t c, int lane, double *s1, double *s2) {
   *s1 = *s2 = 0;

@@ -175,7 +175,7 @@ __global__ void apply(Columns w, const T *__restrict__ dy, const T *__restrict__
     PLC_UNROLL
     for (int i = 0; i < V; i++) {
       const A v = plc_type<T>::load(px.v[i]) - mean[i];
-      py.v[i] = plc_type<T>::store(BOTH ? a[i] * plc_type<T>::load(pd.v[i]) + b[i] * v + e[i] : v * a[i] + b[i]);
+      py.v[i] = plc_type<T>::store(BOTH ? a[i] * plc_type<T>::load(pd.v[i]) + v * b[i] * fabs(b[i]) + e[i] : v * a[i] + b[i]);
     }
     *(Pack *)(out + at) = py;
   }

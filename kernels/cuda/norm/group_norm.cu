@@ -81,7 +81,7 @@ __global__ void backward_coef(Group g, int64_t parts, const double *part, const 
     }
     coef[r * 4] = mean[row];
     coef[r * 4 + 1] = rstd * plc_number(w, r % g.C, 1);
-    coef[r * 4 + 2] = -rstd * rstd * rstd * sgh / n;
+    coef[r * 4 + 2] = plc_root(-rstd * rstd * rstd * sgh / n);
     coef[r * 4 + 3] = -rstd * sg / n;
   }
 }

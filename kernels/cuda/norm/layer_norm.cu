@@ -30,6 +30,24 @@ template <typename T, typename W> struct Norm {
   int stat_dtype;
 };
 
+/* Moments of a row whose squares, or sum, are beyond floats, in double; beyond that, too, a deviation is NaN, no zeros by 1/inf. All
+ * threads of the block come, and sums are in `room`. Generated kernels do the same. */
+template <typename T> PLC_DEV void far_moments(const T *x, int64_t n, bool center, double *mean, double *m2) {
+  __shared__ double room[32];
+  double mu = 0, s = 0;
+  if (center) {
+    PLC_ROLLED for (int64_t i = threadIdx.x; i < n; i += blockDim.x) mu += (double)plc_type<T>::load(x[i]);
+    mu = plc_block_all(mu, plc_sum(), 0.0, room) / (double)n;
+  }
+  PLC_ROLLED for (int64_t i = threadIdx.x; i < n; i += blockDim.x) {
+    const double d = (double)plc_type<T>::load(x[i]) - mu;
+    s += d * d;
+  }
+  s = plc_block_all(s, plc_sum(), 0.0, room);
+  *mean = mu;
+  *m2 = center && isinf(s) ? (double)NAN : s;
+}
+
 /* Element i of a row of n, this thread's k-th. The number of threads is a constant, so that all of a thread's addresses are one
  * register and offsets. */
 #define ROW_EACH(k, i, n) PLC_UNROLL for (int k = 0; k < KEEP; k++) if (const int i = k * THREADS + (int)threadIdx.x; i < (n))
@@ -55,8 +73,13 @@ template <typename T, typename W, int THREADS, int KEEP> __global__ void __launc
       sum += d * d;
     }
     sum = plc_block_all(sum, plc_sum(), (M)0, room);
-    if (p.center && isinf(sum)) sum = (M)NAN; /* of squares beyond the dtype: no zeros by 1/inf */
-    M rstd = (M)(1.0 / sqrt((double)sum / (double)p.n + p.eps));
+    double m2 = (double)sum;
+    if (isinf(sum)) {
+      double far;
+      far_moments(x, p.n, p.center, &far, &m2);
+      mean = (M)far;
+    }
+    M rstd = (M)(1.0 / sqrt(m2 / (double)p.n + p.eps));
     ROW_EACH(k, i, n) {
       M v = (E::load(raw[k]) - mean) * rstd;
       if (p.w) v *= V::load(p.w[i]);
@@ -88,8 +111,13 @@ template <typename T, typename W> __global__ void forward_rows(Norm<T, W> p) {
       sum += d * d;
     }
     sum = plc_block_all(sum, plc_sum(), (M)0, room);
-    if (p.center && isinf(sum)) sum = (M)NAN; /* of squares beyond the dtype: no zeros by 1/inf */
-    M rstd = (M)(1.0 / sqrt((double)sum / (double)p.n + p.eps));
+    double m2 = (double)sum;
+    if (isinf(sum)) {
+      double far;
+      far_moments(x, p.n, p.center, &far, &m2);
+      mean = (M)far;
+    }
+    M rstd = (M)(1.0 / sqrt(m2 / (double)p.n + p.eps));
     for (int64_t i = threadIdx.x; i < p.n; i += blockDim.x) {
       M v = (E::load(x[i]) - mean) * rstd;
       if (p.w) v *= V::load(p.w[i]);

@@ -28,8 +28,8 @@ __global__ void __launch_bounds__(THREADS) kept_rows(int64_t rows, int n, bool l
       sum += logarithm ? exp(v[k] - top) : v[k];
     }
     sum = plc_block_all(sum, plc_sum(), (M)0, room);
-    M by = logarithm ? top + log(sum) : (M)1 / sum;
-    ROW_EACH(k, i, n) out[i] = plc_type<T>::store(logarithm ? v[k] - by : v[k] * by);
+    M by = logarithm ? log(sum) : (M)1 / sum;
+    ROW_EACH(k, i, n) out[i] = plc_type<T>::store(logarithm ? v[k] - top - by : v[k] * by); /* top + log(sum) may be top */
   }
 }
 
@@ -54,12 +54,12 @@ template <typename T> __global__ void staged_rows(int64_t rows, int n, bool loga
     top = plc_block_all(top, plc_max(), lowest<M>(), room);
     for (int i = (int)threadIdx.x; i < n; i += (int)blockDim.x) sum += exp(plc_type<T>::load(row[i]) - top);
     sum = plc_block_all(sum, plc_sum(), (M)0, room);
-    M by = logarithm ? top + log(sum) : (M)1 / sum;
+    M by = logarithm ? log(sum) : (M)1 / sum;
     for (int i = (int)threadIdx.x * V; i < n; i += (int)blockDim.x * V) {
       plc_pack<T, V> p = *(const plc_pack<T, V> *)(row + i);
       PLC_UNROLL for (int j = 0; j < V; j++) {
         const M a = plc_type<T>::load(p.v[j]);
-        p.v[j] = plc_type<T>::store(logarithm ? a - by : exp(a - top) * by);
+        p.v[j] = plc_type<T>::store(logarithm ? a - top - by : exp(a - top) * by);
       }
       *(plc_pack<T, V> *)(out + i) = p;
     }
@@ -78,10 +78,10 @@ template <typename T> __global__ void soft_rows(int64_t rows, int64_t n, bool lo
     top = plc_block_all(top, plc_max(), lowest<M>(), room);
     for (int64_t i = threadIdx.x; i < n; i += blockDim.x) sum += exp(plc_type<T>::load(in[i]) - top);
     sum = plc_block_all(sum, plc_sum(), (M)0, room);
-    M by = logarithm ? top + log(sum) : (M)1 / sum;
+    M by = logarithm ? log(sum) : (M)1 / sum;
     for (int64_t i = threadIdx.x; i < n; i += blockDim.x) {
       M a = plc_type<T>::load(in[i]);
-      out[i] = plc_type<T>::store(logarithm ? a - by : exp(a - top) * by);
+      out[i] = plc_type<T>::store(logarithm ? a - top - by : exp(a - top) * by);
     }
   }
 }
@@ -93,10 +93,10 @@ template <typename T> __global__ void soft_columns(int64_t rows, int64_t n, int6
     M top = lowest<M>(), sum = 0;
     for (int64_t i = 0; i < n; i++) top = plc_max()(plc_type<T>::load(x[base + i * inner]), top);
     for (int64_t i = 0; i < n; i++) sum += exp(plc_type<T>::load(x[base + i * inner]) - top);
-    M by = logarithm ? top + log(sum) : (M)1 / sum;
+    M by = logarithm ? log(sum) : (M)1 / sum;
     for (int64_t i = 0; i < n; i++) {
       M a = plc_type<T>::load(x[base + i * inner]);
-      y[base + i * inner] = plc_type<T>::store(logarithm ? a - by : exp(a - top) * by);
+      y[base + i * inner] = plc_type<T>::store(logarithm ? a - top - by : exp(a - top) * by);
     }
   }
 }

@@ -19,6 +19,20 @@ struct Pieces {
   Piece p[PIECES];
 };
 
+/* A norm whose sum of |x|^p may leave the range of doubles, or lose digits at its end: where the first pass says so, a second one finds
+ * the largest magnitude (the smallest for p < 0), a third adds up quotients by it. Else their blocks return at once. */
+struct Far {
+  int pass;      /* 0, 1, 2 */
+  double p;      /* the norm's, while a pass has ±inf */
+  double *found; /* [2]: the first pass's norm, the magnitude; NULL: cannot leave */
+};
+PLC_DEV bool left(const Far &f) {
+  const double v = f.found[0];
+  return v == 0 || isinf(v) || fabs(f.p * log2(v)) > 960; /* false of NaN */
+}
+PLC_DEV bool idle(const Far &f) { return f.pass > 0 && (!left(f) || (f.pass == 2 && (f.found[1] == 0 || !isfinite(f.found[1])))); }
+PLC_DEV double divisor(const Far &f) { return f.pass == 2 ? f.found[1] : 1; }
+
 /* What becomes of the elements. */
 enum What { ZERO, SCALE, NORM };
 struct Work {
@@ -28,6 +42,7 @@ struct Work {
   int scale_dtype;
   double p, start; /* NORM */
   double *part;    /* the next launch's: one number a block */
+  Far far;
 };
 
 /* ---- elements ------------------------------------------------------------------------------------------------------------- */
@@ -123,18 +138,20 @@ __global__ void scale_pieces(const __grid_constant__ Pieces s, Work w) {
 
 __global__ void norm_pieces(const __grid_constant__ Pieces s, Work w) {
   __shared__ double room[32];
+  if (idle(w.far)) return;
   double sum = w.start;
+  const double by = divisor(w.far);
   for (int64_t b = blockIdx.x; b < s.first[s.n]; b += gridDim.x) {
     const int lo = plc_list_of(s.first, s.n, b);
     const Piece &g = s.p[lo];
     const int64_t begin = (b - s.first[lo]) * PLC_CHUNK, end = begin + PLC_CHUNK < g.numel ? begin + PLC_CHUNK : g.numel;
-    if (w.p == 2 && end - begin == PLC_CHUNK) {
+    if (w.p == 2 && w.far.pass == 0 && end - begin == PLC_CHUNK) {
       if (g.dtype == PL_F32) sum = squares_of_chunk<float>(g.x, begin, sum);
       else if (g.dtype == PL_F64) sum = squares_of_chunk<double>(g.x, begin, sum);
       else if (g.dtype == PL_F16) sum = squares_of_chunk<plc_f16>(g.x, begin, sum);
       else sum = squares_of_chunk<plc_bf16>(g.x, begin, sum);
     } else
-      for (int64_t i = begin + threadIdx.x; i < end; i += PLC_BLOCK) sum = joined(w.p, sum, powered(w.p, plc_get_f(g.x, g.dtype, i)));
+      for (int64_t i = begin + threadIdx.x; i < end; i += PLC_BLOCK) sum = joined(w.p, sum, powered(w.p, plc_get_f(g.x, g.dtype, i) / by));
   }
   sum = plc_block_all(sum, Join{w.p}, w.start, room);
   if (threadIdx.x == 0) w.part[blockIdx.x] = sum;
@@ -143,6 +160,8 @@ __global__ void norm_pieces(const __grid_constant__ Pieces s, Work w) {
 /* One tensor that is not dense. */
 __global__ void strided_piece(plc_layout<1> l, Piece g, Work w) {
   __shared__ double room[32];
+  if (w.what == NORM && idle(w.far)) return;
+  const double by = w.what == NORM ? divisor(w.far) : 1;
   const double f = w.scale ? plc_get_f(w.scale, w.scale_dtype, 0) : w.factor;
   double sum = w.start;
   for (PLC_EACH(i, l.numel)) {
@@ -150,21 +169,24 @@ __global__ void strided_piece(plc_layout<1> l, Piece g, Work w) {
     plc_offsets<1>(l, i, at);
     if (w.what == ZERO) plc_put_any(g.x, g.dtype, at[0], true, 0, 0);
     else if (w.what == SCALE) scale_one(g.x, g.dtype, at[0], f);
-    else sum = joined(w.p, sum, powered(w.p, plc_get_f(g.x, g.dtype, at[0])));
+    else sum = joined(w.p, sum, powered(w.p, plc_get_f(g.x, g.dtype, at[0]) / by));
   }
   if (w.what != NORM) return;
   sum = plc_block_all(sum, Join{w.p}, w.start, room);
   if (threadIdx.x == 0) w.part[blockIdx.x] = sum;
 }
 
-__global__ void norm_join(int64_t n, const double *part, double p, double start, bool empty, void *y, int dtype) { /* one block */
+__global__ void norm_join(int64_t n, const double *part, Work w, bool empty, void *y, int dtype) { /* one block */
   __shared__ double room[32];
-  double s = start;
+  if (idle(w.far)) return;
+  const double p = w.p;
+  double s = w.start;
   for (int64_t i = threadIdx.x; i < n; i += blockDim.x) s = joined(p, s, part[i]);
-  s = plc_block_all(s, Join{p}, start, room);
+  s = plc_block_all(s, Join{p}, w.start, room);
   if (threadIdx.x != 0) return;
-  if (empty) s = 0;
-  plc_put_any(y, dtype, 0, false, isinf(p) || p == 0 || p == 1 ? s : p == 2 ? sqrt(s) : pow(s, 1 / p), 0);
+  const double norm = empty ? 0 : isinf(p) || p == 0 || p == 1 ? s : p == 2 ? sqrt(s) : pow(s, 1 / p);
+  if (w.far.found && w.far.pass < 2) w.far.found[w.far.pass] = norm;
+  if (w.far.pass != 1) plc_put_any(y, dtype, 0, false, norm * divisor(w.far), 0);
 }
 
 unsigned blocks_of(int64_t chunks, What what) {
@@ -249,19 +271,33 @@ PlStatus foreach_scale(const PlkCall *c) {
 }
 
 /* A part for each block of each launch, then one block over all parts. */
+PlStatus norm_pass(const PlkCall *c, Work w, int pass, double *part, bool empty) {
+  w.far.pass = pass;
+  if (pass == 1) w.p = w.far.p > 0 ? (double)INFINITY : -(double)INFINITY;
+  w.start = isinf(w.p) && w.p < 0 ? (double)INFINITY : 0;
+  w.part = part;
+  PL_TRY(run(c, c->nin, &w));
+  const int64_t parts = w.part - part;
+  PLC_LAUNCH(norm_join, 1, parts > 4 * PLC_BLOCK ? 1024 : PLC_BLOCK, 0, parts, (const double *)part, w, empty, c->out[0]->data,
+             (int)c->out[0]->dtype);
+  return PL_OK;
+}
+
 PlStatus foreach_norm(const PlkCall *c) {
   Work w = blank(NORM);
   int64_t total = 0, parts = 0;
-  w.p = pl_attr_f(c->attrs, 0), w.start = isinf(w.p) && w.p < 0 ? (double)INFINITY : 0;
-  for (int i = 0; i < c->nin; i++) total += c->in[i]->numel, parts += blocks_of((c->in[i]->numel + PLC_CHUNK - 1) / PLC_CHUNK, NORM);
+  int bits = 149; /* 2^±bits is what an element may be */
+  w.p = w.far.p = pl_attr_f(c->attrs, 0);
+  for (int i = 0; i < c->nin; i++) {
+    total += c->in[i]->numel, parts += blocks_of((c->in[i]->numel + PLC_CHUNK - 1) / PLC_CHUNK, NORM);
+    if (c->in[i]->dtype == PL_F64) bits = 1074;
+  }
+  const bool far = total > 0 && w.p != 0 && w.p != 1 && !isinf(w.p) && fabs(w.p) * bits > 960;
   void *room;
-  PL_TRY(plc_scratch((size_t)(parts + 1) * sizeof(double), &room));
-  w.part = (double *)room;
-  PlStatus s = run(c, c->nin, &w);
-  parts = w.part - (double *)room;
-  const unsigned threads = parts > 4 * PLC_BLOCK ? 1024 : PLC_BLOCK;
-  if (s == PL_OK)
-    PLC_LAUNCH(norm_join, 1, threads, 0, parts, (const double *)room, w.p, w.start, total == 0, c->out[0]->data, (int)c->out[0]->dtype);
+  PL_TRY(plc_scratch((size_t)(parts + 3) * sizeof(double), &room));
+  if (far) w.far.found = (double *)room;
+  PlStatus s = PL_OK;
+  for (int pass = 0; pass < (far ? 3 : 1) && s == PL_OK; pass++) s = norm_pass(c, w, pass, (double *)room + 2, total == 0);
   plc_scratch_free(room);
   return s;
 }

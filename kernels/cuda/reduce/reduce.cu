@@ -7,10 +7,11 @@
 extern "C" {
 #include "kernels/reduce.h"
 }
+#include <float.h>
 
 enum Core { SUM, PROD, MAX, MIN };
-enum Pre { PLAIN, NONZERO, NAN0, ABS, SQUARE, POW, SQDIFF, EXPDIFF };
-enum Post { NOTHING, MEAN, SQRT, ROOT, VAR, STD, LOG };
+enum Pre { PLAIN, NONZERO, NAN0, ABS, SQUARE, POW, DIFF, SQDIFF, EXPDIFF };
+enum Post { NOTHING, MEAN, MEAN_ABOUT, SQRT, ROOT, VAR, STD, LOG };
 
 struct Job {
   const void *x;
@@ -61,6 +62,7 @@ template <typename A> PLC_DEV A prepared(const Job &j, A v, A aux) {
   case ABS: return v < 0 ? -v : v;
   case SQUARE: return v * v;
   case POW: return (A)pow(fabs((double)v), j.p);
+  case DIFF: return v - aux;
   case SQDIFF: return (v - aux) * (v - aux);
   case EXPDIFF: return (A)exp(v - aux);
   default: return v;
@@ -83,13 +85,13 @@ template <typename A> struct Load<Any, A> {
     return whole ? (A)v : (A)f;
   }
 };
-template <> struct Load<Any, int64_t> { /* floats only arrive to be compared with 0 */
+template <> struct Load<Any, int64_t> { /* floats are compared with 0, or become integers one by one */
   static __device__ __forceinline__ int64_t at(const Job &j, int64_t i) {
     double f = 0;
     int64_t v = 0;
     bool whole;
     plc_get_any(j.x, j.dtype, i, &f, &v, &whole);
-    return whole ? v : f != 0;
+    return whole ? v : j.pre == NONZERO ? f != 0 : plc_saturated(f, INT64_MIN, INT64_MAX);
   }
 };
 
@@ -103,6 +105,7 @@ template <typename A> PLC_DEV void finish(const Job &j, int64_t o, A acc) {
   double v = (double)acc;
   switch (j.post) {
   case MEAN: v = v / n; break;
+  case MEAN_ABOUT: v = isfinite(j.aux[o]) ? j.aux[o] + v / n : j.aux[o]; break;
   case SQRT: v = sqrt(v); break;
   case ROOT: v = pow(v, 1.0 / j.p); break;
   case VAR: v = v / (n - j.p > 0 ? n - j.p : 0); break;
@@ -381,6 +384,41 @@ static PlStatus sum_to(const PlkCall *c) {
 }
 PLC_KERNEL(sum_to, sum_to)
 
+/* Norms outside of least … most again, of x / m, times m, the largest magnitude (the smallest for p < 0): elsewhere sums of |x|^p left
+ * the range of doubles, or lost digits at its end, or were 0. A block for each output; nearly all return at once. */
+__global__ void norms_again(Job j, double least, double most) {
+  __shared__ double room[32];
+  for (int64_t o = blockIdx.x; o < j.outs; o += gridDim.x) {
+    const double y = plc_get_f(j.out, j.out_dtype, o);
+    if (!(y < least || y > most)) continue; /* NaN stays */
+    const Core core = j.p > 0 ? MAX : MIN;
+    const double none = j.p > 0 ? 0.0 : (double)INFINITY;
+    int64_t base[1], at[1];
+    plc_offsets<1>(j.kept, o, base);
+    double m = none, sum = 0;
+    for (int64_t i = threadIdx.x; i < j.n; i += blockDim.x) {
+      plc_offsets<1>(j.gone, i, at);
+      m = combine(core, m, fabs(plc_get_f(j.x, j.dtype, base[0] + at[0])));
+    }
+    m = plc_block_all(m, Combine{core}, none, room);
+    if (m == 0 || !isfinite(m)) continue;
+    for (int64_t i = threadIdx.x; i < j.n; i += blockDim.x) {
+      plc_offsets<1>(j.gone, i, at);
+      sum += pow(fabs(plc_get_f(j.x, j.dtype, base[0] + at[0])) / m, j.p);
+    }
+    sum = plc_block_all(sum, plc_sum(), 0.0, room);
+    if (threadIdx.x == 0) plc_put_f(j.out, j.out_dtype, o, pow(sum, 1.0 / j.p) * m);
+  }
+}
+static PlStatus again(const Job &j, double p) {
+  const int bits = j.dtype == PL_F64 ? 1074 : j.dtype == PL_F16 ? 24 : 149; /* 2^±bits is what an x may be */
+  if (p == 0 || p == 1 || isinf(p) || fabs(p) * bits <= 960 || j.outs == 0 || j.n == 0) return PL_OK;
+  const double most = exp2(960 / fabs(p)); /* infinite for small p */
+  PLC_LAUNCH(norms_again, (unsigned)(j.outs < 1 << 20 ? j.outs : 1 << 20), plc_row_threads(j.n), 0, j, fmax(1 / most, DBL_TRUE_MIN),
+             fmin(most, DBL_MAX));
+  return PL_OK;
+}
+
 static PlStatus norm(const PlkCall *c) {
   double p = pl_attr_f(c->attrs, 0);
   Job j = job_of(c, SUM, POW, NOTHING);
@@ -390,24 +428,36 @@ static PlStatus norm(const PlkCall *c) {
   else if (p == 0) j.pre = NONZERO;
   else if (isinf(p)) j.pre = ABS, j.core = p > 0 ? MAX : MIN, j.zero_empty = p > 0;
   else j.post = ROOT;
-  return run(&j, c->in[0], dims_mask(c, 1), c->out[0]->numel, PL_F64);
+  PL_TRY(run(&j, c->in[0], dims_mask(c, 1), c->out[0]->numel, PL_F64));
+  return again(j, p);
 }
 PLC_KERNEL(norm, norm)
+
+/* The mean is that of x - c, plus c: c = 0 where doubles hold sums of x exactly, else the mean as it comes. So elements that are
+ * all equal have a variance of 0. */
+static PlStatus means(const PlkCall *c, uint32_t mask, int64_t outs, double *mean, double *about) {
+  Job j = job_of(c, SUM, PLAIN, MEAN);
+  const bool twice = c->in[0]->dtype == PL_F64;
+  j.out = twice ? about : mean;
+  j.out_dtype = PL_F64;
+  PL_TRY(run(&j, c->in[0], mask, outs, PL_F64));
+  if (!twice) return PL_OK;
+  j.pre = DIFF, j.post = MEAN_ABOUT, j.aux = about, j.out = mean;
+  return run(&j, c->in[0], mask, outs, PL_F64);
+}
 
 static PlStatus var(const PlkCall *c) {
   uint32_t mask = dims_mask(c, 0);
   int64_t outs = c->out[0]->numel;
-  void *mean;
-  PL_TRY(plc_scratch((size_t)(outs ? outs : 1) * sizeof(double), &mean));
-  Job j = job_of(c, SUM, PLAIN, MEAN);
-  j.out = mean;
-  j.out_dtype = PL_F64;
-  PlStatus s = run(&j, c->in[0], mask, outs, PL_F64);
-  j = job_of(c, SUM, SQDIFF, c->code ? STD : VAR);
-  j.aux = (const double *)mean;
+  void *room;
+  PL_TRY(plc_scratch((size_t)(outs ? outs : 1) * 2 * sizeof(double), &room));
+  double *mean = (double *)room;
+  PlStatus s = means(c, mask, outs, mean, mean + outs);
+  Job j = job_of(c, SUM, SQDIFF, c->code ? STD : VAR);
+  j.aux = mean;
   j.p = pl_attr_f(c->attrs, 1);
   if (s == PL_OK) s = run(&j, c->in[0], mask, outs, PL_F64);
-  plc_scratch_free(mean);
+  plc_scratch_free(room);
   return s;
 }
 PLC_KERNEL(var, var)
