@@ -190,7 +190,9 @@ local function runs(w, mode)
 end
 
 -- The device's numbers beside the CPU's: f32 ones agree to a thousandth, those of rounded factors to a twentieth, which
--- training steps of small batches reach (means over two images).
+-- training steps of small batches reach (means over two images). ResNet-50's to a tenth: batch norm over a few values a
+-- channel magnifies the rounding of halves. 1e-6 in the images makes losses of the CPU alone differ by 2 % before the
+-- first step, and by 7 % after five small ones.
 local function compare(exe, w, mode, seconds, o)
   local lines = {}
   for i, device in ipairs { o.device, "cpu" } do
@@ -199,8 +201,9 @@ local function compare(exe, w, mode, seconds, o)
     if not line then return nil, why end
     lines[i] = line
   end
-  local limit = (w.name:find("bf16") or w.name:find("gpt2") or w.name:find("resnet") or w.name:find("^sdpa") or
-    w.name:find("^conv") or w.name:find("norm_") or w.name:find("^softmax") or w.name:find("^xent")) and 0.05 or 1e-3
+  local limit = (w.name:find("bf16") or w.name:find("gpt2") or w.name:find("^sdpa") or
+    w.name:find("^conv") or w.name:find("norm_") or w.name:find("^softmax") or w.name:find("^xent")) and 0.05 or
+    w.name:find("resnet") and 0.1 or 1e-3
   local theirs, worst, at = {}, 0, 0
   for v in lines[2]:gmatch("%S+") do theirs[#theirs + 1] = tonumber(v) end
   for v in lines[1]:gmatch("%S+") do

@@ -183,7 +183,7 @@ return function(T, W, tools)
     local model = tools.resnet({ 3, 4, 6, 3 }, true, true, 1000)
     model:to { device = tools.device, memory_format = "channels_last" }
     tools.amp = true
-    local step = tools.trainer(model, tools.sgd(model))
+    local step = tools.trainer(model, tools.sgd(model, tools.values and 3e-5)) -- else no two ways agree: bench/gpu.lua
     local x, y = last(f32(batch, 3, side, side)), on(T.randint(1, 1000, { batch }))
     return batch, function() return step(x, y) end
   end)

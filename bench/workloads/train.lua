@@ -40,8 +40,8 @@ return function(T, W, tools)
 
   tools.mlp, tools.adam = mlp, adam
 
-  function tools.sgd(model)
-    return optim.SGD(model:parameters(), { lr = 0.01, momentum = 0.9 })
+  function tools.sgd(model, lr)
+    return optim.SGD(model:parameters(), { lr = lr or 0.01, momentum = 0.9 })
   end
 
   -- The penalty of a Wasserstein critic: the norm of its gradient for the images is to be one.
