@@ -7,6 +7,7 @@ local late = "wants the error of a bad index at once; a device notices it when i
 local plan = "is about plans and compiled groups of the CPU; graphs on a device run otherwise (spec/cuda/jit_spec)"
 local process = "runs other processes, which have a default device of their own"
 local text = "is about texts, without tensors"
+local scalars = "0-d tensors of the device take the dtype of halves beside them, as PyTorch's do (docs/design/cuda.md)"
 local loaded = "loads what was saved to the default device, here the CPU"
 
 local cuda = {
@@ -31,7 +32,7 @@ local cuda = {
   ["graph/plan"] = plan, ["graph/run"] = plan,
   ["graph/fuse"] = { ["take in what works along rows"] = plan, ["members that pass nothing on"] = plan },
   ["kernels/threads"] = { ["first failure of a team"] = late },
-  ["ops/half_numbers"] = { ["and so is a 0-d tensor"] = "0-d tensors of the device take the halves' dtype (docs/design/cuda.md)" },
+  ["ops/half_numbers"] = { ["and so is a 0-d tensor"] = scalars },
   ["autograd/backward_split"] = bytes,
   ["command/subcommands"] = process, ["command/repl"] = process, ["command/prompt"] = process,
   ["command/environment"] = process, ["cmake/install"] = process, ["cmake/layering"] = text,

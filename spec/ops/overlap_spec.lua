@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: MIT
 -- Results that are written into memory that the arguments are read from: out= in a window that meets an argument's, and
 -- ops that change their first argument with others that share its memory. Whatever is written first, the values are
--- those of arguments apart.
+-- those of arguments apart, which lie at the same addresses: a library may choose another way by their alignment.
 
 local T = require "perilune"
 local support = require "spec.ops.support"
@@ -53,9 +53,10 @@ describe("out= on memory of an argument:", function()
           for _, place in ipairs(tensors(args)) do
             for _, shift in ipairs(args[place]:dtype() == want:dtype() and SHIFTS or {}) do
               local out, x = windows(want, args[place], shift)
+              local apart = support.results(f, table.pack(with(args, place, x)))[1]:clone()
               local taken, why = pcall(f, with(args, place, x, { out = out }))
               if taken then
-                local same, how = pcall(near.same_bits, out:contiguous(), want:contiguous())
+                local same, how = pcall(near.same_bits, out:contiguous(), apart:contiguous())
                 assert(same, ("argument %d, %d elements behind: %s"):format(place, shift, tostring(how)))
               else
                 assert(tostring(why):find "out", why)
