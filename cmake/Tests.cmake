@@ -238,7 +238,7 @@ if(PL_BUSTED AND runner)
   foreach(spec cuda:autograd/keys cuda:autograd/functional cuda:autograd/vmap cuda:nn/module cuda:nn/layers cuda:nn/pytorch
                cuda:optim/optimizers cuda:call/autocast cuda:data/datasets cuda:data/loader cuda:ops/pytorch cuda:io/save_load
                cuda:tensor/channels_last cuda:jit/call cuda:jit/sizes cuda:lua/tools cuda:graph/passes cuda:graph/fuse cuda:ops/casts cuda:ops/edges cuda:ops/ends
-               cuda:ops/overlap moved:ops/composites moved:nn/layers
+               cuda:ops/overlap cuda:ops/half_rounding moved:ops/composites moved:nn/layers
                moved:lua/metrics moved:docs/embedding moved:nn/pytorch moved:ops/pytorch moved:lua/plot moved:graph/symbolic
                moved:jit/inplace moved:ops/random moved:call/misuse moved:tensor/printing moved:graph/io moved:ops/wrong_calls)
     string(REPLACE ":" ";" spec "${spec}")

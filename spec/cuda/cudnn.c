@@ -85,14 +85,22 @@ static bool planned(const PlcConvKey *key, PlcDnnTarget t) {
   return s == PL_OK;
 }
 
-/* Halves with a bias are rounded once: it is in the kernel, or sums leave it in f32, or copies in f32 do the work. */
+/* Halves with a bias are rounded once: it is in the kernel, or sums leave it in f32, or copies in f32 do the work. The last two ways are
+ * also those of transposed convolutions. */
 static void halves(const ConvCase *c, size_t i, PlDtype dtype, PlcDnnTarget t) {
-  PlcConvKey biased, wide, copies;
+  PlcConvKey biased, wide, copies, turned, turned_copies;
   conv_key(&biased, c, PLC_CONV, dtype, false);
   wide = biased;
   biased.bias = wide.wide = 1;
   conv_key(&copies, c, PLC_CONV, PL_F32, false);
   copies.exact = 0;
+  conv_key(&turned, c, PLC_CONV_DATA, dtype, false);
+  turned.wide = 1;
+  conv_key(&turned_copies, c, PLC_CONV_DATA, PL_F32, false);
+  turned_copies.exact = 0;
+  const bool four = planned(&turned, t), five = planned(&turned_copies, t);
+  printf("case %zu %s, transposed: f32 sums %d, f32 copies %d\n", i, pl_dtype_name(dtype), four, five);
+  CHECK(five, "case %zu %s, transposed: %s", i, pl_dtype_name(dtype), pl_message());
   const bool one = planned(&biased, t), two = planned(&wide, t), three = planned(&copies, t);
   printf("case %zu %s: bias inside %d, f32 sums %d, f32 copies %d\n", i, pl_dtype_name(dtype), one, two, three);
   CHECK(three && (i == 1 || i == 2 || i > 4 || two), "case %zu %s: %s", i, pl_dtype_name(dtype), pl_message());

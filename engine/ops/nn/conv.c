@@ -244,7 +244,7 @@ PL_HOST_KERNEL(pl_host_conv_transpose) {
   PlkCall k = *call;
   const PlArray *bias = call->nin > 2 ? call->in[2] : NULL, *y = call->out[0];
   /* halves take it before they are rounded */
-  const bool inside = bias && bias->contiguous && y->device == PL_CPU && (y->dtype == PL_F16 || y->dtype == PL_BF16);
+  const bool inside = bias && bias->contiguous && (y->dtype == PL_F16 || y->dtype == PL_BF16);
   k.nin = inside ? 3 : 2;
   PL_TRY(run(&k, either_conv_bwd_input, &v, 1 | 1 << 4));
   return bias && !inside ? add_bias(bias, call->out[0], nd) : PL_OK;

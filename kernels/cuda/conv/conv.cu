@@ -33,8 +33,8 @@ template <typename T> __global__ void unfold(Conv v, int64_t images, const T *x,
   }
 }
 
-/* dx[n, c, p] = Σ col[n, (c, k), t] over k, t with t stride - pad + k dil = p, in one order. */
-template <typename T, typename A> __global__ void fold(Conv v, int64_t images, const A *col, T *dx) {
+/* dx[n, c, p] = Σ col[n, (c, k), t] over k, t with t stride - pad + k dil = p, in one order, and a bias[c] where there is one. */
+template <typename T, typename A> __global__ void fold(Conv v, int64_t images, const A *col, const T *bias, T *dx) {
   for (PLC_EACH(i, images * v.C * v.X)) {
     int64_t p[3], rest = i;
     for (int d = 2; d >= 0; d--) {
@@ -58,6 +58,7 @@ template <typename T, typename A> __global__ void fold(Conv v, int64_t images, c
         }
       }
     }
+    if (bias) sum += plc_type<T>::load(bias[rest % v.C]);
     dx[i] = plc_type<T>::store(sum);
   }
 }
@@ -98,10 +99,10 @@ static PlStatus columns(const Conv *v, int64_t images, const PlArray *x, int64_t
   return PL_OK;
 }
 
-static PlStatus folded(const Conv *v, int64_t images, const void *col, PlArray *dx, int64_t first) {
+static PlStatus folded(const Conv *v, int64_t images, const void *col, const PlArray *bias, PlArray *dx, int64_t first) {
   PLC_TYPES(dx->dtype, T, "conv_bwd_input",
             PLC_LAUNCH((fold<T, plc_type<T>::math>), plc_grid(images * v->C * v->X, 1), PLC_BLOCK, 0, *v, images,
-                       (const plc_type<T>::math *)col, (T *)element(dx, first * v->C * v->X)))
+                       (const plc_type<T>::math *)col, (const T *)(bias ? bias->data : NULL), (T *)element(dx, first * v->C * v->X)))
   return PL_OK;
 }
 
@@ -173,7 +174,8 @@ static PlStatus products(const Conv *v, Direction what, int64_t images, int64_t 
   return PL_OK;
 }
 
-static PlStatus walk(const Conv *v, Direction what, const PlArray *x, const PlArray *w, const PlArray *y, bool adds) {
+/* bias: added to y before (FORWARD) or to x behind (INPUT). */
+static PlStatus walk(const Conv *v, Direction what, const PlArray *x, const PlArray *w, const PlArray *y, const PlArray *bias) {
   const PlDtype type = column_type(what, x->dtype);
   const int64_t most = images_at_once(v, type);
   void *col = NULL;
@@ -182,8 +184,8 @@ static PlStatus walk(const Conv *v, Direction what, const PlArray *x, const PlAr
   for (int64_t n = 0; n < v->N && s == PL_OK; n += most) {
     const int64_t images = v->N - n < most ? v->N - n : most;
     if (what != INPUT) s = columns(v, images, x, n, col);
-    if (s == PL_OK) s = products(v, what, images, n, col, w, y, adds);
-    if (s == PL_OK && what == INPUT) s = folded(v, images, col, (PlArray *)x, n);
+    if (s == PL_OK) s = products(v, what, images, n, col, w, y, bias != NULL);
+    if (s == PL_OK && what == INPUT) s = folded(v, images, col, bias, (PlArray *)x, n);
   }
   plc_scratch_free(col);
   return s;
@@ -196,15 +198,16 @@ static PlStatus conv_rows(const PlkCall *call) {
   const PlArray *bias = call->nin > 2 ? call->in[2] : NULL;
   if (bias) PL_TRY(spread_bias(bias, y));
   else if (v.K == 0) PL_TRY(zero(y));
-  return v.K == 0 ? PL_OK : walk(&v, FORWARD, call->in[0], call->in[1], y, bias != NULL);
+  return v.K == 0 ? PL_OK : walk(&v, FORWARD, call->in[0], call->in[1], y, bias);
 }
 
 static PlStatus conv_bwd_input_rows(const PlkCall *call) {
   PlArray *dx = call->out[0];
   const Conv v = conv_of(call, dx, call->in[1], call->in[0]);
   if (dx->numel == 0) return PL_OK;
-  if (v.P == 0 || v.O == 0) return zero(dx);
-  return walk(&v, INPUT, dx, call->in[1], call->in[0], false);
+  const PlArray *bias = call->nin > 2 ? call->in[2] : NULL; /* of conv_transpose, dense */
+  if (v.P == 0 || v.O == 0) return bias ? spread_bias(bias, dx) : zero(dx);
+  return walk(&v, INPUT, dx, call->in[1], call->in[0], bias);
 }
 
 /* The sum over images of f16 and bf16 runs in f32 and is rounded once. */
@@ -214,7 +217,7 @@ static PlStatus narrow_weight(const Conv *v, const PlArray *x, PlArray *dw, cons
   sum.dtype = PL_F32;
   PL_TRY(plc_scratch((size_t)dw->numel * sizeof(float), &sum.data));
   PlStatus s = zero(&sum);
-  if (s == PL_OK) s = walk(v, WEIGHT, x, &sum, dy, false);
+  if (s == PL_OK) s = walk(v, WEIGHT, x, &sum, dy, NULL);
   if (s == PL_OK) s = elementwise("cast", PLK_EW_CAST, &sum, NULL, dw, &none);
   plc_scratch_free(sum.data);
   return s;
@@ -228,7 +231,7 @@ static PlStatus conv_bwd_weight_rows(const PlkCall *call) {
   if (v.N == 0 || v.P == 0) return zero(dw);
   if (dw->dtype == PL_F16 || dw->dtype == PL_BF16) return narrow_weight(&v, x, dw, dy);
   PL_TRY(zero(dw));
-  return walk(&v, WEIGHT, x, dw, dy, false);
+  return walk(&v, WEIGHT, x, dw, dy, NULL);
 }
 
 /* ---- channels last: through row-major copies --------------------------------------------------------------------------- */

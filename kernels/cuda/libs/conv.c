@@ -9,6 +9,7 @@
 static PlStatus by_cudnn(const PlkCall *call, PlcConvKind kind, const PlArray *x, const PlArray *w, const PlArray *y, const PlArray *bias,
                          bool *done) {
   const int spatial = x->ndim - 2;
+  const PlArray *factor = kind == PLC_CONV ? x : y, *result = kind == PLC_CONV ? y : kind == PLC_CONV_DATA ? x : w;
   *done = false;
   if (!pl_is_float((PlDtype)x->dtype) || spatial < 1 || spatial > 3) return PL_OK;
   if (x->numel == 0 || w->numel == 0 || y->numel == 0) return PL_OK;
@@ -20,8 +21,8 @@ static PlStatus by_cudnn(const PlkCall *call, PlcConvKind kind, const PlArray *x
   key.align = plc_dnn_align(n, at);
   key.bias = bias != NULL;
   key.deterministic = plc_deterministic();
-  key.exact = x->dtype == PL_F32 && !plc_tf32() && call->in[0]->dtype == PL_F32; /* copies of halves are TF32's numbers */
-  key.wide = y->dtype != x->dtype;
+  key.exact = factor->dtype == PL_F32 && !plc_tf32() && call->in[0]->dtype == PL_F32; /* copies of halves are TF32's numbers */
+  key.wide = result->dtype != factor->dtype;
   key.workspace = PLC_DNN_WORKSPACE;
   return plc_dnn_run(&key, sizeof key, plc_conv_plan, n, uid, at, done);
 }
@@ -65,29 +66,34 @@ static PlStatus widened(const PlArray *a, void *at, PlArray *out) {
   return elementwise("cast", PLK_EW_CAST, a, NULL, out);
 }
 
-/* sum = conv(x, w) of f16 or bf16, in f32: as such, or of f32 copies, whose products TF32 has exactly, too. */
-static PlStatus product_f32(const PlkCall *call, const PlArray *x, const PlArray *w, PlArray *sum, bool *done) {
-  PlArray wx, ww;
+/* sum = conv(a, w) of f16 or bf16, or its gradient for x where a is dy, in f32: as such, or of f32 copies, whose products TF32 has
+ * exactly, too. */
+static PlStatus run_f32(const PlkCall *call, PlcConvKind kind, const PlArray *a, const PlArray *w, PlArray *sum, bool *done) {
+  return by_cudnn(call, kind, kind == PLC_CONV ? a : sum, w, kind == PLC_CONV ? sum : a, NULL, done);
+}
+static PlStatus product_f32(const PlkCall *call, PlcConvKind kind, const PlArray *a, const PlArray *w, PlArray *sum, bool *done) {
+  PlArray wa, ww;
   void *room;
-  PL_TRY(by_cudnn(call, PLC_CONV, x, w, sum, NULL, done));
+  PL_TRY(run_f32(call, kind, a, w, sum, done));
   if (*done) return PL_OK;
-  PL_TRY(plc_scratch((size_t)(x->numel + w->numel + 64) * sizeof(float), &room));
-  PlStatus s = widened(x, room, &wx);
-  if (s == PL_OK) s = widened(w, (float *)room + (x->numel + 63) / 64 * 64, &ww);
-  if (s == PL_OK) s = by_cudnn(call, PLC_CONV, &wx, &ww, sum, NULL, done);
+  PL_TRY(plc_scratch((size_t)(a->numel + w->numel + 64) * sizeof(float), &room));
+  PlStatus s = widened(a, room, &wa);
+  if (s == PL_OK) s = widened(w, (float *)room + (a->numel + 63) / 64 * 64, &ww);
+  if (s == PL_OK) s = run_f32(call, kind, &wa, &ww, sum, done);
   plc_scratch_free(room);
   return s;
 }
 
 /* The product in f32, to which the bias is added before the one rounding. */
-static PlStatus in_f32(const PlkCall *call, const PlArray *x, const PlArray *w, const PlArray *bias, PlArray *y, bool *done) {
+static PlStatus in_f32(const PlkCall *call, PlcConvKind kind, const PlArray *a, const PlArray *w, const PlArray *bias, PlArray *y,
+                       bool *done) {
   PlArray sum = *y, b = *bias;
   const int64_t dense = 1;
   sum.dtype = b.dtype = PL_F32;
   b.strides = &dense;
   PL_TRY(plc_scratch((size_t)(sum.numel + b.numel) * sizeof(float), &sum.data));
   b.data = (float *)sum.data + sum.numel;
-  PlStatus s = product_f32(call, x, w, &sum, done);
+  PlStatus s = product_f32(call, kind, a, w, &sum, done);
   if (s == PL_OK && *done) s = elementwise("cast", PLK_EW_CAST, bias, NULL, &b);
   if (s == PL_OK && *done) s = add_bias(&b, &sum, &sum);
   if (s == PL_OK && *done) s = elementwise("cast", PLK_EW_CAST, &sum, NULL, y);
@@ -101,15 +107,20 @@ static PlStatus conv(const PlkCall *call, bool *done) {
   const PlArray *x = call->in[0], *w = call->in[1], *bias = call->nin > 2 ? call->in[2] : NULL;
   PlArray *y = call->out[0];
   *done = false;
+  if (!plc_dnn_plans()) return PL_OK;
   if (bias && (x->dtype == PL_F16 || x->dtype == PL_BF16)) {
     if (bias->strides[0] == 1) PL_TRY(by_cudnn(call, PLC_CONV, x, w, y, bias, done));
-    return *done ? PL_OK : in_f32(call, x, w, bias, y, done);
+    return *done ? PL_OK : in_f32(call, PLC_CONV, x, w, bias, y, done);
   }
   PL_TRY(by_cudnn(call, PLC_CONV, x, w, y, NULL, done));
   return *done && bias ? add_bias(bias, y, y) : PL_OK;
 }
 
+/* With a bias, of a transposed convolution of halves: it is added before the one rounding. */
 static PlStatus conv_bwd_input(const PlkCall *call, bool *done) {
+  *done = false;
+  if (call->nin > 2 && call->in[2])
+    return plc_dnn_plans() ? in_f32(call, PLC_CONV_DATA, call->in[0], call->in[1], call->in[2], call->out[0], done) : PL_OK;
   return by_cudnn(call, PLC_CONV_DATA, call->out[0], call->in[1], call->in[0], NULL, done);
 }
 

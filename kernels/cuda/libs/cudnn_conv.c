@@ -53,7 +53,7 @@ void plc_conv_key(PlcConvKey *k, PlcConvKind kind, int spatial, const PlArray *x
   memset(k, 0, sizeof *k);
   k->what = 'C';
   k->kind = (int32_t)kind;
-  k->dtype = x->dtype;
+  k->dtype = kind == PLC_CONV ? x->dtype : y->dtype; /* the factors' */
   k->spatial = spatial == 1 ? 2 : spatial;
   sizes_of(x, spatial, k->x, k->xs);
   sizes_of(w, spatial, k->w, k->ws);
@@ -88,9 +88,10 @@ PlStatus plc_conv_plan(const void *key, PlcDnnTarget target, PlcPlan **out) {
   memcpy(c.dilation, k->dilation, sizeof c.dilation);
   PlcGraph g;
   plc_graph_begin(&g, target);
-  PlcDesc x = plc_graph_tensor(&g, PLC_UID_X, type, &sx, k->align);
-  PlcDesc w = plc_graph_tensor(&g, PLC_UID_W, type, &sw, k->align);
-  PlcDesc y = plc_graph_tensor(&g, PLC_UID_Y, k->wide ? math : type, &sy, k->align);
+  const cudnnDataType_t result = k->wide ? math : type;
+  PlcDesc x = plc_graph_tensor(&g, PLC_UID_X, k->kind == PLC_CONV_DATA ? result : type, &sx, k->align);
+  PlcDesc w = plc_graph_tensor(&g, PLC_UID_W, k->kind == PLC_CONV_FILTER ? result : type, &sw, k->align);
+  PlcDesc y = plc_graph_tensor(&g, PLC_UID_Y, k->kind == PLC_CONV ? result : type, &sy, k->align);
   PlcDesc sum = k->bias ? plc_graph_inner(&g, math, &sy) : y;
   plc_graph_conv(&g, (PlcConvKind)k->kind, &c, math, x, w, sum);
   if (k->bias) {

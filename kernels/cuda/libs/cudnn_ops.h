@@ -12,7 +12,7 @@ typedef struct PlcConvKey {
   int32_t kind;  /* a PlcConvKind */
   int32_t dtype, spatial, align;
   int32_t bias, relu;                 /* PLC_CONV only: y = relu(conv + bias[O]) */
-  int32_t deterministic, exact, wide; /* wide: y is f32, whatever dtype */
+  int32_t deterministic, exact, wide; /* wide: the result is f32, whatever dtype */
   int64_t x[PLC_G_DIM], xs[PLC_G_DIM], w[PLC_G_DIM], ws[PLC_G_DIM], y[PLC_G_DIM], ys[PLC_G_DIM];
   int64_t stride[3], padding[3], dilation[3];
   int64_t workspace; /* bytes at most */
