@@ -38,7 +38,7 @@ void remat_lru_add(PlValue *v) {
 
 void remat_touch(PlValue *v) {
   v->used = remat()->clock;
-  if (v->next) remat_lru_add(v);
+  if (v->next && !v->evicted) remat_lru_add(v); /* one that could not be brought back stays in the other ring */
 }
 
 /* ---- handles ------------------------------------------------------------------------------------------------ */

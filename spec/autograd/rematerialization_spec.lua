@@ -121,6 +121,39 @@ describe("T.memory_limit", function()
     end)
   end)
 
+  it("what a graph writes through a view of an argument is written", function()
+    local compiled = T.jit(function(x)
+      x:add_(1)
+      return x * 1
+    end)
+    local _ <close> = T.memory_limit(T.memory().live + MB)
+    stats "always"
+    for _ = 1, 3 do
+      local x = T.rand(9, 20):t()
+      local want = x + 1
+      assert.is_true(compiled(x):equal(want))
+      assert.is_true(x:equal(want))
+    end
+    stats(false)
+  end)
+
+  it("goes on after what could not be brought back for want of memory", function()
+    local _ <close> = T.memory_limit(T.memory().live + MB)
+    local a = T.rand(20000)
+    local b = (a * 2):sin()
+    stats(true)
+    local failed = 0
+    for room = 10000, 300000, 10000 do
+      local inner <close> = T.memory_limit(T.memory().live + room)
+      if not pcall(function() return b + 1 end) then failed = failed + 1 end
+      stats(true)
+      stats(true)
+      assert.is_truthy(inner)
+    end
+    assert.is_true(failed > 0)
+    assert.is_true(b:equal((a * 2):sin()))
+  end)
+
   it("forgets the recipes of a loop that goes on and on", function()
     local _ <close> = T.memory_limit(1 << 32)
     local h = T.rand(32)
