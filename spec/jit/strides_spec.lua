@@ -120,6 +120,20 @@ describe("what a jitted function asks of memory", function()
     assert.is_false((pcall(T.jit(function(v) return v * v:contiguous("channels_last"):clone():stride(2) end), x)))
   end)
 
+  it("a write into an argument that is not row-major is seen by who saved it", function()
+    local compiled = T.jit(function(x)
+      x:add_(1)
+      return x * 1
+    end)
+    for _ = 1, 3 do
+      local x, w = T.randn(3, 2):t(), T.randn(2, 3):requires_grad_()
+      local l, version = (w * x):sum(), x:version()
+      compiled(x)
+      assert.is_true(x:version() > version)
+      assert.error_matches(function() l:backward() end, "modified in place")
+    end
+  end)
+
   it("all of an argument is written through any view that shows all of it", function()
     local WRITE = {
       function(x) x[1] = 5 return x * 1 end,

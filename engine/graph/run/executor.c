@@ -213,11 +213,34 @@ static PlStatus make_outputs(const PlGraph *f, PlTensor **out) {
 
 /* ---- running ----------------------------------------------------------------------------------------------- */
 
-/* Ops that write into leaves go through the common door: it moves versions. */
-static PlStatus run_mutating(const Step *s) {
+/* What value v of a node shows of a leaf, as a handle on the leaf's storage; NULL: it shows none. */
+static PlStatus window_of_leaf(const PlExec *e, PlGVal v, PlTensor **out) {
+  const PlGraph *f = e->plan->graph;
+  *out = NULL;
+  if (v < 0 || is_leaf(f, v) || buffer_of(e, v)->place != PL_AT_LEAF) return PL_OK;
+  const PlArray *a = &e->vals[v]->a;
+  return pl_tensor_window(out, e->vals[f->stores[f->vals[v].store].first], a->ndim, a->shape, a->strides, a->data);
+}
+
+/* Ops that write into leaves go through the common door: it moves versions, and tells who watches a storage. So what it gets is a
+ * handle on that storage, not the plan's on an address. */
+static PlStatus run_mutating(const PlExec *e, const Step *s) {
   PlTensor *res[PL_MAX_OUT] = {NULL};
-  PL_TRY(pl_apply(s->node->op, s->in, s->node->nin, s->node->attrs, res));
-  for (int o = 0; o < s->node->op->nout; o++) pl_tensor_release(res[o]);
+  const PlGNode *n = s->node;
+  PlStatus st = PL_OK;
+  for (int32_t k = 0; k < n->nin && st == PL_OK; k++) {
+    PlTensor *window;
+    st = window_of_leaf(e, n->in[k], &window);
+    if (window) s->in[k] = window;
+  }
+  if (st == PL_OK) st = pl_apply(n->op, s->in, n->nin, n->attrs, res);
+  for (int32_t k = 0; k < n->nin; k++) {
+    if (n->in[k] < 0 || s->in[k] == e->vals[n->in[k]]) continue;
+    pl_tensor_release(s->in[k]);
+    s->in[k] = e->vals[n->in[k]];
+  }
+  PL_TRY(st);
+  for (int o = 0; o < n->op->nout; o++) pl_tensor_release(res[o]);
   return PL_OK;
 }
 
@@ -229,7 +252,7 @@ static PlStatus run_seeded(PlExec *e, const Step *s) {
   bool again = (n->flags & PL_FN_RECOMPUTED) != 0;
   if (again) pl_state.offset = e->drawn[n->draw];
   else e->drawn[n->draw] = now;
-  PlStatus st = n->flags & PL_FN_MUTATES ? run_mutating(s) : pl_call_kernel(n->op, n->attrs, s->in, s->arr, n->nin, s->out, NULL);
+  PlStatus st = n->flags & PL_FN_MUTATES ? run_mutating(e, s) : pl_call_kernel(n->op, n->attrs, s->in, s->arr, n->nin, s->out, NULL);
   if (again) pl_state.offset = now;
   return st;
 }
@@ -240,7 +263,7 @@ static PlStatus run_step(PlExec *e, int32_t i, int32_t end) {
   const PlGNode *n = s->node;
   if (end > i) return plk_tiles_run(pl_fusion_group(e->fusion, i), e->arrays);
   if (n->draw >= 0) return run_seeded(e, s);
-  if (n->flags & PL_FN_MUTATES) return run_mutating(s);
+  if (n->flags & PL_FN_MUTATES) return run_mutating(e, s);
   return pl_call_kernel(n->op, n->attrs, s->in, s->arr, n->nin, s->out, s->kept);
 }
 
