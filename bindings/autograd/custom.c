@@ -37,6 +37,8 @@ typedef struct Making {
   uint32_t version[MAX_CUSTOM]; /* … and their versions before forward */
   PlTensor *in[MAX_CUSTOM], *out[MAX_CUSTOM];
   int nin, nout, first; /* outputs are on the stack from `first` */
+  uint64_t born;        /* the innermost batch among the arguments; 0: none */
+  bool outside;         /* keys outside of that track some of them */
 } Making;
 
 static int take_place(lua_State *L) {
@@ -159,7 +161,10 @@ static int record_rule(Making *m, const bool *diff, PlTensor *const *written, co
   m->place = l_kept_put_in(L, m->info->kept, lua_upvalueindex(UP_KEPT), m->ctx);
   lua_State *was = l_running; /* for tangents the rule runs at once */
   l_running = L;
+  const uint64_t floor = pl_state.key_floor;
+  if (m->born > floor) pl_state.key_floor = m->born; /* keys outside of the batch have recorded it on full tensors */
   PlStatus s = pl_record_rule(m->in, m->nin, m->out, m->nout, diff, list.n ? &list : NULL, name, make_rule, m);
+  pl_state.key_floor = floor;
   l_running = was;
   if (PL_UNLIKELY(m->place != 0)) l_kept_leave(m->info->kept, m->place); /* nobody wanted it */
   CALL(L, s);
@@ -231,10 +236,13 @@ const char *l_intern(lua_State *L, const char *name) {
   return s;
 }
 
-/* The tensors among the arguments 1 … nargs, and which of them are tracked; 1: by keys outside of a vmap, too. */
+/* The tensors among the arguments 1 … nargs, and which of them are tracked; sets m->born, and whether keys outside of that batch
+ * track any, one that is the same for all elements, too. */
 static int read_arguments(Making *m, int nargs, uint64_t *needs) {
   lua_State *L = m->L;
   uint32_t flags = 0;
+  m->born = 0;
+  m->outside = false;
   for (int i = 1; i <= nargs; i++) {
     Box *b = l_box(L, i);
     if (!b) continue;
@@ -253,8 +261,11 @@ static int read_arguments(Making *m, int nargs, uint64_t *needs) {
     m->arg_at[m->nin++] = i;
   }
   if (PL_LIKELY(!(flags & PL_T_BATCHED))) return 0;
-  for (int i = 0; i < m->nin; i++)
-    if (l_outer_tracked(m->args[i]->t)) return 1;
+  for (int i = 0; i < m->nin; i++) {
+    const PlTensor *t = m->args[i]->t;
+    if (pl_is_batched(t) && pl_batched(t)->born > m->born) m->born = pl_batched(t)->born;
+  }
+  for (int i = 0; i < m->nin && !m->outside; i++) m->outside = l_outer_tracked(m->args[i]->t, m->born);
   return 0;
 }
 
@@ -276,8 +287,9 @@ static int check_unedited(const Making *m, uint64_t needs) {
 
 /* Pushes what runs forward and how many arguments stand before the user's. Inside vmap, where keys outside of it track
  * an input, that is a function of lua/perilune/autograd/vmap.lua. */
-static int push_forward(Making *m, bool outside) {
+static int push_forward(Making *m) {
   lua_State *L = m->L;
+  const bool outside = m->outside;
   int top = lua_gettop(L);
   if (outside) lua_getfield(L, LUA_REGISTRYINDEX, "perilune.custom_batched");
   lua_pushvalue(L, lua_upvalueindex(UP_FORWARD));
@@ -305,21 +317,26 @@ static int custom_call(lua_State *L) {
   m.nin = 0;
   m.running = &now;
   m.ctx = nargs + 1;
-  bool outside = read_arguments(&m, nargs, &now.needs) != 0;
+  read_arguments(&m, nargs, &now.needs);
   now.nin = (uint32_t)m.nin;
   m.info = lua_touserdata(L, lua_upvalueindex(UP_INFO));
   lua_createtable(L, m.info->room, 0); /* the context */
   lua_pushvalue(L, lua_upvalueindex(UP_META));
   lua_setmetatable(L, m.ctx);
   now.ctx = lua_topointer(L, m.ctx);
-  int before = push_forward(&m, outside);
+  int before = push_forward(&m);
   for (int i = 1; i <= nargs; i++) lua_pushvalue(L, i);
   const bool was = !pl_state.grad_off, kept = l_modes_kept(L);
   const PlAutocast autocast = pl_autocast_now();
   if (kept) l_modes_set(L, 1, false, autocast);
   else pl_grad_enable(false);
   l_rule_running = &now;
+  const uint64_t floor = pl_state.key_floor, ceiling = pl_state.key_ceiling;
+  pl_state.key_floor = 0;
+  pl_state.key_ceiling = m.outside ? ~m.born : 0; /* keys inside see handles, below; what forward itself makes are no matter of ours */
   int rc = lua_pcall(L, nargs + before, LUA_MULTRET, 0);
+  pl_state.key_floor = floor;
+  pl_state.key_ceiling = ceiling;
   l_rule_running = outer;
   if (pl_state.mode_owner) l_modes_set(L, kept ? -1 : 0, was, autocast);
   else pl_grad_enable(was);

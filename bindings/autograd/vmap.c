@@ -9,13 +9,17 @@ typedef struct LevelBox {
   PlBatch *b;
 } LevelBox;
 
-bool l_outer_tracked(PlTensor *t) {
+bool l_outer_tracked(PlTensor *t, uint64_t born) {
   if (pl_state.grad_off) return false;
-  while (pl_is_batched(t)) {
-    t = pl_batched(t)->full;
-    if ((t->node || t->more) && pl_tracked(t)) return true;
-  }
-  return false;
+  const uint64_t floor = pl_state.key_floor, ceiling = pl_state.key_ceiling;
+  bool yes = false;
+  pl_state.key_floor = 0;
+  pl_state.key_ceiling = ~born;
+  for (PlTensor *at = t; at && !yes; at = pl_is_batched(at) ? pl_batched(at)->full : NULL)
+    yes = !(pl_is_batched(at) && pl_batched(at)->born == born) && (at->node || at->more) && pl_tracked(at);
+  pl_state.key_floor = floor;
+  pl_state.key_ceiling = ceiling;
+  return yes;
 }
 
 static PlBatch *to_level(lua_State *L) {

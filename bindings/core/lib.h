@@ -79,8 +79,8 @@ static inline void l_note_box(lua_State *L) {
 void l_empty_box(lua_State *L);               /* releases the tensor of the full box at 1 */
 void l_remember_box(lua_State *L, int i);     /* box i is what l_push_shared will find */
 void l_box_moves(lua_State *L, PlTensor *to); /* the full box at 1 is `to`'s from now on */
-/* Inside vmap: do keys made outside of it track what t stands for? */
-bool l_outer_tracked(PlTensor *t);
+/* Inside the vmap of that number: do keys made outside of it track t, or what it stands for? */
+bool l_outer_tracked(PlTensor *t, uint64_t born);
 int l_seal(lua_State *L);             /* core.seal(): see box.c */
 int l_result_metatable(lua_State *L); /* pushes the metatable of new boxes; without __gc where possible */
 int l_box_metatable(lua_State *L);    /* pushes the metatable, made at first call */

@@ -124,6 +124,53 @@ describe("vmap", function()
     near(3 * x ^ 2, (T.vmap(T.grad(function(r) return T.checkpoint(function(q) return cube(q) end, r):sum() end))(x)))
   end)
 
+  it("rules written in Lua have gradients for what is the same for all, whoever takes them", function()
+    local rule = T.custom { name = "times", forward = function(ctx, a, b)
+      ctx:save(a, b)
+      return a * b
+    end, backward = function(ctx, g)
+      local a, b = ctx:saved()
+      return g * b, g * a
+    end }
+    local function plain(a, b) return a * b end
+    local x, w = T.randn({ 4, 3 }, f64), T.randn({ 3 }, f64)
+    -- of the shared one only, of both; by keys outside of the batch, inside, on both sides, and between two
+    local function takes(f)
+      local out = {}
+      local function add(t) out[#out + 1] = t end
+      for _, leaf in ipairs { x:clone(), x:clone():requires_grad_() } do
+        local v = w:clone():requires_grad_()
+        T.vmap(function(r) return f(r, v):sin() end)(leaf):sum():backward()
+        add(v.grad)
+        add(leaf.grad or x)
+        v.grad = nil
+        T.vmap(T.vmap(function(e, u) return f(e, u) * u end))(leaf, v:expand(4, 3)):sum():backward()
+        add(v.grad)
+        v.grad = nil
+        local inner = T.vmap(function(r)
+          return T.grad(function(u) return (f(r, u):square() * v):sum() end)(v) + f(r, v)
+        end)(leaf)
+        inner:sin():sum():backward()
+        add(inner:detach())
+        add(v.grad)
+        v.grad = nil
+        T.vmap(function(r) return T.vmap(function(e) return f(e, v:sum()) end)(r) end)(leaf):sum():backward()
+        add(v.grad)
+        v.grad = nil
+        T.vmap(function(r) return T.vmap(function(u) return f(r:sum(), u) end)(v) end)(leaf):square():sum():backward()
+        add(v.grad)
+      end
+      add((T.grad(function(u) return T.vmap(function(r) return f(r, u) end)(x):square():sum() end)(w)))
+      add((T.vmap(T.grad(function(u, r) return f(r, u):square():sum() end), { in_dims = { false, 1 } })(w, x)))
+      add((T.jacobian(function(u) return T.vmap(function(r) return f(r, u):sum() end)(x) end, w)))
+      add((T.hessian(function(u) return T.vmap(function(r) return f(f(r, u), u):sum() end)(x):sum() end, w)))
+      return out
+    end
+    local want, got = takes(plain), takes(rule)
+    assert.equal(#want, #got)
+    for i, t in ipairs(want) do near(t, got[i]) end
+  end)
+
   it("keeps marks of rules that are differentiated from outside", function()
     local f = T.custom { name = "halves",
       forward = function(ctx, x)
