@@ -100,38 +100,6 @@ void pl_forward_resume(PlForwardPause p) {
   pl_keys_mute(p.key, PL_MUTE_ABOVE, p.born, (uint32_t)-1);
 }
 
-/* ---- what lower keys have saved -------------------------------------------------------------------------------- */
-
-/* They recorded first, since tangents are functions for them; but their backward, should it run while the forward key
- * does, is a function of the tangents' direction, too. */
-static PlStatus share(PlNode *n, const PlKey *k, PlTensor *const *out) {
-  for (uint32_t i = 0; i < n->nsaved; i++) {
-    const PlSaved *s = &n->saved[i];
-    PlTensor *kept = s->t ? s->t : s->packed ? pl_packed_shell(s->packed->value) : NULL;
-    const int32_t relink = s->t ? s->relink : s->packed ? s->packed->relink : -1;
-    PlNode *at;
-    uint32_t slot;
-    if (relink < 0 || !pl_entry_get(out[relink], k, &at, &slot)) continue;
-    PL_TRY(pl_entry_set(kept, at, slot));
-  }
-  return PL_OK;
-}
-
-PlStatus pl_forward_share(PlKey *const *keys, int n, PlTensor *const *out, int nout) {
-  for (int f = 1; f < n; f++)
-    for (int r = 0; keys[f]->forward && r < f; r++) {
-      PlNode *last = NULL;
-      for (int o = 0; o < nout && !keys[r]->forward; o++) {
-        PlNode *node;
-        uint32_t slot;
-        if (!out[o] || !pl_entry_get(out[o], keys[r], &node, &slot) || node == last) continue;
-        PL_TRY(share(node, keys[f], out));
-        last = node;
-      }
-    }
-  return PL_OK;
-}
-
 /* ---- one op ---------------------------------------------------------------------------------------------------- */
 
 /* A call with the tangents of its inputs (borrowed; NULL: none). */

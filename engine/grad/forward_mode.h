@@ -51,9 +51,6 @@ PlStatus pl_forward_record(PlKey *k, const PlOp *op, PlTensor *const *in, int ni
 PlStatus pl_forward_rule(PlKey *k, PlTensor *const *in, int nin, PlTensor *const *out, int nout, const bool *differentiable,
                          const PlRuleSaved *saved, const char *name, PlRule *(*make)(void *ctx, PlNode *node), void *ctx);
 
-/* After all keys have recorded a call: outputs that lower keys saved of it get the tangents that came later. */
-PlStatus pl_forward_share(PlKey *const *keys, int n, PlTensor *const *out, int nout);
-
 /* While tangents of k are computed only keys below it record, and those that are made meanwhile. */
 typedef struct PlForwardPause {
   const PlKey *key;

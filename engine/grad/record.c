@@ -271,6 +271,42 @@ static PlStatus record_graph(PlKey *key, const PlOp *op, PlTensor *const *in, in
   return s;
 }
 
+/* ---- what lower keys have saved -------------------------------------------------------------------------------- */
+
+/* The outputs that n saved get the history that they have for key k. */
+static PlStatus share(PlNode *n, const PlKey *k, PlTensor *const *out) {
+  for (uint32_t i = 0; i < n->nsaved; i++) {
+    const PlSaved *s = &n->saved[i];
+    PlTensor *kept = s->t ? s->t : s->packed ? pl_packed_shell(s->packed->value) : NULL;
+    const int32_t relink = s->t ? s->relink : s->packed ? s->packed->relink : -1;
+    PlNode *at;
+    uint32_t slot;
+    if (relink < 0 || !pl_entry_get(out[relink], k, &at, &slot)) continue;
+    PL_TRY(pl_entry_set(kept, at, slot));
+  }
+  return PL_OK;
+}
+
+/* After all keys have recorded a call. Lower ones did so first, but the backward of one of them, should it run while a higher key
+ * records, is a function of the saved outputs for that one, too: while tangents are computed, and where a backward of the ambient key
+ * is recorded itself (create_graph), which mutes nobody. The nodes of both keys hold each other then, until the higher one ends,
+ * which empties its nodes. */
+static PlStatus share_all(PlKey *const *keys, int n, PlTensor *const *out, int nout) {
+  for (int f = 1; f < n; f++)
+    for (int r = 0; r < f; r++) {
+      PlNode *last = NULL;
+      if (keys[r]->forward || !(keys[f]->forward || keys[r]->is_ambient)) continue;
+      for (int o = 0; o < nout; o++) {
+        PlNode *node;
+        uint32_t slot;
+        if (!out[o] || !pl_entry_get(out[o], keys[r], &node, &slot) || node == last) continue;
+        PL_TRY(share(node, keys[f], out));
+        last = node;
+      }
+    }
+  return PL_OK;
+}
+
 PlStatus pl_record(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out) {
   if (op->flags & PL_F_NOGRAD_OK) return PL_OK;
   Keys keys;
@@ -282,7 +318,7 @@ PlStatus pl_record(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *
     else if (op->native && op->native->ok(in, nin, out, attrs)) s = record_native(keys.at[k], op, in, nin, attrs, out);
     else s = record_graph(keys.at[k], op, in, nin, attrs, out);
   }
-  if (PL_UNLIKELY(keys.n > 1) && s == PL_OK) s = pl_forward_share(keys.at, keys.n, out, op->nout);
+  if (PL_UNLIKELY(keys.n > 1) && s == PL_OK) s = share_all(keys.at, keys.n, out, op->nout);
   keys_free(&keys);
   return s;
 }
@@ -345,7 +381,7 @@ PlStatus pl_record_rule(PlTensor *const *in, int nin, PlTensor *const *out, int 
   PlStatus s = PL_OK;
   for (int k = 0; k < keys.n && s == PL_OK; k++)
     s = (keys.at[k]->forward ? pl_forward_rule : pl_record_rule_on)(keys.at[k], in, nin, out, nout, differentiable, saved, name, make, ctx);
-  if (PL_UNLIKELY(keys.n > 1) && s == PL_OK) s = pl_forward_share(keys.at, keys.n, out, nout);
+  if (PL_UNLIKELY(keys.n > 1) && s == PL_OK) s = share_all(keys.at, keys.n, out, nout);
   for (int o = 0; o < nout && keys.n > 0; o++) mark_foreign(in, nin, out, nout, o);
   keys_free(&keys);
   return s;

@@ -75,6 +75,40 @@ describe("second-order training steps equal PyTorch's", function()
 end)
 
 describe("gradients of gradients", function()
+  -- of ops that save their result, where the first key is the ambient one and the second was made around it
+  it("are those of nested functions where T.grad_of takes the first", function()
+    local x = T.tensor({ 0.3, 1.2, 0.7 }, { dtype = "f64" })
+    local ops = {}
+    for name in ("exp tanh sigmoid sqrt softmax log_softmax reciprocal rsqrt cumsum relu prod"):gmatch "%S+" do
+      ops[name] = function(v) return v[name](v, name:find "soft" and 1 or name == "cumsum" and 1 or nil) end
+    end
+    ops.norm = function(v) return v * v:norm() end
+    ops.rule = T.custom { name = "own_exp", forward = function(ctx, v)
+      local y = v:exp()
+      ctx:save(y)
+      return y
+    end, backward = function(ctx, g) return g * ctx:saved() end }
+    for name, f in pairs(ops) do
+      local function energy(v) return (f(v) * v:cos()):sum() end
+      local function ambient(v)
+        local own = v + T.zeros_like(v):requires_grad_()
+        return (T.grad_of(energy(own), own, { create_graph = true }))
+      end
+      local function nested(v) return (T.grad(energy)(v)) end
+      for how, second in pairs {
+        jacobian = function(h) return T.jacobian(h, x) end,
+        forward = function(h) return T.jacobian(h, x, { mode = "forward" }) end,
+        vjp = function(h) return (select(2, T.vjp(h, x))(x)) end,
+        jvp = function(h) return select(2, T.jvp(h, x, x)) end,
+        linearize = function(h) return select(2, T.linearize(h, x))(x) end,
+        third = function(h) return T.jacobian(T.grad(function(v) return h(v):square():sum() end))(x) end,
+      } do
+        local want, got = second(nested), second(ambient)
+        assert.is_true((want - got):abs():max():item() < 1e-12, name .. " by " .. how)
+      end
+    end
+  end)
+
   it("three nested keys give the third derivative", function()
     local v = { 0.7, -1.3, 0.2 }
     local x = T.tensor(v, f64)
