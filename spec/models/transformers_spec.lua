@@ -10,49 +10,9 @@ local module = require "perilune.nn.module"
 local path = os.getenv "PERILUNE_TRANSFORMERS_CASES"
   or (os.getenv "PERILUNE_ROOT" or ".") .. "/spec/fixtures/transformers_models.jsonl"
 
--- n numbers of mean 0 and deviation 1 of the formula in the fixture's script.
-local prime = 1000003
-local made = {}
-local function numbers(n, seed)
-  local key = n << 16 | seed
-  if made[key] then return made[key] end
-  local i = T.arange(0, n - 1, { dtype = "i64" }) % prime
-  local v = (((i * 5 + 3) * (i + (7 + seed * 31))) % prime * (i + 11) + i * 7919 + seed * 104729) % prime
-  v = ((v * 40503 + 77) % prime * (v + 5)) % prime
-  made[key] = (v:double() / prime - 0.5) * math.sqrt(12)
-  return made[key]
-end
+local formula = require "spec.support.formula_networks"
+local numbers, shaped, folder, plain = formula.numbers, formula.shaped, formula.folder, formula.plain
 
-local function shaped(t, shape) return #shape == 0 and t:reshape {} or t:reshape(shape) end
-
--- The folder of a case.
-local function folder(case, f)
-  local dir = os.tmpname()
-  os.remove(dir)
-  assert(T.core.make_folder and T.core.make_folder(dir) or os.execute('mkdir "' .. dir .. '"'))
-  local tensors = {}
-  for name, how in pairs(case.tensors) do
-    local shape, mean, scale, seed = table.unpack(how)
-    local n = 1
-    for _, s in ipairs(shape) do n = n * s end
-    tensors[name] = seed < 0 and T.zeros(shape, { dtype = "i64" })
-      or shaped(numbers(n, seed) * scale + mean, { table.unpack(shape) }):float()
-  end
-  assert(T.save(dir .. "/model.safetensors", tensors, { metadata = { format = "pt" } }))
-  assert(json.write(dir .. "/config.json", case.config))
-  local ok, why = pcall(f, dir)
-  os.remove(dir .. "/model.safetensors")
-  os.remove(dir .. "/config.json")
-  os.remove(dir)
-  if not ok then error(why, 0) end
-end
-
-local function plain(v)
-  if type(v) ~= "table" then return v end
-  local out = {}
-  for i, x in ipairs(v) do out[i] = plain(x) end
-  return out
-end
 local function depth(v) return type(v) == "table" and 1 + depth(v[1]) or 0 end
 local function first(v) return type(v) == "table" and first(v[1]) or v end
 
@@ -147,7 +107,7 @@ local function check_call(net, case, call, failed, stats)
 end
 
 describe("networks of T.models and of transformers", function()
-  after_each(function() made = {} end)
+  after_each(formula.forget)
   local by_family, families = {}, {}
   local file = assert(io.open(path))
   for line in file:lines() do

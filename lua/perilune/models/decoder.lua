@@ -124,6 +124,43 @@ local function positions(who, o, b, l, past, padding, device)
   return T.arange(past, past + l - 1, { device = device }):unsqueeze(1)
 end
 
+--- How a text of n places is turned (nn.RotaryEmbedding:stretch), by rotary embedding; nil where no length matters.
+function Decoder:stretch(n)
+  local out
+  for i = 1, self._d.ropes do
+    local v = self["rotary" .. i]:stretch(n)
+    if v ~= nil then
+      out = out or {}
+      out[i] = v
+    end
+  end
+  return out
+end
+
+local function as_stretch(a, b)
+  for i, v in pairs(b or {}) do if not a or a[i] ~= v then return false end end
+  return true
+end
+
+-- Keys in a cache stay as they were turned. Angles that grow with the text (dynamic) are those of the place that each
+-- key was read at; those of the two lists of longrope do not go together.
+local function check_turned(self, cache, past)
+  local now, had = self:stretch(0), past > 0 and cache.turned or nil
+  for i in pairs(now or {}) do
+    local rope = self["rotary" .. i]
+    now[i] = rope._for
+    if had and had[i] ~= now[i] then
+      if rope.kind == "longrope" then
+        fail("%s: the cache has keys that were turned for texts of %s %d places, and this text is %s; cache:reset(), "
+          .. "and give all of its ids", self._d.who, had[i] and "more than" or "up to",
+          rope._settings.original_max_positions, now[i] and "longer" or "shorter")
+      end
+      now[i] = "several"
+    end
+  end
+  cache.turned = now
+end
+
 local call = { "attention_mask", "position_ids", "labels", "cache", "hidden_states", "inputs_embeds", "last",
   "logits" }
 
@@ -155,6 +192,7 @@ function Decoder:forward(tokens, opts)
   x = self.drop(x)
   local turns, masks, hidden = {}, {}, o.hidden_states and { x } or nil
   for i = 1, d.ropes do turns[i] = table.pack(self["rotary" .. i](at)) end
+  if o.cache then check_turned(self, o.cache, past) end
   local again = self.training and not o.cache and self.checkpointed
   local every = again and not hidden and again.every or 1
   local group, hows
@@ -251,8 +289,34 @@ end
 local State = {}
 State.__index = State
 
+-- Where angles depend on the length: the rows with all that comes before them where the cache is of no use any more;
+-- nil and logits where guesses are read one by one, as each has angles of its own.
+local function stretched(self, rows, all)
+  local root, has, new = self.net[self.net._d.names.root], #self.text[1], #rows[1]
+  local head = new - (all or 1) + 1
+  if head < new and not as_stretch(root:stretch(has + head), root:stretch(has + new)) then
+    local list = { self:advance({ { table.unpack(rows[1], 1, head) } }, 1) }
+    for i = head + 1, new do list[#list + 1] = self:advance({ { rows[1][i] } }, 1) end
+    return nil, T.cat(list, 2)
+  end
+  for r, row in ipairs(rows) do table.move(row, 1, #row, has + 1, self.text[r]) end
+  local kept = self.cache.turned
+  for i, v in pairs(root:stretch(has + new)) do
+    if type(v) == "boolean" and #self.cache > 0 and kept and kept[i] ~= v then
+      self.cache:reset()
+      return self.text
+    end
+  end
+  return rows
+end
+
 --- Rows of ids of one length → logits [B, V] of what comes next; all: of the last `all` places, [B, all, V].
 function State:advance(rows, all)
+  if self.text then
+    local made
+    rows, made = stretched(self, rows, all)
+    if made then return made end
+  end
   if not all and not self.mask and #rows[1] == 1 and #self.cache > 0 then
     local logits = step.advance(self, rows)
     if logits then return logits end
@@ -269,9 +333,17 @@ end
 function State:reorder(rows)
   local at = T.tensor(rows, { dtype = "i64", device = self.device })
   self.cache:reorder(at)
+  if self.text then
+    local old = self.text
+    self.text = {}
+    for i, r in ipairs(rows) do self.text[i] = { table.unpack(old[r]) } end
+  end
   if self.mask then self.mask = self.mask:index_select(1, at) end
 end
-function State:crop(n) self.cache:crop(n) end
+function State:crop(n)
+  self.cache:crop(n)
+  for _, row in ipairs(self.text or {}) do for i = #row, n + 1, -1 do row[i] = nil end end
+end
 function State:length() return #self.cache end
 
 -- What keys and values depend on beside ids: the network and the state of its weights, as text. What another network
@@ -283,6 +355,9 @@ local function reader_of(net)
   end
   return table.concat(parts, " ")
 end
+
+--- Whether texts of several lengths that are read together would change one another, as angles depend on the length.
+function Causal:apart() return self[self._d.names.root]:stretch(0) ~= nil end
 
 -- Begins with prompts of several lengths: padded on the left. A cache that is given keeps what it has of the prompt.
 function Causal:begin(rows, o)
@@ -299,14 +374,21 @@ function Causal:begin(rows, o)
   if cache then
     if #rows > 1 then fail("generate: cache goes with one prompt") end
     local reader = reader_of(self)
-    if cache.reader ~= reader then cache:reset() end
+    local turned = cache.turned
+    local wanted = self[self._d.names.root]:stretch(#rows[1])
+    if cache.reader ~= reader or not as_stretch(turned, wanted) then cache:reset() end
     cache.reader = reader
     local old, n = cache.ids or {}, 0
     while n < #rows[1] - 1 and n < #cache and old[n + 1] == rows[1][n + 1] do n = n + 1 end
     cache:crop(n)
     first = { { table.unpack(rows[1], n + 1) } }
   end
-  return setmetatable({ net = self, cache = cache or KVCache(), device = device, first = first,
+  local text
+  if self:apart() then -- what the cache has
+    text = {}
+    for r, row in ipairs(rows) do text[r] = { table.unpack(row, 1, cache and #cache or 0) } end
+  end
+  return setmetatable({ net = self, cache = cache or KVCache(), device = device, first = first, text = text,
     mask = padded and T.tensor(mask, { dtype = "i64", device = device }) or nil }, State)
 end
 

@@ -235,6 +235,19 @@ local function assisted(net, row, o)
   return out
 end
 
+-- Rows one after the other where they would change one another.
+local function each_alone(make, rows, o)
+  local out = {}
+  if o.scores then fail("generate: scores of prompts of several lengths are not supported here, as the angles of this "
+    .. "network depend on the length; give the prompts one by one") end
+  for r, row in ipairs(rows) do
+    local own = setmetatable({}, { __index = o })
+    if o.on_token then own.on_token = function(id) return o.on_token(id, r) end end
+    out[r] = make({ row }, own)[1]
+  end
+  return out
+end
+
 -- ---- the function ------------------------------------------------------------------------------------------
 
 --- net:generate(ids, opts): see T.models.generate.
@@ -301,8 +314,14 @@ function M.run(net, ids, opts)
   net:eval()
   local result = table.pack(pcall(T.no_grad, function()
     if o.assistant then return { (assisted(net, rows[1], o)) } end
-    if o.num_beams > 1 then return require("perilune.models.beams").run(net, rows, o, list) end
-    return loop(net, rows, o, list, generator)
+    local function make(some, own)
+      if o.num_beams > 1 then return require("perilune.models.beams").run(net, some, own, list) end
+      return loop(net, some, own, list, generator)
+    end
+    local several = false
+    for _, row in ipairs(rows) do several = several or #row ~= #rows[1] end
+    if several and net.apart and net:apart() then return each_alone(make, rows, o) end
+    return make(rows, o)
   end))
   for m, training in pairs(modes) do m.training = training end
   if not result[1] then

@@ -128,7 +128,7 @@ end
 
 --- Forgets everything.
 function Cache:reset()
-  self.layers, self.ids, self.reader = {}, nil, nil
+  self.layers, self.ids, self.reader, self.turned = {}, nil, nil, nil
   return self
 end
 

@@ -123,13 +123,20 @@ function Rotary:init(...)
   self:set_frequencies(0)
 end
 
+--- What the angles of a text of n places depend on: two texts have the same where this is equal; nil where no length
+-- matters.
+function Rotary:stretch(n)
+  local s = self._settings
+  if s.kind == "dynamic" then return math.max(n, s.max_positions) end
+  if s.kind == "longrope" then return n > s.original_max_positions end
+end
+
 -- The buffer of frequencies for texts of a length; where the length does not matter that is the only one.
 function Rotary:set_frequencies(length)
   local s = self._settings
   local list, heat = kinds[s.kind](s, length)
   self.heat = heat
-  self._for = s.kind == "dynamic" and math.max(length, s.max_positions)
-    or s.kind == "longrope" and length > s.original_max_positions
+  self._for = self:stretch(length)
   local like = self.inv_freq
   self:register_buffer("inv_freq", T.tensor(list, { dtype = "f32", device = like and like:device() }),
     { persistent = false, keep_dtype = true })
@@ -141,10 +148,8 @@ function Rotary:forward(positions)
     fail("RotaryEmbedding: positions must be integers [B, L], got %s", describe(positions))
   end
   if self._by_length then
-    local s, n = self._settings, positions:numel() > 0 and positions:max():item() + 1 or 0
-    local now = s.kind == "dynamic" and math.max(n, s.max_positions) or s.kind == "longrope"
-      and n > s.original_max_positions
-    if now ~= self._for then self:set_frequencies(n) end
+    local n = positions:numel() > 0 and positions:max():item() + 1 or 0
+    if self:stretch(n) ~= self._for then self:set_frequencies(n) end
     self._length = n
   end
   local angle = positions:to(self.inv_freq:device()):float():unsqueeze(3) * self.inv_freq
