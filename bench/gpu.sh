@@ -10,8 +10,9 @@
 #         specs[:K/N]  every spec on the device; counts a file, names of what failed
 #         bandwidth  what is bound by memory, beside PyTorch;  cores  products, convolution and attention likewise
 #         train      training steps: throughput, captured or not, peak memory, deterministic and not, beside PyTorch
-# Slices: pack  probe  moved[:PART]  sanitizer  bench:MODE (eager tf32 graph compile compile+graph)  peers:MODE
-#         both:MODE  report[:DIR,...]  all. PART: K/N, or a word that names of specs contain.
+# Slices: pack  probe  moved[:PART]  golden[:K/N]  sanitizer  bench:MODE (eager tf32 graph compile compile+graph)
+#         peers:MODE  both:MODE  report[:DIR,...]  all. PART: K/N, or a word that names of specs contain.
+#         golden: PyTorch's numbers (../shared/golden, or $PERILUNE_GOLDEN), with the device as the default one
 # A machine that is lent for commands of ten minutes, bare but for a driver, with a copy of build/gpu-pack:
 #   bench/gpu.sh pack                                    # here, after ./setup build --cuda: fails where a part is missing
 #   bench/gpu.sh --out $OUT/report smoke                 # there, in that folder; then values, specs, bandwidth, train
@@ -23,7 +24,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(dirname "$here")
 out=gpu-report budget=520 build='' python=python3 device=cuda jobs='' archive='' tiny=() only=() slices=()
 usage() {
-  sed -n '3,23p' "${BASH_SOURCE[0]}" | sed 's/^# \{0,1\}//' >&2
+  sed -n '3,24p' "${BASH_SOURCE[0]}" | sed 's/^# \{0,1\}//' >&2
   exit 2
 }
 while [ $# -gt 0 ]; do
@@ -39,7 +40,7 @@ while [ $# -gt 0 ]; do
     --tiny) tiny=(--tiny) ;;
     -h | --help) usage ;;
     -*) echo "gpu.sh: unknown option $1" >&2; usage ;;
-    all) slices+=(probe specs sanitizer both:eager both:graph both:compile both:tf32 both:compile+graph moved report) ;;
+    all) slices+=(probe golden specs sanitizer both:eager both:graph both:compile both:tf32 both:compile+graph moved report) ;;
     *) slices+=("$1") ;;
   esac
   shift
@@ -141,7 +142,8 @@ check() { # name, log, command…: runs it within the budget and notes how it we
     *) note "$name" "failed${said:+: $said}, exit status $code: see logs/$(basename "$log")" $took
        grep -aE -A4 '^(Failure|Error) (→|->)' "$log" | head -12 || tail -5 "$log"
        grep -aE -A1 '^(Failure|Error) (→|->)' "$log" | grep -avE '^(Failure|Error|--)' | plain_lines |
-         while read -r said; do echo "$name: $said" >>"$out/failing.txt"; done ;;
+         while read -r said; do echo "$name: $said" >>"$out/failing.txt"; done
+       grep -aE '^ +FAIL ' "$log" | plain_lines | cut -c1-200 | sed "s|^ *FAIL |$name: |" >>"$out/failing.txt" ;;
   esac
   return $code
 }
@@ -196,55 +198,6 @@ need_device() { # slice: without a device nothing of it can go well, so it says 
   echo "gpu.sh: no usable device: $why" >&2
   note "$1" "failed: $(plain <<<"$why")" 0
   leave 2
-}
-
-one_spec() { # how, file: a spec with tensors on the device
-  local name=${2#"$root"/spec/} how=$1
-  name=${name%_spec.lua}
-  if [ "$(left)" -le 5 ]; then
-    note "$how $name" "left out: the budget is used up" 0
-    return 1
-  fi
-  check "$how $name" "$how-${name//\//-}.log" "${ours_env[@]}" OMP_NUM_THREADS=2 \
-    PERILUNE_TEST_DEVICE="$([ "$how" = moved ] && [ "$device" = cuda ] && echo moved || echo "$device")" \
-    "$perilune" run "$busted" -- "$2"
-}
-# Every spec as on the CPU (spec/support/device.lua): `specs` with the device as the default one, `moved` with what specs
-# make moved there. Several at a time, those that find most first.
-specs() { # how, part
-  local how=$1 part=${2:-1/1} spec k=0 list=() running=0
-  if [ -z "$busted" ]; then
-    note "$how" "left out: busted is not there" 0
-    bad=1
-    return
-  fi
-  cd "$root" || return
-  for spec in spec/cuda/*_spec.lua spec/ops/*_spec.lua spec/{autograd,nn,jit,optim}/*_spec.lua spec/*/*_spec.lua; do
-    case " ${list[*]-} " in *" $spec "*) continue ;; esac
-    [ -f "$spec" ] || continue
-    case $spec in spec/cuda/*) if [ "$how $device" != "specs cuda" ]; then continue; fi ;; esac
-    case $part in
-      [0-9]*/[0-9]*) k=$((k + 1)); [ $((k % ${part#*/} + 1)) -eq "${part%/*}" ] || continue ;;
-      *) case $spec in *"$part"*) ;; *) continue ;; esac ;;
-    esac
-    list+=("$spec")
-  done
-  for spec in ${list[@]+"${list[@]}"}; do
-    if [ "$running" -ge "$jobs" ]; then
-      wait -n || bad=1
-      running=$((running - 1))
-    fi
-    one_spec "$how" "$root/$spec" &
-    running=$((running + 1))
-  done
-  while [ "$running" -gt 0 ]; do
-    wait -n || bad=1
-    running=$((running - 1))
-  done
-  [ "$how $part" = "specs 1/1" ] || return 0
-  for spec in cuda_cudnn cuda_fused; do
-    check "$spec" "$spec.log" "${ours_env[@]}" sh -c "[ -x '$build/spec/$spec' ] || { echo not built; exit 77; }; exec '$build/spec/$spec'" || bad=1
-  done
 }
 
 sanitizer() {
@@ -310,7 +263,7 @@ run_slice() {
   local arg=${slice#*:}
   [ "$arg" != "$slice" ] || arg=''
   case $slice in
-    specs* | moved* | sanitizer | bench:* | both:* | values | bandwidth | train | cores) need_device "$slice" ;;
+    specs* | moved* | golden* | sanitizer | bench:* | both:* | values | bandwidth | train | cores) need_device "$slice" ;;
   esac
   case $slice in
     pack) # shellcheck source=bench/gpu_pack.sh
@@ -321,6 +274,7 @@ run_slice() {
     bandwidth | train | cores) timed "$slice" ;;
     probe) probe ;;
     specs | specs:*) specs specs "$arg" ;;
+    golden | golden:*) golden "$arg" ;;
     moved | moved:*) [ "$device" = cpu ] || specs moved "$arg" ;;
     sanitizer) sanitizer ;;
     bench:*) ours "$arg" "$slice_budget" ;;
@@ -332,6 +286,8 @@ run_slice() {
 }
 # shellcheck source=bench/gpu_groups.sh
 . "$here/gpu_groups.sh"
+# shellcheck source=bench/gpu_specs.sh
+. "$here/gpu_specs.sh"
 for slice in "${slices[@]}"; do
   slice_begin=$(date +%s)
   slice_budget=$budget

@@ -3,14 +3,22 @@
 # shellcheck shell=bash disable=SC2154,SC2034
 
 # Each slice runs in a process group of its own, so that it can be cut whole while the line that closes it is still written.
-child='' slice='' first_check=0
+child='' slice='' first_check=0 first_failing=0
+SAID=40 # names of failing cases before the line that closes a slice
 opened() { # slice
   slice=$1
-  touch "$out/checks.jsonl"
+  touch "$out/checks.jsonl" "$out/failing.txt"
+  first_failing=$(wc -l <"$out/failing.txt")
   first_check=$(wc -l <"$out/checks.jsonl")
 }
 closed() {
   local of
+  of=$(tail -n +$((first_failing + 1)) "$out/failing.txt" 2>/dev/null | cut -c1-160 | sort)
+  if [ -n "$of" ]; then
+    echo "failing cases: $(wc -l <<<"$of")"
+    head -n $SAID <<<"$of"
+    [ "$(wc -l <<<"$of")" -le $SAID ] || echo "… and $(($(wc -l <<<"$of") - SAID)) more: failing.txt"
+  fi
   of=$(tail -n +$((first_check + 1)) "$out/checks.jsonl" 2>/dev/null)
   count() { grep -c "\"result\": \"$1" <<<"$of" || true; }
   printf '== %s: %s ok, %s failed, %s skipped, %s not done or left out, %s s%s\n' "$slice" "$(count ok)" \

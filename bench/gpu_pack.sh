@@ -98,6 +98,7 @@ pack() {
   pack_busted "$dir"
   (cd "$root" && { git ls-files lua spec bench .busted 2>/dev/null | grep . || find lua spec bench -type f; }) |
     (cd "$root" && tar cf - -T -) | tar xf - -C "$dir"
+  (cd "$root" && tar cf - engine/ops/ops.def docs/design) | tar xf - -C "$dir" # what specs read beside
   [ -z "$peers" ] || cp "$peers" "$(dirname "$peers")/peer_torch.py" "$dir/bench/"
   if [ -n "$peers" ]; then
     holds "PyTorch's side" "$(basename "$peers")"

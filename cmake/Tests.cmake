@@ -310,6 +310,10 @@ if(golden AND TARGET perilune)
   else()
     pl_test(golden golden 600 ${run_golden})
   endif()
+  if(PL_CUDA_EMULATED) # bench/gpu.sh golden, a tenth of it
+    pl_test(device/golden golden 600 ${run_golden} device)
+    pl_emulated(device/golden "PERILUNE_EMULATE=open")
+  endif()
 endif()
 
 # ---- order: the longest first, so that no processor waits for one at the end ---------------------------------

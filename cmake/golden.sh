@@ -1,12 +1,15 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
-# golden.sh PERILUNE DIR [tenth]: runs spec/golden.lua on the golden vectors of DIR, or on every tenth
-# case. Exit status 77 (CTest: skipped) where DIR does not exist, as in a user's clone.
+# golden.sh PERILUNE DIR [tenth | device]: runs spec/golden.lua on the golden vectors of DIR, or on every tenth
+# case, or on those with the device as the default one. Exit status 77 (CTest: skipped) where DIR does not exist, as in a user's clone.
 if [ ! -d "$2" ]; then
   echo "no golden vectors in $2"
   exit 77
 fi
 if [ "${3-}" = tenth ]; then
   exec "$1" run spec/golden.lua -- "$2" --every 10
+fi
+if [ "${3-}" = device ]; then
+  exec "$1" run spec/golden.lua -- "$2" --every 10 --device cuda
 fi
 exec "$1" run spec/golden.lua -- "$2"

@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: MIT
 -- Specs and cases that make no sense with tensors on the device, each with its reason: they are counted as pending
--- under PERILUNE_TEST_DEVICE (spec/support/device.lua). file → reason, or { part of a case's name → reason }.
+-- under PERILUNE_TEST_DEVICE (spec/support/device.lua), and files of which nothing is left are not started by
+-- bench/gpu.sh. file, or folder/ → reason; file → { part of a case's name → reason }.
 
 local bytes = "counts bytes of CPU memory"
 local late = "wants the error of a bad index at once; a device notices it when it is next waited for (spec/cuda)"
@@ -34,10 +35,8 @@ local cuda = {
   ["kernels/threads"] = { ["first failure of a team"] = late },
   ["ops/half_numbers"] = { ["and so is a 0-d tensor"] = scalars },
   ["autograd/backward_split"] = bytes,
-  ["command/subcommands"] = process, ["command/repl"] = process, ["command/prompt"] = process,
-  ["command/environment"] = process, ["cmake/install"] = process, ["cmake/layering"] = text,
-  ["docs/contributing"] = process, ["docs/examples"] = process, ["docs/markdown"] = text, ["docs/reference"] = text,
-  ["docs/help"] = text, ["docs/generated"] = text, ["call/declared"] = text, ["lua/parts"] = text,
+  ["command/"] = process, ["distributed/"] = process, ["lanes/"] = process,
+  ["http/"] = process, ["cmake/"] = text, ["docs/"] = text, ["call/declared"] = text, ["lua/parts"] = text,
   ["lua/collector"] = "is about when the collector runs, by CPU memory",
   ["io/memory"] = "plays lack of CPU memory",
   ["call/reliability"] = "plays lack of CPU memory",

@@ -78,6 +78,16 @@ describe("bench/gpu.sh", function()
     local names = f:read("a")
     f:close()
     assert.truthy(names:find("tensor/channels_last: ", 1, true), names)
+    assert.truthy(text:find "failing cases: %d+\nspecs tensor/channels_last: ", text)
+  end)
+
+  it("specs leaves out what has no tensors; golden takes a part of PyTorch's cases, if they are there", function()
+    local text, status = group("specs:command/ golden:7/200", "--budget 100")
+    assert.equal(0, status, text)
+    assert.same({ 0, 0, 0, 0 }, { closing(text, "specs:command/") }, text)
+    local ok, failed, skipped, left = closing(text, "golden:7/200")
+    assert.same({ 0, 0 }, { failed, left }, text)
+    assert.is_true(ok == 2 or skipped == 1, text) -- a part each of two jobs
   end)
 
   it("bandwidth, cores and train: a line of figures each, whether it was captured", function()

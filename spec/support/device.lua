@@ -83,9 +83,9 @@ local function wait_where_errors_are_expected(T)
   _G.pcall = waiting
 end
 
--- The text of an entry in the list for this test: its own, or its file's.
+-- The text of an entry in the list for this test: its own, its file's, or its folder's.
 local function reason(list, file, name)
-  local entry = list[file]
+  local entry = list[file] or list[file:match "^[^/]*/"]
   if type(entry) ~= "table" then return entry end
   for part, why in pairs(entry) do
     if name:find(part, 1, true) then
