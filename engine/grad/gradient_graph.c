@@ -151,7 +151,7 @@ static PlStatus run_node(const PlGradGraph *g, int i, PlTensor *const *in, PlTen
 }
 
 PlStatus pl_grad_graph_run(const PlGradGraph *g, PlTensor *const *in, PlTensor **out) {
-  return pl_grad_graph_run_some(g, in, NULL, NULL, out);
+  return pl_grad_graph_run_some(g, in, NULL, NULL, PL_CPU, out);
 }
 
 void pl_grad_graph_needed(const PlGradGraph *g, const bool *wants, bool *need) {
@@ -160,13 +160,14 @@ void pl_grad_graph_needed(const PlGradGraph *g, const bool *wants, bool *need) {
   mark_needed(g, need);
 }
 
-PlStatus pl_grad_graph_run_some(const PlGradGraph *g, PlTensor *const *in, const bool *need, const bool *wants, PlTensor **out) {
+PlStatus pl_grad_graph_run_some(const PlGradGraph *g, PlTensor *const *in, const bool *need, const bool *wants, uint8_t device,
+                                PlTensor **out) {
   enum { FEW = 48 };
   PlTensor *few[FEW], **vals = few;
   if (g->nvals > FEW && !(vals = malloc((size_t)g->nvals * sizeof *vals))) return no_memory();
   memset(vals, 0, (size_t)g->nvals * sizeof *vals);
   PlStatus s = PL_OK;
-  uint8_t device = PL_CPU, was = pl_state.device;
+  const uint8_t was = pl_state.device;
   for (int i = 0; i < g->ninputs; i++) device = pl_device_first(device, in[i] ? in[i]->a.device : PL_CPU);
   pl_state.device = device; /* of zeros that the graph makes */
   for (int i = 0; i < g->nnodes && s == PL_OK; i++)

@@ -35,8 +35,10 @@ PlStatus pl_grad_graph_finish(PlGradGraph *g);
 PlStatus pl_grad_graph_run(const PlGradGraph *g, PlTensor *const *in, PlTensor **out);
 /* need[nvals]: the values, inputs first, that the wanted results depend on. */
 void pl_grad_graph_needed(const PlGradGraph *g, const bool *wants, bool *need);
-/* Computes the wanted results alone, the others are NULL; inputs that are not needed may be NULL. NULL, NULL: all. */
-PlStatus pl_grad_graph_run_some(const PlGradGraph *g, PlTensor *const *in, const bool *need, const bool *wants, PlTensor **out);
+/* Computes the wanted results alone, the others are NULL; inputs that are not needed may be NULL. NULL, NULL: all. device: of what the
+ * graph makes (zeros) where no input is on one: that of the gradients, which it need not read. */
+PlStatus pl_grad_graph_run_some(const PlGradGraph *g, PlTensor *const *in, const bool *need, const bool *wants, uint8_t device,
+                                PlTensor **out);
 /* Merges equal pure nodes and drops nodes that no result needs. */
 PlStatus pl_grad_graph_optimize(PlGradGraph **g);
 /* Copies node i of `from` with its inputs renamed by map, which then names its outputs, too. */

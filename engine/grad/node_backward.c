@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/device/device.h"
 #include "engine/grad/backward_walk.h"
 #include "engine/grad/checkpoint.h"
 #include "engine/grad/gradient_graph.h"
@@ -112,7 +113,9 @@ static PlStatus run_graph(PlNode *n, PlTensor **dx) {
     need = flags + results;
   }
   PlStatus s = graph_args(n, b, need, args);
-  if (s == PL_OK) s = pl_grad_graph_run_some(b->backward, args, need, wants, res);
+  uint8_t device = PL_CPU;
+  for (uint32_t o = 0; o < n->nout; o++) device = pl_device_first(device, n->slots[o].grad ? n->slots[o].grad->a.device : PL_CPU);
+  if (s == PL_OK) s = pl_grad_graph_run_some(b->backward, args, need, wants, device, res);
   for (int i = 0; i < total; i++) pl_tensor_release(args[i]);
   if (s == PL_OK)
     for (int i = 0, r = 0; i < b->nin; i++)

@@ -253,4 +253,22 @@ describe("with tensors on the device", function()
     os.remove(path)
     os.remove(path .. ".safetensors")
   end)
+
+  it("gradients that nothing flows into are zeros where the gradients are, whatever the default device", function()
+    for _, default in ipairs { "cpu", "cuda" } do
+      T.set_default_device(default)
+      local x = T.tensor({ { 1, 2, 3 }, { 4, 5, 7 } }, { device = "cuda", dtype = "f64" }):requires_grad_()
+      local g = T.grad_of(x:logsumexp(2):sum(), x, { create_graph = true })
+      local h = T.grad_of((g * g):sum(), x)
+      T.set_default_device "cpu"
+      local a = x:detach():cpu():requires_grad_()
+      local b = T.grad_of(a:softmax(2):pow(2):sum(), a)
+      near.near(h, b, 1e-12)
+      assert.equal("cuda", h:device())
+      local bag = T.nn.EmbeddingBag(3, 2, { mode = "max", padding_idx = 1 }):to "cuda"
+      bag(T.ones(2, 2, { dtype = "i64", device = "cuda" })):sum():backward()
+      assert.equal(0, bag.weight.grad:abs():sum():item())
+      assert.equal("cuda", bag.weight.grad:device())
+    end
+  end)
 end)
