@@ -57,9 +57,24 @@ static int push_args(lua_State *L) {
   return n;
 }
 
-/* Runs the loaded chunk on top (or complains about what stopped it from loading). */
-static int run_chunk(lua_State *L, int load_status) {
+/* Tells what in a script's file is always true, false or nil and hardly meant so (help/lint.lua). What goes wrong in there
+ * is no matter of the script's. */
+static void look_at_script(lua_State *L, const char *file) {
+  int top = lua_gettop(L);
+  if (!lua_checkstack(L, 8)) return;
+  lua_getglobal(L, "require");
+  lua_pushliteral(L, "perilune.help.lint");
+  if (lua_pcall(L, 1, 1, 0) == LUA_OK && lua_istable(L, -1) && lua_getfield(L, -1, "tell") == LUA_TFUNCTION) {
+    lua_pushstring(L, file);
+    lua_pcall(L, 1, 0, 0);
+  }
+  lua_settop(L, top);
+}
+
+/* Runs the loaded chunk on top (or complains about what stopped it from loading). file: NULL where it is in none. */
+static int run_chunk(lua_State *L, int load_status, const char *file) {
   if (load_status == LUA_ERRSYNTAX) guard_hint(L);
+  if (load_status == LUA_OK && file) look_at_script(L, file);
   if (load_status != LUA_OK || !call(L, push_args(L), 0)) {
     return complain(L);
   }
@@ -199,7 +214,7 @@ static int run_script(lua_State *L, int argc, char **argv, int script) {
   if (rest < argc && strcmp(argv[rest], "--") == 0) rest++;
   set_args(L, argc, argv, script, rest);
   const char *file = strcmp(argv[script], "-") == 0 ? NULL : argv[script];
-  return run_chunk(L, luaL_loadfile(L, file));
+  return run_chunk(L, luaL_loadfile(L, file), file);
 }
 
 static int dispatch(lua_State *L, int argc, char **argv) {
@@ -219,7 +234,7 @@ static int dispatch(lua_State *L, int argc, char **argv) {
     set_args(L, argc, argv, 0, 3);
     lua_pushstring(L, argv[2]);
     lua_setfield(L, LUA_REGISTRYINDEX, "perilune.code"); /* for hints: help/hints.lua */
-    return run_chunk(L, luaL_loadbuffer(L, argv[2], strlen(argv[2]), "=(command line)"));
+    return run_chunk(L, luaL_loadbuffer(L, argv[2], strlen(argv[2]), "=(command line)"), NULL);
   }
   if (is_command(first)) {
     set_args(L, argc, argv, 1, 2);

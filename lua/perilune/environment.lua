@@ -59,6 +59,7 @@ M.variables = {
   PERILUNE_ISA = { level, "Pins the processor level of the kernels: v2, v3 or v4." },
   PERILUNE_LIBRARIES = { function(v) return one_of("", "none")(v) end,
     "none: oneDNN and OpenBLAS stay closed, all is computed by perilune's own code." },
+  PERILUNE_LINT = { switch, "0: perilune run says nothing of what in a script is always true, false or nil." },
   PERILUNE_DATA = { any, "Where datasets are looked for." },
   PERILUNE_API_KEY = { any, "The key that perilune serve wants." },
   PERILUNE_PASSES = { passes, "Passes over graphs that are left out: -fuse,-cse." },

@@ -65,6 +65,13 @@ local wrong = {
     "C.blocks[1] is a plain table, so the modules in it do not register",
   ["if x > 0 then end"] = "x:gt(0) for x > 0",
   ["local first = x[0]"] = "indices start at 1",
+  ["for i, batch in ipairs(loader) do end"] = "data.DataLoader: a loader is no list with an entry 1 (ipairs asks",
+  ["for a, b in pairs(loader) do end"] = "its batches come by for x, y in loader do",
+  ["net:train(loader)"] = "train: true, false or nothing is wanted, got a table",
+  ["local C = nn.class 'C' function C:__init__() end"] = "the constructor is function C:init(…)",
+  ["local C = nn.class 'C' function C:call(v) return v end C()(x)"] =
+    "C: no forward method; define function C:forward(x) … end (call is never called)",
+  ["opt.lr = 0.5"] = "optim.SGD: lr is a setting of each group: for _, group in ipairs(opt.param_groups)",
   ["x.foo = 1"] = "only grad and requires_grad",
 }
 

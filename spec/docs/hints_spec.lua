@@ -258,10 +258,14 @@ describe("a hint", function()
   it("of a variable of the script's never names a function of T for it", function()
     local env = { log = setmetatable({}, { __index = { write = print } }), list = {}, s = "text", T = T }
     for line, want in pairs {
-      ["log:add{ a = 1 }"] = "", ["list:exp()"] = "", ["s:matmul()"] = "", ["list:append(1)"] = "; t[#t + 1] = v, or "
+      ["log:add{ a = 1 }"] = "", ["list:exp()"] = "; list is a table, not a tensor", ["s:matmul()"] = "",
+      ["T.randn(2):permutee(1)"] = "; did you mean 'permute'?",
+      ["net(x):sofmax(2)"] = "; did you mean 'softmax'?", ["f(x):map(print)"] = "", ["f(x):numpy()"] =
+        "; is x:totable() meant?", ["T.seed(1)"] = "; is T.manual_seed meant?",
+      ["list:append(1)"] = "; t[#t + 1] = v, or "
         .. "table.insert(t, v), appends", ["T.log.cvs()"] = "; did you mean 'csv'?",
     } do
-      local name = line:match "[:.]([%a_]+)%s*[({]"
+      local name = line:match ".*[:.]([%a_]+)%s*[({]"
       local kind = line:find ":" and "method" or "field"
       local message = ("attempt to call a nil value (%s '%s')"):format(kind, name)
       assert.equal(want, hints.runtime(message, line, nil, env), line)

@@ -362,5 +362,15 @@ end
 
 DataLoader.default_collate = collate.default
 
+-- Nothing is at its numbers, so a loop by ipairs would end before its first turn, one by pairs go over its fields.
+local function not_a_list(how)
+  fail("data.DataLoader: a loader is no %s; its batches come by for x, y in loader do … end, counted by a variable of "
+    .. "the loop's own", how)
+end
+getmetatable(DataLoader).__index = function(_, key)
+  if math.type(key) == "integer" then not_a_list(("list with an entry %d (ipairs asks for it)"):format(key)) end
+end
+DataLoader.__pairs = function() not_a_list "table for pairs" end
+
 getmetatable(DataLoader).__call = function(_, ...) return new(...) end
 return DataLoader

@@ -13,7 +13,7 @@ local others = {
   SummaryWriter = "T.log.tensorboard", WeightedRandomSampler = "T.data.WeightedSampler", deepcopy = "net:clone()",
   from_numpy = "T.load_npy",
   item_size = "x:element_size()", jacfwd = "T.jacobian", jacrev = "T.jacobian", make_grid = "T.save_image",
-  manual_seed_all = "T.manual_seed",
+  manual_seed_all = "T.manual_seed", seed = "T.manual_seed",
   memory_allocated = "T.memory", numpy = "x:totable()", safe_open = "T.open", save_file = "T.save",
   load_file = "T.load", resize_ = "x = x:reshape(…)", squeeze_ = "x = x:squeeze()", t_ = "x = x:t()",
   transpose_ = "x = x:transpose(…)", unsqueeze_ = "x = x:unsqueeze(…)", tqdm = "T.bar", trange = "T.bar",
@@ -93,6 +93,30 @@ function M.nearest(name, names)
   local near = options.nearest(name, names)
   if near and #name <= 2 and near:lower() ~= name:lower() then return nil end
   return near
+end
+
+--- The name of a method, of tensors or of one of perilune's classes, that is meant by `name`, of what nobody knows.
+function M.method(name)
+  if not index then load() end
+  local core, names, seen = require "perilune.core", {}, {}
+  local function add(key)
+    if not seen[key] and not key:find "^_" then
+      seen[key] = true
+      names[#names + 1] = key
+    end
+  end
+  for _, key in ipairs(spaces.x) do add(key) end
+  for _, key in ipairs(spaces[""]) do -- of which tensors have most as methods, some loaded at first use
+    if core.part_of(key) then add(key) end
+  end
+  for class in next, require("perilune.classes").all do
+    for key, f in next, class do
+      if type(key) == "string" and type(f) == "function" then add(key) end
+    end
+  end
+  if seen[name] then return nil end
+  table.sort(names)
+  return M.nearest(name, names)
 end
 
 --- The path that is meant by one with a mistake, "optim.adam", "nn.Conv2D", "optim.Adm", "x:sumn"; or nil.

@@ -153,22 +153,28 @@ local function called_nil(kind, name, line, vars, env)
     return #name > 2 and elsewhere.find(name) and told_path(elsewhere.find(name)) or ""
   end
   local mark = kind == "method" and ":" or "%."
-  local holder = line and line:match("([%a_][%w_.]*)%s*" .. mark .. "%s*" .. name .. "%f[^%w_]")
-  local value
-  if holder then value = at_path(holder, vars, env) end
+  local holder, value
+  for path in (line or ""):gmatch("([%a_][%w_.]*)%s*" .. mark .. "%s*" .. name .. "%f[^%w_]") do
+    holder, value = path, at_path(path, vars, env)
+    if not (is_tensor(value) and core.metatable().methods[name]) then break end -- out:shape(), h:shape(): h has none
+  end
   local meta = value ~= nil and type(value) == "table" and debug.getmetatable(value)
   local spaced = holder and SPACES[holder:match "[^.]+$"]
   -- a variable that is only called as a part of perilune is: log, data
   if meta and not rawget(meta, "__lazy") and value ~= space_itself(spaced) then spaced = nil end
-  local list = type(value) == "table" and debug.getmetatable(value) == nil
+  local list = type(value) == "table" and (debug.getmetatable(value) == nil or rawget(meta, "__name") == "StateDict")
   local other = type(value) == "string" and TEXTS or is_tensor(value) and TENSORS
     or require("perilune.nn.module").is_module(value) and MODULES
     or meta and rawget(meta, "__name") == "tokenizer" and TOKENIZERS or spaced and FUNCTIONS or list and LISTS
   if spaced and list then other = FUNCTIONS end
   if other and rawget(other, name) then return "; " .. other[name] end
-  if spaced and elsewhere.other(name) then return told_path(elsewhere.other(name)) end
+  if (spaced or is_tensor(value)) and elsewhere.other(name) then return told_path(elsewhere.other(name)) end
   if spaced == "" and require("perilune.help.methods").named(name) then -- T.state_dict(net)
     return "; it is a method: " .. require("perilune.help.methods").named(name):match "^[^\n]*"
+  end
+  local methods = core.metatable().methods
+  if list and kind == "method" and methods[name] then -- local out, h = lstm(x); h:shape()
+    return ("; %s is a table%s, not a tensor"):format(holder, #value > 0 and (" of %d values"):format(#value) or "")
   end
   if value ~= nil then
     near = elsewhere.nearest(name, walk.members(value, kind == "method"), #name <= 2)
@@ -177,8 +183,15 @@ local function called_nil(kind, name, line, vars, env)
   local space = spaced
   -- a table or text of the script's has nothing to do with the functions of T
   if value ~= nil and not is_tensor(value) and not space then return "" end
-  if value == nil and kind == "method" and core.metatable().methods[name] and not spaced then -- net:parameters():size()
-    return ("; what %s is called on is no tensor%s"):format(name, LISTS[name] and "; of a list: " .. LISTS[name] or "")
+  if value == nil and kind == "method" and not spaced then
+    if methods[name] then -- net:parameters():size()
+      local hint = LISTS[name] and "; of a list: " .. LISTS[name] or ""
+      return ("; what %s is called on is no tensor%s"):format(name, hint)
+    end
+    if elsewhere.other(name) then return told_path(elsewhere.other(name)) end
+    if TENSORS[name] then return "; " .. TENSORS[name] end
+    near = elsewhere.method(name) -- T.randn(2):permutee(1), of a result, whatever it is
+    return near and near ~= name .. "_" and ("; did you mean '%s'?"):format(near) or ""
   end
   local path = #name > 2 and elsewhere.find(name, is_tensor(value) and "x" or space)
   return path and path ~= (holder or "") .. "." .. name and told_path(path) or ""
@@ -193,8 +206,11 @@ local function goes_on(message, line, before)
 end
 
 --- A hint for a message of Lua at run time: text to add behind it, or "". line: the script's line, if known; vars:
--- what it sees (M.variables), env: its globals; before: the line above.
-function M.runtime(message, line, vars, env, before)
+-- what it sees (M.variables), env: its globals; before, after: the lines around.
+function M.runtime(message, line, vars, env, before, after)
+  if after and after:find "^%s*%(" and line and line:find "%)%s*$" and message:find "attempt to call a %a+ value$" then
+    return "; the next line begins with ( and so goes on with this one: put a ; before the ("
+  end
   if line and line:find "^%s*[%a_][%w_.]*%s*<%-%s" and message:find("compare", 1, true) then
     return "; an assignment is written x = …"
   end
@@ -225,6 +241,9 @@ function M.runtime(message, line, vars, env, before)
     if line:find("[%)%]]%s*%." .. called .. "%s*%(") then
       return ("; a method is called with a colon: (…):%s(…)"):format(called)
     end
+  end
+  if line and line:find "[=~]=" and message:find "attempt to %a+[%a ]* a boolean value" then
+    return "; a == b asks whether both are the same object; elementwise it is a:eq(b), T.equal(a, b) compares all"
   end
   local remark = line and (line:find "^%s*#+%s+%S" or line:find "^%s*#%S+%s+%S")
   if remark and message:find("attempt to get length of a nil value", 1, true) then
@@ -295,6 +314,15 @@ function M.runtime(message, line, vars, env, before)
     if near then return ("; did you mean '%s'?"):format(near) end
     local path = space and #name > 2 and elsewhere.find(name, space)
     return path and path ~= holder .. "." .. name and told_path(path) or ""
+  end
+  if message:find("attempt to call a tensor value %(for iterator") then
+    return "; for i, row in ipairs(x) do … end goes over a tensor's rows"
+  end
+  if message:find("attempt to call a StateDict value (for", 1, true) then
+    return "; for name, t in pairs(state) do … end"
+  end
+  if message:find("attempt to call a StateDict value", 1, true) then
+    return "; a file holds parameters, not the network: net:load_state_dict(T.load(path)), then net(x)"
   end
   if message:find("attempt to call a table value %(for iterator") then
     return "; for i, v in ipairs(list) do … end goes over a list, pairs(t) over any table"
@@ -525,10 +553,13 @@ function M.told(message)
       end
       local place = ("%s:%d: "):format(info.short_src, info.currentline)
       local here = message:sub(1, #place) == place
+      if not here and not rest and info.currentline > 0 and message:find "^attempt to " then -- raised inside of ipairs
+        message, here = place .. message, true
+      end
       -- what an op says of a call is about the script's line; anything else may be about another one
       if not here and not (rest or message):find "^attempt to " then return message end
       return message .. M.runtime(here and message:sub(#place + 1) or message, at(info.currentline), M.variables(level,
-        info.func), _G, at(info.currentline - 1))
+        info.func), _G, at(info.currentline - 1), at(info.currentline + 1))
     end
   end
   return message

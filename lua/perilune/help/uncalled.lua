@@ -8,9 +8,15 @@ local walk = require "perilune.repl.walk"
 
 local M = {}
 
-local by_function -- tensors' methods → their names, "shape or size"
+local by_function, indexed -- tensors' methods → their names, "shape or size"; how many
+local function count()
+  local n = 0
+  for _ in next, core.metatable().methods do n = n + 1 end
+  return n
+end
 local function index()
   local lists = {}
+  indexed = count()
   for name, f in pairs(core.metatable().methods) do
     if type(f) == "function" then
       lists[f] = lists[f] or {}
@@ -28,6 +34,7 @@ end
 function M.method(f)
   if type(f) ~= "function" then return nil end
   if not by_function then index() end
+  if not by_function[f] and count() ~= indexed then index() end -- a part has been loaded since
   return by_function[f]
 end
 
@@ -134,6 +141,9 @@ function M.notes(code, env, values)
   local list = {}
   compared_tables(code, list)
   list[#list + 1] = missing_path(code, values, env)
+  for _, found in ipairs(require("perilune.help.lint").check(code, env)) do
+    if found.kind == "truth" or found.kind == "equal" or found.kind == "nothing" then list[#list + 1] = found.text end
+  end
   if not code:find("[%w_]%s*%.%s*[%a_]") then return list end
   for _, entry in ipairs(M.list(code, nil, env)) do
     local assigned = entry.before == "=" and (entry.last == entry.count or entry.after == "," or entry.after == ";")

@@ -199,6 +199,9 @@ end
 -- Metamethods are looked up raw, so every class has its own copies.
 local meta_names = { "__call", "__newindex", "__tostring", "__len", "__pairs" }
 
+-- Constructors' names elsewhere.
+local foreign = { __init__ = true, __init = true }
+
 -- Makes a module class: define `:init(...)` and `:forward(...)`, then call the class to make instances.
 -- @tparam string name shown by tostring
 -- @param[opt=Module] parent a class to inherit from
@@ -221,7 +224,16 @@ local function class(name, parent)
   local C = { __name = name, __perilune_module = true, super = parent }
   C.__index = C
   for _, meta in ipairs(meta_names) do C[meta] = rawget(parent, meta) end
-  return classes.class(setmetatable(C, { __index = parent, __call = construct, __name = "class" }), "net")
+  classes.class(setmetatable(C, { __index = parent, __call = construct, __name = "class" }), "net")
+  local meta = getmetatable(C)
+  local define = meta.__newindex
+  function meta.__newindex(t, key, f)
+    if foreign[key] and type(f) == "function" then
+      fail("nn.class: %s.%s would never be called; the constructor is function %s:init(…) … end", name, key, name)
+    end
+    return define(t, key, f)
+  end
+  return C
 end
 
 Module.__perilune_module = true
@@ -247,8 +259,13 @@ end
 function Module:init() end
 
 --- The computation; override it.
-function Module:forward()
-  fail("%s: no forward method; define function %s:forward(x) … end", class_name(self), class_name(self))
+function Module.forward(self, ...) -- luacheck: no unused
+  local name, other = class_name(self), nil
+  for _, key in ipairs { "call", "__call__", "Forward", "forwards", "foward", "predict" } do
+    other = other or type(self[key]) == "function" and key or nil
+  end
+  fail("%s: no forward method; define function %s:forward(x) … end%s", name, name,
+    other and (" (%s is never called)"):format(other) or "")
 end
 
 --- The class's name.
@@ -453,6 +470,10 @@ end
 
 --- Training mode for this module and all below (dropout drops, batch norm learns its statistics).
 function Module:train(on)
+  if on ~= nil and type(on) ~= "boolean" then
+    fail("train: true, false or nothing is wanted, got %s; it switches modes, T.fit(net, { train = loader, optimizer = "
+      .. "\"Adam\" }) trains", options.describe(on))
+  end
   on = on ~= false
   local modes = package.loaded["perilune.optim.modes"]
   if modes then modes.check(self, on) end

@@ -72,6 +72,15 @@ local function class(name, settings)
   C.__index = C
   classes.class(C, "opt", "update")
   C.__tostring = Optimizer.__tostring
+  local known = {}
+  for _, s in ipairs(settings) do known[s[1]] = true end
+  function C.__newindex(self, key, value)
+    if known[key] then
+      fail("optim.%s: %s is a setting of each group: for _, group in ipairs(opt.param_groups) do group.%s = … end",
+        name, key, key)
+    end
+    rawset(self, key, value)
+  end
   C.__name = name
   C.__jit = "opaque" -- knows how to be traced: perilune/jit/guards.lua
   return C

@@ -1,0 +1,147 @@
+-- SPDX-License-Identifier: MIT
+--- What in a script goes well and means something else: `if x:gt(0):all() then` is always true, since only nil and
+-- false are not; `x.dtype == "f32"` compares a function; `labels[i] == 3` a tensor with a number; `{bias = False}`
+-- names a variable that nobody made. None of these can be an error when it runs, so the command looks at a script's
+-- text before. It says nothing that is not sure: see help/kinds.lua.
+-- @module perilune.help.lint
+local M = {}
+
+local kinds, text_of -- loaded when a script is read: no other loads perilune earlier than it asks for it
+
+local LONGEST = 1 << 20 -- bytes of a script that is looked at
+local PYTHON = { True = "true", False = "false", None = "nil" }
+local OPENS = { ["if"] = true, ["elseif"] = true, ["while"] = true, ["until"] = true, ["not"] = true }
+local VALUE_BEFORE = { ["="] = true, [","] = true, ["("] = true, ["{"] = true }
+local VALUE_BEHIND = { ["]"] = true, [")"] = true, ["}"] = true, [","] = true, [";"] = true }
+
+-- A part of the text, for a message.
+local function source(self, i, stop)
+  local last = self.tokens[math.min(stop - 1, #self.tokens)] -- of a text that breaks off
+  local text = self.text:sub(self.tokens[i].from, last.to):gsub("%s+", " ")
+  return #text <= 40 and text or "it"
+end
+
+-- Does a name or bracket at i begin an expression with its calls and indices?
+local function begins(self, i)
+  local t, p = self.tokens[i], self.tokens[i - 1]
+  local before = p and p.text
+  if t.kind == "name" then
+    return not (before == "." or before == ":" or before == "::" or before == "function" or before == "local"
+      or before == "goto" or before == "for" or before == "#" or before == "-")
+  end
+  return t.text == "(" and not (p and (p.kind == "name" or p.kind == "string" or before == ")" or before == "]"
+    or before == "}" or before == "function" or before == "#" or before == "-"))
+end
+
+-- What a value at i … stop - 1 is compared with: → the kind of the other side ("new table": made there), whether by ==,
+-- and whether that is no mere name; nil where it is not, or with nil.
+local function compared(self, i, stop)
+  local after, before = text_of(self, stop), text_of(self, i - 1)
+  if after == "==" or after == "~=" then
+    local o = self.tokens[stop + 1]
+    if not o or o.text == "nil" then return nil end
+    if o.text == "{" then return "new table", after == "==" end
+    if o.text == "true" or o.text == "false" then return "boolean", after == "==" end
+    local kind, at = kinds.expression(self, stop + 1)
+    return kind, after == "==", at > stop + 2
+  elseif before == "==" or before == "~=" then
+    local o = self.tokens[i - 2]
+    if not o then return nil end
+    if o.text == "}" then return "new table", before == "==" end
+    if o.kind == "number" or o.kind == "string" then return o.kind, before == "==" end
+  end
+end
+
+-- Is it asked whether the value is true? In a and f(x) or b it is not: that is one of two values.
+local function is_asked(self, i, stop)
+  local before, after = text_of(self, i - 1), text_of(self, stop)
+  local ends = after == "then" or after == "do"
+  if OPENS[before] then return ends or after == "and" or after == "or" or before == "until" or before == "not" end
+  return ends and (before == "and" or before == "or")
+    or after == "and" and (before == "=" or before == "(" or before == "return" or before == ",")
+end
+
+-- What is to be said of the value that begins at i: a kind and a text; or nil.
+local function judge(self, i)
+  local kind, stop, last = kinds.chain(self, i)
+  local other, same, made = compared(self, i, stop)
+  local asked = not other and is_asked(self, i, stop)
+  if not other and not asked then return nil end
+  local fresh = last[1] == "call" or last[1] == "index" or last[1] == "brackets"
+  local text, never = source(self, i, stop), same and "false" or "true"
+  local truth = other and never or text_of(self, i - 1) == "not" and "false" or "true"
+  if kind == "tensor" and asked and fresh then
+    return "truth", ("%s is a tensor, and so true whatever it holds: %s:item() is its value"):format(text,
+      text == "it" and "x" or text)
+  elseif kind == "tensor" and (other == "number" or other == "string" or other == "boolean") then
+    return "equal", ("%s is a tensor, which == never finds equal to a %s, so this is always %s: x:item() is the value "
+      .. "of one, x:eq(v) compares elements"):format(text, other, never)
+  elseif kind == "tensor" and other and other ~= "mixed" and (fresh or made and other == "tensor") then
+    return "equal", ("== asks whether two tensors are the same object, so this is always %s: a:eq(b) compares "
+      .. "elements, T.equal(a, b) all, a:item() is the value of one"):format(never)
+  elseif kind == "list" and other and fresh or other == "new table" and not self.equals then
+    return "table", ("two tables are never equal, so this is always %s: sizes are compared one by one, x:size(1) == 2")
+      :format(never)
+  elseif kind == "method" and (other or last[2]:find "^is_") then
+    if other == "method" then truth = same and "true" or "false" end
+    return "method", ("%s is a method, not called, so this is always %s: %s:%s()"):format(text, truth,
+      source(self, i, stop - 2), last[2])
+  elseif kind:find "^path:" and last[1] == "field" and (other or last[2]:find "^is_")
+    and type(kinds.path_value(kind:sub(6))) == "function" then
+    return "function", ("%s is a function, not called, so this is always %s: %s()"):format(text, truth, text)
+  end
+end
+
+-- A global that nobody has assigned, as a value.
+local function nothing(self, i)
+  local t, before, behind = self.tokens[i], text_of(self, i - 1), self.tokens[i + 1]
+  if self.uses[i] or self.defined[t.text] or rawget(self.env, t.text) ~= nil or not VALUE_BEFORE[before] then
+    return nil
+  end
+  local value = not behind or VALUE_BEHIND[behind.text] or behind.kind ~= "symbol" and behind.kind ~= "string"
+  if not value or behind and (behind.text == "and" or behind.text == "or") then return nil end
+  if PYTHON[t.text] then
+    return ("%s is no value of Lua's but a variable that holds nil: %s"):format(t.text, PYTHON[t.text])
+  end
+  return self.whole and ("the variable %s gets no value anywhere and is nil"):format(t.text) or nil
+end
+
+--- What in the text goes well and means something else: a list of {line=, kind=, text=}; kind: truth equal table method
+-- function nothing. env: the globals it will see. Of text that the compiler took.
+function M.check(text, env)
+  if #text > LONGEST then return {} end
+  kinds = require "perilune.help.kinds"
+  text_of = kinds.text_of
+  local self = kinds.read(text, env)
+  self.equals = text:find("__eq", 1, true) ~= nil
+  -- where other files may have assigned a global, none is missing for sure
+  self.whole = not text:find "_ENV" and not text:find "_G" and not text:find "dofile" and not text:find "loadfile"
+    and not text:find "%f[%w]load%f[%W]"
+    and not text:gsub("require%s*%(?%s*[\"']perilune[%w_.]*[\"']", ""):find "require"
+  local list = {}
+  for i, t in ipairs(self.tokens) do
+    if begins(self, i) then
+      local kind, said = judge(self, i)
+      if kind then list[#list + 1] = { line = t.line, kind = kind, text = said } end
+    end
+    local missing = t.kind == "name" and nothing(self, i)
+    if missing then list[#list + 1] = { line = t.line, kind = "nothing", text = missing } end
+  end
+  return list
+end
+
+--- Tells on standard error what check finds in a script's file. Called by the command before it runs one.
+function M.tell(path)
+  local rank = os.getenv "RANK"
+  if os.getenv "PERILUNE_LINT" == "0" or rank and rank ~= "0" then return end
+  local f = io.open(path)
+  local text = f and f:read "a"
+  if f then f:close() end
+  if not text or not text:find "require[%s(]*[\"']perilune[\"']" then return end
+  if text:find "package%.c?path" then return end -- it decides itself which perilune it gets
+  for _, found in ipairs(M.check(text, _G)) do
+    io.stderr:write(("warning: %s:%d: %s\n"):format(path, found.line, found.text))
+  end
+end
+
+return M
