@@ -203,6 +203,7 @@ void l_facts_register(lua_State *L);
 void l_workers_register(lua_State *L);
 void l_csv_register(lua_State *L);
 void l_image_register(lua_State *L);
+void l_characters_register(lua_State *L);
 void l_tokenizer_register(lua_State *L);
 void l_t7_register(lua_State *L);
 void l_pt_register(lua_State *L);

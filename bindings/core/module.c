@@ -64,6 +64,7 @@ int luaopen_perilune_engine(lua_State *L) {
   l_image_register(L);
   l_jit_register(L);
   l_jit_guards_register(L);
+  l_characters_register(L);
   l_tokenizer_register(L);
   l_t7_register(L);
   l_pt_register(L);

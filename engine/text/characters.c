@@ -150,6 +150,11 @@ int32_t pl_char_compose(int32_t a, int32_t b) {
   return k == 1 ? pair[0] : -1;
 }
 
+PlCharFacts pl_char_facts(int32_t c) {
+  if (c < 0 || c > 0x10FFFF) return (PlCharFacts){"Cn", c, c, c};
+  return (PlCharFacts){utf8proc_category_string(c), utf8proc_tolower(c), utf8proc_toupper(c), utf8proc_totitle(c)};
+}
+
 bool pl_char_breaks(int32_t a, int32_t b, int32_t *state) { return a < 0 || b < 0 || utf8proc_grapheme_break_stateful(a, b, state); }
 
 #else
@@ -166,6 +171,11 @@ bool pl_char_is_word(int32_t c) {
 int pl_char_class(int32_t c) { return (void)c, 0; }
 int pl_char_lower(int32_t c, int32_t to[2]) { return to[0] = c, 1; }
 int pl_char_decompose(int32_t c, bool compatible, int32_t *to, int room) { return (void)compatible, (void)room, to[0] = c, 1; }
+PlCharFacts pl_char_facts(int32_t c) {
+  bool low = c >= 'a' && c <= 'z', high = c >= 'A' && c <= 'Z';
+  int32_t lower = high ? c + 32 : c, upper = low ? c - 32 : c;
+  return (PlCharFacts){low ? "Ll" : high ? "Lu" : c >= '0' && c <= '9' ? "Nd" : "Cn", lower, upper, upper};
+}
 int32_t pl_char_compose(int32_t a, int32_t b) { return (void)a, (void)b, -1; }
 bool pl_char_breaks(int32_t a, int32_t b, int32_t *state) { return (void)a, (void)b, (void)state, true; }
 

@@ -33,6 +33,12 @@ int pl_char_lower(int32_t c, int32_t to[2]);
 int pl_char_decompose(int32_t c, bool compatible, int32_t *to, int room);
 /* What the two compose to, or -1. */
 int32_t pl_char_compose(int32_t a, int32_t b);
+/* Its category, two letters, and its one-character cases: "Cn" and itself without utf8proc, but for ASCII's letters. */
+typedef struct PlCharFacts {
+  const char *category;
+  int32_t lower, upper, title;
+} PlCharFacts;
+PlCharFacts pl_char_facts(int32_t c);
 /* Whether a grapheme cluster ends between a and b; *state begins at 0. */
 bool pl_char_breaks(int32_t a, int32_t b, int32_t *state);
 

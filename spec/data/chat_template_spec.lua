@@ -32,6 +32,21 @@ describe("data.chat_template", function()
     end
   end)
 
+  it("knows the characters of all scripts as Python does", function()
+    if T.core.character(0x3B1) == "Cn" then return pending "a build without utf8proc" end
+    local characters, wrong = require "spec.fixtures.text.chat_characters", {}
+    for _, row in ipairs(characters.rows) do
+      local t = compile("{{ " .. row[1] .. " }}")
+      for i, text in ipairs(characters.texts) do
+        local got, why = t:render { x = text }
+        if got ~= row[2][i] then
+          wrong[#wrong + 1] = ("%s of %q: %q, and %q is wanted"):format(row[1], text, got or why, row[2][i])
+        end
+      end
+    end
+    assert.equal("", table.concat(wrong, "\n"))
+  end)
+
   -- Nothing that Jinja refuses is taken, and what both take is the same text. A refusal by name where Jinja writes
   -- something (an order of operations that nobody needs) is allowed, but must stay rare.
   it("takes of every filter, method and test what Jinja takes", function()

@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: MIT
 --- Filters and tests of templates: functions of the rendering, the value, the list of arguments, the named ones.
 -- @module perilune.jinja.filters
+local characters = require "perilune.jinja.characters"
 local json = require "perilune.jinja.json"
 local methods = require "perilune.jinja.methods"
 local numerals = require "perilune.jinja.numerals"
@@ -392,8 +393,22 @@ function filters.lower(_, v) return methods.lower(str(v)) end
 function filters.capitalize(_, v) return methods.capitalize(str(v)) end
 -- Words begin behind blanks, hyphens and brackets here.
 function filters.title(_, v)
-  local s = str(v):gsub("[^%-%s({%[<]+", methods.capitalize)
-  return s
+  local out, word = {}, nil
+  local function close()
+    if word then out[#out + 1] = methods.upper(word[1]) .. methods.lower(table.concat(word, "", 2)) end
+    word = nil
+  end
+  for _, c in ipairs((values.characters(str(v)))) do
+    if methods.is_space(c) or c:find "^[-({%[<]$" then
+      close()
+      out[#out + 1] = c
+    else
+      word = word or {}
+      word[#word + 1] = c
+    end
+  end
+  close()
+  return table.concat(out)
 end
 function filters.trim(_, v, args, named) return methods.strip(str(v), argument(args, named, 1, "chars"), true, true) end
 function filters.replace(run, v, args, named)
@@ -401,7 +416,12 @@ function filters.replace(run, v, args, named)
   return methods.replace(run, str(v), str(args[1]), str(args[2]), most)
 end
 function filters.wordcount(_, v)
-  local _, n = str(v):gsub("[%w_\x80-\xFF]+", "")
+  local n, inside = 0, false
+  for _, c in ipairs((values.characters(str(v)))) do
+    local now = c == "_" or characters.of(c).alphanumeric
+    if now and not inside then n = n + 1 end
+    inside = now
+  end
   return n
 end
 function filters.format(run, v, args, named)
@@ -515,8 +535,8 @@ function tests.divisibleby(_, v, args)
   if by == 0 then fail "ZeroDivisionError: integer modulo by zero" end
   return integer(v) % by == 0
 end
-function tests.lower(_, v) return str(v) == methods.lower(str(v)) and str(v) ~= methods.upper(str(v)) end
-function tests.upper(_, v) return str(v) == methods.upper(str(v)) and str(v) ~= methods.lower(str(v)) end
+function tests.lower(_, v) return methods.is_lower(str(v)) end
+function tests.upper(_, v) return methods.is_upper(str(v)) end
 function tests.sameas(_, v, args) return rawequal(v, args[1]) and math.type(v) == math.type(args[1]) end
 function tests.escaped() return false end
 tests["in"] = function(_, v, args) return ops.contains(args[1], v) end

@@ -2,6 +2,7 @@
 --- Methods of strings, lists and dicts in templates. Those that change a value are refused, as in transformers'
 -- sandbox.
 -- @module perilune.jinja.methods
+local characters = require "perilune.jinja.characters"
 local signed = require "perilune.jinja.signatures"
 local values = require "perilune.jinja.values"
 
@@ -30,52 +31,12 @@ local function argument(args, named, i, name, default)
 end
 M.argument = argument
 
--- ---- characters: cases go by Lua for ASCII and by the pairs below for Latin, Greek and Cyrillic --------------------
+-- ---- characters ----------------------------------------------------------------------------------------------------
 
-local upper_of, lower_of = {}, {}
-local function pair(low, high)
-  upper_of[utf8.char(low)], lower_of[utf8.char(high)] = utf8.char(high), utf8.char(low)
-end
-for c = 0xE0, 0xFE do if c ~= 0xF7 then pair(c, c - 32) end end
-for c = 0x100, 0x136, 2 do if c ~= 0x130 then pair(c + 1, c) end end
-for c = 0x139, 0x147, 2 do pair(c + 1, c) end
-for c = 0x14A, 0x176, 2 do pair(c + 1, c) end
-for c = 0x179, 0x17D, 2 do pair(c + 1, c) end
-for c = 0x3B1, 0x3C9 do if c ~= 0x3C2 then pair(c, c - 32) end end
-for c = 0x430, 0x44F do pair(c, c - 32) end
-for c = 0x450, 0x45F do pair(c, c - 80) end
-for c = 0x561, 0x586 do pair(c, c - 48) end
-pair(0xFF, 0x178)
-for low, high in pairs { [0x3AC] = 0x386, [0x3AD] = 0x388, [0x3AE] = 0x389, [0x3AF] = 0x38A, [0x3CC] = 0x38C,
-  [0x3CD] = 0x38E, [0x3CE] = 0x38F } do pair(low, high) end
-upper_of["ß"], upper_of["ς"] = "SS", "Σ"
-
-local function upper(s) return (s:upper():gsub("[\xC2-\xF4][\x80-\xBF]+", upper_of)) end
-local function lower(s) return (s:lower():gsub("[\xC2-\xF4][\x80-\xBF]+", lower_of)) end
-M.upper, M.lower = upper, lower
-
-local function is_letter(c)
-  if #c == 1 then return c:find "%a" ~= nil end
-  if upper_of[c] or lower_of[c] then return true end
-  for _, head in ipairs { "^\xE2\x80", "^\xE3\x80", "^\xF0\x9F", "^\xC2" } do -- punctuation, pictures, Latin-1's signs
-    if c:find(head) then return false end
-  end
-  return true
-end
-
-local function title(s)
-  local out, inside = {}, false
-  for c in s:gmatch(utf8.len(s) and utf8.charpattern or ".") do
-    out[#out + 1] = inside and lower(c) or upper(c)
-    inside = is_letter(c)
-  end
-  return table.concat(out)
-end
-local function capitalize(s)
-  local first = s:match("^" .. (utf8.len(s) and utf8.charpattern or ".")) or ""
-  return upper(first) .. lower(s:sub(#first + 1))
-end
-M.title, M.capitalize = title, capitalize
+local upper, lower, title = characters.upper, characters.lower, characters.title
+M.upper, M.lower, M.title, M.capitalize = upper, lower, title, characters.capitalize
+M.is_upper, M.is_lower = characters.is_upper, characters.is_lower
+local function are(what) return function(_, s) return characters.all(s, what) end end
 
 -- ---- strip, split, find --------------------------------------------------------------------------------------------
 
@@ -92,6 +53,8 @@ local function stripper(set)
   return function(c) return has[c] end
 end
 
+M.is_space = stripper(nil)
+
 local function strip(s, set, left, right)
   local is, all, n = stripper(set), values.characters(s)
   local from, to = 1, n
@@ -101,12 +64,29 @@ local function strip(s, set, left, right)
 end
 M.strip = strip
 
+-- { first byte, word, byte behind it } of what is between spaces.
+local function words_of(s)
+  local words = {}
+  if not s:find "[\x80-\xFF]" then
+    for from, word, to in s:gmatch "()([^%s\x1C-\x1F]+)()" do words[#words + 1] = { from, word, to } end
+    return words
+  end
+  local is, at, from = stripper(nil), 1, nil
+  for _, c in ipairs((values.characters(s))) do
+    local space = is(c)
+    if space and from then words[#words + 1] = { from, s:sub(from, at - 1), at } end
+    if space then from = nil elseif not from then from = at end
+    at = at + #c
+  end
+  if from then words[#words + 1] = { from, s:sub(from), #s + 1 } end
+  return words
+end
+
 local function split(s, sep, most, from_right)
   local list, n = {}, 0
   most = most and most >= 0 and most or math.huge
   if sep == nil or sep == NONE then
-    local words = {}
-    for from, word, to in s:gmatch "()([^%s\x1C-\x1F]+)()" do words[#words + 1] = { from, word, to } end
+    local words = words_of(s)
     if #words <= most then
       for i, w in ipairs(words) do list[i] = w[2] end
     elseif from_right then -- the blanks before what is left stay, as those behind it do below
@@ -429,12 +409,10 @@ end
 local strings = {
   upper = function(_, s) return upper(s) end,
   lower = function(_, s) return lower(s) end,
-  casefold = function(_, s) return (lower(s):gsub("ß", "ss")) end,
+  casefold = function(_, s) return characters.casefold(s) end,
   title = function(_, s) return title(s) end,
-  capitalize = function(_, s) return capitalize(s) end,
-  swapcase = function(_, s)
-    return (s:gsub(utf8.charpattern, function(c) return c == upper(c) and lower(c) or upper(c) end))
-  end,
+  capitalize = function(_, s) return characters.capitalize(s) end,
+  swapcase = function(_, s) return characters.swapcase(s) end,
   strip = function(_, s, args) return strip(s, args[1], true, true) end,
   lstrip = function(_, s, args) return strip(s, args[1], true, false) end,
   rstrip = function(_, s, args) return strip(s, args[1], false, true) end,
@@ -503,15 +481,17 @@ local strings = {
   ljust = padded("ljust", false),
   rjust = padded("rjust", true),
   center = padded("center", "both"),
-  isdigit = function(_, s) return all_are(s, function(c) return c:find "^%d$" end) end,
-  isnumeric = function(_, s) return all_are(s, function(c) return c:find "^%d$" end) end,
-  isdecimal = function(_, s) return all_are(s, function(c) return c:find "^%d$" end) end,
-  isalpha = function(_, s) return all_are(s, is_letter) end,
-  isalnum = function(_, s) return all_are(s, function(c) return c:find "^%d$" or is_letter(c) end) end,
+  isdigit = are "digit",
+  isnumeric = are "number",
+  isdecimal = are "decimal",
+  isalpha = are "letter",
+  isalnum = are "alphanumeric",
+  isprintable = function(_, s) return s == "" or characters.all(s, "printable") end,
+  isascii = function(_, s) return not s:find "[\x80-\xFF]" end,
   isspace = function(_, s) return all_are(s, stripper(nil)) end,
-  isupper = function(_, s) return s == upper(s) and s ~= lower(s) end,
-  islower = function(_, s) return s == lower(s) and s ~= upper(s) end,
-  istitle = function(_, s) return s == title(s) and s ~= "" and upper(s) ~= lower(s) end,
+  isupper = function(_, s) return characters.is_upper(s) end,
+  islower = function(_, s) return characters.is_lower(s) end,
+  istitle = function(_, s) return characters.is_title(s) end,
   encode = function(_, s) return s end,
   expandtabs = function(run, s, args, named)
     local size = values.number_of(argument(args, named, 1, "tabsize", 8))

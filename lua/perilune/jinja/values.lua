@@ -2,6 +2,8 @@
 --- Values of chat templates as Python has them: none, undefined, lists, tuples, dicts that keep their order; what they
 -- print as, how they compare. Integers, floats, booleans and strings are Lua's.
 -- @module perilune.jinja.values
+local characters = require "perilune.jinja.characters"
+
 local M = {}
 
 local NONE = setmetatable({ kind = "none" }, { __tostring = function() return "None" end })
@@ -196,10 +198,17 @@ end
 
 local escapes = { ["\n"] = "\\n", ["\r"] = "\\r", ["\t"] = "\\t", ["\\"] = "\\\\" }
 
+-- Python's escapes of a character that is not printed.
+local function shown(c)
+  local f = characters.of(c)
+  if f.code < 0 or f.printable then return nil end
+  return (f.code < 256 and "\\x%02x" or f.code < 65536 and "\\u%04x" or "\\U%08x"):format(f.code)
+end
+
 local function quote(s)
   local q = s:find("'", 1, true) and not s:find('"', 1, true) and '"' or "'"
   s = s:gsub("[%c\\]", function(c) return escapes[c] or ("\\x%02x"):format(c:byte()) end)
-  s = s:gsub("\xC2([\x80-\xA0\xAD])", function(c) return ("\\x%02x"):format(c:byte()) end)
+  if s:find "[\x80-\xFF]" then s = s:gsub("[\xC2-\xF4][\x80-\xBF]+", shown) end
   if q == "'" then s = s:gsub("'", "\\'") end
   return q .. s .. q
 end
