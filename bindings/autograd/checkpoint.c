@@ -51,9 +51,8 @@ static PlStatus run(void *ud, PlTensor *const *args, int nargs) {
   if (!L || !lua_checkstack(L, 8)) PL_FAIL(PL_ERR_STATE, "checkpoint: no room on the Lua stack to run the function again");
   if (!l_kept_here(L, r.r->kept)) PL_FAIL(PL_ERR_STATE, "checkpoint: its function belongs to another Lua state");
   lua_pushcfunction(L, run_body);
-  lua_pushlightuserdata(L, &r);
   const int64_t before = pl_allocated_bytes();
-  const bool whole = lua_pcall(L, 1, 0, 0) == LUA_OK;
+  const bool whole = l_call_in_modes(L, &r) == LUA_OK;
   if (!whole && !pl_checkpoint_stopped()) return l_keep_error(L);
   if (!whole) lua_pop(L, 1);
   l_collect_dropped(L, before);

@@ -145,20 +145,41 @@ static int restore_body(lua_State *L) {
   return 0;
 }
 
+/* L's modes are those of the thread as they are, also for coroutines that it resumes. */
+static int enter_body(lua_State *L) {
+  l_modes_set(L, 1, !pl_state.grad_off, pl_autocast_now());
+  return 0;
+}
+
+/* Those of the main thread where no coroutine has opened a scope yet: the engine may have changed those of the script. */
+static Modes of_main(void) {
+  const PlScope *s = &pl_state.around;
+  if (!pl_state.changed) return (Modes){pl_state.mode_turn, 1, pl_autocast_now(), !pl_state.grad_off};
+  const PlAutocast autocast = {.dtype = s->autocast, .cache = s->autocast_cache, .depth = (int16_t)s->autocast_depth};
+  return (Modes){pl_state.mode_turn, 1, autocast, !s->grad_off};
+}
+
 int l_call_in_modes(lua_State *L, void *ud) {
   const bool was = !pl_state.grad_off;
   const PlAutocast autocast = pl_autocast_now();
   const void *owner = pl_state.mode_owner;
-  Restored r = {.own = {pl_state.mode_turn, 1, autocast, was}, .had = !owner};
+  const PlScope around = pl_state.around;
+  const bool changed = pl_state.changed;
+  Restored r = {.own = of_main(), .had = !owner};
   if (PL_UNLIKELY(owner != NULL) && lua_checkstack(L, 4)) {
     if (lua_rawgetp(L, LUA_REGISTRYINDEX, &modes_key) == LUA_TTABLE) {
       const Modes *m = own(L, lua_gettop(L));
       if ((r.had = m != NULL)) r.own = *m;
     }
     lua_pop(L, 1);
+    lua_pushcfunction(L, enter_body);
+    if (lua_pcall(L, 0, 0, 0) != LUA_OK) lua_pop(L, 1);
   }
+  pl_state.changed = false;
   lua_pushlightuserdata(L, ud);
   const int rc = lua_pcall(L, 1, 0, 0);
+  pl_state.around = around;
+  pl_state.changed = changed;
   const PlAutocast now = pl_autocast_now();
   if (PL_UNLIKELY(pl_state.mode_owner != NULL)) {
     lua_pushcfunction(L, restore_body);

@@ -40,6 +40,13 @@ enum {
   PL_MODES_OF_ALL = PL_MODES_AROUND | PL_MODE_BATCH | PL_MODE_REMAT
 };
 
+/* What a script opens around some of its calls: T.no_grad, a device, a region of mixed precision. */
+typedef struct PlScope {
+  bool grad_off, autocast_cache;
+  uint8_t device, autocast;
+  int autocast_depth;
+} PlScope;
+
 typedef struct PlState {
   uint32_t modes;         /* which of the fields that stand for modes are set; pl_set_NAME keeps both, nobody else */
   bool grad_off;          /* inside no_grad: nothing records */
@@ -77,6 +84,8 @@ typedef struct PlState {
   struct PlCasts *casts;      /* those casts, until the outermost region ends */
   struct PlCheckpoint *checkpoint; /* the innermost function that runs under one (grad/checkpoint.h); NULL: none does */
   int checkpoint_depth;            /* ops that run now, one inside the other, while one is watched */
+  PlScope around;                  /* what the script has open, where the engine has changed that before it calls a function */
+  bool changed;                    /* it has; false again in what it calls */
 } PlState;
 
 extern _Thread_local PlState pl_state;
@@ -101,13 +110,6 @@ PL_MODE(uint32_t, forward, PL_MODE_FORWARD)
 #undef PL_MODE
 
 /* ---- copies of modes: all that are kept and put back later are one of these two ---- */
-
-/* What a script opens around some of its calls: T.no_grad, a device, a region of mixed precision. */
-typedef struct PlScope {
-  bool grad_off, autocast_cache;
-  uint8_t device, autocast;
-  int autocast_depth;
-} PlScope;
 
 /* With it what the engine opens: what ops ask of the thread beside their inputs, the generator and the keys, which count
  * themselves (ambient_muted). */
@@ -136,6 +138,16 @@ static inline void pl_scope_set(const PlScope *s) {
   pl_state.device = s->device;
   pl_set_autocast(s->autocast);
   pl_state.autocast_depth = s->autocast_depth;
+}
+
+/* Around changes of modes inside of which functions of the script may run; what begin returned ends it. */
+static inline bool pl_changes_begin(void) {
+  if (pl_state.changed) return false;
+  pl_state.around = pl_scope_now();
+  return pl_state.changed = true;
+}
+static inline void pl_changes_end(bool began) {
+  if (began) pl_state.changed = false;
 }
 
 static inline PlModes pl_modes_now(void) {

@@ -516,6 +516,7 @@ void pl_keys_mute(const PlKey *key, PlMute how, uint64_t born_before, uint32_t b
 
 PlStatus pl_walk_run(PlWalk *w, const PlKey *key, PlMute mute) {
   uint64_t born = ++pl_state.key_seq;
+  const bool changes = pl_changes_begin();
   pl_keys_mute(key, mute, born, 1);
   const uint8_t autocast = pl_set_autocast(0); /* gradients have the dtypes that forward chose */
   pl_state.in_backward++;
@@ -531,6 +532,7 @@ PlStatus pl_walk_run(PlWalk *w, const PlKey *key, PlMute mute) {
   pl_state.in_backward--;
   pl_set_autocast(autocast);
   pl_keys_mute(key, mute, born, (uint32_t)-1);
+  pl_changes_end(changes);
   if (s != PL_OK && w->started && !w->retain) /* nothing of a failed tape stays behind, unless somebody wants to go back once more */
     for (PlNode *n = w->first; n; n = n->link)
       if (n->kind > PL_NODE_IDENTITY && !n->skip && !ends_here(w, n)) pl_node_clear(n);

@@ -340,6 +340,7 @@ static PlStatus run_then(PlCheckpoint *c) {
   const int depth = pl_state.checkpoint_depth, in_backward = pl_state.in_backward;
   PL_TRY(pl_ck_keys_set(c, &keys));
   pl_ck_modes_read(&now);
+  const bool changes = pl_changes_begin();
   pl_ck_modes_set(&c->modes);
   pl_set_packing(NULL); /* what it saves now is used at once */
   pl_state.casts = NULL;
@@ -353,6 +354,7 @@ static PlStatus run_then(PlCheckpoint *c) {
   pl_autocast_end();
   pl_state.casts = casts;
   pl_ck_modes_set(&now);
+  pl_changes_end(changes);
   pl_ck_keys_back(keys);
   return s;
 }

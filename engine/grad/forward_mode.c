@@ -87,7 +87,7 @@ PlStatus pl_forward_zero(PlTensor **out, const PlTensor *t) {
 /* Dtypes are what the op itself has chosen; keys made before a running vmap see all of it (engine/vmap). Views are brought
  * up to date also inside no_grad (inplace.c): their tangents have histories, too, for the keys below and no others. */
 PlForwardPause pl_forward_pause(const PlKey *k) {
-  PlForwardPause p = {.key = k, .born = ++pl_state.key_seq, .was = pl_modes_now()};
+  PlForwardPause p = {.key = k, .born = ++pl_state.key_seq, .was = pl_modes_now(), .changes = pl_changes_begin()};
   pl_keys_mute(k, PL_MUTE_ABOVE, p.born, 1);
   pl_state.key_floor = 0;
   pl_set_autocast(0);
@@ -97,6 +97,7 @@ PlForwardPause pl_forward_pause(const PlKey *k) {
 
 void pl_forward_resume(PlForwardPause p) {
   pl_modes_set(&p.was);
+  pl_changes_end(p.changes);
   pl_keys_mute(p.key, PL_MUTE_ABOVE, p.born, (uint32_t)-1);
 }
 

@@ -56,6 +56,7 @@ typedef struct PlForwardPause {
   const PlKey *key;
   uint64_t born;
   PlModes was;
+  bool changes;
 } PlForwardPause;
 PlForwardPause pl_forward_pause(const PlKey *k);
 void pl_forward_resume(PlForwardPause p);

@@ -38,13 +38,20 @@ void pl_packing_release(PlPacking *p) {
 typedef struct Outside {
   PlPacking *packing;
   struct PlCheckpoint *checkpoint;
-  bool grad;
+  bool changes, grad;
 } Outside;
-static Outside go_outside(void) { return (Outside){pl_set_packing(NULL), pl_set_checkpoint(NULL), pl_grad_enable(false)}; }
+static Outside go_outside(void) {
+  Outside o = {.changes = pl_changes_begin()};
+  o.packing = pl_set_packing(NULL);
+  o.checkpoint = pl_set_checkpoint(NULL);
+  o.grad = pl_grad_enable(false);
+  return o;
+}
 static void come_back(Outside o) {
   pl_set_packing(o.packing);
   pl_set_checkpoint(o.checkpoint);
   pl_grad_enable(o.grad);
+  pl_changes_end(o.changes);
 }
 
 static PlStatus make_shell(PlTensor **out, const PlTensor *t, const PlKey *except) {

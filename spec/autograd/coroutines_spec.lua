@@ -264,4 +264,74 @@ describe("the first scope that a coroutine opens", function()
       print(T.is_grad_enabled(), T.is_autocast_enabled())]])
     assert.equal("true\ttrue\n", text)
   end)
+
+  -- In a process of its own each, since there is one first scope. `act` is called from within the engine.
+  local PLACES = {
+    hook = "local y = x * 2 y:register_hook(act) y:sum():backward()",
+    post_hook = "x:register_post_accumulate_grad_hook(act); (x * 2):sum():backward()",
+    key = "local k = T.GradKey {} k:attach(x, act) k:backward((x * 2):sum())",
+    rule = [[T.custom { name = "r", forward = function(_, v) return v * 2 end,
+      backward = function(_, g) act() return g * 2 end }(x):sum():backward()]],
+    rule_forward = [[T.custom { name = "r", forward = function(_, v) act() return v * 2 end,
+      backward = function(_, g) return g * 2 end }(x):sum():backward()]],
+    rule_pulled = [[local r = T.custom { name = "r", forward = function(_, v) return v * 2 end,
+      backward = function(_, g) act() return g * 2 end } select(2, T.vjp(r, x))(x)]],
+    rule_jvp = [[local r = T.custom { name = "r", forward = function(_, v) return v * 2 end,
+      backward = function(_, g) return g * 2 end, jvp = function(_, t) act() return t * 2 end } T.jvp(r, x, x)]],
+    pack = "T.saved_tensors({ pack = function(t) act() return t end, unpack = function(t) return t end }, T.mul, x, x)",
+    unpack = [[T.saved_tensors({ pack = function(t) return t end, unpack = function(t) act() return t end },
+      T.mul, x, x):sum():backward()]],
+    again = "T.checkpoint(function(v) again(act) return v:sin():cos() end, x):sum():backward()",
+    again_elsewhere = [[local y = T.autocast("f16", function()
+      return T.no_grad(function() return T.enable_grad(function()
+        return T.checkpoint(function(v) again(act) return v:matmul(v):sin() end, x) end) end) end)
+      y:float():sum():backward()]],
+    again_rule = [[local r = T.custom { name = "r", forward = function(_, v) again(act) return v * 2 end,
+      backward = function(_, g) return g * 2 end }
+      local y = T.autocast("f16", function() return T.checkpoint(function(v) return r(v:matmul(v)):sin() end, x) end)
+      y:float():sum():backward()]],
+  }
+  local MODES = { plain = "", autocast = "local _ <close> = T.autocast 'bf16'" }
+  local SCOPES = { no_grad = "T.no_grad()", autocast = "T.autocast 'bf16'" }
+  for name, place in pairs(PLACES) do
+    it("leaves all modes alone where the engine calls it: " .. name, function()
+      for mode, open in pairs(MODES) do
+        for kind, scope in pairs(SCOPES) do
+          local text = in_child("", ([[
+            local runs = 0
+            local function modes()
+              if runs == 2 then return T.is_grad_enabled(), T.is_autocast_enabled() end -- a second run
+              local x = T.ones(2, 2):requires_grad_()
+              return T.is_grad_enabled(), T.is_autocast_enabled(), (x * 2).requires_grad, x:matmul(x):dtype()
+            end
+            local function seen(...)
+              local list = { ... }
+              for i, v in ipairs(list) do list[i] = tostring(v) end
+              return table.concat(list, " ")
+            end
+            local function act()
+              local was = seen(modes())
+              coroutine.wrap(function() local _ <close> = %s coroutine.yield() end)()
+              local inside = coroutine.wrap(function() return seen(modes()) end)()
+              if seen(modes()) ~= was or inside ~= was then print("inside: " .. was, seen(modes()), inside) end
+            end
+            local function again(f)
+              runs = runs + 1
+              if runs == 2 then f() end
+            end
+            local x = T.ones(2, 2):requires_grad_()
+            %s
+            local was = seen(modes())
+            do %s end
+            print(runs)
+            runs = 0
+            local after = seen(modes())
+            local later = coroutine.wrap(function() return seen(modes()) end)()
+            if after ~= was or later ~= was then print("after: " .. was, after, later) end
+            print "done"]]):format(scope, open, place))
+          assert.equal(place:find "again" and "2\ndone\n" or "0\ndone\n", text, mode .. ", " .. kind)
+        end
+      end
+    end)
+  end
 end)
