@@ -176,8 +176,12 @@ int l_call_in_modes(lua_State *L, void *ud) {
     if (lua_pcall(L, 0, 0, 0) != LUA_OK) lua_pop(L, 1);
   }
   pl_state.changed = false;
+  const uint64_t floor = pl_state.key_floor, ceiling = pl_state.key_ceiling; /* of an op; keys that ud makes are another matter */
+  pl_state.key_floor = pl_state.key_ceiling = 0;
   lua_pushlightuserdata(L, ud);
   const int rc = lua_pcall(L, 1, 0, 0);
+  pl_state.key_floor = floor;
+  pl_state.key_ceiling = ceiling;
   pl_state.around = around;
   pl_state.changed = changed;
   const PlAutocast now = pl_autocast_now();

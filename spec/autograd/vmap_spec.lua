@@ -166,9 +166,28 @@ describe("vmap", function()
       add((T.hessian(function(u) return T.vmap(function(r) return f(f(r, u), u):sum() end)(x):sum() end, w)))
       return out
     end
-    local want, got = takes(plain), takes(rule)
-    assert.equal(#want, #got)
-    for i, t in ipairs(want) do near(t, got[i]) end
+    local function save(ctx, a, b)
+      ctx:save(a, b)
+      return a * b
+    end
+    local nested = T.custom { name = "nested", forward = save, backward = function(ctx, g)
+      return select(2, T.vjp(plain, ctx:saved()))(g)
+    end, jvp = function(ctx, s, t)
+      local a, b = ctx:saved()
+      return (select(2, T.jvp(plain, { a, b }, { s or T.zeros_like(a), t or T.zeros_like(b) })))
+    end }
+    local want = takes(plain)
+    for _, r in ipairs { rule, nested } do
+      local got = takes(r)
+      assert.equal(#want, #got)
+      for i, t in ipairs(want) do near(t, got[i]) end
+      for _, v in ipairs { w, w:clone():requires_grad_() } do
+        local function each(f)
+          return (select(2, T.jvp(function(a) return T.vmap(function(e) return f(e, v) end)(a) end, x, x:cos())))
+        end
+        near(each(plain):detach(), each(r):detach())
+      end
+    end
   end)
 
   it("keeps marks of rules that are differentiated from outside", function()
