@@ -13,6 +13,7 @@
 #include "engine/call/thread_state.h"
 #include "engine/device/plugin.h"
 #include "engine/tensor/alloc.h"
+#include "kernels/gemm.h"
 
 static struct {
   pthread_mutex_t lock;
@@ -48,6 +49,7 @@ static PlStatus load(const PlDeviceTable **out) {
   }
   PL_TRY(t->open(&device.count));
   if (device.count > PL_GPUS) device.count = PL_GPUS;
+  if (plk_matmul_precision() != PLK_PRECISION_HIGHEST) t->set(PL_DEVICE_TF32, 1); /* it was set before there was a device */
   *out = t;
   return PL_OK;
 }

@@ -60,12 +60,13 @@ return function(T, core)
   --   print(T.is_autocast_enabled())  --> false
   T.is_autocast_enabled = function() return region() ~= nil end
 
-  -- "highest" (the default) and "high": products of f32 are f32 throughout. "medium": large ones may round their
-  -- factors to bf16, where the processor has instructions for that. Of this thread.
+  -- "highest" (the default): products of f32 are f32 throughout. "high" and "medium": a GPU may round their factors
+  -- to TF32; medium: on a CPU large ones to bf16, where it has instructions for that. Of this thread.
   local precisions = { "highest", "high", "medium" }
 
   --- T.set_float32_matmul_precision("highest", "high" or "medium")
-  -- How exact large products of f32 are: medium may round their factors to bf16 where that is faster.
+  -- How exact products of f32 are: high and medium may round their factors to TF32 on a GPU (T.cuda.allow_tf32), medium
+  -- those of large ones to bf16 on a CPU, where that is faster.
   --   T.set_float32_matmul_precision("medium")
   --   print(T.get_float32_matmul_precision())  --> medium
   --   T.set_float32_matmul_precision("highest")
