@@ -174,7 +174,7 @@ if(PL_TESTS)
     set(emulated_objects "")
     foreach(file IN LISTS cuda_cu ITEMS "${emulate}/emulate.cpp" "${emulate}/runtime.cpp"
             "${emulate}/memory.cpp" "${emulate}/streams.cpp" "${emulate}/guard.cpp" "${emulate}/plant.cpp" "${emulate}/fused.cpp"
-            "${emulate}/cudnn.cpp" "${emulate}/cudnn_attention.cpp" "${emulate}/cudnn_ctc.cpp" "${emulate}/nccl.cpp")
+            "${emulate}/cudnn.cpp" "${emulate}/cudnn_graph.cpp" "${emulate}/cudnn_attention.cpp" "${emulate}/cudnn_ctc.cpp" "${emulate}/nccl.cpp")
       get_filename_component(name "${file}" NAME_WE)
       get_filename_component(folder "${file}" DIRECTORY)
       get_filename_component(folder "${folder}" NAME)
@@ -189,14 +189,15 @@ if(PL_TESTS)
         DEPENDS "${file}" ${emulate_h} DEPFILE "${object}.d" COMMENT "Building emulated CUDA object ${name}.o" VERBATIM)
       list(APPEND emulated_objects "${object}")
     endforeach()
-    set(emulated_libs attention.c attention_slices.c capture.c ctc.c cudnn_api.c cudnn_handle.c fused_args.c fused_rows.c fused_source.c nccl.c recurrent.c recurrent_net.c)
+    set(emulated_libs attention.c attention_slices.c capture.c conv.c ctc.c cudnn.c cudnn_api.c cudnn_conv.c cudnn_graph.c cudnn_handle.c
+        cudnn_plan.c fused_args.c fused_rows.c fused_source.c nccl.c recurrent.c recurrent_net.c)
     list(TRANSFORM emulated_libs PREPEND "${PROJECT_SOURCE_DIR}/kernels/cuda/libs/")
     add_library(perilune_cuda_emulated MODULE EXCLUDE_FROM_ALL ${cuda_c} ${emulated_libs} ${emulated_objects})
     target_include_directories(perilune_cuda_emulated SYSTEM PRIVATE "${emulate}")
     target_link_libraries(perilune_cuda_emulated PRIVATE pl_flags Threads::Threads ${CMAKE_DL_LIBS} m)
     # guard.cpp stands before the allocator
     target_link_options(perilune_cuda_emulated PRIVATE "LINKER:-z,nodelete"
-      "LINKER:--wrap=plc_alloc,--wrap=plc_release,--wrap=plc_scratch,--wrap=plc_scratch_free")
+      "LINKER:--wrap=plc_alloc,--wrap=plc_release,--wrap=plc_scratch,--wrap=plc_scratch_free,--wrap=plc_dnn_run,--wrap=plc_dnn_plans")
     set_target_properties(perilune_cuda_emulated PROPERTIES PREFIX "" OUTPUT_NAME cuda_emulated
                           LIBRARY_OUTPUT_DIRECTORY "${out}/spec")
     set(PL_CUDA_EMULATED "${out}/spec/cuda_emulated.so")

@@ -73,6 +73,16 @@ describe("whole numbers give what floats give in", function()
   it("more than 200 results", function() assert.is_true(count > 200, count .. " results") end)
 end)
 
+-- A library on a GPU chooses its way by strides: sums in another order.
+local TOLERANCE = { f64 = 1e-12, f32 = 1e-4, f16 = 2e-2, bf16 = 1e-1 }
+local function alike(info, a, b)
+  if os.getenv "PERILUNE_TEST_DEVICE" and info.class == "heavy" and TOLERANCE[a:dtype()] then
+    assert.equal(a:dtype(), b:dtype())
+    assert.same(a:shape(), b:shape())
+    near.near(a, b, TOLERANCE[a:dtype()])
+  else near.same_bits(a, b) end
+end
+
 describe("layouts of", function()
   for _, info in ipairs(support.public()) do
     local row = row_of(info)
@@ -87,7 +97,7 @@ describe("layouts of", function()
             local a, b = support.results(f, plain), support.results(f, other)
             assert.equal(#a, #b)
             for i = 1, #a do
-              if support.is_tensor(a[i]) then near.same_bits(a[i], b[i]) end
+              if support.is_tensor(a[i]) then alike(info, a[i], b[i]) end
             end
           end
         end

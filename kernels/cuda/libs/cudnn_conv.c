@@ -105,7 +105,7 @@ PlStatus plc_conv_plan(const void *key, PlcDnnTarget target, PlcPlan **out) {
     plc_graph_pointwise(&g, CUDNN_POINTWISE_ADD, math, sum, b, NULL, biased, 0);
     if (k->relu) plc_graph_pointwise(&g, CUDNN_POINTWISE_RELU_FWD, math, biased, NULL, NULL, y, 0);
   }
-  const PlcRules rules = {.deterministic = k->deterministic != 0, .exact = k->exact != 0, .workspace = (size_t)k->workspace};
+  const PlcRules rules = {.deterministic = k->deterministic != 0, .exact = k->exact != 0, .once = true, .workspace = (size_t)k->workspace};
   PlStatus s = plc_graph_plan(&g, &rules, out);
   plc_graph_end(&g);
   return s;

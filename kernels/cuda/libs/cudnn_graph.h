@@ -76,6 +76,7 @@ typedef struct PlcPlan PlcPlan;
 typedef struct PlcRules {
   bool deterministic; /* same bits at every run */
   bool exact;         /* no TF32, no other rounding of f32 factors */
+  bool once;          /* no sums in less than f32 */
   size_t workspace;   /* bytes at most */
 } PlcRules;
 

@@ -37,9 +37,8 @@ static bool keeps(const PlcDnnApi *api, PlcDesc config, const PlcRules *rules) {
                 CUDNN_STATUS_SUCCESS;
   for (int64_t k = 0; ok && k < n && k < NOTES; k++) {
     if (rules->deterministic && note[k] == CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC) ok = false;
-    if (rules->exact && (note[k] == CUDNN_NUMERICAL_NOTE_TENSOR_CORE || note[k] == CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS ||
-                         note[k] == CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION))
-      ok = false;
+    if (rules->exact && (note[k] == CUDNN_NUMERICAL_NOTE_TENSOR_CORE || note[k] == CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS)) ok = false;
+    if ((rules->exact || rules->once) && note[k] == CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION) ok = false;
   }
   (void)api->cudnnBackendDestroyDescriptor(engine);
   return ok;

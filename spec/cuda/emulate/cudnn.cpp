@@ -439,7 +439,8 @@ bool plc_library_open(const char *name, const char *const *, const PlcSymbol *sy
   } here[] = {
 #define HERE(f) {#f, (void (*)(void))f},
       HERE(cudnnGetVersion) HERE(cudnnGetErrorString) HERE(cudnnGetLastErrorString) HERE(cudnnCreate) HERE(cudnnDestroy)
-      HERE(cudnnSetStream) HERE(cudnnCreateTensorDescriptor) HERE(cudnnDestroyTensorDescriptor) HERE(cudnnSetTensorNdDescriptor)
+      HERE(cudnnSetStream) HERE(cudnnBackendCreateDescriptor) HERE(cudnnBackendDestroyDescriptor) HERE(cudnnBackendFinalize)
+      HERE(cudnnBackendSetAttribute) HERE(cudnnBackendGetAttribute) HERE(cudnnBackendExecute) HERE(cudnnCreateTensorDescriptor) HERE(cudnnDestroyTensorDescriptor) HERE(cudnnSetTensorNdDescriptor)
       HERE(cudnnGetTensorNdDescriptor) HERE(cudnnCreateRNNDescriptor) HERE(cudnnDestroyRNNDescriptor) HERE(cudnnSetRNNDescriptor_v8)
       HERE(cudnnGetRNNWeightSpaceSize) HERE(cudnnGetRNNWeightParams) HERE(cudnnGetRNNTempSpaceSizes)
       HERE(cudnnCreateRNNDataDescriptor) HERE(cudnnDestroyRNNDataDescriptor) HERE(cudnnSetRNNDataDescriptor) HERE(cudnnRNNForward)

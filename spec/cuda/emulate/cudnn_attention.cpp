@@ -100,15 +100,17 @@ void check(const int64_t *s) {
 
 extern "C" {
 
-PlStatus plc_sdpa_plan(const void *, PlcDnnTarget, PlcPlan **) { return PL_ERR_UNSUPPORTED; }
-bool plc_dnn_plans(void) { return plc_cudnn() && plce_word("sdpa", NULL); }
-int plc_dnn_align(int n, void *const *at) {
-  uintptr_t bits = 16;
-  for (int i = 0; i < n; i++) bits |= (uintptr_t)at[i];
-  return (int)(bits & (~bits + 1));
-}
+bool __real_plc_dnn_plans(void);
+bool __wrap_plc_dnn_plans(void);
+PlStatus __real_plc_dnn_run(const void *key, size_t size, PlcPlanMake make, int n, const int64_t *uid, void *const *at, bool *done);
+PlStatus __wrap_plc_dnn_run(const void *key, size_t size, PlcPlanMake make, int n, const int64_t *uid, void *const *at, bool *done);
 
-PlStatus plc_dnn_run(const void *key, size_t size, PlcPlanMake, int n, const int64_t *uid, void *const *at, bool *done) {
+PlStatus plc_sdpa_plan(const void *, PlcDnnTarget, PlcPlan **) { return PL_ERR_UNSUPPORTED; }
+bool __wrap_plc_dnn_plans(void) { return __real_plc_dnn_plans() && (plce_word("sdpa", NULL) || plce_word("conv", NULL)); }
+
+/* Convolutions are planned and run as on a GPU, by cudnn_graph.cpp. */
+PlStatus __wrap_plc_dnn_run(const void *key, size_t size, PlcPlanMake make, int n, const int64_t *uid, void *const *at, bool *done) {
+  if (*(const uint32_t *)key == 'C' && plce_word("conv", NULL)) return __real_plc_dnn_run(key, size, make, n, uid, at, done);
   Job j;
   long long most = -1;
   *done = false;
