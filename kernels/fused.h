@@ -60,7 +60,8 @@ typedef struct PlkFusedMember {
 
 typedef struct PlkFused {
   int nmember, narg;
-  bool rows; /* some member works along rows; cols of a run is their length then */
+  bool rows;    /* some member works along rows; cols of a run is their length then */
+  int64_t cols; /* their length, for which the kernel is made; 0: any */
   PlkFusedMember member[PLK_FUSED_MEMBERS];
   PlkFusedArg arg[PLK_FUSED_ARGS];
 } PlkFused;

@@ -103,14 +103,17 @@ static int add_row(PlkFused *g, int code, PlDtype d, int nin, const int16_t *in)
   return g->nmember++;
 }
 
-/* All of them in one group; weights of norms in the type of arithmetic, as under autocast. */
+/* All of them in one group, for rows of any length and of one that threads keep; weights of norms in the type of arithmetic, as under
+ * autocast. */
 static void every_row(void) {
   static const PlDtype dtypes[] = {PL_F32, PL_F64, PL_F16, PL_BF16};
-  for (int d = 0; d < 4; d++) {
-    const PlDtype t = dtypes[d], wide = t == PL_F64 ? PL_F64 : PL_F32;
+  static const int64_t lengths[] = {0, 1000};
+  for (int d = 0; d < 8; d++) {
+    const PlDtype t = dtypes[d / 2], wide = t == PL_F64 ? PL_F64 : PL_F32;
     PlkFused g;
     memset(&g, 0, sizeof g);
     g.rows = true;
+    g.cols = lengths[d % 2];
     for (int k = 0; k < IN; k++) g.arg[k] = (PlkFusedArg){.dtype = (uint8_t)t, .kind = (uint8_t)k};
     g.arg[PLK_FUSED_ROW].dtype = (uint8_t)wide;
     g.narg = IN;

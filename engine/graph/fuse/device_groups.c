@@ -165,6 +165,7 @@ static PlFuseRoom tell(const PlFuse *u, const PlFuseGroup *g, PlDeviceGroup *d) 
   d->numel = g->space.numel;
   d->cols = g->space.cols;
   if (!members(a, g, d)) return PL_ROOM_NONE;
+  if (d->fused.rows) d->fused.cols = d->cols;
   return outputs(a, d, u->last) ? PL_ROOM_ENOUGH : PL_ROOM_LATER;
 }
 

@@ -77,7 +77,9 @@ template <typename E, int N, typename M> PLC_DEV void fused_round(M *v) {
 #else
 #define FUSED_KERNEL extern "C" __global__ void
 #endif
-/* ---- groups of rows: thread t of a row's takes elements t, t + width, …, as the kernels of such operations do --------- */
+/* ---- groups of rows: thread t of a row's takes elements t, t + width, …, as the kernels of such operations do. A source that is made
+ * for rows of one length says COLS, their WIDTH and how many elements a thread KEEPs in registers: it reads them at once and
+ * has them in every walk; else these are 0. ---- */
 
 template <typename E, typename M> PLC_DEV void fused_at(const FusedArgs &a, int k, int64_t e, M *v) {
   v[0] = plc_type<E>::load(((const E *)a.at[k])[e]);
@@ -86,16 +88,26 @@ template <typename E, typename M> PLC_DEV void fused_put(const FusedArgs &a, int
   ((E *)a.at[k])[e] = plc_type<E>::store(v[0]);
 }
 /* v joined over the threads of a row, in all of them. */
-template <typename T, typename Op> PLC_DEV T fused_all(const FusedArgs &a, T v, Op op, T zero, T *room) {
-  return a.width == 32 ? plc_warp_all(v, op) : plc_block_all(v, op, zero, room);
+template <int WIDTH, typename T, typename Op> PLC_DEV T fused_all(const FusedArgs &a, T v, Op op, T zero, T *room) {
+  return (WIDTH ? WIDTH : a.width) == 32 ? plc_warp_all(v, op) : plc_block_all(v, op, zero, room);
 }
 
 /* Rows of 32 threads are eight in a block, others have one of their own. */
-#define FUSED_ROWS                                                               \
-  const int team = (int)blockDim.x / a.width, lane = (int)threadIdx.x % a.width; \
-  const int64_t rows = a.numel / a.cols;                                         \
-  for (int64_t row = (int64_t)blockIdx.x * team + (int)threadIdx.x / a.width; row < rows; row += (int64_t)gridDim.x * team)
-#define FUSED_ROW for (int64_t i = lane; i < a.cols; i += a.width)
+#define FUSED_ROWS                                                                            \
+  const int width = WIDTH ? WIDTH : a.width, team = WIDTH > 32 ? 1 : (int)blockDim.x / width; \
+  const int lane = WIDTH > 32 ? (int)threadIdx.x : (int)threadIdx.x % width;                  \
+  const int64_t cols = COLS ? COLS : a.cols, rows = a.numel / cols;                           \
+  (void)width, (void)lane;                                                                    \
+  for (int64_t row = (int64_t)blockIdx.x * team + (WIDTH > 32 ? 0 : (int)threadIdx.x / width); row < rows; row += (int64_t)gridDim.x * team)
+#define FUSED_ROW for (int64_t i = lane; i < cols; i += width)
+#if defined(__CUDACC__)
+#define FUSED_UNROLL _Pragma("unroll")
+#else
+#define FUSED_UNROLL
+#endif
+#define FUSED_KEPT                                                                     \
+  FUSED_UNROLL for (int k = 0; k < KEEP; k++) if (const int i = k * (int)WIDTH + lane; \
+                                                  (int)COLS % ((int)WIDTH + !WIDTH) == 0 || k + 1 < KEEP || i < (int)COLS)
 
 #define FUSED_UNTIL(n) for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i * N < (n); i += (int64_t)gridDim.x * blockDim.x)
 

@@ -56,9 +56,6 @@ static void parameters(PlcFusedArgs *a, const PlkFused *g, const PlAttrs *const 
   }
 }
 
-/* Threads of a row: as plc_row_threads of kernels/cuda/device.h. */
-static int width_of(int64_t cols) { return cols <= 128 ? 32 : cols <= 1024 ? 128 : 256; }
-
 void plc_fused_args(const PlkFused *g, const PlkFusedRun *r, PlcFusedArgs *a, int64_t *blocks, unsigned *threads) {
   const int64_t pack = plc_fused_pack(g);
   memset(a, 0, sizeof *a);
@@ -66,7 +63,7 @@ void plc_fused_args(const PlkFused *g, const PlkFusedRun *r, PlcFusedArgs *a, in
   a->cols = r->cols > 0 ? r->cols : r->numel;
   a->packed = !g->rows;
   a->wide = r->numel > INT32_MAX;
-  a->width = width_of(a->cols);
+  a->width = plc_fused_width(a->cols);
   if (!a->wide) divide_by(a, a->cols);
   for (int i = 0; i < g->narg; i++) {
     const PlArray *x = r->arg[i];

@@ -13,6 +13,7 @@
 typedef struct Plan {
   const PlkFused *g;
   PlcText *t;
+  bool kept;
   int first[PLK_FUSED_MEMBERS], ready[PLK_FUSED_MEMBERS], params[PLK_FUSED_MEMBERS], walks;
 } Plan;
 
@@ -205,14 +206,18 @@ static void whole(const Plan *p, int i) {
   if (m->result == PL_F16 || m->result == PL_BF16) plc_say(p->t, "      fused_round<%s, 1>(v%d);\n", plc_fused_element(m->result), i);
 }
 
-/* Loads and members that a walk needs. */
+/* Loads and members that a walk needs. Those out of turn (walk -1) are rare: they read the row from memory. */
 static void values(const Plan *p, const Needs *n, int walk) {
   const PlkFused *g = p->g;
-  plc_say(p->t, "    FUSED_ROW {\n      const int64_t e = row * a.cols + i;\n      (void)e;\n");
-  for (int k = 0; k < g->narg; k++)
-    if (n->arg[k] && g->arg[k].kind <= PLK_FUSED_ROW)
-      plc_say(p->t, "      %s x%d[1]; fused_at<%s>(a, %d, %s, x%d);\n", plc_fused_math(g->arg[k].dtype), k,
-              plc_fused_element(g->arg[k].dtype), k, g->arg[k].kind == PLK_FUSED_FULL ? "e" : "i", k);
+  const bool kept = p->kept && walk >= 0;
+  plc_say(p->t, "    %s {\n      const int64_t e = row * cols + i;\n      (void)e;\n", kept ? "FUSED_KEPT" : "FUSED_ROW");
+  for (int k = 0; k < g->narg; k++) {
+    const char *element = plc_fused_element(g->arg[k].dtype);
+    if (!n->arg[k] || g->arg[k].kind > PLK_FUSED_ROW) continue;
+    plc_say(p->t, "      %s x%d[1]; ", plc_fused_math(g->arg[k].dtype), k);
+    if (kept) plc_say(p->t, "x%d[0] = plc_type<%s>::load(w%d[k]);\n", k, element, k);
+    else plc_say(p->t, "fused_at<%s>(a, %d, %s, x%d);\n", element, k, g->arg[k].kind == PLK_FUSED_FULL ? "e" : "i", k);
+  }
   for (int i = 0; i < g->nmember; i++) {
     const PlkFusedMember *m = &g->member[i];
     if (!n->member[i]) continue;
@@ -234,11 +239,12 @@ static void far_moments(const Plan *p, int i, int at) {
   plc_say(p->t, "    double d%d = (double)s%d_%d;\n    if (isinf(d%d)) {\n    double mu = 0, s = 0;\n", i, i, at, i);
   if (center) {
     values(p, &n, -1);
-    plc_say(p->t, "      mu += (double)%s[0];\n    }\n    mu = fused_all(a, mu, plc_sum(), 0.0, room_d) / (double)a.cols;\n", x);
+    plc_say(p->t, "      mu += (double)%s[0];\n    }\n    mu = fused_all<WIDTH>(a, mu, plc_sum(), 0.0, room_d) / (double)a.cols;\n", x);
     plc_say(p->t, "    k%d = (%s)mu;\n", i, plc_fused_math(m->dtype));
   }
   values(p, &n, -1);
-  plc_say(p->t, "      s += ((double)%s[0] - mu) * ((double)%s[0] - mu);\n    }\n    d%d = fused_all(a, s, plc_sum(), 0.0, room_d);\n", x,
+  plc_say(p->t,
+          "      s += ((double)%s[0] - mu) * ((double)%s[0] - mu);\n    }\n    d%d = fused_all<WIDTH>(a, s, plc_sum(), 0.0, room_d);\n", x,
           x, i);
   if (center) plc_say(p->t, "    if (isinf(d%d)) d%d = (double)NAN;\n", i, i);
   plc_say(p->t, "    }\n");
@@ -252,12 +258,12 @@ static void end_sum(const Plan *p, int i, int at) {
   zero_of(zero, sizeof zero, m, at);
   if (norm_bwd(m->code)) {
     if (m->code == PLK_FUSED_LAYER_NORM_BWD)
-      plc_say(p->t, "    s%d_0 = fused_all(a, s%d_0, plc_sum(), %s, room_%c) / (%s)a.cols;\n", i, i, zero, type[0], math);
+      plc_say(p->t, "    s%d_0 = fused_all<WIDTH>(a, s%d_0, plc_sum(), %s, room_%c) / (%s)a.cols;\n", i, i, zero, type[0], math);
     else plc_say(p->t, "    s%d_0 = 0;\n", i);
-    plc_say(p->t, "    s%d_1 = fused_all(a, s%d_1, plc_sum(), %s, room_%c) / (%s)a.cols;\n", i, i, zero, type[0], math);
+    plc_say(p->t, "    s%d_1 = fused_all<WIDTH>(a, s%d_1, plc_sum(), %s, room_%c) / (%s)a.cols;\n", i, i, zero, type[0], math);
     return;
   }
-  plc_say(p->t, "    s%d_%d = fused_all(a, s%d_%d, %s(), %s, room_%c);\n", i, at, i, at, join_of(m->code, at), zero, type[0]);
+  plc_say(p->t, "    s%d_%d = fused_all<WIDTH>(a, s%d_%d, %s(), %s, room_%c);\n", i, at, i, at, join_of(m->code, at), zero, type[0]);
   switch (m->code) {
   case PLK_FUSED_LOGSUMEXP:
     if (at == 0) plc_say(p->t, "    const double k%d = isinf(s%d_0) ? 0.0 : s%d_0;\n", i, i, i);
@@ -337,8 +343,32 @@ static void walk_row(const Plan *p, int walk) {
     if (adds_in(p, i, walk)) end_sum(p, i, walk - p->first[i]);
 }
 
+/* All that walks read of a row, at once. */
+static void keep_row(const Plan *p) {
+  const PlkFused *g = p->g;
+  for (int k = 0; k < g->narg; k++)
+    if (!g->arg[k].out && g->arg[k].kind <= PLK_FUSED_ROW) plc_say(p->t, "    %s w%d[KEEP];\n", plc_fused_element(g->arg[k].dtype), k);
+  plc_say(p->t, "    FUSED_KEPT {\n");
+  for (int k = 0; k < g->narg; k++)
+    if (!g->arg[k].out && g->arg[k].kind <= PLK_FUSED_ROW)
+      plc_say(p->t, "      w%d[k] = ((const %s *)a.at[%d])[%si];\n", k, plc_fused_element(g->arg[k].dtype), k,
+              g->arg[k].kind == PLK_FUSED_FULL ? "row * cols + " : "");
+  plc_say(p->t, "    }\n");
+}
+
+/* Registers that a thread may hold a row's elements in. */
+enum { MOST_KEPT = 64 };
+bool plc_fused_kept(const PlkFused *g) {
+  int words = 0;
+  if (!g->rows || g->cols < 1 || g->cols > 4096) return false;
+  for (int k = 0; k < g->narg; k++)
+    if (!g->arg[k].out && g->arg[k].kind <= PLK_FUSED_ROW) words += g->arg[k].dtype == PL_F64 ? 2 : 1;
+  const int width = plc_fused_width(g->cols);
+  return words * (((int)g->cols + width - 1) / width) <= MOST_KEPT;
+}
+
 void plc_fused_rows(PlcText *t, const PlkFused *g) {
-  Plan p = {.g = g, .t = t};
+  Plan p = {.g = g, .t = t, .kept = plc_fused_kept(g)};
   make_plan(&p);
   plc_say(t, "  __shared__ double room_d[32];\n  __shared__ float room_f[32];\n  (void)room_d, (void)room_f;\n  FUSED_ROWS {\n");
   for (int k = 0; k < g->narg; k++) {
@@ -350,6 +380,7 @@ void plc_fused_rows(PlcText *t, const PlkFused *g) {
       plc_say(t, "    %s x%d[1]; fused_at<%s>(a, %d, %s, x%d);\n", plc_fused_math(a->dtype), k, plc_fused_element(a->dtype), k,
               a->kind == PLK_FUSED_COL ? "row" : "0", k);
   }
+  if (p.kept) keep_row(&p);
   behind(&p, -1);
   for (int walk = 0; walk < p.walks; walk++) {
     walk_row(&p, walk);

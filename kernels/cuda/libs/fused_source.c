@@ -109,6 +109,9 @@ int plc_fused_pack(const PlkFused *g) {
   return (int)(16 / widest);
 }
 
+/* As plc_row_threads of kernels/cuda/device.h. */
+int plc_fused_width(int64_t cols) { return cols <= 128 ? 32 : cols <= 1024 ? 128 : 256; }
+
 static void load(PlcText *t, const PlkFused *g, int k) {
   static const char *const how[] = {"fused_full", "fused_row", "fused_col", "fused_one", "fused_number"};
   const PlkFusedArg *a = &g->arg[k];
@@ -157,6 +160,11 @@ PlStatus plc_fused_source(const PlkFused *g, char **out) {
   PlcText t = {.s = malloc(4096), .room = 4096};
   if (!t.s) PL_FAIL(PL_ERR_OOM, "out of memory to write a kernel");
   plc_say(&t, "#include \"kernels/cuda/elementwise/fused.h\"\nenum { N = %d };\n", g->rows ? 1 : plc_fused_pack(g));
+  if (g->rows) {
+    const int64_t cols = plc_fused_kept(g) ? g->cols : 0;
+    const int width = cols ? plc_fused_width(cols) : 0;
+    plc_say(&t, "enum { COLS = %d, WIDTH = %d, KEEP = %d };\n", (int)cols, width, cols ? ((int)cols + width - 1) / width : 0);
+  }
   plc_say(&t, "FUSED_KERNEL plc_fused(const FusedArgs a) {\n  const EwParams none[1] = {};\n  (void)none;\n");
   if (g->rows) plc_fused_rows(&t, g);
   else elementwise(&t, g);

@@ -32,6 +32,8 @@ const char *plc_fused_math(int dtype);    /* and in arithmetic */
 /* The line that computes elementwise member `at`; params: where its parameters are. */
 void plc_fused_compute(PlcText *t, const PlkFusedMember *m, int at, int params);
 void plc_fused_rows(PlcText *t, const PlkFused *group);
+bool plc_fused_kept(const PlkFused *group); /* rows of one length that threads keep in registers */
+int plc_fused_width(int64_t cols);          /* threads of a row (fused_source.c) */
 
 /* ---- what a kernel gets (fused_args.c); kernels/cuda/elementwise/fused.h has the same structs for the device ---- */
 
