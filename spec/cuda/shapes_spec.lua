@@ -321,6 +321,24 @@ describe("device kernels of all sizes", function()
       T.randint(-9, 9, { 2, 3, 6, 6 }))
   end)
 
+  it("pooling of images channels last, whole packs of channels and others", function()
+    for _, dtype in ipairs { "f32", "f64", "f16", "bf16" } do
+      for _, channels in ipairs { 16, 12 } do
+        local x = T.randn(2, channels, 9, 11):to(dtype)
+        local function run(device)
+          local z = x:clone():to(device)
+          if device == "cuda" then z = z:to { memory_format = "channels_last" } end
+          z = z:detach():requires_grad_()
+          local y, at = T.nn.F.max_pool2d(z, 3, { stride = 2, padding = 1, return_indices = true })
+          y:backward(T.arange(y:numel()):reshape(y:shape()):to(dtype):to(device))
+          return { y:to("cpu"), at:to("cpu"), z.grad:to("cpu") }
+        end
+        local here, there = run("cpu"), run("cuda")
+        for i = 1, 3 do assert.is_true(T.equal(here[i], there[i]), ("%s %d %d"):format(dtype, channels, i)) end
+      end
+    end
+  end)
+
   it("joins, repeats, pads and their gradients", function()
     for _, dtype in ipairs { "f32", "f64", "bf16" } do
       local tol = tolerance[dtype] * 10

@@ -9,7 +9,7 @@
 namespace {
 
 struct Pool {
-  bool adaptive, include_pad, wide;
+  bool adaptive, include_pad, wide, last;                         /* last: channels are side by side */
   int64_t planes, insize, outsize, divisor;                       /* divisor 0: the window's size */
   int64_t step;                                                   /* between neighbours of a plane: 1, or channels last their number */
   int64_t in[3], out[3], k[3], stride[3], pad[3], end[3], dil[3]; /* pad: before, end: behind */
@@ -48,7 +48,7 @@ PLC_DEV int64_t quotient(const Pool &p, int64_t n, plc_div by, int64_t d) {
  * `other` elements. */
 PLC_DEV int64_t split(const Pool &p, int64_t i, const plc_div by[3], const int64_t size[3], int64_t other, int64_t t[3]) {
   int64_t c = 0;
-  if (p.step > 1) {
+  if (p.last) {
     const int64_t q = quotient(p, i, p.by_step, p.step);
     c = i - q * p.step;
     i = q;
@@ -123,6 +123,72 @@ template <typename T> __global__ void max_backward(Pool p, const T *dy, const in
   }
 }
 
+/* The same for channels last in packs of V channels: planes and steps of p count packs. */
+template <typename T, int V>
+__global__ void max_forward_packs(Pool p, const plc_pack<T, V> *x, plc_pack<T, V> *y, plc_pack<int64_t, V> *index, int64_t base,
+                                  plc_pack<int64_t, V> *place) {
+  typedef typename plc_type<T>::math A;
+  for (PLC_EACH(o, p.planes * p.outsize)) {
+    int64_t t[3];
+    const plc_pack<T, V> *src = x + split(p, o, p.by_out, p.out, p.insize, t);
+    const Span sz = span(p, 0, t[0]), sy = span(p, 1, t[1]), sx = span(p, 2, t[2]);
+    A best[V];
+    int which[V];
+    PLC_UNROLL for (int e = 0; e < V; e++) {
+      best[e] = -(A)INFINITY;
+      which[e] = empty(sz, sy, sx) ? 0 : (int)((sz.lo * p.in[1] + sy.lo) * p.in[2] + sx.lo);
+    }
+    for (int64_t i = sz.lo; i < sz.hi; i += sz.step)
+      for (int64_t j = sy.lo; j < sy.hi; j += sy.step)
+        for (int64_t k = sx.lo; k < sx.hi; k += sx.step) {
+          const int at = (int)((i * p.in[1] + j) * p.in[2] + k);
+          const plc_pack<T, V> pack = src[at * p.step];
+          PLC_UNROLL for (int e = 0; e < V; e++) {
+            const A v = plc_type<T>::load(pack.v[e]);
+            if (v > best[e] || v != v) best[e] = v, which[e] = at;
+          }
+        }
+    plc_pack<T, V> r;
+    plc_pack<int64_t, V> at;
+    PLC_UNROLL for (int e = 0; e < V; e++) r.v[e] = plc_type<T>::store(best[e]), at.v[e] = which[e];
+    if (y) y[o] = r;
+    if (place) place[o] = at;
+    PLC_UNROLL for (int e = 0; e < V; e++) at.v[e] += base;
+    if (index) index[o] = at;
+  }
+}
+template <typename T, int V>
+__global__ void max_backward_packs(Pool p, const plc_pack<T, V> *dy, const plc_pack<int64_t, V> *index, plc_pack<T, V> *dx) {
+  typedef typename plc_type<T>::math A;
+  for (PLC_EACH(n, p.planes * p.insize)) {
+    int64_t t[3], a[3], b[3];
+    const int64_t plane = split(p, n, p.by_in, p.in, p.outsize, t), here = place(p.in, t[0], t[1], t[2]);
+    for (int d = 0; d < 3; d++) windows(p, d, t[d], &a[d], &b[d]);
+    A sum[V];
+    PLC_UNROLL for (int e = 0; e < V; e++) sum[e] = 0;
+    for (int64_t i = a[0]; i <= b[0]; i++)
+      for (int64_t j = a[1]; j <= b[1]; j++)
+        for (int64_t k = a[2]; k <= b[2]; k++) {
+          const int64_t o = plane + place(p.out, i, j, k) * p.step;
+          const plc_pack<int64_t, V> at = index[o];
+          const plc_pack<T, V> g = dy[o];
+          PLC_UNROLL for (int e = 0; e < V; e++) if (at.v[e] == here) sum[e] += plc_type<T>::load(g.v[e]);
+        }
+    plc_pack<T, V> r;
+    PLC_UNROLL for (int e = 0; e < V; e++) r.v[e] = plc_type<T>::store(sum[e]);
+    dx[n] = r;
+  }
+}
+/* p with planes and steps in packs of V channels; false: they do not go so, or one of the arrays is not in whole packs. */
+bool in_packs(const Pool &p, int V, const void *x, const void *y, const void *index, const void *place, Pool *q) {
+  if (p.step < 2 || p.step % V || p.insize > INT32_MAX) return false;
+  if (((uintptr_t)x | (uintptr_t)y) % 16 || ((uintptr_t)index | (uintptr_t)place) % (8 * (size_t)V)) return false;
+  *q = p;
+  q->step = p.step / V, q->planes = p.planes / V;
+  q->by_step = plc_div_by(p.wide ? 1u : (uint32_t)q->step);
+  return true;
+}
+
 template <typename T> __global__ void avg_forward(Pool p, const T *x, T *y) {
   typedef typename plc_type<T>::math A;
   for (PLC_EACH(o, p.planes * p.outsize)) {
@@ -186,6 +252,7 @@ Pool describe(Kind kind, int nd, const PlAttrs *attrs, const PlArray *x, const P
   p.adaptive = kind == ADAPTIVE;
   p.planes = p.insize = p.outsize = 1;
   p.step = x->contiguous && y->contiguous ? 1 : x->shape[1];
+  p.last = p.step > 1;
   for (int d = 0; d < 3; d++) {
     const int i = d - (3 - nd);
     p.in[d] = p.out[d] = p.k[d] = p.stride[d] = p.dil[d] = 1;
@@ -249,9 +316,17 @@ PlStatus maximum(const Pool *p, const PlkCall *call) {
   PlArray *const *out = call->out;
   const int64_t n = p->planes * p->outsize, base = pl_attr_i(call->attrs, p->adaptive ? 2 : 6);
   if (out[0] && !pl_is_float((PlDtype)x->dtype)) return through_f64(maximum, p, call);
-  PLC_FLOATS(x->dtype, T, call->name,
-             PLC_LAUNCH(max_forward<T>, plc_grid(n, 1), PLC_BLOCK, 0, *p, (const T *)x->data, (T *)(out[0] ? out[0]->data : NULL),
-                        (int64_t *)(out[1] ? out[1]->data : NULL), base, (int64_t *)(out[2] ? out[2]->data : NULL)));
+  void *y = out[0] ? out[0]->data : NULL, *index = out[1] ? out[1]->data : NULL, *place = out[2] ? out[2]->data : NULL;
+  Pool q;
+  PLC_FLOATS(x->dtype, T, call->name, {
+    enum { V = 16 / (int)sizeof(T) };
+    typedef plc_pack<T, V> Pack;
+    typedef plc_pack<int64_t, V> Places;
+    if (in_packs(*p, V, x->data, y, index, place, &q))
+      PLC_LAUNCH((max_forward_packs<T, V>), plc_grid(n / V, 1), PLC_BLOCK, 0, q, (const Pack *)x->data, (Pack *)y, (Places *)index, base,
+                 (Places *)place);
+    else PLC_LAUNCH(max_forward<T>, plc_grid(n, 1), PLC_BLOCK, 0, *p, (const T *)x->data, (T *)y, (int64_t *)index, base, (int64_t *)place);
+  });
   return PL_OK;
 }
 template <Kind kind, int nd> PlStatus max_pool(const PlkCall *call) {
@@ -283,10 +358,17 @@ PlStatus gradient(Kind kind, int nd, const PlkCall *call) {
   PlArray *dx = call->out[0];
   if (dx->numel == 0) return PL_OK;
   const Pool p = describe(kind, nd, call->attrs, dx, dy);
+  Pool q;
   if (index)
-    PLC_FLOATS(dx->dtype, T, call->name,
-               PLC_LAUNCH(max_backward<T>, plc_grid(dx->numel, 1), PLC_BLOCK, 0, p, (const T *)dy->data, (const int64_t *)index->data,
-                          (T *)dx->data))
+    PLC_FLOATS(dx->dtype, T, call->name, {
+      enum { V = 16 / (int)sizeof(T) };
+      if (in_packs(p, V, dx->data, dy->data, index->data, NULL, &q))
+        PLC_LAUNCH((max_backward_packs<T, V>), plc_grid(dx->numel / V, 1), PLC_BLOCK, 0, q, (const plc_pack<T, V> *)dy->data,
+                   (const plc_pack<int64_t, V> *)index->data, (plc_pack<T, V> *)dx->data);
+      else
+        PLC_LAUNCH(max_backward<T>, plc_grid(dx->numel, 1), PLC_BLOCK, 0, p, (const T *)dy->data, (const int64_t *)index->data,
+                   (T *)dx->data);
+    })
   else
     PLC_FLOATS(dx->dtype, T, call->name,
                PLC_LAUNCH(avg_backward<T>, plc_grid(dx->numel, 1), PLC_BLOCK, 0, p, (const T *)dy->data, (T *)dx->data))
