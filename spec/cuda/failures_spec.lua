@@ -153,6 +153,10 @@ end
 
   it("f64 takes no path of tensor cores; what rounds to TF32 leaves it alone", function()
     local text, fine = run("", [[
+T.set_float32_matmul_precision("high") -- before there is a device
+assert(T.zeros(1):cuda() and T.cuda.allow_tf32())
+T.set_float32_matmul_precision("highest")
+assert(not T.cuda.allow_tf32())
 T.set_float32_matmul_precision("high")
 local a, b = T.randn({ 33, 17 }, { dtype = "f64" }), T.randn({ 17, 9 }, { dtype = "f64" })
 local q = T.randn({ 1, 2, 9, 8 }, { dtype = "f64" })
