@@ -77,7 +77,7 @@ M.variables = {
 -- Those of the specs and of the build, which say their meaning where they are read.
 M.others = {
   "BUILD", "CUDA", "CUOBJDUMP", "COLLECTOR", "EMULATE", "FAULTS", "GENERATE_CASES", "HOSTILE", "INDEX",
-  "JUPYTER_PYTHON", "LANES", "MODELS", "MPI", "ONNX_CONTROL_CASES", "PATIENCE", "ROOT", "SANITIZE", "SHAPE_RULES",
+  "JUPYTER_PYTHON", "LANES", "MODELS", "MPI", "ONNX_CASES", "PATIENCE", "ROOT", "SANITIZE", "SHAPE_RULES",
   "SLOW", "SPEC_ONLY", "TEST_DEVICE", "TRANSFORMERS_CASES", "TYPES",
 }
 
