@@ -71,6 +71,13 @@ local wrong = {
   ["local C = nn.class 'C' function C:__init__() end"] = "the constructor is function C:init(…)",
   ["local C = nn.class 'C' function C:call(v) return v end C()(x)"] =
     "C: no forward method; define function C:forward(x) … end (call is never called)",
+  ["T.save('/tmp/never.safetensors', { epoch = 1, net = net })"] =
+    "save: 'net' is the module Linear, of which a file would get the fields; save net:state_dict(), and load it by "
+    .. "net:load_state_dict(…)",
+  ["T.save('/tmp/never.safetensors', { run = { opt = opt } })"] = "'run.opt' is an object, SGD, of which",
+  ["T.fit(net, { train = loader, optimizer = optim.SGD(nn.Linear(2, 3):parameters(), { lr = 1 }) })"] =
+    "fit: the optimizer has none of the network's parameters",
+  ["data.Dataset { len = 3, get = function(i) return i end }"] = "get = function(self, i) … end, not function(i)",
   ["opt.lr = 0.5"] = "optim.SGD: lr is a setting of each group: for _, group in ipairs(opt.param_groups)",
   ["x.foo = 1"] = "only grad and requires_grad",
 }

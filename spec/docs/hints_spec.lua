@@ -150,8 +150,7 @@ describe("a hint", function()
     assert.equal("T.nn.ReLU", elsewhere.meant "nn.Relu")
     assert.equal("T.nn.ReLU", elsewhere.find("Relu", "nn."))
     assert.truthy(T.help_text("optim.adam"):find("There is no optim.adam; this is T.optim.Adam.\noptim.Adam(", 1, true))
-    local _, message = pcall(T.fit, T.nn.Linear(1, 2), { train = {}, metrics = "acc",
-      optimizer = T.optim.SGD(T.nn.Linear(1, 2):parameters(), { lr = 1 }) })
+    local _, message = pcall(T.fit, T.nn.Linear(1, 2), { train = {}, metrics = "acc", optimizer = { "SGD", lr = 1 } })
     assert.truthy(message:find("did you mean 'accuracy'?", 1, true), message)
   end)
 

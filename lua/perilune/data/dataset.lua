@@ -100,6 +100,12 @@ function M.Dataset.new(fields)
     fail("data.Dataset: len must be an integer >= 0 or a function, got %s", describe(len))
   end
   if type(get) ~= "function" then fail("data.Dataset: get must be a function, got %s", describe(get)) end
+  local info = debug.getinfo(get, "u")
+  local first = info.nparams == 1 and not info.isvararg and debug.getlocal(get, 1)
+  if first and first ~= "self" and first ~= "_" then
+    fail("data.Dataset: get is given the dataset and the number of a sample: get = function(self, %s) … end, not "
+      .. "function(%s)", first, first)
+  end
   if type(len) ~= "function" then self.len = function() return integer(len) end end
   local transform = self.transform
   if transform ~= nil then

@@ -412,6 +412,20 @@ local function named_optimizer(net, given)
   return class(net:parameters(), opts)
 end
 
+-- Does the optimizer change anything of the network? One without parameters is left alone.
+local function owns_some(opt, net)
+  local ok, list = pcall(net.parameters, net)
+  if not ok or #list == 0 then return true end -- they come with the first call
+  local of = {}
+  for _, p in ipairs(list) do of[p] = true end
+  for _, group in ipairs(opt.param_groups) do
+    for _, p in ipairs(group.params or {}) do
+      if of[p] then return true end
+    end
+  end
+  return false
+end
+
 local function new_run(net, ...)
   if not (base.is_module(net)) then fail("fit: the network must be a module, got %s", describe(net)) end
   if (...) ~= nil and type((...)) ~= "table" or select("#", ...) > 1 then
@@ -422,6 +436,10 @@ local function new_run(net, ...)
   a.optimizer = named_optimizer(net, a.optimizer)
   if type(a.optimizer) ~= "table" or type(a.optimizer.param_groups) ~= "table" then
     fail("fit: optimizer must be one of optim.* or its name, got %s", describe(a.optimizer))
+  end
+  if not owns_some(a.optimizer, net) then
+    fail("fit: the optimizer has none of the network's parameters, which would stay as they are; make it with "
+      .. "net:parameters() of this network")
   end
   if a.loss ~= nil and not callable(a.loss) then
     local named = type(a.loss) == "string" and T.nn.F[a.loss]

@@ -85,6 +85,8 @@ GLOBALS.list, GLOBALS.dict, GLOBALS.tuple = "a list is { 1, 2, 3 }", "a dictiona
   "a list is { 1, 2, 3 }"
 GLOBALS.map, GLOBALS.sorted = "for i, v in ipairs(list) do list[i] = f(v) end", "table.sort(list)"
 GLOBALS.pd, GLOBALS.plt = "T.data.csv(path) reads tables", "T.plot(x, y) draws"
+GLOBALS.T = 'local T = require "perilune"'
+GLOBALS.nn, GLOBALS.optim, GLOBALS.data = "local nn = T.nn", "local optim = T.optim", "local data = T.data"
 GLOBALS.self = "self is there inside of a method: function Net:forward(x) … end"
 GLOBALS.super = "a constructor is function Net:init(…) … end, and calls nothing of its parent's"
 

@@ -7,6 +7,8 @@
 local core = require "perilune.core"
 local options = require "perilune.options"
 local base = require "perilune.nn.module"
+local classes = require "perilune.classes"
+local surface = require "perilune.surface"
 local recognize = require "perilune.io.recognize"
 
 local fail, describe = options.fail, options.describe
@@ -54,6 +56,18 @@ local function sorted_keys(t)
   return keys
 end
 
+-- Modules, optimizers and the like are objects: their fields would be saved, and be no object when loaded.
+local function refuse_object(v, at, who)
+  local meta = getmetatable(v)
+  local module = base.is_module(v)
+  if not module and not (meta and classes.all[meta]) then return end
+  local short = at:match "[^.]+$"
+  local state = type(v.state_dict) == "function"
+    and ("; save %s:state_dict(), and load it by %s:load_state_dict(…)"):format(short, short) or ""
+  fail(who .. ": '%s' is %s %s, of which a file would get the fields%s", at, module and "the module" or "an object,",
+    surface.class_name(v), state)
+end
+
 -- Appends v to `out` and its tensors to `names`, `tensors`. `at` is the path so far.
 -- `who` names the caller in messages.
 local function encode(v, at, state, depth)
@@ -79,6 +93,7 @@ local function encode(v, at, state, depth)
     if depth > MAX_DEPTH then
       fail(state.who .. ": '%s' is nested deeper than %d tables (or contains itself)", at, MAX_DEPTH)
     end
+    refuse_object(v, at, state.who)
     out[#out + 1] = "t"
     for _, key in ipairs(sorted_keys(v)) do
       if type(key) ~= "string" and type(key) ~= "number" and type(key) ~= "boolean" then
