@@ -29,7 +29,7 @@ typedef struct Arg {
   char track;
   bool permuted;
   uint8_t order[PL_MAX_DIM];
-  int32_t dims;
+  int32_t dims, same; /* same: the first argument that is this object */
   union {
     int64_t i;
     double d;
@@ -106,6 +106,13 @@ static bool same_plain(lua_State *L, int i, const Arg *a) {
   }
 }
 
+/* The first of the arguments up to k that is the very tensor t, which is argument k. */
+static int32_t first_same(lua_State *L, int first, int32_t k, const PlTensor *t) {
+  for (int32_t i = 0; i < k; i++)
+    if (l_to_tensor(L, first + i) == t) return i;
+  return k;
+}
+
 /* Arguments from `first` on; in[] takes the program's inputs. */
 static bool fits(lua_State *L, const Quick *q, int first, int n, PlTensor **in) {
   if (n != q->nargs || !same_modes(q)) return false;
@@ -118,7 +125,7 @@ static bool fits(lua_State *L, const Quick *q, int first, int n, PlTensor **in) 
       if (!same_plain(L, first + k, a)) return false;
       continue;
     }
-    if (!same_tensor(a, q->dims + a->dims, t, &grad)) return false;
+    if (!same_tensor(a, q->dims + a->dims, t, &grad) || first_same(L, first, k, t) != a->same) return false;
     in[at++] = t;
     if (grad) in[at++] = grad;
   }
@@ -179,6 +186,7 @@ static int jit_quick(lua_State *L) {
   int32_t used = 0;
   for (int k = 0; k < n; k++)
     if (!note_arg(L, FIRST + k, q, &q->args[k], &used)) return 0;
+    else if (q->args[k].type == TENSOR) q->args[k].same = first_same(L, FIRST, k, l_to_tensor(L, FIRST + k));
   for (size_t k = 0; k < nresults; k++) {
     lua_rawgeti(L, 7, (lua_Integer)k + 1);
     q->results[k] = (int32_t)lua_tointeger(L, -1);

@@ -218,3 +218,51 @@ describe("an output of a jitted function that backward does not reach", function
     assert.same({ 1, 2, 3 }, y.grad:totable())
   end)
 end)
+
+describe("which arguments are one object", function()
+  local f64 = { dtype = "f64" }
+  local MAKE = {
+    plain = function() return T.randn({ 3, 3 }, f64) end,
+    leaf = function() return T.randn({ 3, 3 }, f64):requires_grad_() end,
+    computed = function() return T.randn({ 3, 3 }, f64):requires_grad_() * 2 end,
+    transposed = function() return T.randn({ 3, 3 }, f64):t() end,
+    expanded = function() return T.randn({ 3, 1 }, f64):requires_grad_():expand(3, 3) end,
+    ["with a gradient"] = function()
+      local x = T.randn({ 3, 3 }, f64):requires_grad_()
+      x:sum():backward()
+      return x
+    end,
+  }
+  local function f(x, y, z)
+    local u, names = x * 1, { [x] = 7 }
+    if rawequal(x, y) then u = u * 2 end
+    if z and z.t == x then u = u * 3 end
+    if z and rawequal(z.t, y) then u = u + y * 5 end
+    return u * (names[y] or 1), y
+  end
+  for name, make in pairs(MAKE) do
+    it("counts as in the script: " .. name, function()
+      for first = 0, 7 do
+        local compiled = T.jit(f, { max_traces = 32 })
+        for call = 0, 23 do
+          local k = (first + call * 5) % 8
+          local x = make()
+          local y = k % 2 == 0 and x or make()
+          local z = k // 2 > 0 and { t = k // 2 == 1 and x or k // 2 == 2 and y or make() } or nil
+          local function gradients(g)
+            for _, t in ipairs { x, y } do t.grad = nil end
+            local u, v = g(x, y, z)
+            assert.is_true(rawequal(v, y))
+            if u.requires_grad then (u * u):sum():backward { retain_graph = true } end
+            return u:detach(), x.is_leaf and x.grad or u.requires_grad, y.is_leaf and y.grad or 0
+          end
+          local want, got = { gradients(f) }, { gradients(compiled) }
+          for i, w in ipairs(want) do
+            if T.is_tensor(w) then assert.is_true((w - got[i]):abs():max():item() < 1e-12)
+            else assert.equal(w, got[i]) end
+          end
+        end
+      end
+    end)
+  end
+end)

@@ -130,9 +130,20 @@ local function keep_size(self, key, t)
   drop_quick(self, first)
 end
 
+-- Which of the tensors are one object, as a part of a key: the function may compare them.
+local function repeats(tensors)
+  local first, text
+  for i = 1, #tensors do
+    local x = tensors[i]
+    first = first or {}
+    if first[x] then text = ("%s %d=%d"):format(text or "", i, first[x]) else first[x] = i end
+  end
+  return text or ""
+end
+
 -- A trace for these arguments made of one for other sizes, without the function; nil: there is none.
 local function find_resized(self, key, tensors, ...)
-  local roots = self.kinds[core.jit_key({}, kind_of, 2, ...)]
+  local roots = self.kinds[core.jit_key({}, kind_of, 2, ...) .. repeats(tensors)]
   if not roots then return nil end
   for i = 1, #roots do
     local root = roots[i]
@@ -219,6 +230,7 @@ local function slow_call(self, ...)
   if self.eager or core.jit_as_written() then return self.f(...) end
   local args, tensors = table.pack(...), {}
   local key = core.jit_key(tensors, text_of, true, ...)
+  key = key .. repeats(tensors)
   local t = find(self, key) or find_resized(self, key, tensors, ...)
   if t then
     rawset(self, "last", t)
@@ -241,7 +253,7 @@ local function slow_call(self, ...)
       rawset(self, "ntraces", self.ntraces + 1)
       tell_cost(self, t)
       keep(self, key, t)
-      local kind = core.jit_key({}, kind_of, 2, ...)
+      local kind = core.jit_key({}, kind_of, 2, ...) .. repeats(tensors)
       self.kinds[kind] = self.kinds[kind] or {}
       table.insert(self.kinds[kind], 1, t)
     end

@@ -91,10 +91,14 @@ local function symbolic_arguments(ir, args)
     a.inputs[#a.inputs + 1], a.real[s] = s, x
     return s
   end
-  local n = 0
+  local n, first = 0, {}
   a.symbolic = map(args, function(x)
     n = n + 1
     local s = input(x, "x" .. n)
+    if first[x] then -- one object for the script, so one here; its input is read by nobody
+      if x.requires_grad and x.is_leaf and x.grad then input(x.grad, "x" .. n .. ".grad") end
+      return first[x]
+    end
     local repeated = not x.requires_grad and core.jit_repeated(x)
     if repeated then -- inputs are dense: so that such a dim has no say in how results lie, here as outside
       local one = s
@@ -112,6 +116,7 @@ local function symbolic_arguments(ir, args)
         a.grads[k] = #a.inputs
       end
     end
+    first[x] = s
     return s
   end, 0)
   a.objects = values.objects(args) -- a key may name them, so they must not be others later

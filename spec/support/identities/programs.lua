@@ -212,7 +212,7 @@ local function differs(p, q, lenient)
   for _, v in ipairs(p[4]) do if v == v and math.abs(v) < math.huge then scale = math.max(scale, math.abs(v)) end end
   for i, v in ipairs(p[4]) do
     local u = q[4][i]
-    local near = v == u or v ~= v and u ~= u or math.abs(v - u) <= 1e-7 * scale + 1e-12
+    local near = v == u or v ~= v and u ~= u or math.abs(v - u) <= 1e-7 * scale + 1e-10
     if not near then return ("value: [%d]: %.10g, with it %.10g"):format(i, v, u) end
   end
 end
