@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/call/thread_state.h"
+#include "engine/device/device.h"
 #include "engine/grad/backward_walk.h"
 #include "engine/grad/checkpoint.h"
 #include "engine/grad/node.h"
@@ -346,10 +347,18 @@ static PlNode *leaf_of(const PlTensor *t) {
   return pl_state.holder && pl_entry_get(t, pl_state.holder, &n, &slot) ? n : NULL;
 }
 
-PlStatus pl_grad_add(PlTensor *t, PlTensor *g) {
-  PlNode *n = leaf_of(t);
+static PlStatus may_be_grad(const PlTensor *t, const PlTensor *g) {
   if (!pl_shape_equal(&g->a, &t->a) || g->a.dtype != t->a.dtype)
     PL_FAIL(PL_ERR_SHAPE, "grad: %s cannot be the gradient of %s", pl_desc_text(&g->a), pl_desc_text(&t->a));
+  if (PL_UNLIKELY(g->a.device != t->a.device) && !g->a.symbolic && !t->a.symbolic)
+    PL_FAIL(PL_ERR_ARG, "grad: %s on %s cannot be the gradient of %s on %s; move it: g:to(\"%s\")", pl_desc_text(&g->a),
+            pl_device_name(g->a.device), pl_desc_text(&t->a), pl_device_name(t->a.device), pl_device_name(t->a.device));
+  return PL_OK;
+}
+
+PlStatus pl_grad_add(PlTensor *t, PlTensor *g) {
+  PlNode *n = leaf_of(t);
+  PL_TRY(may_be_grad(t, g));
   return n ? pl_leaf_take_grad(n, pl_retain(g)) : hold_grad(t, pl_retain(g));
 }
 
@@ -364,8 +373,7 @@ static PlStatus set_grad(PlTensor *t, PlTensor *grad) {
     if (!grad) return PL_OK;
     PL_FAIL(PL_ERR_STATE, "grad: %s is no leaf that requires a gradient; call requires_grad_() first", pl_desc_text(&t->a));
   }
-  if (grad && (!pl_shape_equal(&grad->a, &t->a) || grad->a.dtype != t->a.dtype))
-    PL_FAIL(PL_ERR_SHAPE, "grad: %s cannot be the gradient of %s", pl_desc_text(&grad->a), pl_desc_text(&t->a));
+  if (grad) PL_TRY(may_be_grad(t, grad));
   if (PL_UNLIKELY(pl_watched()) && grad != n->grad) PL_TRY(pl_checkpoint_sets_grad(t));
   if (PL_UNLIKELY(pl_state.trace != NULL) && (!grad || grad != n->grad)) PL_TRY(pl_graph_leaf(pl_state.trace, t, true));
   if (grad) grad->refs++;

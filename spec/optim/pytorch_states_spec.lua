@@ -9,7 +9,7 @@ local path = (os.getenv("PERILUNE_ROOT") or ".") .. "/spec/fixtures/optim/pytorc
 local function wave(p, k)
   local list = {}
   for i = 0, p:numel() - 1 do list[i + 1] = ((i * 37 + k * 61 + 11) % 97 - 48) / 32 end
-  return T.tensor(list, { dtype = "f64" }):view(p:shape())
+  return T.tensor(list, { dtype = "f64", device = p:device() }):view(p:shape())
 end
 
 local function groups(params) return { { params = { params[1] } }, { params = { table.unpack(params, 2) } } } end
