@@ -109,7 +109,7 @@ elif [ "$device" = cuda ]; then
   cuda_libs
 fi
 # perilune with its libraries; PyTorch runs without them.
-ours_env=(env LD_LIBRARY_PATH="$libs${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" PERILUNE_ROOT="$root" PERILUNE_BUILD="$build"
+ours_env=(env -u PERILUNE_GOLDEN LD_LIBRARY_PATH="$libs${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}" PERILUNE_ROOT="$root" PERILUNE_BUILD="$build"
   LUA_PATH_5_4="$root/lua/?.lua;$root/lua/?/init.lua;$root/?.lua;$build/share/lua/5.4/?.lua;$build/share/lua/5.4/?/init.lua;;"
   LUA_CPATH_5_4="$build/lib/?.so;$build/lib/lua/5.4/?.so;;")
 

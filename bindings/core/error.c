@@ -133,12 +133,14 @@ static int raise(lua_State *L, PlStatus s, const char *text) {
   refused = refused || s == PL_ERR_TRACE;
   l_where(L);
   size_t skip = 0;
-  if (l_push_op_name(L, s, text, &skip)) {
+  /* an earlier call's error, which this one's wait found: neither this function nor this module made it */
+  const bool other = strstr(text, "(noticed on the device;") != NULL;
+  if (!other && l_push_op_name(L, s, text, &skip)) {
     lua_pushstring(L, text + skip);
     lua_concat(L, 2);
   } else lua_pushstring(L, text);
-  speak(L);
-  if (s != PL_ERR_INTERRUPT) add_module(L);
+  if (!other) speak(L);
+  if (s != PL_ERR_INTERRUPT && !other) add_module(L);
   lua_concat(L, 2);
   return lua_error(L);
 }

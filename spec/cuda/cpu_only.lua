@@ -6,21 +6,36 @@
 local bytes = "counts bytes of CPU memory"
 local late = "wants the error of a bad index at once; a device notices it when it is next waited for (spec/cuda)"
 local plan = "is about plans and compiled groups of the CPU; graphs on a device run otherwise (spec/cuda/jit_spec)"
+local pass = "is about kernels of the CPU that make values and tangents at once"
 local process = "runs other processes, which have a default device of their own"
 local text = "is about texts, without tensors"
 local scalars = "0-d tensors of the device take the dtype of halves beside them, as PyTorch's do (docs/design/cuda.md)"
-local loaded = "loads what was saved to the default device, here the CPU"
+local loaded = "loads what was saved, which goes to the CPU unless device= is given"
 
 local cuda = {
   ["autograd/keys"] = { ["temporaries of a sum are freed"] = bytes },
   ["autograd/custom_rules"] = {
     ["a short walk does not pay"] = "measures times of walks, which wait for kernels there",
   },
+  ["autograd/forward_mode"] = { ["tangents run in one pass with the same bits"] = pass },
+  ["autograd/checkpoint"] = {
+    ["peaks in backward at one of a chain"] = bytes, ["peaks at what the innermost"] = bytes,
+  },
+  ["autograd/rematerialization"] = bytes,
+  ["autograd/saved_tensors"] = { ["frees the memory of what went to a file"] = bytes },
+  ["call/values"] = { ["a budget of memory charges"] = bytes },
+  ["deploy/abi"] = process, ["deploy/build"] = process, ["deploy/programs"] = process,
   ["autograd/promises"] = { ["drops what a branch held"] = bytes },
   ["call/autocast"] = { ["frees its casts at the end"] = bytes },
   ["call/misuse"] = { ["is what it was"] = late },
   ["call/newcomer"] = { ["cross_entropy(net(x), y - 1)"] = late },
   ["nn/layers"] = { ["cross entropy and its options"] = late },
+  ["nn/random_modules"] = { ["give PyTorch's outputs and gradients"] = loaded },
+  ["ops/duality"] = { ["modules with options drawn at random"] = loaded },
+  ["nn/lora"] = { ["goes beside the layers of T.models"] = loaded },
+  ["nn/calibrated"] = {
+    ["leave nothing in the way of GGUF"] = loaded, ["layers with weights [in, out], GPT-2"] = loaded,
+  },
   ["nn/functional"] = { ["CTC takes targets in rows"] = late, ["modules pass all tensors on"] = late },
   ["jit/call"] = { ["takes them back where a run fails"] = late },
   ["kernels/large"] = { ["refuse targets that are no class"] = late },

@@ -271,4 +271,22 @@ describe("with tensors on the device", function()
       assert.equal("cuda", bag.weight.grad:device())
     end
   end)
+
+  it("errors that a wait finds are named by the call that made them; gradients are where their leaf is", function()
+    local x, rows = T.randn(3, 4):cuda(), T.tensor({ 1, 9 }, { dtype = "i64" }):cuda()
+    for _, wait in ipairs { T.cuda.synchronize, function() x:cpu() end, function() x:nonzero() end, function()
+      return T.nn.Linear(4, 2):to "cuda"(x):sum():item()
+    end } do
+      x:index_select(1, rows)
+      local fine, said = pcall(wait)
+      assert.is_false(fine)
+      assert.truthy(said:find("index_select: index 9 is out of range: 1 to 3 (noticed on the device", 1, true), said)
+      assert.falsy(said:find("in Linear", 1, true), said)
+      assert.is_true((pcall(wait))) -- once
+    end
+    local p = T.zeros(2):requires_grad_()
+    local _, said = pcall(function() p.grad = T.zeros(2, { device = "cuda" }) end)
+    said = tostring(said)
+    assert.truthy(said:find("grad: f32[2] on cuda cannot be the gradient of f32[2] on cpu; move it", 1, true), said)
+  end)
 end)

@@ -164,7 +164,8 @@ describe("T.jit", function()
         assert.is_false(r[8].requires_grad)
       end
     end
-    assert.equal(2, f.ntraces) -- results lie as the arguments do
+    -- results lie as the arguments do; a graph on a device takes arguments row-major
+    assert.equal(require "spec.support.device".mode and 1 or 2, f.ntraces)
   end)
 
   it("gradients go through views that are returned, of results, arguments and parameters", function()

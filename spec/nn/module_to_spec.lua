@@ -65,7 +65,7 @@ describe("net:to", function()
     net(T.randn(5, 3)):sum():backward()
     local p, buffer = net[1].weight, net[2].running_mean
     local grad, storage = p.grad, p:detach()
-    net:float():to("cpu"):to { dtype = "f32" }:to(T.zeros(1))
+    net:float():to(p:device()):to { dtype = "f32" }:to(T.zeros(1))
     assert.is_true(rawequal(grad, p.grad))
     assert.is_true(rawequal(buffer, net[2].running_mean))
     assert.is_true(p:shares_storage(storage))

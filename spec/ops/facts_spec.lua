@@ -72,7 +72,8 @@ describe("in place", function()
           local y = T.tensor({ 2, 0, 3, 1 }, { dtype = dtype })
           local attrs = {}
           for _, a in ipairs(info.attrs) do attrs[#attrs + 1] = a.default or 2 end
-          if not pcall(x[info.name .. "_"], x, y, table.unpack(attrs)) then
+          local fine, why = pcall(x[info.name .. "_"], x, y, table.unpack(attrs))
+          if not fine and not tostring(why):find("noticed on the device", 1, true) then -- undefined since then
             assert.same({ 7, 8, 9, 10 }, x:tolist(), dtype)
           end
         end

@@ -40,6 +40,7 @@ describe("a refused call", function()
     local fine, why = pcall(call)
     if fine then return end
     refused = refused + 1
+    if tostring(why):find("noticed on the device", 1, true) then return end -- undefined since then
     for k, x in ipairs(list) do
       assert(text(x) == before[k], ("%s changed tensor %d: %s"):format(what, k, tostring(why)))
     end

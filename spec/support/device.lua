@@ -65,22 +65,24 @@ local function move_what_specs_make(T)
   end
 end
 
--- What f gives, when the device is done with it. A capture in progress cannot wait; it is over when a case ends.
-local function settled(T, ...)
-  T.cuda.synchronize()
-  return ...
-end
-
--- pcall, as called by specs and by the library of assertions, waits.
+-- pcall, as called by specs and by the library of assertions, waits. f is called by C as ever, so errors have their
+-- places; xpcall stands for the plain one, as upvalues of functions that travel to workers must be found by name.
 local function wait_where_errors_are_expected(T)
-  local plain = pcall
-  local function waiting(f, ...)
+  local xpcall = xpcall
+  local function plain(...) return ... end
+  local function settled(fine, ...)
+    if not fine then return false, ... end
+    local quiet, why = xpcall(T.cuda.synchronize, plain)
+    if not quiet then return false, why end
+    return true, ...
+  end
+  function _G.pcall(f, ...)
     local info = debug.getinfo(2, "S")
     local source = info and info.source or ""
-    if not (source:find("spec/", 1, true) or source:find("luassert", 1, true)) then return plain(f, ...) end
-    return plain(function(...) return settled(T, f(...)) end, ...)
+    local waits = source:find("spec/", 1, true) or source:find("luassert", 1, true)
+    if waits then return settled(xpcall(f, plain, ...)) end
+    return xpcall(f, plain, ...)
   end
-  _G.pcall = waiting
 end
 
 -- The text of an entry in the list for this test: its own, its file's, or its folder's.
@@ -121,7 +123,10 @@ function M.install(busted, T)
     if own then return nil, true end
     pcall(T.cuda.synchronize) -- or an error that nobody has read
     local text, run = reason(list, file, element.name), element.run
-    element.run = text and function() element.env.pending(text) end or function(...) return settled(T, run(...)) end
+    element.run = text and function() element.env.pending(text) end or function(...)
+      run(...)
+      T.cuda.synchronize()
+    end
     return nil, true
   end)
   busted.subscribe({ "file", "end" }, function()

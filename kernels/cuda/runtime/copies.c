@@ -164,7 +164,7 @@ PlStatus plc_copy_peer(int to, void *dst, int from, const void *src, size_t n) {
 PlcFlag *plc_flag(void) { return plc_here()->flag_device; }
 
 /* The first of what kernels flagged since the last look, once: whoever waits next finds nothing. */
-#define LATE "(noticed on the device; results since then are undefined)"
+#define LATE "(noticed on the device; results since then are undefined)" /* read by bindings/core/error.c */
 PlStatus plc_flag_check(void) {
   PlcFlag *at = plc_here()->flag, f = *(volatile PlcFlag *)at;
   if (PL_LIKELY(!f.set)) return PL_OK;
