@@ -216,12 +216,19 @@ template <typename T> static bool in_packs(const Job &j) {
   return even;
 }
 
-/* A warp an output: lane k adds parts k, k + 32, …, then the lanes are joined. */
+/* A warp an output: lane k adds parts k, k + 32, …, eight loads under way, then the lanes are joined. */
 template <typename A> __global__ void join_chunks(Job j, const A *part) {
   const int lane = (int)threadIdx.x & 31;
   for (int64_t o = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) >> 5; o < j.outs; o += (int64_t)gridDim.x * blockDim.x >> 5) {
     A acc = start<A>(j);
-    for (int64_t c = lane; c < j.chunks; c += 32) acc = combine(j.core, acc, part[o * j.chunks + c]);
+    const A *from = part + o * j.chunks;
+    int64_t c = lane;
+    for (; c + (EIGHT - 1) * 32 < j.chunks; c += EIGHT * 32) {
+      A v[EIGHT];
+      PLC_UNROLL for (int u = 0; u < EIGHT; u++) v[u] = from[c + u * 32];
+      PLC_UNROLL for (int u = 0; u < EIGHT; u++) acc = combine(j.core, acc, v[u]);
+    }
+    for (; c < j.chunks; c += 32) acc = combine(j.core, acc, from[c]);
     acc = plc_warp_all(acc, Combine{j.core});
     if (lane == 0) finish<A>(j, o, acc);
   }
