@@ -70,17 +70,21 @@ end
 local function wait_where_errors_are_expected(T)
   local xpcall = xpcall
   local function plain(...) return ... end
-  local function settled(fine, ...)
-    if not fine then return false, ... end
+  local function settled(info, fine, ...)
+    if not fine then
+      local why, here = ..., ("%s:%d: "):format(info.short_src, info.currentline)
+      if type(why) ~= "string" then return false, ... end
+      return false, (why:gsub("^[^\n:]*support/device%.lua:%d+: ", function() return here end))
+    end
     local quiet, why = xpcall(T.cuda.synchronize, plain)
     if not quiet then return false, why end
     return true, ...
   end
   function _G.pcall(f, ...)
-    local info = debug.getinfo(2, "S")
+    local info = debug.getinfo(2, "Sl")
     local source = info and info.source or ""
     local waits = source:find("spec/", 1, true) or source:find("luassert", 1, true)
-    if waits then return settled(xpcall(f, plain, ...)) end
+    if waits then return settled(info, xpcall(f, plain, ...)) end
     return xpcall(f, plain, ...)
   end
 end
