@@ -6,6 +6,9 @@
 
 #include "kernels/kernel.h"
 
+/* From here on a log-sum-exp kept in f32 is too coarse to divide by: half a unit of its last place is 2e-6, and the units grow. */
+enum { PLK_LSE_FAR = 32 };
+
 /* Pointwise: inputs broadcast; attribute 1 is beta, delta or log_target. */
 typedef enum PlkLoss {
   PLK_L_MSE,

@@ -203,7 +203,7 @@ static void lse_of(const PlkClass *k, const void *x, int64_t rows, Lse *lse) {
 static double above(Lse l, double x) { return (l.max - x) + l.log; }
 
 /* Softmax of a row is e^(x - shift) / the result. A small lse that forward kept is good enough as the shift (1 is returned). Beyond
- * 128 the place where it was rounded, in the loss' dtype, is seen in every quotient: an lse of 1e5 in f32 is 0.004 off, and at 1e8 log C
+ * PLK_LSE_FAR the place where it was rounded, in the loss' dtype, is seen in every quotient: an lse of 1e5 in f32 is 0.004 off, and at 1e8 log C
  * is gone. There the row's greatest entry is the shift, which is exact. */
 static double soften(const PlkClass *k, const void *x, double lse, double *shift) {
   double sum = 1;

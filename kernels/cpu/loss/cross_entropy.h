@@ -8,11 +8,12 @@
 
 #include "kernels/cpu/loops.h"
 #include "kernels/cpu/rows.h"
+#include "kernels/loss.h"
 
 enum { PLK_CLASS_FEW = 256 };
 
 /* Whether a log-sum-exp that was kept in the loss' dtype is too far from 0 to divide by: rounding it moves e^(x - lse) as a whole. */
-static inline bool plk_class_far(double lse) { return fabs(lse) >= 128 && isfinite(lse); }
+static inline bool plk_class_far(double lse) { return fabs(lse) >= PLK_LSE_FAR && isfinite(lse); }
 
 typedef struct PlkClass {
   const PlkCall *c;

@@ -104,7 +104,7 @@ __global__ void ce_forward(Class k, const T *x, double *loss, double *wt, plc_nu
 /* Softmax of a row is e^(x - lse) / this: an lse far from 0 was rounded, in the loss' dtype, by what all quotients show; there it is
  * their sum. All threads of a row call it. */
 template <typename A, typename Load> PLC_DEV double soften(const Class &k, A lse, int64_t n, double *room, Load x) {
-  if (!(fabs((double)lse) >= 128) || !isfinite((double)lse)) return 1;
+  if (!(fabs((double)lse) >= PLK_LSE_FAR) || !isfinite((double)lse)) return 1;
   double sum = 0;
   for (int64_t i = (int)threadIdx.x % k.width; i < n; i += k.width) sum += (double)exp(x(i) - lse);
   return row_sum(k, sum, room);
