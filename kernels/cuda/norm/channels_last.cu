@@ -4,7 +4,8 @@
  * each other are joined in shared memory, in one order. */
 #include "kernels/cuda/norm/channels.h"
 
-enum { THREADS = 256, WIDE = 32, AT_ONCE = 4, ROWS_LEAST = 64, BLOCKS = 1024 };
+enum { THREADS = 256, WIDE = 32, AT_ONCE = 4, ROWS_LEAST = 64, BLOCKS = 792 };
+/* BLOCKS: two rounds of three a multiprocessor of Hopper; a fixed number, since it is the order of sums. */
 
 bool plc_columns_fit(int64_t C, int dtype, const void *x, const void *y, const void *z) {
   const int64_t pack = 16 / (int64_t)pl_dtype_size((PlDtype)dtype);
@@ -95,7 +96,7 @@ template <typename T, int V> struct DotsOf {
 PLC_DEV int64_t rows_of(int64_t begin, int64_t end, int y, int ty) { return begin + y < end ? (end - begin - y + ty - 1) / ty : 0; }
 
 template <typename T, int V, typename Sum>
-__global__ void down(Columns w, const T *__restrict__ dy, const T *__restrict__ x, const double *mean, double *part) {
+__global__ void __launch_bounds__(THREADS, 3) down(Columns w, const T *__restrict__ dy, const T *__restrict__ x, const double *mean, double *part) {
   typedef typename plc_type<T>::math A;
   typedef plc_pack<T, V> Pack;
   __shared__ A room[2][THREADS * V];
@@ -151,33 +152,48 @@ PlStatus sums(const PlcChannels *k, const void *dy, const void *x, const double 
   return PL_OK;
 }
 
-/* With BOTH: dx = a dy + b (x - mean) + e; else y = (x - mean) a + b. */
+/* With BOTH: dx = a dy + b (x - mean) + e; else y = (x - mean) a + b. What a block's channels need comes once through shared
+ * memory; a thread has the packs of ROWS rows under way. */
 template <typename T, bool BOTH>
-__global__ void apply(Columns w, const T *__restrict__ dy, const T *__restrict__ x, const double *coef, T *__restrict__ out) {
+__global__ void __launch_bounds__(THREADS, BOTH ? 3 : 4)
+    apply(Columns w, const T *__restrict__ dy, const T *__restrict__ x, const double *__restrict__ coef, T *__restrict__ out) {
   typedef typename plc_type<T>::math A;
-  const int V = 16 / (int)sizeof(T);
+  const int V = 16 / (int)sizeof(T), ROWS = BOTH ? 2 : 4;
   typedef plc_pack<T, V> Pack;
+  __shared__ A room[4][WIDE * V];
   const int tx = (int)threadIdx.x % w.width, ty = THREADS / w.width;
-  const int64_t block = (int64_t)blockIdx.x, p = block % w.parts, pack = block / w.parts * w.width + tx;
+  const int64_t block = (int64_t)blockIdx.x, p = block % w.parts, begin = block / w.parts * w.width, pack = begin + tx;
+  for (int k = (int)threadIdx.x; k < w.width * V * 4; k += THREADS)
+    if (begin * V + k / 4 < w.C) room[k % 4][k / 4] = (A)coef[begin * V * 4 + k];
+  __syncthreads();
   if (pack >= w.packs) return;
   A mean[V], a[V], b[V], e[V];
   PLC_UNROLL
   for (int i = 0; i < V; i++) {
-    const double *q = coef + (pack * V + i) * 4;
-    mean[i] = (A)q[0], a[i] = (A)q[1], b[i] = (A)q[2], e[i] = BOTH ? (A)q[3] : (A)0;
+    mean[i] = room[0][tx * V + i], a[i] = room[1][tx * V + i], b[i] = room[2][tx * V + i];
+    e[i] = BOTH ? room[3][tx * V + i] : (A)0;
   }
-  const int64_t step = w.parts * ty;
-  for (int64_t r = p * ty + (int)threadIdx.x / w.width; r < w.rows; r += step) {
-    const int64_t at = r * w.C + pack * V;
-    const Pack px = *(const Pack *)(x + at);
-    Pack pd, py;
-    if (BOTH) pd = *(const Pack *)(dy + at);
+  const int64_t rows = w.parts * ty, step = rows * w.C;
+  int64_t r = p * ty + (int)threadIdx.x / w.width, at = r * w.C + pack * V;
+  for (; r < w.rows; r += ROWS * rows, at += ROWS * step) {
+    Pack px[ROWS], pd[ROWS];
     PLC_UNROLL
-    for (int i = 0; i < V; i++) {
-      const A v = plc_type<T>::load(px.v[i]) - mean[i];
-      py.v[i] = plc_type<T>::store(BOTH ? a[i] * plc_type<T>::load(pd.v[i]) + v * b[i] * fabs(b[i]) + e[i] : v * a[i] + b[i]);
+    for (int k = 0; k < ROWS; k++) {
+      if (r + k * rows >= w.rows) continue;
+      px[k] = *(const Pack *)(x + at + k * step);
+      if (BOTH) pd[k] = *(const Pack *)(dy + at + k * step);
     }
-    *(Pack *)(out + at) = py;
+    PLC_UNROLL
+    for (int k = 0; k < ROWS; k++) {
+      if (r + k * rows >= w.rows) continue;
+      Pack py;
+      PLC_UNROLL
+      for (int i = 0; i < V; i++) {
+        const A v = plc_type<T>::load(px[k].v[i]) - mean[i];
+        py.v[i] = plc_type<T>::store(BOTH ? a[i] * plc_type<T>::load(pd[k].v[i]) + v * b[i] * fabs(b[i]) + e[i] : v * a[i] + b[i]);
+      }
+      *(Pack *)(out + at + k * step) = py;
+    }
   }
 }
 
@@ -185,7 +201,7 @@ template <typename T, bool BOTH> PlStatus applied(const PlcChannels *k, const vo
   const int V = 16 / (int)sizeof(T);
   Columns w = columns_of(k, V);
   const int64_t beside = across(w.packs), ty = THREADS / w.width;
-  const int64_t most = (w.rows + ty * 4 - 1) / (ty * 4), want = (int64_t)plc_processors() * 16 / beside;
+  const int64_t most = (w.rows + ty * 4 - 1) / (ty * 4), want = (int64_t)plc_processors() * (BOTH ? 6 : 8) / beside;
   if (w.rows == 0) return PL_OK;
   w.parts = want < 1 ? 1 : want < most ? want : most;
   PLC_LAUNCH((apply<T, BOTH>), (unsigned)(beside * w.parts), THREADS, 0, w, (const T *)dy, (const T *)x, coef, (T *)y);
