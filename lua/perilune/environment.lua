@@ -29,7 +29,7 @@ local function level(v, core)
 end
 
 M.passes = { "fold", "identities", "slices", "table", "layout", "cse", "tails", "blocks", "dce", "spare", "order",
-  "fuse" }
+  "late", "fuse" }
 
 local function passes(v)
   local names = {}
