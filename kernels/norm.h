@@ -20,6 +20,8 @@ PlStatus plk_cpu_group_norm(const PlkCall *call);
 /* dy, x, mean, rstd, weight? -> dx, dw, db; attrs num_groups, wanted. */
 PlStatus plk_cpu_group_norm_bwd(const PlkCall *call);
 
+/* Code of a batch norm whose y is relu(y), or relu(y + r) with r as its sixth input: on GPUs, channels last. */
+enum { PLK_NORM_RELU = 1 };
 /* x[N,C,…], running_mean?, running_var?, weight?, bias? -> y, mean[C], var[C] (biased; in evaluation the
  * running ones); attrs training, eps. */
 PlStatus plk_cpu_batch_norm(const PlkCall *call);

@@ -70,6 +70,7 @@ static bool takes(const PlFuse *u, const PlFuseGroup *g, int32_t i, const PlFuse
   const PlGNode *n = &f->nodes[i];
   const uint8_t device = a->device[f->nodes[g->begin].first];
   PlkFusedMember m;
+  if (a->tail[i] >= 0) return false;
   if (device == PL_CPU || a->device[n->first] != device || !describe(a, n, r, &m)) return false;
   /* where eager kernels cut a row in pieces, sums would be other ones */
   if (m.code >= PLK_FUSED_SUM && m.code < PLK_FUSED_SOFTMAX && !a->table->takes_rows(s->numel / s->cols, s->cols)) return false;

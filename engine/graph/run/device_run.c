@@ -26,12 +26,14 @@ PlStatus pl_device_run_new(PlDeviceRun **out, const PlGraph *f) {
   a->at = malloc(nn * sizeof *a->at);
   a->vals = calloc(nv, sizeof *a->vals);
   a->drawn = calloc((size_t)f->ndraws + 1, sizeof *a->drawn);
+  a->tail = malloc(nn * sizeof *a->tail);
   a->cast = calloc(nn, 1);
   a->waiting = malloc(nn * sizeof *a->waiting);
   a->leaf_cast = malloc(nn * sizeof *a->leaf_cast);
   a->waits = calloc(nv, 1);
   a->written = calloc((size_t)f->nstores + 1, 1);
-  if (!a->last || !a->device || !a->at || !a->vals || !a->drawn || !a->cast || !a->waiting || !a->leaf_cast || !a->waits || !a->written) {
+  if (!a->last || !a->device || !a->at || !a->vals || !a->drawn || !a->tail || !a->cast || !a->waiting || !a->leaf_cast || !a->waits ||
+      !a->written) {
     pl_device_run_free(a);
     return no_memory();
   }
@@ -55,6 +57,7 @@ void pl_device_run_free(PlDeviceRun *a) {
   free(a->groups);
   free(a->vals);
   free(a->drawn);
+  free(a->tail);
   free(a->cast);
   free(a->waiting);
   free(a->leaf_cast);
@@ -91,6 +94,7 @@ static PlStatus choose(PlDeviceRun *a) {
     a->at[i] = -1;
     for (int32_t o = 0; o < f->nodes[i].nout; o++) a->device[f->nodes[i].first + o] = d;
   }
+  PL_TRY(pl_device_norms(a));
   if (a->table) PL_TRY(pl_device_groups(a));
   pl_device_casts_choose(a);
   a->known = true;
@@ -344,6 +348,8 @@ static PlStatus run(PlDeviceRun *a, int32_t from, int32_t to) {
     PL_TRY(pl_device_casts_take(a, i, to, &taken));
     if (taken) continue;
     PL_TRY(pl_device_casts_before(a, i, a->at[i] < 0 ? i + 1 : a->groups[a->at[i]].end));
+    PL_TRY(pl_device_norms_take(a, i, &taken));
+    if (taken) continue;
     if (a->at[i] < 0) {
       PL_TRY(run_node(a, i));
       continue;

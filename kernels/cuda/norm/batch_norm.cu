@@ -64,6 +64,12 @@ static PlStatus forward(const PlkCall *call, const PlcChannels *k, double *mem) 
              plc_numbers_of(in[2]), plc_numbers_of(in[3]), plc_numbers_of(in[4]), plc_numbers_of(call->out[1]),
              plc_numbers_of(call->out[2]), coef);
   if (!call->out[0]) return PL_OK;
+  if (call->code == PLK_NORM_RELU) {
+    const void *r = in[5] ? in[5]->data : NULL;
+    if (k->S != 1 || !plc_columns_fit(k->C, x->dtype, x->data, r, call->out[0]->data))
+      PL_FAIL(PL_ERR_UNSUPPORTED, "batch_norm: relu is only behind images in packs of 16 bytes");
+    return plc_column_affine_relu(k, x->dtype, x->data, coef, r, call->out[0]->data);
+  }
   return affine(k, x, x->data, coef, call->out[0]->data);
 }
 

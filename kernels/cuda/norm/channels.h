@@ -28,6 +28,8 @@ bool plc_columns_fit(int64_t C, int dtype, const void *x, const void *y, const v
 PlStatus plc_column_moments(const PlcChannels *k, int dtype, const void *x, double *part);
 PlStatus plc_column_dots(const PlcChannels *k, int dtype, const void *dy, const void *x, const double *mean, double *part);
 PlStatus plc_column_affine(const PlcChannels *k, int dtype, const void *x, const double *coef, void *y);
+/* relu of that, or of its sum with r, each rounded as its op alone would be. */
+PlStatus plc_column_affine_relu(const PlcChannels *k, int dtype, const void *x, const double *coef, const void *r, void *y);
 PlStatus plc_column_affine2(const PlcChannels *k, int dtype, const void *dy, const void *x, const double *coef, void *dx);
 
 PLC_DEV double plc_root(double b) { return b < 0 ? -sqrt(-b) : sqrt(b); }

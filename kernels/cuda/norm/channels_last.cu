@@ -96,7 +96,8 @@ template <typename T, int V> struct DotsOf {
 PLC_DEV int64_t rows_of(int64_t begin, int64_t end, int y, int ty) { return begin + y < end ? (end - begin - y + ty - 1) / ty : 0; }
 
 template <typename T, int V, typename Sum>
-__global__ void __launch_bounds__(THREADS, 3) down(Columns w, const T *__restrict__ dy, const T *__restrict__ x, const double *mean, double *part) {
+__global__ void __launch_bounds__(THREADS, 3)
+    down(Columns w, const T *__restrict__ dy, const T *__restrict__ x, const double *mean, double *part) {
   typedef typename plc_type<T>::math A;
   typedef plc_pack<T, V> Pack;
   __shared__ A room[2][THREADS * V];
@@ -152,13 +153,15 @@ PlStatus sums(const PlcChannels *k, const void *dy, const void *x, const double 
   return PL_OK;
 }
 
-/* With BOTH: dx = a dy + b (x - mean) + e; else y = (x - mean) a + b. What a block's channels need comes once through shared
+enum { AFFINE, RELU, SUM_RELU, GRADIENT };
+/* MODE GRADIENT: dx = a dy + b (x - mean) + e; else y = (x - mean) a + b, then relu, or the sum with dy and relu. What a block's channels need comes once through shared
  * memory; a thread has the packs of ROWS rows under way. */
-template <typename T, bool BOTH>
-__global__ void __launch_bounds__(THREADS, BOTH ? 3 : 4)
+template <typename T, int MODE>
+__global__ void __launch_bounds__(THREADS, MODE == AFFINE || MODE == RELU ? 4 : 3)
     apply(Columns w, const T *__restrict__ dy, const T *__restrict__ x, const double *__restrict__ coef, T *__restrict__ out) {
   typedef typename plc_type<T>::math A;
-  const int V = 16 / (int)sizeof(T), ROWS = BOTH ? 2 : 4;
+  const int V = 16 / (int)sizeof(T), ROWS = MODE == AFFINE || MODE == RELU ? 4 : 2;
+  const bool BOTH = MODE == GRADIENT || MODE == SUM_RELU;
   typedef plc_pack<T, V> Pack;
   __shared__ A room[4][WIDE * V];
   const int tx = (int)threadIdx.x % w.width, ty = THREADS / w.width;
@@ -171,7 +174,7 @@ __global__ void __launch_bounds__(THREADS, BOTH ? 3 : 4)
   PLC_UNROLL
   for (int i = 0; i < V; i++) {
     mean[i] = room[0][tx * V + i], a[i] = room[1][tx * V + i], b[i] = room[2][tx * V + i];
-    e[i] = BOTH ? room[3][tx * V + i] : (A)0;
+    e[i] = MODE == GRADIENT ? room[3][tx * V + i] : (A)0;
   }
   const int64_t rows = w.parts * ty, step = rows * w.C;
   int64_t r = p * ty + (int)threadIdx.x / w.width, at = r * w.C + pack * V;
@@ -190,21 +193,28 @@ __global__ void __launch_bounds__(THREADS, BOTH ? 3 : 4)
       PLC_UNROLL
       for (int i = 0; i < V; i++) {
         const A v = plc_type<T>::load(px[k].v[i]) - mean[i];
-        py.v[i] = plc_type<T>::store(BOTH ? a[i] * plc_type<T>::load(pd[k].v[i]) + v * b[i] * fabs(b[i]) + e[i] : v * a[i] + b[i]);
+        if (MODE == GRADIENT) py.v[i] = plc_type<T>::store(a[i] * plc_type<T>::load(pd[k].v[i]) + v * b[i] * fabs(b[i]) + e[i]);
+        else {
+          T y = plc_type<T>::store(v * a[i] + b[i]);
+          if (MODE == SUM_RELU) y = plc_type<T>::store(plc_type<T>::load(y) + plc_type<T>::load(pd[k].v[i]));
+          if (MODE != AFFINE) y = plc_type<T>::store(plc_type<T>::load(y) < 0 ? (A)0 : plc_type<T>::load(y));
+          py.v[i] = y;
+        }
       }
       *(Pack *)(out + at + k * step) = py;
     }
   }
 }
 
-template <typename T, bool BOTH> PlStatus applied(const PlcChannels *k, const void *dy, const void *x, const double *coef, void *y) {
+template <typename T, int MODE> PlStatus applied(const PlcChannels *k, const void *dy, const void *x, const double *coef, void *y) {
   const int V = 16 / (int)sizeof(T);
   Columns w = columns_of(k, V);
   const int64_t beside = across(w.packs), ty = THREADS / w.width;
-  const int64_t most = (w.rows + ty * 4 - 1) / (ty * 4), want = (int64_t)plc_processors() * (BOTH ? 6 : 8) / beside;
+  const int64_t most = (w.rows + ty * 4 - 1) / (ty * 4),
+                want = (int64_t)plc_processors() * (MODE == AFFINE || MODE == RELU ? 8 : 6) / beside;
   if (w.rows == 0) return PL_OK;
   w.parts = want < 1 ? 1 : want < most ? want : most;
-  PLC_LAUNCH((apply<T, BOTH>), (unsigned)(beside * w.parts), THREADS, 0, w, (const T *)dy, (const T *)x, coef, (T *)y);
+  PLC_LAUNCH((apply<T, MODE>), (unsigned)(beside * w.parts), THREADS, 0, w, (const T *)dy, (const T *)x, coef, (T *)y);
   return PL_OK;
 }
 
@@ -217,8 +227,12 @@ PlStatus plc_column_dots(const PlcChannels *k, int dtype, const void *dy, const 
   PLC_FLOATS(dtype, T, "normalization", return (sums<T, DotsOf>(k, dy, x, mean, part)));
 }
 PlStatus plc_column_affine(const PlcChannels *k, int dtype, const void *x, const double *coef, void *y) {
-  PLC_FLOATS(dtype, T, "normalization", return (applied<T, false>(k, NULL, x, coef, y)));
+  PLC_FLOATS(dtype, T, "normalization", return (applied<T, AFFINE>(k, NULL, x, coef, y)));
+}
+PlStatus plc_column_affine_relu(const PlcChannels *k, int dtype, const void *x, const double *coef, const void *r, void *y) {
+  if (r) PLC_FLOATS(dtype, T, "normalization", return (applied<T, SUM_RELU>(k, r, x, coef, y)));
+  PLC_FLOATS(dtype, T, "normalization", return (applied<T, RELU>(k, NULL, x, coef, y)));
 }
 PlStatus plc_column_affine2(const PlcChannels *k, int dtype, const void *dy, const void *x, const double *coef, void *dx) {
-  PLC_FLOATS(dtype, T, "normalization", return (applied<T, true>(k, dy, x, coef, dx)));
+  PLC_FLOATS(dtype, T, "normalization", return (applied<T, GRADIENT>(k, dy, x, coef, dx)));
 }

@@ -1,0 +1,72 @@
+-- SPDX-License-Identifier: MIT
+-- Batch norms with the sum and the relu behind them under T.jit are one pass over images whose channels are last;
+-- the bits are those of the nodes one by one.
+
+local child = require "spec.support.child"
+local plugin = os.getenv "PERILUNE_CUDA_PLUGIN"
+
+local step = ("local count = package.loadlib(%q, 'plce_plant_launches')\n"):format(plugin or "") .. [[
+local nn, F = T.nn, T.nn.F
+T.manual_seed(3)
+local function conv(i, o) return nn.Conv2d(i, o, 3, { padding = 1, bias = false }) end
+local c, b = nn.ModuleList { conv(8, 16), conv(16, 16), conv(16, 16) }, nn.ModuleList {}
+for i = 1, 4 do b:append(nn.BatchNorm2d(16)) end
+c:to { device = "cuda", memory_format = "channels_last" }
+b:to "cuda"
+local params = c:parameters()
+for _, p in ipairs(b:parameters()) do params[#params + 1] = p end
+local function f(x)
+  local y
+  do
+    local _ <close> = T.autocast("bf16", { enabled = HALF })
+    local a = F.relu(b[1](c[1](x)))
+    a = F.relu(b[2](c[2](a)) + a)         -- the sum with what was there
+    y = F.relu(b[3](c[2](a)) + b[4](c[3](a))) -- two norms
+    y = y + F.relu(-a)
+  end
+  for _, p in ipairs(params) do p.grad = nil end
+  y:float():square():mean():backward()
+  return y
+end
+local g = T.jit(f)
+local x = T.randn(2, 8, 6, 6):cuda():to { memory_format = LAST and "channels_last" or nil }
+local function numbers(run)
+  local y = run(x)
+  local out = { y:detach():float() }
+  for i, p in ipairs(params) do out[i + 1] = p.grad:float() end
+  return out
+end
+for _ = 1, 5 do
+  local state = b[4].running_var:clone()
+  local want = numbers(f)
+  b[4].running_var:copy_(state)
+  for i, t in ipairs(numbers(g)) do assert(T.equal(t, want[i]), "value " .. i) end
+end
+T.cuda.synchronize()
+print "since before"
+io.stdout:flush()
+count()
+numbers(g)
+T.cuda.synchronize()
+print "since step"
+io.stdout:flush()
+count()
+print(g:explain())
+]]
+
+describe("batch norm and what is behind it", function()
+  if not plugin or not plugin:find("emulated", 1, true) then
+    pending("PERILUNE_CUDA_PLUGIN names no emulated device")
+    return
+  end
+  for _, half in ipairs { true, false } do
+    for _, last in ipairs { true, false } do
+      local name = (half and "bf16, " or "f32, ") .. (last and "channels last" or "row-major")
+      it("has the eager bits: " .. name, function()
+        local text, fine = child("PERILUNE_EMULATE=open", ("local HALF, LAST = %s, %s\n"):format(half, last) .. step)
+        assert.is_true(fine, text)
+        assert.truthy(text:find "captured", text)
+      end)
+    end
+  end
+end)
