@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
 # cmake -DROOT=… -DOUT=… -P CudaHeaders.cmake: writes OUT, a C file with the text of every header that a kernel compiled at
 # run time may include (kernels/cuda/libs/nvrtc.h). System headers are stand-ins: NVRTC has the functions built in.
-set(files kernels/cuda/elementwise/fused.h kernels/cuda/elementwise/elementwise_math.h kernels/cuda/elementwise/math.h kernels/cuda/device.h kernels/cuda/elementwise/elementwise_cases.h kernels/cuda/elementwise/elementwise_slow.h
+set(files kernels/cuda/elementwise/fused.h kernels/cuda/elementwise/elementwise_math.h kernels/cuda/elementwise/math.h
+    kernels/cuda/elementwise/half_math.h kernels/cuda/device.h kernels/cuda/elementwise/elementwise_cases.h kernels/cuda/elementwise/elementwise_slow.h
     kernels/special_formulas.h kernels/elementwise_formulas.h kernels/activation_formulas.h kernels/elementwise.def
     kernels/elementwise_codes.h kernels/base.h)
 set(text "/* Made by cmake/CudaHeaders.cmake. */\n#include <stddef.h>\n#include \"kernels/cuda/libs/nvrtc.h\"\n")

@@ -3,6 +3,7 @@
 -- spec/ops/half_numbers_spec.lua judges.
 
 local T = require "perilune"
+local F = T.nn.F
 
 local ok, why = T.core.device.available()
 local FIRST = { "add", "sub", "mul", "div", "floor_divide", "trunc_divide", "remainder", "fmod", "pow", "maximum", "eq",
@@ -48,5 +49,42 @@ describe("on the device a number beside halves", function()
         for k, r in ipairs { fused(y) } do check(r, want[k], ("result %d of a fused group of %s"):format(k, d)) end
       end
     end)
+  end
+
+  -- Every number of the dtype: half a step of f64's result and a little, NaN where that is.
+  local ACTIVATIONS = { sigmoid = T.sigmoid, silu = F.silu, gelu = F.gelu,
+    gelu_tanh = function(x) return F.gelu(x, { approximate = "tanh" }) end }
+  local bits = {}
+  for k = 0, 65535 do bits[k + 1] = ("<I2"):pack(k) end
+  for d, digits in pairs { bf16 = 8, f16 = 11 } do
+    local least = d == "bf16" and 2.0 ^ -30 or 2.0 ^ -14 -- f64 has its digits
+    for name, f in pairs(ACTIVATIONS) do
+      it(("has %s of every %s, and its gradient, eager and generated"):format(name, d), function()
+        local all = T.from_string(table.concat(bits), d, { 65536 })
+        local function both(x)
+          local leaf = x:detach():requires_grad_()
+          local y = f(leaf)
+          y:sum():backward()
+          return y:detach(), leaf.grad
+        end
+        local x, wide = all:cuda(), { both(all:double()) }
+        local eager, generated = { both(x) }, T.jit(function(v) return f(v) * 1 end)
+        for k, what in ipairs { "value", name ~= "sigmoid" and "gradient" or nil } do -- of its own rounded result
+          local got, want = eager[k]:cpu():double(), wide[k]
+          local size = T.maximum(want:abs(), k == 1 and least or 2.0 ^ -6)
+          local off = (got - want):abs() / (size:log2():floor() + (1 - digits)):exp2()
+          local plain = want:isfinite():logical_and(want:abs():lt(d == "bf16" and 3.38e38 or 65504))
+          off = T.where(plain, off, 0)
+          local most, at = off:max():item(), off:argmax():item()
+          assert(k == 2 or got:isnan():equal(want:isnan()), "others are NaN")
+          assert(most <= 0.56, ("the %s of %g is %g, not %g: %.3f steps off"):format(what, all[at]:item(),
+            got[at]:item(), want[at]:item(), most))
+        end
+        for _ = 1, 3 do
+          local y = generated(x)
+          assert(T.where(y:isnan(), 0, y):equal(T.where(eager[1]:isnan(), 0, eager[1])), "generated kernels differ")
+        end
+      end)
+    end
   end
 end)

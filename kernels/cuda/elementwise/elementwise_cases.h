@@ -15,9 +15,11 @@
     if constexpr (EW == (KIND)) { PARAMS __VA_ARGS__ }  \
     break;
 #define EW_UNROLLED(NAME) (PLK_EW_##NAME < PLK_EW_BITWISE_AND ? EW_ARITHMETIC : EW_FUNCTION)
-#define U(NAME, PARAMS, E) EW_CASE(EW_UNROLLED(NAME), NAME, PARAMS, EW_EACH { const T x = a[k]; r[k] = (T)(E); })
+/* of halves by half_math.h, what has a formula there */
+#define EW_OR(NAME, H, E) if constexpr (HALF && ew_for_halves(PLK_EW_##NAME)) { r[k] = (T)(H); } else { r[k] = (T)(E); }
+#define U(NAME, PARAMS, E) EW_CASE(EW_UNROLLED(NAME), NAME, PARAMS, EW_EACH { const T x = a[k]; EW_OR(NAME, ew_half<PLK_EW_##NAME>((float)x), E) })
 #define B(NAME, PARAMS, E) EW_CASE(EW_UNROLLED(NAME), NAME, PARAMS, EW_EACH { const T x = a[k], y = b[k]; r[k] = (T)(E); })
-#define G(NAME, PARAMS, E) EW_CASE(EW_UNROLLED(NAME), NAME, PARAMS, EW_EACH { const T dy = a[k], x = b[k]; r[k] = (T)(E); })
+#define G(NAME, PARAMS, E) EW_CASE(EW_UNROLLED(NAME), NAME, PARAMS, EW_EACH { const T dy = a[k], x = b[k]; EW_OR(NAME, (ew_half_bwd<PLK_EW_##NAME>((float)dy, (float)x)), E) })
 #define T3(NAME, PARAMS, E) EW_CASE(EW_TERNARY, NAME, PARAMS, EW_EACH { const T x = a[k], y = b[k], z = c[k]; r[k] = (T)(E); })
 /* On copies: what a loop indexes is in local memory, which the operands of a generated kernel's other ops need not be. */
 #define EW_COPIED(...) { T xs[N], ys[N], rs[N]; EW_EACH { xs[k] = a[k], ys[k] = b[k]; } __VA_ARGS__ EW_EACH { r[k] = rs[k]; } }
@@ -26,7 +28,7 @@
 #define P1(NAME, E)
 #define P2(NAME, E)
 
-template <int N, int EW> static __device__ __forceinline__ void ew_same(int code, const T *a, const T *b, const T *c, T *r, const EwParams &p) {
+template <int N, int EW, bool HALF> static __device__ __forceinline__ void ew_same(int code, const T *a, const T *b, const T *c, T *r, const EwParams &p) {
   switch (code) {
 #include "kernels/elementwise_formulas.h"
     EW_CASE(EW_SLOW_OP, ROUND, PARAM(0, 0), {
@@ -68,6 +70,7 @@ template <int N> static __device__ __forceinline__ void ew_test(int code, const 
 #undef PARAM
 #undef EW_CASE
 #undef EW_UNROLLED
+#undef EW_OR
 #undef EW_EACH
 #undef EW_UNROLL
 #undef EW_SLOW

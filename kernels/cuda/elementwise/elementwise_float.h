@@ -11,7 +11,7 @@ template <typename E, int KIND> struct EwFloat {
   typedef E R;
   static const int N = 16 / (int)sizeof(E), IN = KIND == EW_TERNARY ? 3 : 2, BUSY = KIND < EW_TERNARY ? 4 : 2;
   template <typename M> static __device__ __forceinline__ void run(const EwArgs &g, const M *a, const M *b, const M *c, M *r) {
-    ew_same<N, KIND>(g.code, a, b, c, r, g.p);
+    ew_same<N, KIND, sizeof(E) == 2>(g.code, a, b, c, r, g.p);
   }
 };
 template <typename E> struct EwTest {

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT
- * ew_same and ew_test: every floating elementwise op for float and for double. For the eager kernels (elementwise_float.h)
+ * ew_same and ew_test: every floating elementwise op for float (HALF: of halves, to be rounded to one) and for double. For the eager kernels (elementwise_float.h)
  * and for generated ones (fused.h). */
 #ifndef PL_KERNELS_CUDA_ELEMENTWISE_ELEMENTWISE_MATH_H
 #define PL_KERNELS_CUDA_ELEMENTWISE_ELEMENTWISE_MATH_H
 
+#include "kernels/cuda/elementwise/half_math.h"
 #include "kernels/cuda/elementwise/math.h"
 extern "C" {
 #include "kernels/elementwise_codes.h"

@@ -136,8 +136,9 @@ void plc_fused_compute(PlcText *t, const PlkFusedMember *m, int at, int params) 
     plc_say(t, "for (int j = 0; j < N; j++) v%d[j] = (uint8_t)((%s[j] != 0) %s (%s[j] != 0));\n", at, x[0], bool_operator(m->code), x[1]);
   else if (tests(m->code)) plc_say(t, "ew_test<N>(PLK_EW_%s, %s, %s, v%d);\n", code_name[m->code], x[0], x[1], at);
   else
-    plc_say(t, "ew_same<N, ew_kind(PLK_EW_%s)>(PLK_EW_%s, %s, %s, %s, v%d, %s[%d]);\n", code_name[m->code], code_name[m->code], x[0], x[1],
-            x[2], at, m->set ? "a.p" : "none", m->set ? params : 0);
+    plc_say(t, "ew_same<N, ew_kind(PLK_EW_%s), %d>(PLK_EW_%s, %s, %s, %s, v%d, %s[%d]);\n", code_name[m->code],
+            m->dtype == PL_F16 || m->dtype == PL_BF16, code_name[m->code], x[0], x[1], x[2], at, m->set ? "a.p" : "none",
+            m->set ? params : 0);
   if (m->result == PL_F16 || m->result == PL_BF16) plc_say(t, "    fused_round<%s, N>(v%d);\n", plc_fused_element(m->result), at);
 }
 
