@@ -190,7 +190,7 @@ if(PL_TESTS)
       list(APPEND emulated_objects "${object}")
     endforeach()
     set(emulated_libs attention.c attention_slices.c capture.c conv.c ctc.c cudnn.c cudnn_api.c cudnn_conv.c cudnn_graph.c cudnn_handle.c
-        cudnn_plan.c fused_args.c fused_rows.c fused_source.c nccl.c recurrent.c recurrent_net.c)
+        cudnn_plan.c fastest.c fused_args.c fused_rows.c fused_source.c nccl.c recurrent.c recurrent_net.c)
     list(TRANSFORM emulated_libs PREPEND "${PROJECT_SOURCE_DIR}/kernels/cuda/libs/")
     add_library(perilune_cuda_emulated MODULE EXCLUDE_FROM_ALL ${cuda_c} ${emulated_libs} ${emulated_objects})
     target_include_directories(perilune_cuda_emulated SYSTEM PRIVATE "${emulate}")

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "kernels/cuda/libs/cudnn_ops.h"
+#include "kernels/cuda/libs/fastest.h"
 #include "kernels/cuda/libs/recurrent_net.h"
 
 static int failures;
@@ -344,6 +345,9 @@ static void ways(PlcDnnTarget t) {
   printf("a convolution has %d ways\n", n);
   CHECK(n > 1, "%d ways", n);
   const size_t second = plc_plan_workspace(plan, 1);
+  CHECK(plc_ways_choose(3, (const double[]){3, 2.95, 2.92}) == 0, "another than the first guess for less than 3 %%");
+  CHECK(plc_ways_choose(3, (const double[]){0, 2.95, 2.8}) == 2 && plc_ways_choose(3, (const double[]){3, 2.8, 2.7}) == 2,
+        "not the fastest");
   plc_plan_decide(plan, times);
   CHECK(plc_plan_ways(plan) == 1 && plc_plan_workspace(plan, -1) == second, "%zu, %zu", plc_plan_workspace(plan, -1), second);
   CHECK(plc_plan_get(&key, sizeof key, t, plc_conv_plan, &again) == PL_OK && again == plan, "it was planned again");

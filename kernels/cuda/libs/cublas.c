@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/libs/fastest.h"
 #include "kernels/cuda/libs/library.h"
 #include "kernels/cuda/libs/libs.h"
 
@@ -242,8 +243,6 @@ static PlStatus workspace_of(cudaStream_t stream, void **out, bool *passing) {
 
 /* ---- measuring: T.cuda.benchmark ---------------------------------------------------------------------------------- */
 
-enum { WAYS = 8, REPEATS = 3 };
-
 static cublasStatus_t run_algo(const PlcGemm *g, Product *p, const cublasLtMatmulAlgo_t *algo, void *c, void *workspace) {
   const float alpha = (float)g->alpha, beta = (float)g->beta;
   const bool wide = g->dtype == PL_F64;
@@ -251,37 +250,35 @@ static cublasStatus_t run_algo(const PlcGemm *g, Product *p, const cublasLtMatmu
                                wide ? (const void *)&g->beta : &beta, c, &p->c, c, &p->c, algo, workspace, WORKSPACE, plc_stream());
 }
 
-static bool time_of(const PlcGemm *g, Product *p, const cublasLtMatmulAlgo_t *algo, void *c, void *workspace, cudaEvent_t *ev, float *ms) {
-  bool fine = run_algo(g, p, algo, c, workspace) == CUBLAS_STATUS_SUCCESS && cudaEventRecord(ev[0], plc_stream()) == cudaSuccess;
-  for (int k = 0; k < REPEATS && fine; k++) fine = run_algo(g, p, algo, c, workspace) == CUBLAS_STATUS_SUCCESS;
-  return fine && cudaEventRecord(ev[1], plc_stream()) == cudaSuccess && cudaEventSynchronize(ev[1]) == cudaSuccess &&
-         cudaEventElapsedTime(ms, ev[0], ev[1]) == cudaSuccess;
+typedef struct Guesses {
+  const PlcGemm *g;
+  Product *p;
+  cublasLtMatmulHeuristicResult_t way[PLC_WAYS];
+  void *c, *workspace;
+} Guesses;
+
+static bool run_guess(void *what, int way) {
+  Guesses *q = what;
+  const cublasLtMatmulHeuristicResult_t *w = &q->way[way];
+  return w->state == CUBLAS_STATUS_SUCCESS && w->workspaceSize <= WORKSPACE &&
+         run_algo(q->g, q->p, &w->algo, q->c, q->workspace) == CUBLAS_STATUS_SUCCESS;
 }
 
 /* The fastest of the library's guesses, into a result of its own: the call's may be added to. Without memory for that, or time
  * for what fails, the first guess stays. */
 static PlStatus measure(const PlcGemm *g, Product *p, Entry *e, void *workspace) {
-  cublasLtMatmulHeuristicResult_t guess[WAYS];
+  Guesses q = {.g = g, .p = p, .workspace = workspace};
+  double times[PLC_WAYS];
   const Key k = e->key;
-  const int found = ask(&k, p, guess, WAYS);
+  const int found = ask(&k, p, q.way, PLC_WAYS);
   const size_t bytes = (size_t)((g->batch - 1) * g->sc + (g->m - 1) * g->ldc + g->n) * pl_dtype_size(g->result);
-  void *c = NULL;
-  cudaEvent_t ev[2] = {NULL, NULL};
-  float best = 0, ms = 0;
   e->measured = true;
-  if (found < 2 || plc_scratch(bytes, &c) != PL_OK) return plc_alive();
-  bool fine = cudaEventCreateWithFlags(&ev[0], cudaEventDefault) == cudaSuccess &&
-              cudaEventCreateWithFlags(&ev[1], cudaEventDefault) == cudaSuccess;
-  for (int i = 0; fine && i < found; i++) {
-    if (guess[i].state != CUBLAS_STATUS_SUCCESS || guess[i].workspaceSize > WORKSPACE) continue;
-    if (!time_of(g, p, &guess[i].algo, c, workspace, ev, &ms) || !(ms > 0) || (best > 0 && ms >= best)) continue;
-    best = ms;
-    e->algo = guess[i].algo;
-  }
-  for (int i = 0; i < 2; i++)
-    if (ev[i]) (void)cudaEventDestroy(ev[i]);
-  plc_scratch_free(c);
-  return plc_alive();
+  if (found < 2 || plc_scratch(bytes, &q.c) != PL_OK) return plc_alive();
+  const PlStatus s = plc_ways_time(run_guess, &q, found, times);
+  const int best = plc_ways_choose(found, times);
+  if (s == PL_OK && times[best] > 0) e->algo = q.way[best].algo;
+  plc_scratch_free(q.c);
+  return s;
 }
 
 /* ---- running ------------------------------------------------------------------------------------------------------- */

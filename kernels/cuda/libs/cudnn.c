@@ -1,36 +1,37 @@
 /* SPDX-License-Identifier: MIT
  * Running plans: see cudnn.h. */
 #include "kernels/cuda/libs/cudnn.h"
+#include "kernels/cuda/libs/fastest.h"
 
-enum { REPEATS = 3 };
+typedef struct Call {
+  const PlcPlan *plan;
+  cudnnHandle_t handle;
+  int n;
+  const int64_t *uid;
+  void *const *at;
+  void *workspace; /* enough for any way that will do */
+  size_t room;
+} Call;
 
-/* Milliseconds of one run of a way, or 0: it does not run here. */
-static double time_of(const PlcPlan *plan, int way, cudnnHandle_t handle, int n, const int64_t *uid, void *const *at, cudaEvent_t *e) {
-  void *workspace = NULL;
-  float ms = 0;
-  const size_t bytes = plc_plan_workspace(plan, way);
-  if (bytes > 0 && plc_scratch(bytes, &workspace) != PL_OK) return 0;
-  PlStatus s = plc_plan_run(plan, way, handle, n, uid, at, workspace); /* the first run may load code */
-  bool fine = s == PL_OK && cudaEventRecord(e[0], plc_stream()) == cudaSuccess;
-  for (int k = 0; k < REPEATS && s == PL_OK; k++) s = plc_plan_run(plan, way, handle, n, uid, at, workspace);
-  fine = fine && s == PL_OK && cudaEventRecord(e[1], plc_stream()) == cudaSuccess && cudaEventSynchronize(e[1]) == cudaSuccess &&
-         cudaEventElapsedTime(&ms, e[0], e[1]) == cudaSuccess;
-  plc_scratch_free(workspace);
-  return fine ? (double)ms / REPEATS : 0;
+static bool run_way(void *what, int way) {
+  const Call *c = what;
+  return plc_plan_workspace(c->plan, way) <= c->room && plc_plan_run(c->plan, way, c->handle, c->n, c->uid, c->at, c->workspace) == PL_OK;
 }
 
 /* T.cuda.benchmark: each way is run, with the call's own operands (results are written anew each time), and the fastest kept. */
 static PlStatus measure(PlcPlan *plan, cudnnHandle_t handle, int n, const int64_t *uid, void *const *at) {
   double times[PLC_PLAN_WAYS] = {0};
-  cudaEvent_t e[2];
-  PLC_TRY(cudaEventCreateWithFlags(&e[0], cudaEventDefault));
-  cudaError_t made = cudaEventCreateWithFlags(&e[1], cudaEventDefault);
-  for (int k = 0; made == cudaSuccess && k < plc_plan_ways(plan); k++) times[k] = time_of(plan, k, handle, n, uid, at, e);
-  if (made == cudaSuccess) (void)cudaEventDestroy(e[1]);
-  (void)cudaEventDestroy(e[0]);
-  if (made != cudaSuccess) return plc_failed(made, "making an event", __FILE__, __LINE__);
-  plc_plan_decide(plan, times);
-  return plc_alive();
+  Call c = {plan, handle, n, uid, at, NULL, 0};
+  for (int k = 0; k < plc_plan_ways(plan); k++)
+    if (plc_plan_workspace(plan, k) > c.room) c.room = plc_plan_workspace(plan, k);
+  if (c.room > 0 && plc_scratch(c.room, &c.workspace) != PL_OK) {
+    c.room = plc_plan_workspace(plan, 0); /* little memory: what needs no more than the first */
+    PL_TRY(c.room > 0 ? plc_scratch(c.room, &c.workspace) : PL_OK);
+  }
+  const PlStatus s = plc_ways_time(run_way, &c, plc_plan_ways(plan), times);
+  plc_scratch_free(c.workspace);
+  if (s == PL_OK) plc_plan_decide(plan, times);
+  return s;
 }
 
 static PlStatus run(cudnnHandle_t handle, const void *key, size_t size, PlcPlanMake make, int n, const int64_t *uid, void *const *at,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Which of cuDNN's engines runs a graph, and the plans that were made: see cudnn_graph.h. */
 #include "kernels/cuda/libs/cudnn_graph.h"
+#include "kernels/cuda/libs/fastest.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -160,10 +161,7 @@ int plc_plan_ways(const PlcPlan *p) { return p->nway; }
 size_t plc_plan_workspace(const PlcPlan *p, int way) { return p->way[way < 0 ? p->best : way].workspace; }
 
 void plc_plan_decide(PlcPlan *p, const double *times) {
-  int best = -1;
-  for (int k = 0; k < p->nway; k++)
-    if (times[k] > 0 && (best < 0 || times[k] < times[best])) best = k;
-  p->best = best < 0 ? 0 : best;
+  p->best = plc_ways_choose(p->nway, times);
   p->nway = 1;
 }
 
