@@ -3,7 +3,11 @@
 # shellcheck shell=bash disable=SC2154,SC2034
 
 # By what they took on one H100 with eight at a time, in seconds: last, so that whatever is cut is among them.
-LONG=' jit/strides jit/sizes cuda/jit jit/fuzz ops/graph ops/duality autograd/fuzz '
+LONG=' ops/extremes optim/optimizers optim/compat nn/calibrated nn/module_to call/surface call/sweep call/branches '
+LONG+='ops/beyond ops/order ops/outputs ops/linalg ops/gradient_dtypes ops/overlap ops/recorded ops/refused ops/values ops/slopes '
+LONG+='fuzz/readers fuzz/programs graph/fuse_expanded graph/brute_force ops/batch ops/forward ops/gradients ops/second_order '
+LONG+='autograd/forward_mode_reductions data/chat_template ops/shape_rules '
+LONG+='jit/strides jit/sizes cuda/jit jit/fuzz ops/graph ops/duality autograd/fuzz '
 LONG+='autograd/forward_mode_kernels autograd/batched_passes ops/half_numbers ops/inplace_orders '
 
 one_spec() { # how, file: a spec with tensors on the device
@@ -46,7 +50,7 @@ specs() { # how, part
   without=$("${ours_env[@]}" "$perilune" -e "for name, why in pairs(require 'spec.cuda.cpu_only'.${how/specs/cuda}) do
       if type(why) == 'string' then io.write(name, ' ') end
     end")
-  for spec in spec/cuda/*_spec.lua spec/ops/*_spec.lua spec/{autograd,nn,jit,optim}/*_spec.lua spec/*/*_spec.lua; do
+  for spec in spec/{cuda,graph,io,kernels,lua,models,onnx,tensor}/*_spec.lua spec/{ops,autograd,nn,jit,optim}/*_spec.lua spec/*/*_spec.lua; do
     case " ${list[*]-} ${long[*]-} " in *" $spec "*) continue ;; esac
     [ -f "$spec" ] || continue
     name=${spec#spec/} name=${name%_spec.lua}
