@@ -98,5 +98,8 @@ typedef struct PlkIndexPlan {
  * Errors: PL_ERR_INDEX, PL_ERR_SHAPE, PL_ERR_DTYPE naming the op. */
 PlStatus plk_cpu_index_plan(const char *op, int ndim, const int64_t *shape, int n, const PlArray *const *index, int ndims,
                             const int64_t *dims, PlkIndexPlan *plan);
+/* The same without a look at values, every mask as one with a single true: all is checked but how many positions there are. */
+PlStatus plk_cpu_index_plan_by_shape(const char *op, int ndim, const int64_t *shape, int n, const PlArray *const *index, int ndims,
+                                     const int64_t *dims, PlkIndexPlan *plan);
 
 #endif

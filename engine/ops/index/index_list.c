@@ -60,12 +60,18 @@ PL_OP(index,
       .batch = pl_batch_index, .flags = PL_F_LINEAR | PL_F_NOMETHOD | PL_F_IMPURE, .reads_values = 0xFE, .by_shape = list_by_shape,
       .infer = index_infer, .grad = index_grad, PL_KERNEL(index), );
 
-/* Of a mask only the values tell how many positions there are: there the kernel looks. */
+/* Of a mask only the values tell how many positions there are: that alone is left to the kernels. */
 static PlStatus index_bwd_infer(PlInfer *c) {
   PlkIndexPlan plan;
+  bool given = pl_attr_has(c->attrs, 1), masks = false;
   PL_TRY(pl_index_infer_shape(c, 0));
-  for (int i = 1; i < c->nin; i++)
-    if (c->in[i]->dtype == PL_BOOL) return PL_OK;
+  for (int i = 1; i < c->nin; i++) masks |= c->in[i]->dtype == PL_BOOL;
+  if (masks) {
+    PL_TRY(plk_cpu_index_plan_by_shape(c->op->name, c->out[0].ndim, c->out[0].shape, c->nin - 1, c->in + 1,
+                                       given ? pl_attr_n(c->attrs, 1) : 0, given ? pl_attr_list(c->attrs, 1) : NULL, &plan));
+    if (c->in[0]->ndim == plan.ndim) return PL_OK;
+    PL_FAIL(PL_ERR_SHAPE, "index_bwd: dy %s does not have the %d dims of what the indices select", pl_desc_text(c->in[0]), plan.ndim);
+  }
   PL_TRY(plan_of(c, 1, 1, c->out[0].ndim, c->out[0].shape, &plan));
   return pl_check_shape(c, 0, plan.ndim, plan.shape);
 }

@@ -23,8 +23,9 @@ static PlStatus broadcast_into(const char *op, PlkIndexPlan *p, int k, int ndim,
   return PL_OK;
 }
 
-/* Checks one index tensor against the dims of x from `dim` on, and takes them. */
-static PlStatus take_dims(const char *op, PlkIndexPlan *p, int k, const PlArray *a, int ndim, const int64_t *shape, int64_t dim) {
+/* Checks one index tensor against the dims of x from `dim` on, and takes them; a mask's trues are counted, or one by `by_shape`. */
+static PlStatus take_dims(const char *op, PlkIndexPlan *p, int k, const PlArray *a, int ndim, const int64_t *shape, int64_t dim,
+                          bool by_shape) {
   bool mask = a->dtype == PL_BOOL;
   int n = mask ? a->ndim : 1;
   if (!mask && !pl_is_int((PlDtype)a->dtype))
@@ -45,7 +46,8 @@ static PlStatus take_dims(const char *op, PlkIndexPlan *p, int k, const PlArray 
   p->at[k].ndim = n;
   p->at[k].mask = mask;
   if (!mask) return broadcast_into(op, p, k, a->ndim, a->shape);
-  PL_TRY(plk_cpu_count_nonzero(a, &p->at[k].count));
+  p->at[k].count = 1;
+  if (!by_shape) PL_TRY(plk_cpu_count_nonzero(a, &p->at[k].count));
   return broadcast_into(op, p, k, 1, &p->at[k].count);
 }
 
@@ -74,18 +76,28 @@ static PlStatus result_shape(const char *op, PlkIndexPlan *p, int ndim, const in
   return PL_OK;
 }
 
-PlStatus plk_cpu_index_plan(const char *op, int ndim, const int64_t *shape, int n, const PlArray *const *index, int ndims,
-                            const int64_t *dims, PlkIndexPlan *plan) {
+static PlStatus plan_of(const char *op, int ndim, const int64_t *shape, int n, const PlArray *const *index, int ndims, const int64_t *dims,
+                        bool by_shape, PlkIndexPlan *plan) {
   *plan = (PlkIndexPlan){.n = n};
   if (n < 1 || n > PL_MAX_DIM) PL_FAIL(PL_ERR_ARG, "%s: %d index tensors; 1 to %d are possible", op, n, PL_MAX_DIM);
   if (dims && ndims != n) PL_FAIL(PL_ERR_ARG, "%s: %d dims for %d index tensors", op, ndims, n);
   int64_t next = 0;
   for (int k = 0; k < n; k++) {
     if (dims) next = dims[k];
-    PL_TRY(take_dims(op, plan, k, index[k], ndim, shape, next));
+    PL_TRY(take_dims(op, plan, k, index[k], ndim, shape, next, by_shape));
     next += plan->at[k].ndim;
   }
   return result_shape(op, plan, ndim, shape);
+}
+
+PlStatus plk_cpu_index_plan(const char *op, int ndim, const int64_t *shape, int n, const PlArray *const *index, int ndims,
+                            const int64_t *dims, PlkIndexPlan *plan) {
+  return plan_of(op, ndim, shape, n, index, ndims, dims, false, plan);
+}
+
+PlStatus plk_cpu_index_plan_by_shape(const char *op, int ndim, const int64_t *shape, int n, const PlArray *const *index, int ndims,
+                                     const int64_t *dims, PlkIndexPlan *plan) {
+  return plan_of(op, ndim, shape, n, index, ndims, dims, true, plan);
 }
 
 /* ---- offsets ---------------------------------------------------------------------------------------------- */

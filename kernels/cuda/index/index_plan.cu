@@ -97,7 +97,7 @@ static PlStatus mask_offsets(const PlArray *mask, const int64_t *strides, int64_
   return PL_OK;
 }
 
-/* As kernels/cpu/index/index_plan.c; shapes were checked by the infer rule. */
+/* As kernels/cpu/index/index_plan.c; shapes were checked by the infer rule, but for how many trues a mask has. */
 PlStatus plc_rows_listed(const PlkCall *c, const PlArray *table, int n, const PlArray *const *index, int ndims, const int64_t *dims,
                          int64_t base, PlcRows *r) {
   struct {
@@ -130,8 +130,13 @@ PlStatus plc_rows_listed(const PlkCall *c, const PlArray *table, int n, const Pl
       shape[0] = 1;
       nb++;
     }
-    for (int d = 0; d < an; d++)
-      if (as[d] != 1) shape[nb - an + d] = as[d];
+    for (int d = 0; d < an; d++) {
+      int64_t *have = &shape[nb - an + d];
+      if (as[d] != 1 && *have != 1 && *have != as[d])
+        s = pl_fail(PL_ERR_SHAPE, "%s: index tensor %d does not broadcast with those before it: sizes %lld and %lld differ", c->name, k + 1,
+                    (long long)as[d], (long long)*have);
+      if (as[d] != 1) *have = as[d];
+    }
     next += at[k].ndim;
   }
   r->np = 1;

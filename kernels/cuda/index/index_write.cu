@@ -172,6 +172,7 @@ PLC_KERNEL(embedding_bwd, embedding_bwd)
 /* ---- lists of index tensors -------------------------------------------------------------------------------------------- */
 
 static PlStatus index_bwd_here(const PlkCall *c) {
+  const PlArray *dy = c->in[0];
   const PlAttrs *a = c->attrs;
   const bool given = pl_attr_has(a, 1);
   PlcRows r;
@@ -180,7 +181,10 @@ static PlStatus index_bwd_here(const PlkCall *c) {
   if (s == PL_OK)
     s = plc_rows_listed(c, c->out[0], c->nin - 1, c->in + 1, given ? pl_attr_n(a, 1) : 0, given ? pl_attr_list(a, 1) : NULL,
                         pl_attr_i(a, 2), &r);
-  if (s == PL_OK) s = write_rows(&r, ADD, c->in[0]->data, false, 1, 1, c->out[0]);
+  bool fits = s == PL_OK && dy->ndim == r.result_ndim; /* with masks only their values tell */
+  for (int d = 0; fits && d < r.result_ndim; d++) fits = dy->shape[d] == r.result[d];
+  if (s == PL_OK && !fits) s = pl_fail(PL_ERR_SHAPE, "%s: dy does not have the shape of what the indices select", c->name);
+  if (s == PL_OK) s = write_rows(&r, ADD, dy->data, false, 1, 1, c->out[0]);
   plc_scratch_free(r.offs);
   return s;
 }
