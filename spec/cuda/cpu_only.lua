@@ -23,7 +23,12 @@ local cuda = {
   },
   ["autograd/rematerialization"] = bytes,
   ["autograd/saved_tensors"] = { ["frees the memory of what went to a file"] = bytes },
-  ["call/values"] = { ["a budget of memory charges"] = bytes },
+  ["call/values"] = {
+    ["a budget of memory charges"] = bytes, ["class 0 is told"] = late,
+    ["says its own name, not that of the op inside"] = "wants the words of CPU memory that does not suffice",
+  },
+  ["fuzz/programs_found"] = { ["stops all collections but"] = bytes },
+  ["fuzz/readers"] = { ["refused or read: graphs"] = loaded },
   ["deploy/abi"] = process, ["deploy/build"] = process, ["deploy/programs"] = process,
   ["autograd/promises"] = { ["drops what a branch held"] = bytes },
   ["call/autocast"] = { ["frees its casts at the end"] = bytes },
@@ -36,8 +41,12 @@ local cuda = {
   ["nn/calibrated"] = {
     ["leave nothing in the way of GGUF"] = loaded, ["layers with weights [in, out], GPT-2"] = loaded,
   },
-  ["nn/functional"] = { ["CTC takes targets in rows"] = late, ["modules pass all tensors on"] = late },
+  ["nn/functional"] = {
+    ["CTC takes targets in rows"] = late, ["modules pass all tensors on"] = late,
+    ["linear_cross_entropy refuses"] = late,
+  },
   ["jit/call"] = { ["takes them back where a run fails"] = late },
+  ["kernels/expanded_index"] = { ["names the value that is out of range"] = late },
   ["kernels/large"] = { ["refuse targets that are no class"] = late },
   ["jit/failure"] = {
     ["an op that fails in a run"] = late, ["the error of a run names the op"] = late,
@@ -53,6 +62,7 @@ local cuda = {
   ["command/"] = process, ["distributed/"] = process, ["lanes/"] = process,
   ["http/"] = process, ["cmake/"] = text, ["docs/"] = text, ["call/declared"] = text, ["lua/parts"] = text,
   ["lua/collector"] = "is about when the collector runs, by CPU memory",
+  ["io/mmap"] = "maps files into tensors of the CPU",
   ["io/memory"] = "plays lack of CPU memory",
   ["call/reliability"] = "plays lack of CPU memory",
 }

@@ -26,6 +26,7 @@ local function clean() os.execute("rm -r " .. dir) end
 describe("data.MapDataset", function()
   it("is made of others with a transform, too", function()
     local function ten(v) return v * 10 end
+    local function one(_, i) return i end
     local x, y = T.arange(4), T.arange(4)
     local pairs_of = T.data.TensorDataset(x, y)
     local o = { transform = ten }
@@ -59,9 +60,9 @@ describe("data.MapDataset", function()
       ["data.ConcatDataset: "] = function() T.data.ConcatDataset({ 1 }, { transform = 3 }) end,
       ["data.StackDataset: samples by name"] = function() T.data.StackDataset({ a = { 1 } }, o) end,
       ["data.Dataset: transform changes what get gives"] = function()
-        T.data.Dataset { len = 1, get = ten, get_batch = ten, transform = ten }
+        T.data.Dataset { len = 1, get = one, get_batch = ten, transform = ten }
       end,
-      ["data.Dataset: transform must be"] = function() T.data.Dataset { len = 1, get = ten, transform = 3 } end,
+      ["data.Dataset: transform must be"] = function() T.data.Dataset { len = 1, get = one, transform = 3 } end,
       ["data.IterableDataset: transform must be"] = function() T.data.IterableDataset { iter = ten, transform = 3 } end,
     } do
       local ok, message = pcall(f)

@@ -65,28 +65,14 @@ local function move_what_specs_make(T)
   end
 end
 
--- pcall, as called by specs and by the library of assertions, waits. f is called by C as ever, so errors have their
--- places; xpcall stands for the plain one, as upvalues of functions that travel to workers must be found by name.
+-- pcall, as called by specs and by the library of assertions, waits (spec/cuda/waiting.lua). Its code counts as
+-- perilune's own: a search for the place of an error passes over it, as over C.
 local function wait_where_errors_are_expected(T)
-  local xpcall = xpcall
-  local function plain(...) return ... end
-  local function settled(info, fine, ...)
-    if not fine then
-      local why, here = ..., ("%s:%d: "):format(info.short_src, info.currentline)
-      if type(why) ~= "string" then return false, ... end
-      return false, (why:gsub("^[^\n:]*support/device%.lua:%d+: ", function() return here end))
-    end
-    local quiet, why = xpcall(T.cuda.synchronize, plain)
-    if not quiet then return false, why end
-    return true, ...
-  end
-  function _G.pcall(f, ...)
-    local info = debug.getinfo(2, "Sl")
-    local source = info and info.source or ""
-    local waits = source:find("spec/", 1, true) or source:find("luassert", 1, true)
-    if waits then return settled(info, xpcall(f, plain, ...)) end
-    return xpcall(f, plain, ...)
-  end
+  local home = debug.getinfo(require "perilune.options".fail, "S").source:match "^(.*)options%.lua$"
+  local f = assert(io.open(assert(package.searchpath("spec.cuda.waiting", package.path))))
+  local text = f:read "a"
+  f:close()
+  _G.pcall = assert(load(text, home .. "waiting.lua", "t"))()(T)
 end
 
 -- The text of an entry in the list for this test: its own, its file's, or its folder's.
@@ -122,11 +108,20 @@ function M.install(busted, T)
     place()
     return nil, true
   end, { priority = 1 })
+  local blocks = {} -- a test's name counts behind those of the blocks it is in
+  busted.subscribe({ "describe", "start" }, function(element)
+    blocks[#blocks + 1] = element.name
+    return nil, true
+  end)
+  busted.subscribe({ "describe", "end" }, function()
+    blocks[#blocks] = nil
+    return nil, true
+  end)
   busted.subscribe({ "test", "start" }, function(element)
     place() -- a spec that failed may have left another
     if own then return nil, true end
     pcall(T.cuda.synchronize) -- or an error that nobody has read
-    local text, run = reason(list, file, element.name), element.run
+    local text, run = reason(list, file, table.concat(blocks, " ") .. " " .. element.name), element.run
     element.run = text and function() element.env.pending(text) end or function(...)
       run(...)
       T.cuda.synchronize()
