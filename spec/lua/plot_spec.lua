@@ -333,6 +333,63 @@ describe("a picture", function()
     assert.same({ "inside", "inside", "outside" }, places)
   end)
 
+  it("hides no bar behind another's", function()
+    local colors = { "#0072b2", "#d55e00", "#009e73" }
+    for _, places in ipairs { { { 1, 2, 3 }, { 1, 2, 3 } }, { { 1, 2, 3 }, { 3, 2, 1 }, { 1, 2.5, 7 } },
+      { { 1, 3 }, { 2, 4 } }, { { 1, 10 }, { 2, 9 }, { 5, 5.5 } }, { { 0, -0.5 }, { 0.0, 0.25 } } } do
+      local list, bars = {}, {}
+      for i, x in ipairs(places) do
+        local y = {}
+        for k = 1, #x do y[k] = (i * 3 + k) % 5 + 1 end
+        list[i] = { x = x, y = y, style = "bars", label = "series " .. i,
+          color = tonumber(colors[i]:sub(2), 16) }
+      end
+      local figure = T.plot(list)
+      local left, _, right, bottom = axes_box(figure:svg())
+      for i, x in ipairs(places) do
+        local n = 0
+        for _, bar in ipairs(tag_list(figure:svg(), "rect", colors[i])) do
+          local at, w, y, h = tonumber(attr(bar, "x")), tonumber(attr(bar, "width")), tonumber(attr(bar, "y")),
+            tonumber(attr(bar, "height"))
+          if math.abs(y + h - bottom) < 0.02 then -- others are the legend's
+            n = n + 1
+            assert.is_true(at >= left - 0.01 and at + w <= right + 0.01)
+            bars[#bars + 1] = { at, at + w }
+          end
+        end
+        assert.equal(#x, n)
+      end
+      table.sort(bars, function(a, b) return a[1] < b[1] end)
+      for k = 2, #bars do assert.is_true(bars[k][1] >= bars[k - 1][2] - 0.02, "bars overlap") end
+      assert.truthy(figure:text { width = 60, color = false })
+    end
+    local function text(series)
+      return T.plot(series, { legend = false }):text { width = 44, height = 4, color = false }
+    end
+    local one, other = { x = { 1, 2 }, y = { 2, 1 }, style = "bars" }, { x = { 1, 2 }, y = { 1, 1 }, style = "bars" }
+    assert.is_not.equal(text { one }, text { one, other }) -- the lower one is seen
+  end)
+
+  it("has units as long on both axes in a terminal, too, where dots are as far apart both ways", function()
+    local t = T.linspace(0, 2 * math.pi, 200)
+    for _, size in ipairs { { 80, 12 }, { 40, 30 }, { 60, 24 } } do
+      local columns, rows = {}, 0
+      local text = T.plot(t:cos(), t:sin(), { aspect = "equal" }):text { width = size[1], height = size[2],
+        color = false }
+      for line in text:gmatch "[^\n]+" do
+        local at, drawn = 0, false
+        for _, code in utf8.codes(line) do
+          at = at + 1
+          if code > 0x2800 and code < 0x2900 then columns[at], drawn = true, true end
+        end
+        rows = rows + (drawn and 1 or 0)
+      end
+      local lo, hi = math.huge, 0
+      for at in pairs(columns) do lo, hi = math.min(lo, at), math.max(hi, at) end
+      assert.is_true(math.abs((hi - lo + 1) - 2 * rows) <= 4, ("%d columns, %d rows"):format(hi - lo + 1, rows))
+    end
+  end)
+
   it("has units as long on both axes where that is asked for", function()
     local t = T.linspace(0, 2 * math.pi, 50)
     local p = polylines(T.plot(t:cos() * 3, t:sin() * 3, { aspect = "equal" }):svg(), "#0072b2")[1]

@@ -2,6 +2,7 @@
 --- Figures of series in a terminal: each character is a braille pattern of 2 × 4 dots.
 -- @module perilune.plot.braille
 local color = require "perilune.plot.color"
+local ticks = require "perilune.plot.ticks"
 
 local floor, max, min = math.floor, math.max, math.min
 
@@ -35,8 +36,10 @@ local function draw(c, s, who, xaxis, yaxis)
       local x, y = u * w + 0.5, (1 - min(1, max(0, v))) * h + 0.5
       if s.style == "bars" then
         local base = (1 - max(0, min(1, yaxis.place(0) or 0))) * h + 0.5
-        local half = max(0, w * (s.step or 0) / (xaxis.hi - xaxis.lo) / 2 - 0.5)
-        for k = -floor(half), floor(half) do line(c, x + k, base, x + k, y, who) end
+        local aside, wide = ticks.bar(s)
+        local unit = w / (xaxis.hi - xaxis.lo)
+        local half, at = max(0, floor(wide * unit / 2 - 0.5)), x + aside * unit
+        for k = -half, half do line(c, at + k, base, at + k, y, who) end
       elseif lastx and s.style ~= "points" then
         line(c, lastx, lasty, x, y, who)
       else
@@ -52,9 +55,9 @@ end
 local function padded(s, n) return (" "):rep(n - (utf8.len(s) or #s)) .. s end
 
 -- The row of tick texts below the axis; those that would touch are left out.
-local function x_labels(ticks, xaxis, cols)
+local function x_labels(marks, xaxis, cols)
   local out, free = {}, 0
-  for _, t in ipairs(ticks) do
+  for _, t in ipairs(marks) do
     local n = utf8.len(t.text)
     local at = floor(xaxis.place(t.at) * (cols - 1) + 0.5) - n // 2
     at = max(0, min(cols - n, at))
@@ -66,12 +69,20 @@ local function x_labels(ticks, xaxis, cols)
   return table.concat(out)
 end
 
+-- Fewer columns, or rows, so that a unit is as long on both axes: dots are about as far apart both ways.
+local function equal(cols, rows, xaxis, yaxis)
+  local across, up = xaxis.hi - xaxis.lo, yaxis.hi - yaxis.lo
+  local unit = min((2 * cols - 2) / across, (4 * rows - 2) / up)
+  return max(2, min(cols, floor(unit * across / 2 + 1.5))), max(2, min(rows, floor(unit * up / 4 + 1)))
+end
+
 --- The figure as text: `width` columns in all, `height` rows of dots, with escape codes if `colored`.
 return function(f, width, height, colored)
   local xaxis, yaxis = f:axes()
   local yticks, wide = yaxis.ticks(max(2, min(6, height // 3))), 0
   for _, t in ipairs(yticks) do wide = max(wide, utf8.len(t.text)) end
   local cols = max(10, width - wide - 2)
+  if f.aspect == "equal" then cols, height = equal(cols, height, xaxis, yaxis) end
   local c = canvas(cols, height)
   for i, s in ipairs(f.series) do draw(c, s, i, xaxis, yaxis) end
   local at_row = {}

@@ -18,7 +18,7 @@ end
 
 -- The least distance of two neighbouring positions: how wide bars may be.
 local function spacing(x)
-  local sorted, least = { table.unpack(x) }, math.huge
+  local sorted, least = table.move(x, 1, #x, 1, {}), math.huge
   table.sort(sorted)
   for i = 2, #sorted do
     local gap = sorted[i] - sorted[i - 1]
@@ -27,14 +27,34 @@ local function spacing(x)
   return least < math.huge and least or 1
 end
 
+-- Bars of several series hide none of each other: side by side where series have a place in common, otherwise as wide
+-- as all their places leave room. Sets the step, the number of bars at a place, and which of them this series' is.
+local function stand_apart(series)
+  local apart, places, whose, common = {}, {}, {}, false
+  for _, s in ipairs(series) do
+    if s.style == "bars" and not s.close then
+      apart[#apart + 1] = s
+      for _, x in ipairs(s.x) do
+        if x == x then
+          places[#places + 1] = x
+          common = common or (whose[x] ~= nil and whose[x] ~= s)
+          whose[x] = s
+        end
+      end
+    end
+  end
+  local step = spacing(places)
+  for i, s in ipairs(apart) do s.step, s.bars, s.bar = step, common and #apart or 1, common and i or 1 end
+end
+
 --- Both axes, from the limits given and the values of the series.
 function Figure:axes()
   local xs, ys, bars, all = {}, {}, false, true
+  stand_apart(self.series)
   for i, s in ipairs(self.series) do
     xs[i], ys[i] = s.x, s.y
     if s.style == "bars" then
       bars = true
-      s.step = s.step or spacing(s.x)
       local lo, hi = ticks.range { s.x }
       xs[#self.series + i] = { lo - s.step / 2, hi + s.step / 2 } -- whole bars are inside
     else

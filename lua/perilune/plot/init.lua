@@ -319,10 +319,9 @@ end
 --- T.plot(y), T.plot(x, y), T.plot{{x=, y=, label=, style=, color=}, …}, each with options → figure
 -- print(figure) draws in the terminal. figure:svg(path), figure:png(path, {scale=2}) write files (without a path: the
 -- text, the bytes), figure:save(path) by the name's end, figure:text{width=, height=16, color=}. Options: title,
--- xlabel, ylabel, xlim={lo, hi}, ylim, xscale="log", yscale, labels={…}, style="line"|"points"|"both"|"bars",
--- legend=false (it
--- stands where it hides nothing), aspect="equal" (a unit is as long on both axes), width, height in pixels. Lists or
--- tensors; the rows of a matrix are series.
+-- xlabel, ylabel, xlim={lo, hi}, ylim, xscale="log", yscale, labels={…}, style="line"|"points"|"both"|"bars" (bars of
+-- several series at one place stand side by side), legend=false (it stands where it hides nothing), aspect="equal" (a
+-- unit is as long on both axes), width, height in pixels. Lists or tensors; the rows of a matrix are series.
 --   local f = T.plot({ 3, 1, 2, 5 }, { title = "loss" })
 --   print(f:text { width = 16, height = 5 })
 --   -->        loss

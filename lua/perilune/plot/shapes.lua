@@ -5,6 +5,7 @@
 --   {kind = "text", x, y, text, size, anchor, color, up}
 -- @module perilune.plot.shapes
 local color = require "perilune.plot.color"
+local ticks = require "perilune.plot.ticks"
 
 local M = {}
 local INK, GRID, SIZE = 0x333333, 0xe4e4e4, 11
@@ -129,8 +130,10 @@ local function series(page, f, s, box, xaxis, yaxis)
       local x, y = box.x + u * box.w, box.y + (1 - v) * box.h
       if s.style == "bars" then
         -- apart where they stand at places of their own, close together in a histogram
-        local w = box.w * s.step / (xaxis.hi - xaxis.lo)
-        local gap = s.close and 1 or 0.2 * w
+        local aside, w = ticks.bar(s)
+        local unit = box.w / (xaxis.hi - xaxis.lo)
+        x, w = x + aside * unit, w * unit
+        local gap = s.close and 1 or s.bars > 1 and 0 or 0.2 * w
         local left, right = math.max(box.x, x - (w - gap) / 2), math.min(box.x + box.w, x + (w - gap) / 2)
         add("rect", { x = left, y = math.min(y, base), w = math.max(1, right - left), h = math.abs(base - y),
           fill = s.color })

@@ -97,4 +97,11 @@ function M.axis(lo, hi, log, tight)
   return self
 end
 
+--- How far the middle of a series' bars is from their place, and how wide they are, in units of the axis.
+function M.bar(s)
+  if s.bars == nil or s.bars == 1 then return 0, s.step end
+  local width = 0.8 * s.step / s.bars
+  return (s.bar - (s.bars + 1) / 2) * width, width
+end
+
 return M
