@@ -74,6 +74,24 @@ local right = {
   "if x[1]:item() == 3 then end", "if tostring(x) == '' then end", "local s = x:shape() if s[1] == 4 then end",
   "local k = 'sin_' if x[k] then x[k](x) end", "if getmetatable(x) == getmetatable(y) then end",
   "local d = T.distributions.Normal(0, 1) if d:mean() == 3 then end", "goto on ::on::",
+  "if x:contiguous() == x or x == x:to 'f32' or x:add_(1) == x then end",
+  "local act = T.relu if T.relu == act then end",
+  "local f = x.relu if x.relu == f then end", "print('\\z\n if x == {} then \\z\n')", "print('\\\r\n if x == {} then')",
+  "local a <const>, b <close> = 0xA-1, nil print(a // 2, a ~ 3, [==[ ]] x == {} ]==])",
+}
+
+-- Of a variable that holds several kinds nothing is sure: ways to assign times what is asked.
+local assigned = {
+  "x = 3", "x, net.y = 3, 4", "net.y, x = 4, 3", "x, net[1] = 3, 4", "x, (net).y = 3, 4", "x, net('a').b = 3, 4",
+}
+local places = {
+  "%s", "do %s end", "local function f() %s end", "local t = { f = function() %s end, a = 1 }", "if y then %s end",
+  "local t = { 1, { f = function() for i = 1, 2 do %s end if y then end repeat until y end } }", "repeat %s until y",
+  "T.vmap { f = function() while y do %s end end, b = 2 }",
+}
+local either = { -- a parameter that is a tensor, or something else
+  "if v == 'none' then return end", "if v == 0 then return end", "if v ~= false then return end",
+  "if true == v then return end",
 }
 
 describe("what a script does without meaning to", function()
@@ -89,6 +107,63 @@ describe("what a script does without meaning to", function()
   for _, code in ipairs(right) do
     it("is not seen in " .. code, function() assert.equal("", (said(code))) end)
   end
+
+  for _, place in ipairs(places) do
+    for _, code in ipairs(assigned) do
+      local set = place:format(code)
+      it("is not seen where a variable changes: " .. set, function()
+        assert.equal("", (said(set .. " if x == 3 then end")))
+        assert.equal("", (said(set:gsub("%f[%w]x%f[%W]", "made") .. " print(made, { made })")))
+      end)
+    end
+  end
+
+  for _, code in ipairs(either) do
+    it("is not seen in what asks which of two kinds a parameter has: " .. code, function()
+      assert.equal("", (said("local function f(v) " .. code .. " return v:backward() end")))
+    end)
+  end
+
+  it("says nothing of methods that give the tensor itself", function()
+    local n = 0
+    for name in pairs(T.core.metatable().methods) do
+      local v = T.ones(1, 1)
+      local fine, same = pcall(function() return rawequal(v[name](v), v) end)
+      if fine and same then
+        n = n + 1
+        assert.equal("", (said(("local same = x:%s() == x"):format(name))))
+        assert.equal("", (said(("local same = x == x:%s()"):format(name))))
+      end
+    end
+    assert.is_true(n >= 20, n)
+  end)
+
+  it("counts a script's lines from a mark of its encoding, through a line for the system", function()
+    for _, head in ipairs { "#!/usr/bin/env it's x == {}\n", "\xEF\xBB\xBF", "\xEF\xBB\xBF# '\n" } do
+      local list = lint.check(head .. prelude .. "if x:gt(0):all() then end", _G)
+      assert.equal(1, #list)
+      assert.equal(line + select(2, head:gsub("\n", "")), list[1].line)
+    end
+  end)
+
+  it("is looked for in steps that grow with the text, however it is nested", function()
+    local function steps(n) -- of Lua's machine
+      local texts = { "local v = x" .. (":abs()"):rep(n), "local v = " .. ("1 + "):rep(n) .. "x",
+        ("do local a = f(x, 1) end "):rep(n), "local t = { " .. ("{ 1, 'a' }, "):rep(n) .. "}" }
+      local list = {}
+      for i, code in ipairs(texts) do
+        local count = 0
+        local hook, mask, every = debug.gethook()
+        debug.sethook(function() count = count + 1 end, "", 1000)
+        lint.check(prelude .. code, _G)
+        debug.sethook(hook, mask, every)
+        list[i] = count
+      end
+      return list
+    end
+    local few, many = steps(500), steps(2000)
+    for i, n in ipairs(many) do assert.is_true(n < 8 * few[i], ("%d: %d, then %d"):format(i, few[i], n)) end
+  end)
 
   it("is told of every method that tells whether a tensor is something", function()
     local n = 0

@@ -279,10 +279,14 @@ STATEMENTS["until"] = function(self, i) -- its condition sees what the block has
   return i + 1
 end
 
+local MOST = 300 -- tokens of a list of expressions that are looked at
+
 -- The kinds of a list of n expressions from `at` on.
 local function kinds_of(self, n, at)
   local tokens, kinds, last = self.tokens, {}, at
-  while tokens[last] and tokens[last].line <= tokens[at].line + 3 do -- these names are not yet the new variables
+  -- of a script in one line not all of it, for each local
+  while tokens[last] and tokens[last].line <= tokens[at].line + 3 and last < at + MOST do
+    -- these names are not yet the new variables
     if tokens[last].kind == "name" then self.uses[last] = find(self, tokens[last].text) end
     last = last + 1
   end
@@ -314,6 +318,23 @@ STATEMENTS["local"] = function(self, i)
   return k
 end
 
+-- The last token of what may be assigned at i: a, b.c, d[1], f(x).y
+local function target(self, i)
+  local k = text_of(self, i) == "(" and behind(self, i) - 1 or i
+  while true do
+    local mark = text_of(self, k + 1)
+    if mark == "." or mark == ":" then
+      k = k + 2
+    elseif mark == "[" or mark == "(" or mark == "{" then
+      k = behind(self, k + 1) - 1
+    elseif mark and self.tokens[k + 1].kind == "string" then
+      k = k + 1
+    else
+      return k
+    end
+  end
+end
+
 -- A name that is read or assigned.
 local function name(self, i)
   local mark, before, after = text_of(self, i), text_of(self, i - 1), text_of(self, i + 1)
@@ -321,8 +342,9 @@ local function name(self, i)
   if after == "=" and (before == "{" or before == ",") and self.inside[i] then return end -- a key
   self.uses[i] = find(self, mark)
   local k = i
-  while after == "," and text_of(self, k + 1) == "," and self.tokens[k + 2] and self.tokens[k + 2].kind == "name" do
-    k = k + 2 -- a, b = …
+  while text_of(self, k + 1) == "," and self.tokens[k + 2] and (self.tokens[k + 2].kind == "name"
+    or text_of(self, k + 2) == "(") do
+    k = target(self, k + 2) -- a, b.c, d[1] = …
   end
   if self.inside[i] or text_of(self, k + 1) ~= "=" or before == "=" then return end
   local var = self.uses[i]
@@ -340,6 +362,15 @@ local function name(self, i)
   self.later[#self.later + 1] = { var, kind }
 end
 
+local SUFFIX = set ". : [ ( {"
+
+-- Is there == or ~= at i, and a number, string or boolean at k?
+local function literal(self, i, k)
+  local o = self.tokens[k]
+  return (text_of(self, i) == "==" or text_of(self, i) == "~=") and o and (o.kind == "number" or o.kind == "string"
+    or o.text == "true" or o.text == "false")
+end
+
 -- Goes through the text, with its scopes.
 local function resolve(self)
   local i = 1
@@ -352,26 +383,38 @@ local function resolve(self)
   for _, entry in ipairs(self.later) do take(entry[1], entry[2]) end
   for _ = 1, 2 do -- kinds by use: x:backward() is called, so x is a tensor
     for k, t in ipairs(self.tokens) do
-      if t.kind == "name" then chain(self, k) end
+      local before = text_of(self, k - 1)
+      if t.kind == "name" and before ~= "." and before ~= ":" then chain(self, k) end
+      -- a parameter that is compared with "none" or false may be that
+      local var = self.uses[k]
+      if var and (literal(self, k + 1, k + 2) and not SUFFIX[text_of(self, k - 1)]
+        or literal(self, k - 1, k - 2) and not SUFFIX[text_of(self, k + 1)]) then var.literal = true end
     end
     for _, var in next, self.uses do
-      if var.kind == nil and (var.tensor or var.batch) and not var.other then var.kind = "tensor" end
+      if var.kind == nil and (var.tensor or var.batch) and not (var.other or var.literal) then var.kind = "tensor" end
       if var.kind == "tensor" and var.other then var.kind = "mixed" end
     end
   end
 end
 
+local OPENS, CLOSES = set "{ function do if repeat", set "} end until"
+
 --- Reads a script's text. env: the globals that it will see.
 local function read(text, env)
-  local tokens, inside = lex.code(text), {}
-  local line, ends, depth = 1, text:find("\n", 1, true), 0
+  local tokens, inside, open = lex.code(text), {}, {}
+  local line, ends = 1, text:find("\n", 1, true)
   for i, t in ipairs(tokens) do
     while ends and ends < t.from do
       line, ends = line + 1, text:find("\n", ends + 1, true)
     end
     t.line = line
-    if t.text == "{" then depth = depth + 1 elseif t.text == "}" then depth = depth - 1 end
-    inside[i] = depth > 0 -- of a table that is made
+    local word = (t.kind == "symbol" or t.kind == "keyword") and t.text
+    if OPENS[word] then
+      open[#open + 1] = word
+    elseif CLOSES[word] then
+      open[#open] = nil
+    end
+    inside[i] = open[#open] == "{" -- of a table that is made; not of a function in it
   end
   local T = require "perilune"
   local methods, shared = core.metatable().methods, {} -- names that are no sign of a tensor

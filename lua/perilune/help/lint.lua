@@ -8,7 +8,7 @@ local M = {}
 
 local kinds, text_of -- loaded when a script is read: no other loads perilune earlier than it asks for it
 
-local LONGEST = 1 << 20 -- bytes of a script that is looked at
+local LONGEST = 1 << 17 -- bytes of a script that is looked at, in a quarter of a second; longer ones hold data
 local PYTHON = { True = "true", False = "false", None = "nil" }
 local OPENS = { ["if"] = true, ["elseif"] = true, ["while"] = true, ["until"] = true, ["not"] = true }
 local VALUE_BEFORE = { ["="] = true, [","] = true, ["("] = true, ["{"] = true }
@@ -33,6 +33,12 @@ local function begins(self, i)
     or before == "}" or before == "function" or before == "#" or before == "-"))
 end
 
+-- Methods that give the tensor itself, or may: x:add_(1), x:to "f32" of what is f32.
+local ITSELF = { to = true, cpu = true, cuda = true, contiguous = true, detach = true, type_as = true }
+local function itself(last)
+  return last[1] == "call" and last[2] and (ITSELF[last[2]] or last[2]:find "_$") and true
+end
+
 -- What a value at i … stop - 1 is compared with: → the kind of the other side ("new table": made there), whether by ==,
 -- and whether that is no mere name; nil where it is not, or with nil.
 local function compared(self, i, stop)
@@ -43,6 +49,7 @@ local function compared(self, i, stop)
     if o.text == "{" then return "new table", after == "==" end
     if o.text == "true" or o.text == "false" then return "boolean", after == "==" end
     local kind, at = kinds.expression(self, stop + 1)
+    if kind == "tensor" and at > stop + 2 and itself(select(3, kinds.chain(self, stop + 1))) then kind = "mixed" end
     return kind, after == "==", at > stop + 2
   elseif before == "==" or before == "~=" then
     local o = self.tokens[i - 2]
@@ -61,6 +68,9 @@ local function is_asked(self, i, stop)
     or after == "and" and (before == "=" or before == "(" or before == "return" or before == ",")
 end
 
+-- Kinds that no function is of. Of what is unknown none can be told: act == T.relu is a question.
+local ELSE = { number = true, string = true, boolean = true, ["new table"] = true, list = true, tensor = true }
+
 -- What is to be said of the value that begins at i: a kind and a text; or nil.
 local function judge(self, i)
   local kind, stop, last = kinds.chain(self, i)
@@ -76,17 +86,19 @@ local function judge(self, i)
   elseif kind == "tensor" and (other == "number" or other == "string" or other == "boolean") then
     return "equal", ("%s is a tensor, which == never finds equal to a %s, so this is always %s: x:item() is the value "
       .. "of one, x:eq(v) compares elements"):format(text, other, never)
-  elseif kind == "tensor" and other and other ~= "mixed" and (fresh or made and other == "tensor") then
+  elseif kind == "tensor" and other and other ~= "mixed" and not itself(last)
+    and (fresh or made and other == "tensor") then
     return "equal", ("== asks whether two tensors are the same object, so this is always %s: a:eq(b) compares "
       .. "elements, T.equal(a, b) all, a:item() is the value of one"):format(never)
   elseif kind == "list" and other and fresh or other == "new table" and not self.equals then
     return "table", ("two tables are never equal, so this is always %s: sizes are compared one by one, x:size(1) == 2")
       :format(never)
-  elseif kind == "method" and (other or last[2]:find "^is_") then
+  elseif kind == "method" and (ELSE[other] or other == "method" and made or not other
+    and last[2]:find "^is_") then
     if other == "method" then truth = same and "true" or "false" end
     return "method", ("%s is a method, not called, so this is always %s: %s:%s()"):format(text, truth,
       source(self, i, stop - 2), last[2])
-  elseif kind:find "^path:" and last[1] == "field" and (other or last[2]:find "^is_")
+  elseif kind:find "^path:" and last[1] == "field" and (ELSE[other] or not other and last[2]:find "^is_")
     and type(kinds.path_value(kind:sub(6))) == "function" then
     return "function", ("%s is a function, not called, so this is always %s: %s()"):format(text, truth, text)
   end
@@ -110,6 +122,7 @@ end
 -- function nothing. env: the globals it will see. Of text that the compiler took.
 function M.check(text, env)
   if #text > LONGEST then return {} end
+  text = text:gsub("^\xEF\xBB\xBF", ""):gsub("^#", "--") -- of #! for the system nothing is Lua
   kinds = require "perilune.help.kinds"
   text_of = kinds.text_of
   local self = kinds.read(text, env)

@@ -13,8 +13,8 @@ local function quoted(text, at)
   local quote, i = text:sub(at, at), at + 1
   while i <= #text do
     local c = text:sub(i, i)
-    if c == "\\" then
-      i = i + 2
+    if c == "\\" then -- \z takes the blanks and lines behind it, a line's end may have two bytes
+      i = text:match("^z%s*()", i + 1) or text:match("^\r\n()", i + 1) or i + 2
     elseif c == quote then
       return i, false
     elseif c == "\n" then
@@ -51,7 +51,8 @@ local function token_at(text, at)
     local stop, open = long(text, at)
     if stop then return "string", stop, open end
   end
-  local number = text:match("^0[xX][%x.]*[pP]?[+-]?%x*", at) or text:match("^%d[%d.]*[eE][+-]?%d+", at)
+  local number = text:match("^0[xX][%x.]*[pP][+-]?%d+", at) or text:match("^0[xX][%x.]*", at)
+    or text:match("^%d[%d.]*[eE][+-]?%d+", at)
     or text:match("^%d[%d.]*", at) or text:match("^%.%d+", at)
   if number then return "number", at + #number - 1 end
   for _, pattern in ipairs(SYMBOLS) do
