@@ -64,7 +64,7 @@ describe("ONNX files written by others", function()
   end)
 
   it("single operators", function()
-    local data, wrong, count = T.load(shared .. "ops.safetensors"), {}, 0
+    local data, wrong, count = T.load(shared .. "ops.safetensors", { map_location = T.get_default_device() }), {}, 0
     for _, o in ipairs(index.ops) do
       local m, message = T.onnx.load(shared .. "ops/" .. o.name .. ".onnx")
       local inputs = {}
@@ -88,7 +88,7 @@ describe("ONNX files written by others", function()
   for _, part in ipairs { "networks", "by_hand" } do
     for _, o in ipairs(index[part]) do
       it(part .. ": " .. o.file, function()
-        local data = T.load(shared .. o.file:gsub("%.onnx$", ".safetensors"))
+        local data = T.load(shared .. o.file:gsub("%.onnx$", ".safetensors"), { map_location = T.get_default_device() })
         local m = assert(T.onnx.load(shared .. o.file))
         local compiled = part == "networks" and T.jit(m)
         for call = 1, o.calls do
@@ -120,7 +120,7 @@ describe("ONNX files written by others", function()
   it("refuses what is broken", function()
     local cases = dofile(shared .. "external/cases.lua")
     local good = assert(T.onnx.load(shared .. "external/" .. cases.good))
-    local data = T.load(shared .. "external/good.safetensors")
+    local data = T.load(shared .. "external/good.safetensors", { map_location = T.get_default_device() })
     assert.is_nil(differs(good(data["1.in.x"]), data["1.out.y"], 1e-4, 1e-5))
     for _, c in ipairs(cases.refuse) do
       local m, message, code = T.onnx.load(shared .. "external/" .. c.file)
