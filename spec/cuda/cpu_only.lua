@@ -11,7 +11,6 @@ local process = "runs other processes, which have a default device of their own"
 local text = "is about texts, without tensors"
 local scalars = "0-d tensors of the device take the dtype of halves beside them, as PyTorch's do (docs/design/cuda.md)"
 local loaded = "loads what was saved, which goes to the CPU unless map_location says otherwise"
-local recurrent = "ONNX has no form for the one op that a recurrent layer is on a device; export it from the CPU"
 
 local cuda = {
   ["autograd/keys"] = { ["temporaries of a sum are freed"] = bytes },
@@ -64,9 +63,6 @@ local cuda = {
   ["command/"] = process, ["distributed/"] = process, ["lanes/"] = process,
   ["http/"] = process, ["cmake/"] = text, ["docs/"] = text, ["call/declared"] = text, ["lua/parts"] = text,
   ["lua/collector"] = "is about when the collector runs, by CPU memory",
-  ["onnx/save"] = {
-    ["loaded LSTM"] = recurrent, ["sizes, an LSTM"] = recurrent, ["loaded GRU"] = recurrent, ["loaded RNN"] = recurrent,
-  },
   ["io/mmap"] = "maps files into tensors of the CPU",
   ["io/memory"] = "plays lack of CPU memory",
   ["call/reliability"] = "plays lack of CPU memory",

@@ -21,11 +21,21 @@ Export.is_free = is_free
 
 -- ---- tracing -------------------------------------------------------------------------------------------------------
 
+-- f(…) with nets computed by ops of ours: a library's whole recurrent net is one node, which ONNX has nothing for.
+local function without_library(f, ...)
+  if not T.zeros(1):is_cuda() and not (core.is_tensor((...)) and (...):is_cuda()) then return f(...) end
+  local was = T.cuda.cudnn(false)
+  local got = table.pack(pcall(f, ...))
+  T.cuda.cudnn(was)
+  if not got[1] then error(got[2], 0) end
+  return table.unpack(got, 2, got.n)
+end
+
 -- f's graph for inputs of these shapes: nodes, leaves by value, outputs.
 local function traced(who, f, inputs, shapes, names)
   local g, xs = T.graph(), {}
   for i, x in ipairs(inputs) do xs[i] = g:input(names[i], shapes[i], { dtype = x:dtype() }) end
-  local got, out = table.pack(g:trace(function(...) return f(...) end, table.unpack(xs))), {}
+  local got, out = table.pack(g:trace(function(...) return without_library(f, ...) end, table.unpack(xs))), {}
   local function put(v, i) -- results may be lists of tensors; what is nil is none
     if core.is_tensor(v) then
       out[#out + 1] = v
