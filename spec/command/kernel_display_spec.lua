@@ -93,8 +93,9 @@ describe("the Jupyter kernel shows", function()
     assert.is_nil(result "'just text'".data["text/html"])
     local profile = result "(T.profile(function() return T.ones(10) * 2 end))".data
     assert.truthy(profile["text/html"]:find ">mul</td>", profile["text/html"])
-    local history = result("T.fit(nn.Linear(2, 2), { train = { { T.randn(4, 2), T.tensor { 1, 2, 1, 2 }:long() } }, "
-      .. "epochs = 3, quiet = true, optimizer = optim.SGD(nn.Linear(2, 2):parameters(), { lr = 0.1 }) })")
+    local history = result("net = nn.Linear(2, 2)\n"
+      .. "T.fit(net, { train = { { T.randn(4, 2), T.tensor { 1, 2, 1, 2 }:long() } }, "
+      .. "epochs = 3, quiet = true, optimizer = optim.SGD(net:parameters(), { lr = 0.1 }) })")
     assert.truthy(history.data["text/html"]:find(">epoch</th>", 1, true))
     assert.equal(4, select(2, history.data["text/html"]:gsub("<tr>", "")))
   end)

@@ -192,7 +192,8 @@ local OPEN_METHODS = {}
 for name in ("perilune.Graph.trace T.Generator.run T.GradManager.record T.data.ConcatDataset.get "
   .. "T.data.MapDataset.get T.data.StackDataset.get "
   .. "T.data.Subset.get T.data.Subset.get_batch T.data.TensorDataset.get T.data.TensorDataset.get_batch "
-  .. "T.data.TensorDataset.get_range nn.parallel.DistributedDataParallel.no_sync nn.Module.forward"):gmatch "%S+" do
+  .. "T.data.TensorDataset.get_range nn.parallel.DistributedDataParallel.no_sync nn.Module.forward "
+  .. "nn.RotaryEmbedding.stretch"):gmatch "%S+" do
   OPEN_METHODS[name] = true
 end
 
