@@ -27,7 +27,7 @@ local function at_caller(fine, ...)
   if fine then return ... end
   local err, level = ..., 2 -- a tail call: the mover is gone
   local info = debug.getinfo(level, "Sl")
-  while info and info.currentline < 0 do
+  while info and (info.currentline < 0 or info.short_src:find("waiting%.lua$")) do -- C, and the pcall that waits
     level = level + 1
     info = debug.getinfo(level, "Sl")
   end
