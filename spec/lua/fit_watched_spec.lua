@@ -191,8 +191,9 @@ describe("T.fit, watched,", function()
     -- a pause lasts until the next word
     local function later(word, seconds)
       return function(token)
-        local form = "printf 'pause %s\\n' > '%s'; (sleep %g; printf '%s %s\\n' > '%s') &"
-        return form:format(token, place, seconds, word, token, place)
+        -- whole at once, as perilune watch writes it: a file that is empty yet would be taken for no word, and away
+        local form = "printf 'pause %s\\n' > '%s'; (sleep %g; printf '%s %s\\n' > '%s.part'; mv '%s.part' '%s') &"
+        return form:format(token, place, seconds, word, token, place, place, place)
       end
     end
     local from = T.core.clock()
