@@ -5,6 +5,7 @@ local T = require "perilune"
 local source = require "perilune.help.source"
 local here = debug.getinfo(1, "S").source:match "^@(.*)meta%.lua$"
 local objects, method_types = dofile(here .. "objects.lua"), dofile(here .. "methods.lua")
+local NAMED, MEANT = dofile(here .. "kinds.lua")
 local core = T.core
 
 local TYPES = { dim = "integer", index = "integer|perilune.Tensor", newdim = "integer",
@@ -51,149 +52,6 @@ local KINDS = { boolean = "boolean", string = "string", ["function"] = "function
   ["tensor or number"] = "perilune.Tensor|number",
   ["tensor or packed sequence"] = "perilune.Tensor|table", ["number or list"] = "number|number[]",
   ["integer or list"] = "integer|integer[]", ["integer, list or tensor"] = "integer|integer[]|perilune.Tensor" }
-
--- What names of parameters stand for wherever nothing else is said of them; spec/docs/types_spec.lua runs all examples
--- against what comes out.
-local NAMED = {}
-local function named(kind, names) for name in names:gmatch "%S+" do NAMED[name] = kind end end
-named("perilune.Tensor|number|table", "x y A B a b q v r t input target pred logits weight bias src tensor other "
-  .. "vec M C N p mat1 mat2 query key index indices mask U S")
-named("function", "f fn loss_fn closure")
-named("fun(x: perilune.Argument): any", "opfunc")
-named("any", "value") -- these take any
-named("string", "name mode text word")
-named("string|table", "path dir")
-named("integer|table", "dim n k i d classes num_classes batch_size epochs steps")
-named("integer|integer[]|table", "sizes dims shape size window")
-named("integer|integer[]|string|table", "stride padding dilation kernel_size output_padding output_size groups")
-named("perilune.Tensor[]|table", "params list tensors grads")
-named("optim.Optimizer", "opt optimizer")
-named("nn.Module", "net module model")
-named("perilune.dtype|table", "dtype")
-named("string|table", "device reduction nonlinearity")
-named("boolean|table", "on upper full_matrices keepdim inplace training non_blocking copy")
-named("number|perilune.Tensor|table", "lo hi std mean rtol atol scale momentum gain eps alpha beta lr gamma")
-named("table|perilune.Tensor|integer", "dataset")
-named("boolean|number|table", "left")
--- And where a name means something else:
-local MEANT = { ["nn.lora"] = { target = "string|string[]|function" },
-  ["T.autocast"] = { options = "T.autocast.Options|function" },
-  ["Tensor:to"] = { word = "perilune.dtype|perilune.Tensor" },
-  ["T.memory_limit"] = { word = "perilune.int|string" },
-  ["T.custom"] = { forward = "fun(ctx: perilune.Context, ...: perilune.Argument): any",
-    backward = "fun(ctx: perilune.Context, ...: perilune.Argument): any",
-    jvp = "fun(ctx: perilune.Context, ...: perilune.Argument): any",
-    name = "string", always = "boolean", state = "any" },
-  ["T.data.chat_template"] = { source = "string" },
-  ["T.distributions.register_kl"] = { p = "function|table", q = "function|table",
-    P = "function|table", Q = "function|table" },
-  ["nn.utils.clip_grads_with_norm_"] = { total_norm = "number|perilune.Tensor" },
-  ["nn.class"] = { parent = "nn.Module" },
-
-  ["T.distributions.Independent"] = { base = "T.distributions.Distribution" },
-  ["T.distributions.TransformedDistribution"] = { base = "T.distributions.Distribution" },
-  ["nn.F.scaled_dot_product_attention"] = { q = "perilune.Tensor", k = "perilune.Tensor", v = "perilune.Tensor" },
-  ["T.distributed.all_gather_object"] = { value = "any", list = "table" },
-  ["T.distributed.gather_object"] = { value = "any", list = "table" }, ["T.models.generate"] = { opts = "table" },
-  ["T.tensor"] = { number = "perilune.value|perilune.Tensor|table" },
-  ["T.as_tensor"] = { value = "perilune.value|perilune.Tensor|table" },
-  ["T.asarray"] = { value = "perilune.value|perilune.Tensor|table" },
-  ["T.cuda.stream"] = { s = "perilune.Stream" },
-  ["T.promote_types"] = { a = "perilune.dtype", b = "perilune.dtype" },
-  ["T.fit"] = { metrics = "string|table", scheduler = "optim.lr_scheduler.LRScheduler|table",
-    checkpoint = "string|table", jit = "boolean|table" },
-  ["T.bar"] = { loop = "function|table|perilune.int", file = "userdata|table" }, ["T.imshow"] = { file = "string" },
-  ["Tensor:imshow"] = { file = "string" }, ["Tensor.imshow"] = { file = "string" },
-  ["T.models.save"] = { type = "string|function" }, ["T.save_gguf"] = { type = "string" },
-  ["T.save_graph"] = { graph_or_function = "perilune.Graph|function|nn.Module" },
-  ["T.set_rng_state"] = { string = "string|table" }, ["T.scalar_tensor"] = { number = "number|boolean" },
-  ["nn.init.calculate_gain"] = { param = "number" }, ["nn.init.constant_"] = { value = "number" },
-  ["nn.utils.clip_grad_value_"] = { value = "number" }, ["T.data.transforms.pad"] = { value = "number|number[]" },
-  ["T.data.transforms.random_erasing"] = { value = "number|string|table" },
-  ["T.data.transforms.crop"] = { h = "integer|table" }, ["T.data.Dataset"] = { self = "table" },
-  ["T.data.IterableDataset"] = { self = "table" }, ["T.fill_diagonal_"] = { value = "number" },
-  ["Tensor:fill_diagonal_"] = { value = "number" }, ["optim.compat.sgd"] = { learningRates = "perilune.Tensor" },
-  ["T.plot.image"] = { options = "table" }, ["T.plot.scatter"] = { options = "table" },
-  ["T.plot.spark"] = { options = "table" }, ["T.broadcast_shapes"] = { options = "integer[]" },
-  ["T.save"] = { options = "table" }, ["T.compile"] = { options = "table" },
-  ["T.full_like"] = { value = "number|boolean|perilune.Tensor|table" }, ["Tensor:full_like"] = { value =
-    "number|boolean|perilune.Tensor|table" }, ["Tensor.full_like"] = { value = "number|boolean|perilune.Tensor|table" },
-  ["T.new_full"] = { value = "number|boolean|perilune.Tensor|table" }, ["Tensor:new_full"] = { value =
-    "number|boolean|perilune.Tensor|table" }, ["Tensor.new_full"] = { value = "number|boolean|perilune.Tensor|table" },
-  ["T.distributed.all_gather"] = { options = "table" },
-  ["T.distributed.all_gather_into_tensor"] = { options = "table" },
-  ["T.distributed.all_to_all"] = { options = "table" },
-  ["T.distributed.broadcast"] = { options = "table" },
-  ["T.distributed.gather"] = { options = "table" },
-  ["T.distributed.scatter"] = { options = "table" },
-  ["T.full"] = { value = "number|boolean|perilune.Tensor|table" },
-  ["T.vmap"] = { in_dims = "integer|boolean|table", out_dims = "integer|boolean|table" } }
--- What takes a function of tensors: that is what its arguments are, unless it says otherwise.
-for name in ("jit compile grad value_and_grad jacobian hessian hvp jvp vjp vmap linearize checkpoint gradcheck"
-  .. " gradgradcheck make_graphed"):gmatch "%S+" do
-  local key = "T." .. name
-  MEANT[key] = MEANT[key] or {}
-  MEANT[key].f = "(fun(...: perilune.Argument): any)|nn.Module|table"
-end
-named("table", "state sd map")
-named("string|function|nn.Module", "activation")
-named("0|1|table", "index_base")
-named("T.Generator", "generator")
-named("boolean|table", "requires_grad")
-named("integer|table", "ignore_index rank bins base seed dst")
-named("perilune.Tensor|table", "out lengths boxes dy")
-named("integer|integer[]|table", "rows cols")
-named("number|integer[]|number[]|table", "scale_factor spacing output_ratio")
-named("number|table", "threshold max_norm maxnorm lambd rate swa_lr maxEval")
-named("number|string|table", "ord max_bytes")
-named("string|table", "title map_location")
-named("perilune.Tensor|number|table", "x1 x2 ys xs values source scores w weights vector pos_weight min max top "
-  .. "min_val max_val low gradient inputs s P permutation wave")
-named("T.distributed.Group|table", "group")
-named("string|string[]", "names")
-named("integer", "every gpu step accumulate")
-named("integer|string", "bytes")
-named("integer[]|perilune.Tensor|integer", "ids")
-named("integer[]|table", "ranks")
-named("number", "tol negative_slope label_smoothing sparsity min_lr total_norm")
-named("number|number[]", "max_lr")
-named("boolean", "log_target unitriangular async_op")
-named("optim.lr_scheduler.LRScheduler[]", "schedulers")
-named("function|function[]", "lr_lambda")
-named("nn.Module", "layer linear bn")
-named("perilune.PackedSequence", "packed")
-named("string|integer|number", "norm")
-named("string", "approximate memory_format UPLO wavelet")
-named("function|table", "loop loader sampler transforms")
-
--- Options that one function or a few have.
-named("boolean|table", "quiet rest antialias enable_timing check fallback unsupported drop_last "
-  .. "retain_graph create_graph allow_unused")
-named("integer|table", "total width priority chunk_size segments max_traces popsize num_labels min_length top_k "
-  .. "no_repeat_ngram_size channels total_length anneal_epochs")
-named("number|table", "temperature top_p min_p typical_p epsilon_cutoff eta_cutoff repetition_penalty timeout delta "
-  .. "growth_rate dampening decay")
-named("number|number[]|table", "brightness contrast saturation hue ratio step_sizes base_lr range xlim high")
-named("string|table", "encoding pattern comment quote architecture format anneal_strategy about")
-named("string[]|table", "input_names output_names files special missing columns args")
-named("table", "types dynamic kinds metadata bad_words suppress begin_suppress lineSearchOptions tables")
-named("integer[]|table", "output_split_sizes input_split_sizes")
-named("function|table", "transform get len iter pack unpack forward lineSearch g pl")
-named("integer|integer[]|table", "eos")
-named("string|boolean|table", "mirror policy")
-named("number|string|table", "budget")
-named("perilune.dtype", "from to")
-named("integer|number", "level")
-named("perilune.Tensor|perilune.Tensor[]|table", "grad_outputs m")
-named("table", "scaler")
-named("perilune.Tokenizer|table", "tokenizer")
-named("T.distributed.Group", "process_group")
-named("function|nn.Module|table", "loss custom_encoder custom_decoder observer")
-named("nn.Module", "conv")
-named("string|function|table", "skip batch_sampler")
-named("T.distributions.Distribution", "mixture_distribution component_distribution")
-named("table|function|string", "save none")
-named("table|function", "train valid calibration callbacks")
 
 -- A default as it is written: what kind of value it is.
 local function of_default(text)
@@ -311,7 +169,7 @@ local function options_class(out, entry, names)
 end
 
 -- Parameter lines: kinds where they are known, and the table of options wherever it may come.
-local function param_lines(out, names, class, types, of, sizes)
+local function param_lines(out, names, class, types, of, sizes, needed)
   local sized = false
   for _, name in ipairs(names) do
     sized = sized or name == "sizes"
@@ -328,7 +186,9 @@ local function param_lines(out, names, class, types, of, sizes)
     if name == "..." and class then -- sizes one by one, or as a list: T.randn(2, 3), T.randn({2, 3}, {dtype=})
       kind = #names == 1 and sizes and "perilune.int|perilune.list|" .. class or "any"
     end
-    out[#out + 1] = ("---@param %s %s"):format(name == "..." and "..." or name .. "?", kind)
+    if needed and needed[name] then kind = "perilune.Tensor|number" end
+    local left_out = name ~= "..." and not (needed and needed[name])
+    out[#out + 1] = ("---@param %s %s"):format(left_out and name .. "?" or name, kind)
   end
 end
 
@@ -348,7 +208,7 @@ local RETURN_KINDS = { { "^true$", "boolean?" }, { "^message$", "string?" }, { "
   { "^text$", "string" }, { "^dtype$", "perilune.dtype" }, { "^list of numbers$", "number[]" },
   { "^list of integers$", "integer[]" }, { "^list of tensors$", "table<integer, perilune.Tensor>" },
   { "^list of views$", "table<integer, perilune.Tensor>" }, { "^list of strings$", "string[]" }, { "^list", "table" },
-  { "^nested list or number$", "table|number|boolean" }, { "^function$", "function" }, { "^transform$", "function" },
+  { "^nested list or number$", "perilune.nested" }, { "^function$", "function" }, { "^transform$", "function" },
   { "^state$", "table" }, { "^the rest of the state$", "table" }, { "^{[^}]*=.*}$", "table" },
   { "^module$", "nn.Module" }, { "^optimizer$", "optim.Optimizer" }, { "^table$", "table" },
   { "^figure$", "perilune.Figure" }, { "^handle$", "perilune.Handle" }, { "^log$", "perilune.Log" },
@@ -392,6 +252,7 @@ local function returned(text)
   if #list == 0 then return "any" end
   if fails then
     list[1] = list[1]:find "%?$" and list[1] or list[1] .. "?"
+    if text:find "code$" then list[4] = "integer?" end -- the number of the system's error
     for i = 2, 3 do list[i] = list[i] and list[i]:gsub("%?$", "") .. "|string?" or "string?" end -- message, code
   end
   return table.concat(list, ", ")
@@ -401,6 +262,10 @@ end
 local CALLED = { LSTM = "perilune.Tensor, perilune.Tensor[]", GRU = "perilune.Tensor, perilune.Tensor",
   RNN = "perilune.Tensor, perilune.Tensor", LSTMCell = "perilune.Tensor, perilune.Tensor",
   MultiheadAttention = "perilune.Tensor, perilune.Tensor?", Module = "perilune.Tensor, any" }
+for name in ("AdaptiveLogSoftmaxWithLoss MixtureOfExperts RotaryEmbedding MaxPool1d MaxPool2d MaxPool3d")
+  :gmatch "%S+" do
+  CALLED[name] = "perilune.Tensor, perilune.Tensor" -- of pools the second with return_indices
+end
 local METHODS = { parameters = "table<integer, perilune.Tensor>", buffers = "table<integer, perilune.Tensor>",
   modules = "table<integer, nn.Module>", children = "table<integer, nn.Module>",
   named_parameters = "fun(): string, perilune.Tensor", named_buffers =
@@ -419,7 +284,7 @@ local SIZED = { ["T.zeros"] = true, ["T.ones"] = true, ["T.empty"] = true, ["T.r
   ["T.uniform"] = true, ["T.normal"] = true, ["T.randint"] = true }
 -- What methods return that are neither ops nor functions of T.
 local RETURNS = { shape = "integer[]", size = "integer|integer[]", stride = "integer[]|integer", dim = "integer",
-  numel = "integer", item = "number|boolean", get = "number|boolean", totable = "table", dtype = "string",
+  numel = "integer", item = "number|boolean", get = "number|boolean", totable = "perilune.nested", dtype = "string",
   device = "string", brief = "string", describe = "string", tostring = "string", is_contiguous = "boolean",
   is_floating_point = "boolean", requires_grad_ = "perilune.Tensor", detach = "perilune.Tensor",
   set = "perilune.Tensor", retain_grad = "perilune.Tensor", cuda = "perilune.Tensor",
@@ -489,16 +354,18 @@ end
 local RESULTS = { ["Tensor:item"] = "perilune.value", ["T.item"] = "perilune.value",
   ["T.memory_limit"] = "perilune.Scope|integer|nil",
   svd = "perilune.Tensor, perilune.Tensor, perilune.Tensor", qr = "perilune.Tensor, perilune.Tensor",
-  eig = "perilune.Tensor, perilune.Tensor", eigh = "perilune.Tensor, perilune.Tensor",
+  eigh = "perilune.Tensor, perilune.Tensor",
   geqrf = "perilune.Tensor, perilune.Tensor", slogdet = "perilune.Tensor, perilune.Tensor",
   lu_factor = "perilune.Tensor, perilune.Tensor", nanmedian = "perilune.Tensor, perilune.Tensor?",
-  get_rank = "integer", get_world_size = "integer", get_node_local_rank = "integer", rows = "fun(): perilune.Tensor",
+  get_rank = "integer", get_world_size = "integer", get_node_local_rank = "integer",
+  rows = "(fun(...: any): perilune.Tensor), perilune.Tensor, integer",
   cross_entropy = "perilune.Tensor", vector_to_parameters = "perilune.Tensor",
   ["T.autocast"] = "perilune.Scope|perilune.dtype|nil", no_grad = "any", enable_grad = "any",
   pivoted_cholesky = "perilune.Tensor, perilune.Tensor, perilune.Tensor", ["T.scope"] = "perilune.Scope",
   ["T.early_stop"] = "perilune.Stop",
   ["T.open"] = "table?, string?, string?", ["T.timer"] = "perilune.Stopwatch",
-  ["T.load_gguf"] = "table?, table|string|nil, table|string|nil",
+  ["T.load_gguf"] = "table?, table|string|nil, table|string|nil, integer?",
+  ["T.load_idx"] = "perilune.Tensor?, string?, string?, integer?",
   ["T.default_dtype"] = "perilune.dtype|perilune.Scope", ["T.memory"] = "table<string, integer>",
   ["T.cuda.memory_stats"] = "table<string, integer>", ["T.cuda.get_device_capability"] = "integer, integer",
   ["T.get_autocast_dtype"] = "perilune.dtype", ["T.get_float32_matmul_precision"] = "string",
@@ -515,8 +382,11 @@ local RESULTS = { ["Tensor:item"] = "perilune.value", ["T.item"] = "perilune.val
   ["T.linearize"] = "perilune.Tensor, function", ["T.vjp"] = "perilune.Tensor, function",
   ["T.load"] = "table|perilune.Tensor|nil, table|string|nil, table|string|nil",
   ["T.models.generate"] = "perilune.Tensor|perilune.Tensor[]|table",
-  ["T.quantize"] = "nn.Module, table, table?", ["T.profile"] = "table, any", ["T.hessian"] = "perilune.Tensor|table",
-  ["T.jacobian"] = "perilune.Tensor|table",
+  ["T.quantize"] = "nn.Module, table, table?", ["T.profile"] = "table, any", ["T.cli"] = "table, string?, string?",
+  eig = "perilune.Tensor, perilune.Tensor, perilune.Tensor, perilune.Tensor", max = "perilune.Tensor, perilune.Tensor",
+  min = "perilune.Tensor, perilune.Tensor", unique_consecutive = "perilune.Tensor, perilune.Tensor, perilune.Tensor",
+  ["T.bar"] = "any, any, any, any", ["T.hessian"] = "perilune.Argument",
+  ["T.jacobian"] = "perilune.Argument",
   ["T.override_gradient"] = "function|boolean|nil",
   ["nn.utils.fuse_conv_bn_eval"] = "nn.Module", ["T.distributed.scatter_object_list"] = "table" }
 for name in ("allow_tf32 benchmark cudnn deterministic"):gmatch "%S+" do RESULTS["T.cuda." .. name] = "boolean" end
@@ -535,15 +405,20 @@ local function written_function(out, entry, path)
     parameters(entry.signature))
   doc_of(out, entry)
   local names = path == "T.custom" and { "options" } or parameters(entry.signature)
-  if entry.signature:find "^x:" and path:find "^T%." then table.insert(names, 1, "x") end
+  if entry.signature:find "^x:" and path:find "^T%." then
+    if type(T[path:match "^T%.([%w_]+)$"]) ~= "function" then return end -- T.version is a text
+    table.insert(names, 1, "x")
+  end
   if names[#names] ~= "..." then names[#names + 1] = "..." end -- other forms of the call: all by name, several tensors
   if path == "Tensor:size" or path == "Tensor:stride" then -- of one dimension a number
     out[#out + 1] = ("---@param dim perilune.int\n---@return integer\n"
       .. "---@overload fun(self: perilune.Tensor): table<integer, integer>\nfunction %s(dim) end\n"):format(path)
     return
   end
-  param_lines(out, names, class, types, path, entry.signature:find "%(2, 3")
   local returns = entry.signature:match "→%s*(.*)$" or ""
+  -- Without tensors what would compute makes a meter: only what must be there tells the two apart.
+  param_lines(out, names, class, types, path, entry.signature:find "%(2, 3",
+    (returns:find "meter$" or returns:find "meter;" ) and { x = true, pred = true, target = true })
   -- T.grad(f) → function, T.grad(f, x, …) → gradients: with f and options alone what gives the second form's results
   local second = returns:match "^function, T%.[%w_.]+%b() → (.*)$"
   if second then

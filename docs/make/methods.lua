@@ -17,7 +17,7 @@ given("table<integer, number>", "get_last_lr")
 given("table<integer, integer[]>", "T.data.BatchSampler batches")
 given("perilune.Tensor|integer[]", "indices")
 given("perilune.Tensor|table", "T.GradScaler scale")
-given("perilune.Tensor|number|nil", "T.GradScaler step; optim.Optimizer step; optim.LBFGS step")
+given("perilune.Argument", "T.GradScaler step; optim.Optimizer step; optim.LBFGS step") -- what the closure gave
 given("perilune.Tensor, perilune.Tensor", "qparams; calculate_qparams")
 given("perilune.Tensor", "averaged; checked; predict; log_prob; rotate; numbers; inverse; "
   .. "optim.swa_utils.AveragedModel forward")

@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: MIT
 -- For the definitions for editors: the classes of objects that functions return and that no entry of the reference
 -- makes, and what objects hold besides their methods.
+-- luacheck: no max line length
 local M = {}
 
 -- Of tensors, and of what behaves like one: what a language server knows of operators is not handed down to subclasses.
@@ -21,7 +22,6 @@ local OPERATORS = [[
 ---@operator bnot: perilune.Tensor
 ---@operator len: integer]]
 
--- luacheck: push no max line length
 --- What the definitions begin with. An index of a tensor is no string there ("2, 1:3"): else every misspelt method would
 --- be one.
 M.HEAD = ([[
@@ -37,15 +37,23 @@ M.HEAD = ([[
 
 -- What item() gives; of bool tensors a boolean.
 ---@alias perilune.value number
+-- What totable() gives; of a tensor without dimensions its number.
+---@alias perilune.nested table
 
 ---@class perilune.Tensor
----@field grad perilune.Tensor what backward added; nil before that
----@field requires_grad boolean
----@field is_leaf boolean
 ---@field grad_fn string? the op that made it, when that is recorded
----@field [integer|perilune.Tensor|table] perilune.Element an index: t[1], t[mask], t[{ {}, 2 }]
+---@field [integer|perilune.Tensor|table] perilune.Element|perilune.Tensor an index: t[1], t[mask], t[{ {}, 2 }]
 OPERATORS
 local Tensor = {}
+
+-- Assigned, and no fields of the class: a table where a tensor may be would lack them, says a language server.
+---What backward added; nil before that.
+---@type perilune.Tensor
+Tensor.grad = nil
+---@type boolean
+Tensor.requires_grad = false
+---@type boolean
+Tensor.is_leaf = true
 
 -- Part of a tensor, which is a tensor; numbers may be written to it.
 ---@class perilune.Element: perilune.Tensor, number, integer, boolean
@@ -66,7 +74,7 @@ OPERATORS
 ---@class perilune.GradKey
 ---@field active boolean
 ---@field attach fun(self: perilune.GradKey, x: perilune.Tensor, f?: fun(x: perilune.Tensor, gradient: perilune.Tensor)): perilune.Tensor
----@field backward fun(self: perilune.GradKey, ys: perilune.Tensor|perilune.Tensor[], dys?: any, options?: table)
+---@field backward fun(self: perilune.GradKey, ys: perilune.Tensor|table<integer, perilune.Tensor>, dys?: any, options?: table)
 ---@field is_attached_to fun(self: perilune.GradKey, x: perilune.Tensor): boolean
 ---@field attached fun(self: perilune.GradKey): perilune.Tensor[]
 ---@field close fun(self: perilune.GradKey)
@@ -83,6 +91,10 @@ OPERATORS
 ---@class perilune.Jit
 ---@field ntraces integer
 ---@field graph fun(self: perilune.Jit): perilune.Graph
+---@field plan fun(self: perilune.Jit): table
+---@field source fun(self: perilune.Jit): string
+---@field explain fun(self: perilune.Jit): table<integer, table>
+---@field reset fun(self: perilune.Jit)
 ---@field [string] any
 ---@overload fun(...: any): any, any
 
@@ -92,7 +104,7 @@ OPERATORS
 ---@field name fun(self: perilune.Graph, t: perilune.Tensor, name: string): perilune.Tensor
 ---@field after fun(self: perilune.Graph, t: perilune.Tensor, ...: perilune.Tensor): perilune.Tensor
 ---@field outputs fun(self: perilune.Graph, list: table): perilune.Graph
----@field gradient fun(self: perilune.Graph, ys: perilune.Tensor|perilune.Tensor[], xs: perilune.Tensor|perilune.Tensor[], options?: table): perilune.Tensor|perilune.Tensor[]
+---@field gradient fun(self: perilune.Graph, ys: perilune.Tensor|table<integer, perilune.Tensor>, xs: perilune.Tensor|table<integer, perilune.Tensor>, options?: table): perilune.Tensor|table<integer, perilune.Tensor>
 ---@field plan fun(self: perilune.Graph): table
 ---@field run fun(self: perilune.Graph, feed?: table, options?: table): table<string|integer, perilune.Tensor>
 ---@field text fun(self: perilune.Graph): string
@@ -199,12 +211,12 @@ function Figure:png(path, options) end
 
 ---@class perilune.ImageProcessor
 ---@field [string] any
----@overload fun(image: perilune.Tensor|perilune.Tensor[], ...: any): perilune.Tensor
+---@overload fun(image: perilune.Tensor|table<integer, perilune.Tensor>, ...: any): perilune.Tensor
 
 ---@class perilune.History
 ---@field column fun(self: perilune.History, name: string): table<integer, number>
 ---@field best fun(self: perilune.History, name: string, mode?: "min"|"max"): table<string, number>
----@field plot fun(self: perilune.History, names?: string|string[], options?: table): perilune.Figure
+---@field plot fun(self: perilune.History, names?: string|string[]|table, options?: table): perilune.Figure
 ---@field names fun(self: perilune.History): string[]
 ---@field [integer] table<string, number>
 ---@operator len: integer
@@ -240,7 +252,6 @@ function Figure:png(path, options) end
 local T = {}
 ]]):gsub("OPERATORS", function() return OPERATORS end)
 
--- luacheck: pop
 
 local function lines(text)
   local out = {}
@@ -268,16 +279,16 @@ local HOLDS = {
   { "^T%.data%.DataLoader$", lines "---@operator len: integer\n---@overload fun(...: any): any" },
   { "^T%.data%.%u%a*Sampler$", lines "---@operator len: integer\n---@overload fun(...: any): any" },
   { "^T%.GradManager$", lines [[
----@field attach fun(self: T.GradManager, tensors: perilune.Tensor|perilune.Tensor[], f?: function): T.GradManager
+---@field attach fun(self: T.GradManager, tensors: perilune.Tensor|table<integer, perilune.Tensor>, f?: function): T.GradManager
 ---@field record fun(self: T.GradManager, f?: function, ...: any): any
----@field backward fun(self: T.GradManager, y?: perilune.Tensor|perilune.Tensor[], dy?: any)
+---@field backward fun(self: T.GradManager, y?: perilune.Tensor|table<integer, perilune.Tensor>, dy?: any)
 ---@field release fun(self: T.GradManager)
 ---@field attached fun(self: T.GradManager): perilune.Tensor[] ]] },
   { "^nn%.utils%.parametrize%.", {} },
   { "^nn%.Module$", lines [[
----@field generate fun(self: any, ids: perilune.Tensor|perilune.list, options?: table): perilune.Tensor|table
+---@field generate fun(self: any, ids: perilune.Tensor|perilune.list|nil, options?: table): perilune.Tensor|table
 ---@field training boolean
----@field forward fun(self: any, x: perilune.Argument, ...: perilune.Argument): any, any?, any?, any?
+---@field forward fun(self: any, x: perilune.Argument|perilune.Tensor, ...: perilune.Argument|perilune.Tensor): any, any?, any?, any?
 ---@field [integer] any
 ---@operator len: integer]] },
   { "^nn%.%u%a*$", lines "---@field [integer] any\n---@operator len: integer" },

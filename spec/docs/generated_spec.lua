@@ -76,7 +76,7 @@ describe("generated files", function()
       for _, line in ipairs { "---@class nn.Linear: nn.Module",
         "---@field forward fun(self: nn.Linear, x?: perilune.Tensor): perilune.Tensor",
         "---@return nn.Linear", "---@class optim.Adam: optim.Optimizer", "---@class optim.Optimizer",
-        "---@field step fun(self: optim.Optimizer, closure?: function): perilune.Tensor|number|nil",
+        "---@field step fun(self: optim.Optimizer, closure?: function|perilune.Jit): perilune.Argument",
         "---@class perilune.log",
         "function T.log.csv(path, options, ...) end", "function T.rand(...) end" } do
         assert.truthy(meta:find("\n" .. line, 1, true), line)

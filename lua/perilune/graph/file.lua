@@ -265,7 +265,7 @@ end
 --   local path = os.tmpname()
 --   print(T.save_graph(path, g))  --> true
 --   print(T.save_graph(path, nn.Linear(2, 3), T.ones(4, 2), { dynamic = { x = { "n" } } }))  --> true
---   print(T.load_graph(path, { sizes = { n = 7 } }):run { x = T.ones(7, 2) }[1]:size(1))  --> 7
+--   print(assert(T.load_graph(path, { sizes = { n = 7 } })):run { x = T.ones(7, 2) }[1]:size(1))  --> 7
 --   os.remove(path .. ".safetensors")
 function M.save(path, g, ...)
   if type(path) ~= "string" then fail("save_graph: the path must be a string, got %s", describe(path)) end

@@ -169,6 +169,7 @@ function M.read(text)
     local name, kind = s:match "^([%w_.]+)%s+(.*)$"
     out.aliases[name or "?"] = typed(kind or "")
   end
+  function tags.type(s) pending.type = typed(s) end -- of the field that is assigned below it
   function tags.operator() end
   function tags.meta() end
   for line in (text .. "\n"):gmatch "([^\n]*)\n" do
@@ -189,6 +190,12 @@ function M.read(text)
         if #pending.params > 0 and #pending.params ~= i then fault(name .. ": parameters and annotations differ") end
         pending.name = name
         out.functions[#out.functions + 1] = pending
+      end
+      local holder, field = line:match "^([%a_]+)%.([%a_]+) = %l+$"
+      if holder and pending.type then
+        local fields = (out.classes["perilune." .. holder] or { fields = {} }).fields
+        if fields[field] then fault("the field " .. field .. " is there twice") end
+        fields[field] = { pending.type, false }
       end
       if not line:find "^%-%-%-" then
         pending, class = { params = {}, returns = {}, overloads = {} }, nil

@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: MIT
--- A language server, asked for its findings about files: the protocol's JSON over its standard streams, through two
--- named pipes, as a script has no pipe that goes both ways.
+-- Language servers, asked for their findings about files: one by the protocol's JSON over its standard streams, through
+-- two named pipes, as a script has no pipe that goes both ways; the other by its command line.
 local json = require "perilune.io.json"
 
 local M = {}
@@ -76,6 +76,26 @@ function M.close(self)
   send(self, { method = "exit", params = { dummy = 1 } })
   self.to:close()
   self.from:close()
+end
+
+--- Findings of lua-language-server, which checks a folder and writes them to a file → name of a file → list of {line=,
+--- code=, message=}
+function M.check(command, dir)
+  local path = dir .. "/findings.json"
+  os.execute(("%s --check '%s' --checklevel=Warning --check_format=json --check_out_path='%s' > /dev/null 2>&1")
+    :format(command, dir, path))
+  local f = io.open(path)
+  local all = f and assert(json.decode(f:read "a")) or {}
+  if f then f:close() end
+  local out = {}
+  for uri, list in pairs(all) do
+    local found = {}
+    for _, d in ipairs(list) do
+      found[#found + 1] = { line = d.range.start.line + 1, code = tostring(d.code), message = d.message }
+    end
+    out[uri:match "[^/]+$"] = found
+  end
+  return out
 end
 
 return M
