@@ -235,7 +235,7 @@ static PlStatus binary_cross_entropy_grad(PlMaker *g) {
 }
 LOSS(binary_cross_entropy, PLK_L_BCE, 3, 1, 1, bce_infer,
      "l = -w (t log x + (1 - t) log(1 - x)), logs at least -100;  dx = w (x - t)/(x (1 - x)) dy",
-     "Cross entropy of probabilities x in [0, 1] with targets of the same shape, averaged; weight broadcasts.",
+     "Cross entropy of probabilities x in [0, 1] with targets in [0, 1] of the same shape, averaged; weight broadcasts.",
      "print(T.binary_cross_entropy(T.tensor { 0.5, 0.9 }, T.tensor { 1, 1 }))  --> 0.3993  -- f32[] cpu", REDUCTION)
 
 static PlStatus binary_cross_entropy_with_logits_grad(PlMaker *g) {
@@ -257,7 +257,9 @@ static PlStatus binary_cross_entropy_with_logits_grad(PlMaker *g) {
 }
 LOSS(binary_cross_entropy_with_logits, PLK_L_BCE_LOGITS, 4, 2, 1, bce_infer,
      "l = w ((1 - t) x + q log(1 + exp(-x))), q = 1 + (pos_weight - 1) t;  dx = w (q sigmoid(x) - pos_weight t) dy",
-     "Cross entropy of sigmoid(x) with targets of the same shape, averaged; weight and pos_weight broadcast.",
+     "Cross entropy of sigmoid(x) with targets of the same shape, in [0, 1] where weight is not 0, averaged; weight and pos_weight "
+     "broadcast. "
+     "reduction = \"none\" takes any targets.",
      "print(T.binary_cross_entropy_with_logits(T.tensor { 0, 2 }, T.tensor { 1, 1 }))  --> 0.4100  -- f32[] cpu", REDUCTION)
 
 /* ---- kl_div -------------------------------------------------------------------------------------------------- */

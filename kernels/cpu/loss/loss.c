@@ -80,10 +80,35 @@ static void load(const Loss *l, int i, int64_t at, int64_t n, double *to) {
   }
 }
 
-static PlStatus bce_check(const Loss *l, const double *x, int64_t n) {
-  for (int64_t i = 0; i < n; i++)
-    if (x[i] < 0 || x[i] > 1)
-      PL_FAIL(PL_ERR_ARG, "%s: x holds %g, but probabilities are between 0 and 1; apply sigmoid first", l->c->name, x[i]);
+/* Is an element outside [0, 1], where w, if any, is not 0? NaN is not: it shows in the result. */
+static bool outside(const double *v, const double *w, int64_t n) {
+  int bad = 0;
+  if (w) {
+    for (int64_t i = 0; i < n; i++) bad |= ((v[i] < 0) | (v[i] > 1)) & (w[i] != 0);
+  } else {
+    for (int64_t i = 0; i < n; i++) bad |= (v[i] < 0) | (v[i] > 1);
+  }
+  return bad != 0;
+}
+
+static double first_outside(const double *v, const double *w, int64_t n) {
+  int64_t i = 0;
+  while (i < n - 1 && !((v[i] < 0 || v[i] > 1) && !(w && w[i] == 0))) i++;
+  return v[i];
+}
+
+/* Probabilities of binary cross entropy. A reduced loss with logits takes other targets only where their weight is 0: elsewhere it
+ * has no least value, and classes counted from 1 would train without a word. Unreduced, the caller may still mask them. */
+static PlStatus bce_check(const Loss *l, const double *x, const double *t, const double *w, int64_t n) {
+  const bool logits = l->c->code == PLK_L_BCE_LOGITS;
+  if (!logits && outside(x, NULL, n))
+    PL_FAIL(PL_ERR_ARG, "%s: x holds %g, but probabilities are between 0 and 1; apply sigmoid first", l->c->name,
+            first_outside(x, NULL, n));
+  if (logits && !l->part) return PL_OK;
+  if (!logits) w = NULL;
+  if (outside(t, w, n))
+    PL_FAIL(PL_ERR_ARG, "%s: target holds %g, but targets are probabilities, between 0 and 1 (classes 1 and 2 are target - 1)%s",
+            l->c->name, first_outside(t, w, n), logits ? "; weight = 0 or reduction = \"none\" leaves elements out" : "");
   return PL_OK;
 }
 
@@ -95,7 +120,7 @@ static PlStatus compute(const Loss *l, int64_t at, int64_t n, double *y) {
   const bool has_w = l->nin > 2 && in[2], has_pos = l->nin > 3 && in[3];
   if (has_w) load(l, 2, at, n, w);
   if (has_pos) load(l, 3, at, n, pos);
-  if (l->c->code == PLK_L_BCE) PL_TRY(bce_check(l, x, n));
+  if (l->c->code == PLK_L_BCE || l->c->code == PLK_L_BCE_LOGITS) PL_TRY(bce_check(l, x, t, has_w ? w : NULL, n));
   const PlkLossLoops *loops = &PLK_ISA_PICK(plk_loss_table);
   (l->low && loops->low[l->c->code] ? loops->low : loops->loop)[l->c->code](x, t, has_pos ? pos : NULL, l->param, y, n);
   for (int64_t i = 0; has_w && i < n; i++) y[i] *= w[i];

@@ -43,9 +43,12 @@ __global__ void losses(Loss k, const T *x, const T *t, const T *w, const T *pos,
     int64_t at[5] = {i, i, i, i, i};
     if (!k.flat) plc_offsets<5>(k.l, i, at);
     const A v = plc_type<T>::load(x[at[1]]);
+    const A target = plc_type<T>::load(t[at[2]]), weight = w ? plc_type<T>::load(w[at[3]]) : (A)1;
     if (k.code == PLK_L_BCE && (v < 0 || v > 1)) plc_fault(k.flag, PLC_FAULT_PROBABILITY, name, 0, 0, 0);
-    A r = loss_of<A>(k.code, v, plc_type<T>::load(t[at[2]]), pos ? plc_type<T>::load(pos[at[4]]) : (A)1, (A)k.param);
-    if (w) r *= plc_type<T>::load(w[at[3]]);
+    if ((k.code == PLK_L_BCE || (k.code == PLK_L_BCE_LOGITS && !y && weight != 0)) && (target < 0 || target > 1))
+      plc_fault(k.flag, PLC_FAULT_PROBABILITY, name, 0, 0, 0);
+    A r = loss_of<A>(k.code, v, target, pos ? plc_type<T>::load(pos[at[4]]) : (A)1, (A)k.param);
+    if (w) r *= weight;
     if (y) y[at[0]] = plc_type<T>::store(r);
     else sum += (double)r;
   }
