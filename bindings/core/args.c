@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Arguments from Lua: strict integers, dtypes, shapes, option tables with "did you mean". */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -121,6 +122,13 @@ int l_check_fits(lua_State *L, int i, PlDtype d, const char *fn) {
   const double v = lua_tonumber(L, i);
   if (d == PL_I64 ? v >= -0x1p63 && v < 0x1p63 : v > (double)least - 1 && v < (double)most + 1) return 0;
   return l_error(L, "%s: %g does not fit into %s", fn, v, pl_dtype_name(d));
+}
+
+int l_check_stored(lua_State *L, int i, PlDtype d, const char *fn) {
+  l_check_fits(L, i, d, fn);
+  if (!pl_is_int(d) || lua_type(L, i) != LUA_TNUMBER || lua_isinteger(L, i) || lua_tonumber(L, i) == floor(lua_tonumber(L, i))) return 0;
+  return l_error(L, "%s: %g has a fraction, which %s cannot hold; give an integer, or convert first: x:to(\"f32\")", fn, lua_tonumber(L, i),
+                 pl_dtype_name(d));
 }
 
 bool l_opt_bool(lua_State *L, int table, const char *key, bool def) {

@@ -159,6 +159,8 @@ int l_at_most(lua_State *L, int n, const char *fn);
 bool l_push_stray(lua_State *L, int i, lua_Integer n);
 /* Raises if the number at i has no place in an integer dtype; 0. Fractions are cut off, as in PyTorch. */
 int l_check_fits(lua_State *L, int i, PlDtype d, const char *fn);
+/* The same of a number for a tensor whose dtype the call does not name: it has no fraction, either, where that holds integers. */
+int l_check_stored(lua_State *L, int i, PlDtype d, const char *fn);
 const char *l_did_you_mean(lua_State *L, const char *word, const char *allowed);
 int l_nearest(lua_State *L);
 int l_in_modules(lua_State *L);

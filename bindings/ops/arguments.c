@@ -260,14 +260,14 @@ static void check_stored(lua_State *L, const Parsed *p, const PlOp *op) {
     if ((op->attrs[k].type != PL_A_SCALAR && op->attrs[k].type != PL_A_INT) || !pl_attr_has(&p->attrs, k)) continue;
     if (op->attrs[k].type == PL_A_INT || ((p->attrs.isint >> k) & 1)) lua_pushinteger(L, pl_attr_i(&p->attrs, k));
     else lua_pushnumber(L, pl_attr_f(&p->attrs, k));
-    l_check_fits(L, -1, d, op->name);
+    l_check_stored(L, -1, d, op->name);
     lua_pop(L, 1);
   }
   const PlTensor *v = op->nin > 1 ? p->in[op->nin - 1] : NULL;
   if (!v || !v->a.weak || v->a.symbolic) return;
   if (pl_is_float((PlDtype)v->a.dtype)) lua_pushnumber(L, pl_read_f(&v->a, 0));
   else lua_pushinteger(L, pl_read_i(&v->a, 0));
-  l_check_fits(L, -1, d, op->name);
+  l_check_stored(L, -1, d, op->name);
   lua_pop(L, 1);
 }
 

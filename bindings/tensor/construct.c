@@ -200,8 +200,10 @@ static int t_promote_types(lua_State *L) {
   return 1;
 }
 
-/* core.check_fits(name, value, dtype): raises where the number has no place in that dtype */
-static int t_check_fits(lua_State *L) { return l_check_fits(L, 2, l_check_dtype(L, 3, luaL_checkstring(L, 1)), lua_tostring(L, 1)); }
+/* core.check_fits(name, value, dtype, [unnamed]): raises where the number has no place in that dtype; unnamed: which is that of a tensor */
+static int t_check_fits(lua_State *L) {
+  return (lua_toboolean(L, 4) ? l_check_stored : l_check_fits)(L, 2, l_check_dtype(L, 3, luaL_checkstring(L, 1)), lua_tostring(L, 1));
+}
 
 void l_tensor_new_register(lua_State *L) {
   static const luaL_Reg functions[] = {{"tensor", t_tensor},

@@ -361,7 +361,7 @@ static int value_tensor(lua_State *L, PlTensor *like, PlTensor **v) {
   if (*v) return 0;
   if (l_box(L, 3)) return l_error(L, "index: the value was freed");
   if (lua_type(L, 3) == LUA_TNUMBER || lua_type(L, 3) == LUA_TBOOLEAN) {
-    l_check_fits(L, 3, (PlDtype)like->a.dtype, "index");
+    l_check_stored(L, 3, (PlDtype)like->a.dtype, "index");
     if (lua_isboolean(L, 3) && like->a.dtype != PL_BOOL)
       return l_error(L, "index: the value is a boolean, the tensor %s; == and ~= compare Lua objects, elementwise it is a:eq(b)",
                      pl_desc_text(&like->a));

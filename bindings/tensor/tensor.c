@@ -164,7 +164,7 @@ static int m_set(lua_State *L) {
     return l_error(L, "set: %s is tracked for gradients; assign inside T.no_grad() to a detached tensor", pl_desc_text(&t->a));
   int64_t at = element_at(L, t, "set", 2);
   if (PL_UNLIKELY(pl_watched())) CALL(L, pl_checkpoint_writes("set", t));
-  l_check_fits(L, top, (PlDtype)t->a.dtype, "set");
+  l_check_stored(L, top, (PlDtype)t->a.dtype, "set");
   CALL(L, pl_writes(t->storage));
   CALL(L, pl_own(t->storage));
   if (PL_UNLIKELY(t->a.device != PL_CPU)) {

@@ -155,6 +155,65 @@ describe("a value that does not fit", function()
   end)
 end)
 
+describe("a number with a fraction", function()
+  it("is not written into integers where the call does not name their dtype", function()
+    local x, mask, first = T.arange(3), T.tensor { true, false, true }, T.tensor({ 1 }, { dtype = "i64" })
+    for _, dtype in ipairs { "i64", "i32", "u8" } do
+      local v = x:clone():to(dtype)
+      refused("fill_: 0.5 has a fraction", v.fill_, v, 0.5)
+      refused("masked_fill: 0.5 has a fraction", v.masked_fill, v, mask, 0.5)
+      refused("masked_fill_: 0.5 has a fraction", v.masked_fill_, v, mask, 0.5)
+      refused("index_fill: 0.5 has a fraction", v.index_fill, v, 1, first, 0.5)
+      refused("index: 0.5 has a fraction", function() v[1] = 0.5 end)
+      refused("index: 0.5 has a fraction", function() v[mask] = 0.5 end)
+      refused("set: 0.5 has a fraction", v.set, v, 1, 0.5)
+      refused("full_like: 0.5 has a fraction", T.full_like, v, 0.5)
+      refused("new_full: 0.5 has a fraction", v.new_full, v, { 2 }, 0.5)
+      refused("arange: 0.5 has a fraction", T.arange, 0.5, 4, 1, { dtype = dtype })
+      refused("arange: 1.5 has a fraction", T.arange, 1, 4, 1.5, { dtype = dtype })
+      assert.same({ 1, 2, 3 }, v:totable())
+      v[1] = 7.0
+      assert.same({ 7, 9, 3 }, v:index_fill(1, first + 1, 9.0):totable())
+      assert.same({ 0, 0 }, T.full({ 2 }, 0.5, { dtype = dtype }):totable()) -- a dtype that is named is a cast
+      assert.same({ 0, 0, 0 }, T.full_like(v, 0.5, { dtype = dtype }):totable())
+      assert.same({ 1, 3 }, T.arange(1, 4, 2.0, { dtype = dtype }):totable())
+    end
+    assert.same({ true, true, true }, mask:masked_fill(mask:logical_not(), 0.5):totable())
+  end)
+end)
+
+describe("a target that is no probability", function()
+  local F = nn.F
+  it("is refused by binary_cross_entropy, wherever it stands", function()
+    for _, n in ipairs { 1, 3, 255, 256, 257, 20000 } do
+      for _, dtype in ipairs { "f32", "f64", "bf16" } do
+        local x, t, last = T.full({ n }, 0.25, { dtype = dtype }), T.ones(n, { dtype = dtype }), T.zeros(n)
+        last[n] = 1
+        for _, v in ipairs { 2, -1, 0.0 / 0.0 } do
+          local bad = T.where(last:gt(0), v, t:float()):to(dtype)
+          for _, reduction in ipairs { "mean", "sum", "none" } do
+            local o = { reduction = reduction }
+            local function plain() return F.binary_cross_entropy(x, bad, o) end
+            local function logits() return F.binary_cross_entropy_with_logits(x, bad, o) end
+            if v ~= v then
+              assert.is_true(plain():isnan():any():item() and logits():isnan():any():item())
+            else
+              refused(("binary_cross_entropy: target holds %g"):format(v), plain)
+              if reduction == "none" then assert.equal(n, logits():numel())
+              else refused(("binary_cross_entropy_with_logits: target holds %g"):format(v), logits) end
+            end
+          end
+          if v == v then -- left out, it is nobody's target
+            local w = T.ones(n, { dtype = dtype }) - last:to(dtype)
+            assert.is_true(F.binary_cross_entropy_with_logits(x, bad, { weight = w }):isfinite():item())
+          end
+        end
+        assert.is_true(F.binary_cross_entropy(x, t):isfinite():item())
+      end
+    end
+  end)
+end)
+
 describe("class 0", function()
   it("is told of index_base", function()
     local x, zero = T.randn(2, 3), T.tensor({ 0, 1 }, { dtype = "i64" })

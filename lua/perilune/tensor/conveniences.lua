@@ -227,6 +227,8 @@ return function(T, core)
   -- A tensor full of value, with x's dtype and device.
   --   print(T.ones(2):new_full({ 2 }, 5))  --> {5., 5.}  -- f32[2] cpu
   methods.new_full = options.named("new_full", function(x, sizes, value, opts)
+    local named = type(opts) == "table" and opts.dtype
+    if not named and core.is_tensor(x) then core.check_fits("new_full", value, x:dtype(), true) end
     return T.full(sizes, value, made_like("new_full", x, opts))
   end)
   --- x:new_tensor(values, {dtype=, device=, requires_grad=}) → tensor

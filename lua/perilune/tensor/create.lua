@@ -163,6 +163,8 @@ return function(T, core)
     n = math.tointeger(n)
     local integral = math.type(a) == "integer" and math.type(b) == "integer" and math.type(step) == "integer"
     local dtype = o.dtype or (integral and "i64") or T.default_dtype()
+    core.check_fits("arange", a, dtype, true) -- PyTorch cuts off the fractions of both first: another line of numbers
+    core.check_fits("arange", step, dtype, true)
     return finish(as("arange", o, op.linear_fill, n, a, step, { dtype = dtype }), o)
   end
 
@@ -271,7 +273,7 @@ return function(T, core)
         options.fail("%s: the value must be a number or a boolean, got %s", name, options.describe(v))
       end
       opts = options.check(name, opts, allowed)
-      if valued then core.check_fits(name, v, opts.dtype or x:dtype()) end
+      if valued then core.check_fits(name, v, opts.dtype or x:dtype(), not opts.dtype) end
       local device = opts.device or x:device()
       if device == core.device.default() then device = nil end
       local format = opts.memory_format
