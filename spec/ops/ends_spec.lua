@@ -152,6 +152,36 @@ describe("in range though what lies between is not:", function()
     end
   end)
 
+  it("distances of many rows at any scale, far from 0, beside rows that are not finite", function()
+    local x = T.arange(1, 40 * 5):mul(7):remainder(31):float():reshape(40, 5) / 8
+    for _, shift in ipairs { 0, 1 << 10, 1 << 18 } do
+      for _, scale in ipairs { 1, 2.0 ^ -80, 2.0 ^ 60, 2.0 ^ 100 } do
+        local rows = (x + shift) * scale
+        local wide = rows:double()
+        local a, b = rows:clone():requires_grad_(), wide:clone():requires_grad_()
+        local got = T.cdist(a, rows:narrow(1, 3, 30))
+        local want = T.cdist(b, wide:narrow(1, 3, 30), 2, { compute_mode = "donot_use_mm_for_euclid_dist" })
+        local off = ((got:double() - want):abs() / scale):max():item()
+        assert.is_true(off < 1e-5 + shift * 6e-8, ("shift %g, scale %g: off by %g"):format(shift, scale, off))
+        got:sum():backward()
+        want:sum():backward()
+        -- of equal rows the slope is that of what was rounded; far beyond 1 its factor is no float
+        local far = shift > 0 or scale > 2.0 ^ 60
+        assert.is_true(far or (a.grad:double() - b.grad):abs():max():item() < 1e-4, "gradient")
+        local pairs_of = T.pdist(rows):double() - T.pdist(wide)
+        assert.is_true((pairs_of:abs() / scale):max():item() < 1e-5, "pdist")
+      end
+    end
+    local bad = x:clone()
+    bad[2][1], bad[3][2] = NAN, INF
+    local d = T.cdist(bad, x)
+    assert.is_true(d[2]:isnan():all():item() and not d[3]:isfinite():any():item())
+    assert.is_true((d:narrow(1, 4, 37) - T.cdist(x, x):narrow(1, 4, 37)):abs():max():item() < 1e-5)
+    local one = T.randn(1, 3):requires_grad_()
+    T.pdist(one):sum():backward()
+    assert.same({ 0, 0, 0 }, flat(one.grad))
+  end)
+
   it("losses of infinite targets, entr at infinity, renorm beside NaN, cdist that counts", function()
     local x = T.tensor({ 1, 1, 0.5 }, { dtype = "f64" })
     local t = T.tensor({ INF, -INF, 1 }, { dtype = "f64" })

@@ -52,18 +52,27 @@ return function(T, core)
     return op.norm(x1 - x2 + (o.eps or 1e-6), { p = o.p or 2.0, dim = { -1 }, keepdim = o.keepdim or false })
   end)
 
-  -- ‖a‖² + ‖b‖² - 2 a·b in one product: [a², 1, -2a] · [1, b², b]
-  local function euclid_by_product(x1, x2)
+  -- ‖a‖² + ‖b‖² - 2 a·b in one product, [a², 1, -2a] · [1, b², b]. Rows in f64 with an f32 result are divided by their
+  -- largest norm, so that the squares' quotients are of f32's range whatever the rows' is.
+  local function euclid_by_product(x1, x2, dtype)
     local s1, s2 = op.sum(x1 * x1, { -1 }, { keepdim = true }), op.sum(x2 * x2, { -1 }, { keepdim = true })
     local left = op.cat({ -2.0 * x1, s1, T.ones_like(s1) }, -1)
-    local right = op.cat({ x2, T.ones_like(s2), s2 }, -1)
-    return op.sqrt(op.clamp(op.matmul(left, right:transpose(-2, -1)), { min = 1e-30 }))
+    local right = op.cat({ x2, T.ones_like(s2), s2 }, -1):transpose(-2, -1)
+    -- roots below the least are not differentiated: their slope is infinite at 0
+    if dtype == x1:dtype() then
+      return op.sqrt(op.clamp(op.matmul(left, right), { min = dtype == "f64" and 1e-300 or 1e-30 }))
+    end
+    local most = op.maximum(op.amax(s1:detach()), op.amax(s2:detach()))
+    most = op.where(op.logical_and(op.gt(most, 0), op.isfinite(most)), most, T.ones_like(most))
+    local squares = op.matmul(left / most, right):to(dtype)
+    return op.sqrt(op.clamp(squares, { min = 1e-37 })) * op.sqrt(most):to(dtype)
   end
 
-  -- cdist(x1[…,P,M], x2[…,R,M], {p=2, compute_mode=}): distances of all rows, […,P,R]. With many rows Euclidean
-  -- distances come from a matrix product ("use_mm_for_euclid_dist_if_necessary", the default: above 25 rows).
+  -- Squares of f32 are exact in f64, and do not overflow there; what cancels leaves 1e-8 of the rows' norms, less than
+  -- a step of f32. A product in f32 would leave 3e-4 of them, which is all that there is of rows far from 0.
   --- T.cdist(x1 […, P, M], x2 […, R, M], p=2, {compute_mode=}) → […, P, R]
-  -- Distances of all pairs of rows, in the norm p.
+  -- Distances of all pairs of rows, in the norm p. With more than 25 rows Euclidean ones come from a matrix product in
+  -- f64; compute_mode = "use_mm_for_euclid_dist" makes it one in the rows' dtype, which is faster and coarser.
   --   print(T.cdist(T.zeros(1, 2), T.tensor { { 3.0, 4 } }):item())  --> 5.0
   local modes = { "use_mm_for_euclid_dist_if_necessary", "use_mm_for_euclid_dist", "donot_use_mm_for_euclid_dist" }
   define("cdist", { { "x1", "tensor" }, { "x2", "tensor" }, { "p", "nonnegative_or_inf", 2.0 },
@@ -78,8 +87,13 @@ return function(T, core)
     if not (x1:is_floating_point() and x2:is_floating_point()) then
       fail("cdist: floating tensors are wanted, got %s and %s", x1:describe(), x2:describe())
     end
-    -- the product loses digits where rows are near each other, so "use" is taken only where it pays
-    if p == 2 and mode ~= modes[3] and (x1:size(-2) > 25 or x2:size(-2) > 25) then return euclid_by_product(x1, x2) end
+    local many = (x1:size(-2) > 25 or x2:size(-2) > 25) and x1:numel() > 0 and x2:numel() > 0
+    if p == 2 and many and mode ~= modes[3] then
+      local dtype = T.promote_types(x1:dtype(), x2:dtype())
+      if mode == modes[2] then return euclid_by_product(x1, x2, dtype) end
+      local d = euclid_by_product(x1:to "f64", x2:to "f64", dtype == "f64" and dtype or "f32")
+      return dtype == d:dtype() and d or d:to(dtype)
+    end
     local d = x1:unsqueeze(-2) - x2:unsqueeze(-3)
     return op.norm(d, { p = p, dim = { -1 } })
   end)

@@ -308,7 +308,7 @@ return function(T, core)
     floating("pdist", a.x)
     if a.x:dim() ~= 2 then fail("pdist: rows [N, M] are wanted, got %s", a.x:describe()) end
     local n = a.x:size(1)
-    if n < 2 then return a.x:new_zeros(0) end
+    if n < 2 then return a.x:narrow(1, 1, 0):sum(2) end -- of no rows: what differentiates it gives zeros
     local first, second = {}, {}
     for i = 1, n - 1 do
       for j = i + 1, n do first[#first + 1], second[#second + 1] = i, j end
