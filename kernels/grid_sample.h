@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * Images read at given places (Jaderberg et al. 2015). x[N,C,size…] with two or three spatial dims, grid[N,out…,nd]: the
  * last dim has the place in [-1, 1], that of the last spatial dim first. f32, f64, and f16/bf16 through f32; everything
- * contiguous and of one dtype. A place that is not a number, or not finite, reads zeros.
+ * contiguous and of one dtype. A place that is NaN, or infinite where it is reflected, reads NaN; an
+ * infinite one is outside otherwise.
  */
 #ifndef PL_KERNELS_GRID_SAMPLE_H
 #define PL_KERNELS_GRID_SAMPLE_H

@@ -3,6 +3,7 @@
 
 local T = require "perilune"
 
+local F = T.nn.F
 local NAN, INF = 0 / 0, math.huge
 
 local function same(want, got, what)
@@ -453,6 +454,35 @@ describe("the gradients without a slope of", function()
         return a.grad
       end
       assert.is_true((gradient(true) - gradient(false)):abs():max():item() < 1e-9)
+    end
+  end)
+end)
+
+describe("a place of grid_sample that is none", function()
+  it("is NaN; an infinite one is outside, as a distant one", function()
+    local x = T.arange(1, 32):double():reshape(1, 2, 4, 4)
+    for _, mode in ipairs { "bilinear", "nearest", "bicubic" } do
+      for _, padding in ipairs { "zeros", "border", "reflection" } do
+        local function sample(v)
+          local grid = T.tensor({ { { { v, 0.25 }, { 0.25, v }, { 0.1, 0.2 } } } }, { dtype = "f64" })
+          local function f(a, b)
+            return F.grid_sample(a, b, { mode = mode, padding_mode = padding, align_corners = false })
+          end
+          local y = f(x, grid)
+          local again = T.jvp(f, { x, grid }, { T.zeros_like(x), T.zeros_like(grid) })
+          assert.is_true(T.allclose(y, again, { equal_nan = true }), mode .. " " .. padding)
+          return y
+        end
+        for _, channels in ipairs { 1, 2 } do
+          local what = ("%s %s %d"):format(mode, padding, channels)
+          assert.same({ true, true, false }, sample(NAN)[1][channels][1]:isnan():totable(), what)
+          for _, sign in ipairs { 1, -1 } do
+            local far = sample(sign * INF)
+            if padding == "reflection" then assert.same({ true, true, false }, far[1][1][1]:isnan():totable(), what)
+            else assert.is_true(T.allclose(far, sample(sign * 1e6)), what) end
+          end
+        end
+      end
     end
   end)
 end)

@@ -93,7 +93,7 @@ static void tap(PlMaker *g, Axis *a, PlVal x, int64_t size, PlVal w) {
   PlVal there = pl_g2(g, &pl_op_logical_and, pl_g2(g, &pl_op_ge, x, zero), pl_g2(g, &pl_op_le, x, pl_g_num(g, (double)(size - 1))));
   a->there[a->n] = there;
   a->at[a->n] = pl_g_cast(g, g_where(g, there, x, zero), PL_I64);
-  a->w[a->n++] = g_where(g, there, w, zero);
+  a->w[a->n++] = g_where(g, there, w, g_where(g, pl_g2(g, &pl_op_eq, x, x), zero, x)); /* a place that is none is not outside */
 }
 
 /* a t^3 + b t^2 + c t + d */
@@ -109,24 +109,24 @@ static void axis_of(PlMaker *g, const PlAttrs *attrs, PlVal x, int64_t size, Axi
   a->n = 0;
   x = g_muln(g, g_addn(g, x, 1), scale);
   if (!align) x = g_addn(g, x, -0.5);
-  PlVal finite = pl_g1(g, &pl_op_isfinite, x), none = pl_g_num(g, -3);
   if (mode == PLK_GRID_BICUBIC) { /* Keys 1981 with a = -0.75 */
-    PlVal low = pl_g1(g, &pl_op_floor, x), t = g_sub(g, x, low), u = g_rsubn(g, 1, t), w[4];
+    PlVal low = pl_g1(g, &pl_op_floor, x), t = g_where(g, pl_g1(g, &pl_op_isfinite, x), g_sub(g, x, low), pl_g_num(g, 0)),
+          u = g_rsubn(g, 1, t), w[4];
     w[0] = polynomial(g, g_addn(g, t, 1), -0.75, 3.75, -6, 3);
     w[1] = polynomial(g, t, 1.25, -2.25, 0, 1);
     w[2] = polynomial(g, u, 1.25, -2.25, 0, 1);
     w[3] = polynomial(g, g_addn(g, u, 1), -0.75, 3.75, -6, 3);
-    for (int k = 0; k < 4; k++) tap(g, a, g_where(g, finite, padded(g, g_addn(g, low, k - 1), size, padding, align), none), size, w[k]);
+    for (int k = 0; k < 4; k++) tap(g, a, padded(g, g_addn(g, low, k - 1), size, padding, align), size, w[k]);
     return;
   }
   x = padded(g, x, size, padding, align);
   if (mode == PLK_GRID_NEAREST) {
-    PlVal at = g_where(g, finite, pl_g1(g, &pl_op_round, x), none);
+    PlVal at = pl_g1(g, &pl_op_round, x);
     /* 1, with a gradient of zeros, as the kernel's: chosen, since 0 times an infinite element is NaN */
     tap(g, a, at, size, g_where(g, pl_g1(g, &pl_op_isfinite, at), pl_g_num(g, 1), at));
     return;
   }
-  PlVal low = g_where(g, finite, pl_g1(g, &pl_op_floor, x), none), part = g_sub(g, x, low);
+  PlVal low = pl_g1(g, &pl_op_floor, x), part = g_sub(g, x, low);
   tap(g, a, low, size, g_rsubn(g, 1, part));
   tap(g, a, g_addn(g, low, 1), size, part);
 }
@@ -188,7 +188,8 @@ static PlStatus sample_expand(PlTensor *const *in, int nin, const PlAttrs *attrs
 PL_OP(grid_sample, .autocast = PL_CAST_F32,
       .doc = "x[N,C,H,W] read at places grid[N,h,w,2], whose last dim has x (width), then y (height) in [-1, 1] (Jaderberg et al. "
              "2015): [N,C,h,w]; with one dim more in volumes. padding_mode: what is outside. align_corners: -1 and 1 are the outer "
-             "elements' centres, else their outer borders. bicubic takes [N,C,H,W] alone. Places that are not finite read zeros.",
+             "elements' centres, else their outer borders. bicubic takes [N,C,H,W] alone. A place that is NaN, or infinite where it "
+             "is reflected, reads NaN.",
       .example = "print(T.grid_sample(T.ones(1, 1, 2, 2), T.zeros(1, 1, 1, 2)))  --> {{{{1.}}}}  -- f32[1,1,1,1] cpu",
       .formula = "y[n,c,p] = sum over elements near grid[n,p] of weight x[n,c,element]", .nin = 2, .nout = 1, .nattr = 3,
       .args = {"x", "grid"}, .attrs = {GRID_ATTRS}, .cls = PL_OPAQUE, .flags = PL_F_CONTIGUOUS | PL_F_NOMETHOD | PL_F_POLY,

@@ -43,14 +43,15 @@ PLK_LANE T F(padded)(T x, T n, int padding, bool align, T *slope) {
   return x > most ? most : x;
 }
 
-/* An element of n, if x is one: its weight is 0 otherwise. */
+/* An element of n, if x is one: its weight is 0 otherwise, or NaN where x is: a place that is none is not the image's outside. */
 PLK_LANE void F(tap)(F(Axis) * a, int k, int64_t b, T x, int32_t n, T w, T slope) {
   const bool in = x >= 0 && x <= (T)(n - 1);
   const int32_t at = (int32_t)(in ? x : 0);
   const bool ok = in & (at < n);
   a->at[k][b] = ok ? at : -1;
-  a->w[k][b] = ok ? w : 0;
-  a->slope[k][b] = ok ? slope : 0;
+  const T none = x == x ? 0 : x;
+  a->w[k][b] = ok ? w : none;
+  a->slope[k][b] = ok ? slope : none;
 }
 
 /* Keys 1981 with a = -0.75: weights at distances 1 + t, t, 1 - t, 2 - t, and their slopes by t. */
@@ -73,23 +74,22 @@ PLK_LANE void F(axis_of)(const PlkGrid *g, int d, const T *p, int64_t n, int mod
   const int64_t step = g->nd;
   PLK_IVDEP for (int64_t b = 0; b < n; b++) {
     T slope = scale, x = (p[b * step] + 1) * scale - (align ? 0 : (T)0.5);
-    const bool finite = x - x == 0;
     if (mode == PLK_GRID_BICUBIC) {
       const T low = F(vm_floor)(x);
       T w[4], s[4], none = 0;
-      F(cubic)(x - low, w, s);
+      F(cubic)(x - x == 0 ? x - low : 0, w, s);
       for (int k = 0; k < 4; k++) {
         const T at = F(padded)(low + (T)(k - 1), len, padding, align, &none);
-        F(tap)(a, k, b, finite ? at : -1, size, w[k], s[k] * scale);
+        F(tap)(a, k, b, at, size, w[k], s[k] * scale);
       }
       continue;
     }
     x = F(padded)(x, len, padding, align, &slope);
     if (mode == PLK_GRID_NEAREST) {
-      F(tap)(a, 0, b, finite ? F(vm_rint)(x) : -1, size, 1, 0);
+      F(tap)(a, 0, b, F(vm_rint)(x), size, 1, 0);
       continue;
     }
-    const T low = finite ? F(vm_floor)(x) : -3, part = x - low;
+    const T low = F(vm_floor)(x), part = x - low;
     F(tap)(a, 0, b, low, size, 1 - part, -slope);
     F(tap)(a, 1, b, low + 1, size, part, slope);
   }
