@@ -215,6 +215,13 @@ static int grad_mode(lua_State *L) {
   return 1;
 }
 
+/* core.records() → are ops recorded now? Not while a backward without create_graph runs, whatever scopes are open. */
+static int grad_records(lua_State *L) {
+  l_modes_follow(L);
+  lua_pushboolean(L, !pl_state.grad_off && !(pl_state.in_backward && pl_key_ambient()->muted));
+  return 1;
+}
+
 /* core.key_rest(key): it records no more, and can still be walked: what only waits for its walks is in nobody's way. */
 static int key_rest(lua_State *L) {
   PlKey **k = luaL_checkudata(L, 1, "perilune.GradKey"); /* the first field of grad_key.c's box */
@@ -223,7 +230,7 @@ static int key_rest(lua_State *L) {
 }
 
 void l_modes_register(lua_State *L) {
-  static const luaL_Reg functions[] = {
-      {"grad_enter", grad_enter}, {"grad_leave", grad_leave}, {"grad_mode", grad_mode}, {"key_rest", key_rest}, {NULL, NULL}};
+  static const luaL_Reg functions[] = {{"grad_enter", grad_enter}, {"grad_leave", grad_leave}, {"grad_mode", grad_mode},
+                                       {"records", grad_records},  {"key_rest", key_rest},     {NULL, NULL}};
   luaL_setfuncs(L, functions, 0);
 }

@@ -41,6 +41,29 @@ describe("a tensor that is overwritten as a whole", function()
   end)
 end)
 
+describe("T.is_grad_enabled", function()
+  it("is whether a hook or a rule would be recorded", function()
+    local w, told = T.ones(1):requires_grad_(), {}
+    local function tell() told[#told + 1] = T.is_grad_enabled() == (w * 2).requires_grad and T.is_grad_enabled() end
+    local f = T.custom { forward = function(_, x) return x * 2 end,
+      backward = function(_, g)
+        tell()
+        return g * 2
+      end }
+    for _, create in ipairs { false, true } do
+      told = {}
+      local y = f(w)
+      y:register_hook(tell)
+      w:register_post_accumulate_grad_hook(tell):remove()
+      y:sum():backward { create_graph = create }
+      T.grad_of(f(w):sum(), w, { create_graph = create })
+      assert.same({ create, create, create }, told)
+      assert.is_true(T.is_grad_enabled())
+    end
+    w.grad = nil
+  end)
+end)
+
 describe("recording that was turned off", function()
   local term = require "spec.support.terminal"
 

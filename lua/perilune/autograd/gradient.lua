@@ -101,9 +101,9 @@ return function(T, core)
   end
 
   --- T.is_grad_enabled() → boolean
-  -- Whether ops are recorded.
+  -- Whether ops are recorded: not inside T.no_grad, nor in rules and hooks of a backward without create_graph.
   --   print(T.is_grad_enabled())  --> true
-  T.is_grad_enabled = function() return core.grad_mode() end
+  T.is_grad_enabled = function() return core.records() end
 
   --- T.override_gradient("op", function(ctx, g…) … end or nil) → the rule replaced, or nil
   -- Replaces the gradient of a built-in op; ctx.inputs and ctx.outputs list the call's tensors. nil restores.
