@@ -184,8 +184,7 @@ static int record_marked(Making *m, const char *name) {
   for (int o = 0; o < m->nout; o++) {
     diff[o] = !marked(L, m->ctx, &l_non_diff_key, m->first + o);
     PlTensor *t = written[o] = marked(L, m->ctx, &l_dirty_key, m->first + o) ? l_to_tensor(L, m->first + o) : NULL;
-    if (t && t->node && t->node->kind == PL_NODE_LEAF && t->node->key && t->node->key->is_ambient)
-      return l_error(L, "%s: %s is a leaf that requires a gradient; it cannot be edited in place", name, pl_desc_text(&t->a));
+    if (t && t->node && t->node->kind == PL_NODE_LEAF && t->node->key && t->node->key->is_ambient) CALL(L, pl_inplace_leaf(name, t, false));
   }
   int orig = lua_gettop(L);
   for (int o = 0; o < m->nout; o++) lua_pushvalue(L, m->first + o);

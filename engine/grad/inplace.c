@@ -35,14 +35,22 @@ static bool memory_order(const PlArray *a, int64_t *order) {
   return true;
 }
 
+PlStatus pl_inplace_leaf(const char *op, const PlTensor *t, bool view) {
+  if (t->a.symbolic)
+    PL_FAIL(PL_ERR_STATE,
+            "%s: %s is %san argument of the traced function, or a tensor from outside, that requires a gradient; a trace cannot continue "
+            "the history that it has there: work on a clone, or change it inside T.no_grad()",
+            op, pl_desc_text(&t->a), view ? "a view of " : "");
+  PL_FAIL(PL_ERR_STATE,
+          "%s: %s is %sa leaf that requires a gradient; change it inside T.no_grad(), or work on a "
+          "clone",
+          op, pl_desc_text(&t->a), view ? "a view of " : "");
+}
+
 PlStatus pl_inplace_check(const char *op, const PlTensor *t) {
   const PlTensor *base = t->base;
   int64_t order[PL_MAX_DIM];
-  if (is_leaf(t) || (base && is_leaf(base)))
-    PL_FAIL(PL_ERR_STATE,
-            "%s: %s is %sa leaf that requires a gradient; change it inside T.no_grad(), or work on a "
-            "clone",
-            op, pl_desc_text(&t->a), is_leaf(t) ? "" : "a view of ");
+  if (is_leaf(t) || (base && is_leaf(base))) return pl_inplace_leaf(op, t, !is_leaf(t));
   if (PL_UNLIKELY(t->flags & PL_T_FOREIGN))
     PL_FAIL(PL_ERR_STATE,
             "%s: %s is the result of a rule (or a view of one) in memory that is not its own, such as an argument's; let the rule return a "

@@ -182,6 +182,8 @@ static inline bool pl_may_record(PlTensor *const *in, int nin) {
 /* ---- in-place ops (inplace.c) ---- */
 /* Refuses leaves that require a gradient, and views of them. */
 PlStatus pl_inplace_check(const char *op, const PlTensor *t);
+/* That refusal: t, or what it is a view of, is a leaf, or stands in a trace for what has its history outside of it. */
+PlStatus pl_inplace_leaf(const char *op, const PlTensor *t, bool view);
 /* t's contents were replaced; fresh (same shape and dtype) carries the history of the new ones. */
 PlStatus pl_inplace_install(PlTensor *t, PlTensor *fresh);
 /* to's entries := those of from, which loses them where nobody else holds it; nodes that saved either keep what they saw. */

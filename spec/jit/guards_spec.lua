@@ -708,6 +708,13 @@ describe("T.jit leaves behind", function()
     raises("add_: f32%[1%] comes from outside of the traced function", T.jit(function(x) total:add_((p * x):sum()) end),
       T.ones(3))
     assert.is_false((total + 1).requires_grad)
+    local marked = T.custom { name = "doubled", forward = function(ctx, x)
+      ctx:mark_dirty(x)
+      return x:mul_(2)
+    end, backward = function(_, g) return g * 2 end }
+    raises("mul_: f32%[3%] is an argument of the traced function", T.jit(function(x) return x:mul_(2):sum() end), p * 1)
+    local function write(x) return marked(x):sum() end
+    raises("doubled: f32%[3%] is an argument of the traced function", T.jit(write), p * 1)
     raises("writes argument tensor 1 in place with a value that has a gradient",
       T.jit(function(x) return x:mul_(p) end), T.ones(3))
     raises("changes whether argument tensor 1 requires a gradient", T.jit(function(x)
