@@ -56,6 +56,7 @@ local wrong = {
 }
 
 local right = {
+  "local function f(o) if o:all() or o.items:any() then end end",
   "if x:gt(0):all():item() then end", "if x:is_cuda() then end", "if x.grad == nil then end", "if x == nil then end",
   "local z = x and x:sum() or 0", "local mask = nil if mask == nil or mask then mask = x end",
   "local z = x.requires_grad and x:detach() or x", "if not x.requires_grad then end", "if x:sum():item() == 0 then end",

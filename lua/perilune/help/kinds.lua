@@ -13,8 +13,9 @@ local function set(text)
   return t
 end
 
--- Methods whose results are asked for truth; of a value of unknown kind, these tell that it is a tensor.
-local BOOLEAN = set [[eq ne gt ge lt le all any isnan isinf isfinite isneginf isposinf isclose logical_and logical_or
+-- Methods whose results are asked for truth; of a value of unknown kind, these tell that it is a tensor. all and any do
+-- not: lists and queries of other libraries have them, and give a boolean.
+local BOOLEAN = set [[eq ne gt ge lt le isnan isinf isfinite isneginf isposinf isclose logical_and logical_or
   logical_xor logical_not signbit isin greater less greater_equal less_equal not_equal]]
 local LISTS = set "shape size stride totable tolist" -- methods of tensors that make a table
 local FIELDS = set "grad grad_fn is_leaf requires_grad"
@@ -115,7 +116,8 @@ local function chain(self, i)
       if var and last[1] == "name" and self.method(name) and not self.shared[name] then var.tensor = true end
       if var and last[1] == "name" and not self.method(name) then var.other = true end
       local weak = kind == "unknown" and (BOOLEAN[name] or name == "shape" or name == "stride"
-        or last[1] ~= "name" and last[1] ~= "string" and is_op(name)) and not self.shared[name]
+        or last[1] ~= "name" and last[1] ~= "string" and is_op(name) and name ~= "all" and name ~= "any")
+        and not self.shared[name]
       if kind == "unknown" and var and last[1] == "name" and var.other then weak = false end
       local known = kind == "tensor" or weak
       kind = known and of_method(name, k - from == 2) or "unknown"
