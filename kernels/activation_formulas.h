@@ -30,7 +30,9 @@ VM T F(gelu_slope)(T x) {
   const T cdf = K(0.5) * (K(1) + F(vm_erf_fast)(x * K(0.70710678118654752)));
   return F(vm_fma)(x, K(0.39894228040143268) * F(vm_exp)(K(-0.5) * x * x), cdf);
 }
-VM T F(gelu_tanh_slope)(T x) {
+/* From 10 on tanh is one: what is squared and cubed there must not become infinite beside a factor of 0. */
+VM T F(gelu_tanh_slope)(T v) {
+  const T x = F(clamp)(v, K(-10), K(10));
   const T t = F(vm_tanh)(F(gelu_inner)(x));
   const T du = K(0.79788456080286536) * F(vm_fma)(K(3 * 0.044715) * x, x, K(1));
   return F(vm_fma)(K(0.5) * x * (K(1) - t * t), du, K(0.5) * (K(1) + t));

@@ -201,3 +201,57 @@ describe("in range though what lies between is not:", function()
     assert.same({ 0, 0 }, flat(T.grad_of(d:sum(), a)))
   end)
 end)
+
+describe("far from zero", function()
+  local support = require "spec.ops.support"
+  local FAR = { f32 = { 1e5, 1e10, 3e19, 1e25, 1e38 }, bf16 = { 1e5, 1e10, 3e19, 1e38 }, f16 = { 50, 300, 1e4 } }
+  local MOST = { f32 = 1e38, bf16 = 1e38, f16 = 6e4 }
+  local seeded = { dropout = true, alpha_dropout = true, uniform_fill = true, normal_fill = true,
+    exponential_fill = true, bernoulli_fill = true, rrelu = true }
+
+  -- y, dy/dx and d²y/dx² of one input, as f64; nil from where there are none
+  local function derivatives(f, x)
+    x = x:clone():requires_grad_()
+    local ok, y = pcall(f, x)
+    if not ok or not T.is_tensor(y) or not y.requires_grad or y:numel() ~= x:numel() then return {} end
+    local out = { flat(y:detach()) }
+    local g = T.grad_of(y:sum(), x, { create_graph = true })
+    out[2] = flat(g:detach())
+    if g.requires_grad then
+      local h = T.grad_of(g:sum(), x, { allow_unused = true })
+      out[3] = h and flat(h)
+    end
+    return out
+  end
+
+  it("values and two derivatives of ops of one tensor are numbers where those of f64 are", function()
+    local count, wrong = 0, {}
+    for _, info in ipairs(support.public()) do
+      if support.cases[info.name] and info.differentiable and info.nin == 1 and not seeded[info.name] then
+        local f = support.func(info.name)
+        local forms = { f }
+        if info.name == "gelu" then forms[2] = function(x) return f(x, { approximate = "tanh" }) end end
+        for form, g in ipairs(forms) do
+          for dtype, list in pairs(FAR) do
+            local all = {}
+            for _, v in ipairs(list) do all[#all + 1], all[#all + 2] = v, -v end
+            local x = T.tensor(all, { dtype = dtype })
+            local got, want = derivatives(g, x), derivatives(g, x:double())
+            for order, values in ipairs(want) do
+              for i, w in ipairs(values) do
+                count = count + 1
+                local v = got[order] and got[order][i]
+                if v and v ~= v and math.abs(w) < MOST[dtype] and math.abs(want[1][i]) < MOST[dtype] then
+                  wrong[#wrong + 1] = ("%s, form %d, %s: derivative %d at %g"):format(info.name, form, dtype, order - 1,
+                    all[i])
+                end
+              end
+            end
+          end
+        end
+      end
+    end
+    assert.same({}, wrong)
+    assert.is_true(count > 1000, count .. " compared")
+  end)
+end)

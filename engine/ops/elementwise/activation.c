@@ -103,14 +103,20 @@ static PlVal silu_second(PlMaker *g, PlVal x) {
 ACTIVATION(silu, SILU, pl_infer_broadcast, x[0], silu_second, NO_ATTRS, "x sigmoid(x)", "x sigmoid(x), also known as swish.",
            "print(T.tensor { -1, 0, 1 }:silu())  --> {-0.2689,  0.0000,  0.7311}  -- f32[3] cpu")
 
+/* x within ±most, beyond which a derivative is 0: its powers would be infinite beside a factor of 0. */
+static PlVal within(PlMaker *g, PlVal x, double most) {
+  return pl_g2(g, &pl_op_minimum, pl_g2(g, &pl_op_maximum, x, pl_g_num(g, -most)), pl_g_num(g, most));
+}
 /* e^(-x²/2)/√(2π) (2 - x²) */
 static PlVal gelu_second(PlMaker *g, PlVal x) {
+  x = within(g, x, 40);
   PlVal q = g_mul(g, x, x), bell = g_muln(g, F1(exp, g_muln(g, q, -0.5)), 0.39894228040143267794);
   return g_mul(g, bell, g_rsubn(g, 2, q));
 }
 /* u = k(x + c x³), t = tanh u: (1-t²)(u' + x u''/2 - x t u'²), k = √(2/π), c = 0.044715 */
 static PlVal gelu_tanh_second(PlMaker *g, PlVal x) {
   const double k = 0.79788456080286535588, c = 0.044715;
+  x = within(g, x, 10);
   PlVal q = g_mul(g, x, x);
   PlVal u = g_mul(g, g_muln(g, x, k), g_addn(g, g_muln(g, q, c), 1));
   PlVal du = g_addn(g, g_muln(g, q, 3 * k * c), k), t = F1(tanh, u);
