@@ -104,8 +104,9 @@ static PlStatus unpack(PlPacking *by, void *value, PlTensor *shell, const char *
   if (t->a.symbolic || t->a.weak || pl_is_batched(t))
     s = pl_fail(PL_ERR_STATE, "backward of %s: unpack returned %s, which has no memory of its own", name, pl_desc_text(&t->a));
   else if (!pl_shape_equal(&t->a, want) || t->a.dtype != want->dtype || t->a.device != want->device)
-    s = pl_fail(PL_ERR_SHAPE, "backward of %s: unpack returned %s for a saved %s; it must have the same shape, dtype and device", name,
-                pl_desc_text(&t->a), pl_desc_text(want));
+    s = pl_fail(PL_ERR_SHAPE,
+                "backward of %s: unpack returned %s on %s for a saved %s on %s; it must have the same shape, dtype and device", name,
+                pl_desc_text(&t->a), pl_device_name(t->a.device), pl_desc_text(want), pl_device_name(want->device));
   PlTensor *alias = NULL;
   if (s == PL_OK) s = pl_tensor_alias(&alias, t);
   pl_tensor_release(t);
