@@ -289,4 +289,39 @@ describe("with tensors on the device", function()
     said = tostring(said)
     assert.truthy(said:find("grad: f32[2] on cuda cannot be the gradient of f32[2] on cpu; move it", 1, true), said)
   end)
+
+  it("networks are loaded to the default device, and draw there what they draw on the CPU", function()
+    local dir = os.tmpname()
+    os.remove(dir)
+    assert(os.execute('mkdir "' .. dir .. '"'))
+    T.manual_seed(2)
+    local net = T.models.Llama { vocab_size = 16, hidden_size = 8, intermediate_size = 16, num_hidden_layers = 1,
+      num_attention_heads = 2 }
+    assert(T.models.save(net, dir))
+    local drawn = {}
+    for i, default in ipairs { "cpu", "cuda" } do
+      T.set_default_device(default)
+      local done, said = pcall(function()
+        local again = assert(T.models.load(dir))
+        for _, p in ipairs(again:parameters()) do assert.equal(default, p:device()) end
+        drawn[i] = again:generate({ 3, 5 }, { max_new_tokens = 6, stop = false, do_sample = true, seed = 7 }):totable()
+      end)
+      T.set_default_device "cpu"
+      assert.is_true(done, tostring(said))
+      assert.equal("cpu", assert(T.models.load(dir, { device = "cpu" })):parameters()[1]:device())
+    end
+    assert.same(drawn[1], drawn[2])
+    os.execute('rm -r "' .. dir .. '"')
+  end)
+
+  it("layers that are prepared for 8 bits watch on the device of their network", function()
+    for _, observer in ipairs { "histogram", "percentile", "minmax", "moving_average" } do
+      local net = nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3)):to "cuda"
+      nn.quant.prepare(net, { train = observer == "moving_average", observer = observer })
+      for _ = 1, 2 do net(T.randn(5, 2, 4, 4):cuda()) end
+      net = nn.quant.convert(net:eval())
+      for _, b in ipairs(net:buffers()) do assert.equal("cuda", b:device()) end
+      assert.equal("cuda", net(T.randn(1, 2, 4, 4):cuda()):device())
+    end
+  end)
 end)

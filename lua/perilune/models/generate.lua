@@ -152,9 +152,10 @@ local function draw(logits, generator)
     fail("generate: no token can be drawn: logits are NaN, or the options remove every token")
   end
   local sum = share:cumsum(-1)
-  local u = T.rand(logits:size(1), 1, { generator = generator, dtype = "f64" }) * sum:narrow(2, sum:size(2), 1)
+  local u = T.rand(logits:size(1), 1, { generator = generator, dtype = "f64", device = "cpu" })
+  u = u * sum:narrow(2, sum:size(2), 1)
   local at = sum:le(u):long():sum(-1)
-  local last = share:gt(0):long() * T.arange(share:size(2)):unsqueeze(1)
+  local last = share:gt(0):long() * T.arange(share:size(2), { device = "cpu" }):unsqueeze(1)
   return T.minimum(at, (last:max(-1)) - 1):totable()
 end
 

@@ -210,7 +210,8 @@ local function load(dir, o)
     return false
   end
   local new = weights.fill(net, dir, tensors, from, a, dtype, stays and fresh or nil)
-  if o.device then net:to(o.device) end
+  local where = o.device or T.get_default_device() -- as everything that is made
+  if where ~= "cpu" then net:to(where) end
   return finish(net:eval(), a, class, c, o.num_labels and given or stored, generation), new
 end
 
@@ -232,10 +233,11 @@ end
 -- not trained: nn.lora puts adapters beside them. dequantize: they become numbers, parameters as others. A network
 -- is in evaluation mode and trains like any other: net:train(), net:parameters(). architecture, "BertModel" or
 -- "BertForSequenceClassification", takes another class of the same family; parameters of a head that the files lack
--- are then drawn, and named in the second result. dtype: "f32", "bf16", "f16", "f64", or "file", as stored. Weights
--- whose dtype stays are parts of the file, as T.load has it, unless mmap is false. Ids count from 0:
--- T.data.tokenizer(dir, {index_base = 0}) makes them. What is wrong with a folder is told in one message that names
--- the file and the tensor; nothing is half loaded.
+-- are then drawn, and named in the second result. device: where it shall be; without it the default device, as for
+-- all that is made. dtype: "f32", "bf16", "f16", "f64", or "file", as stored. Weights on the CPU whose dtype stays are
+-- parts of the file, as T.load has it, unless mmap is false. Ids count from 0: T.data.tokenizer(dir, {index_base = 0})
+-- makes them. What is wrong with a folder is told in one message that names the file and the tensor; nothing is half
+-- loaded.
 --   local dir = os.tmpname()
 --   os.remove(dir)
 --   print((T.models.load(dir)))  --> nil

@@ -407,7 +407,8 @@ function model.main(program, values, owner)
     for _, p in ipairs(owner:parameters()) do is_member[p] = true end
     for _, b in ipairs(owner:buffers()) do is_member[b] = true end
   end
-  local out = table.pack(pcall(steps, program, setmetatable(values, outside(program))))
+  -- what nodes make of nothing is where the inputs are
+  local out = table.pack(core.device.follow(steps, program, setmetatable(values, outside(program))))
   environment, module, is_member = outer, around, members
   if not out[1] then error(out[2], 0) end
   return table.unpack(out, 2, out.n)

@@ -13,7 +13,8 @@ local function halves(q) return low4(q % 16, 1) end
 
 -- The fifth bit of 32 codes: bit j of 4 bytes.
 local function fifth(q)
-  local bits = (q // 16):view(q:size(1), 4, 8) * T.tensor({ 1, 2, 4, 8, 16, 32, 64, 128 }, { dtype = "i32" })
+  local powers = T.tensor({ 1, 2, 4, 8, 16, 32, 64, 128 }, { dtype = "i32", device = q:device() })
+  local bits = (q // 16):view(q:size(1), 4, 8) * powers
   return bits:sum(3)
 end
 

@@ -148,7 +148,7 @@ function M.find(layers, before, look)
     return trying(function(keep)
       local list = probe(n, own)
       for i = n - own + 1, n do list[i] = list[i] * times end
-      local by, back = multiply(m, kind, T.tensor(list, { dtype = "f64" }))
+      local by, back = multiply(m, kind, T.tensor(list, { dtype = "f64", device = m.weight:device() }))
       if not by then return nil end
       keep(back)
       local changed, other = look()

@@ -36,7 +36,7 @@ function Prepared:init(layer, o)
   if layer.bias then self.bias = layer.bias end
   if o.bn then self.bn = o.bn end
   self.relu, self.rounds = o.relu or false, o.rounds
-  self.input_quant = observers.FakeQuantize { observer = o.observer() }
+  self.input_quant = observers.FakeQuantize { observer = o.observer() }:to(self.weight:device())
   self.input_quant:enable_fake_quant(o.rounds)
 end
 

@@ -215,7 +215,7 @@ function Histogram:forward(x)
     end
     while least < low do low, high = widen(self, low, high, true) end
     while most > high do low, high = widen(self, low, high, false) end
-    self.range:copy_(T.tensor({ low, high }, { dtype = "f64" }))
+    self.range:copy_(T.tensor({ low, high }, { dtype = "f64", device = self.range:device() }))
     self.histogram:add_(x:detach():double():flatten():histc { bins = self.bins, min = low, max = high })
   end)
   return x
@@ -227,7 +227,8 @@ Histogram.calculate_qparams = MinMax.calculate_qparams
 function Histogram:qparams()
   local low, high = self.range:get(1), self.range:get(2)
   local width = (high - low) / self.bins
-  local centers = T.arange(1, self.bins):double() * width + (low - 0.5 * width)
+  local here = { device = self.range:device() }
+  local centers = T.arange(1, self.bins, here):double() * width + (low - 0.5 * width)
   local least, most = self.min_val:double(), self.max_val:double()
   if self.percentile then
     local running = self.histogram:cumsum(1) / self.histogram:sum()
@@ -238,7 +239,7 @@ function Histogram:qparams()
     return qparams(self, least, most)
   end
   -- a row for each share of the range that stays
-  local share = (T.arange(1, SHARES):double() / SHARES):flip(1)
+  local share = (T.arange(1, SHARES, here):double() / SHARES):flip(1)
   local lows, highs = least * share, most * share
   local scale, zero = qparams(self, lows, highs)
   local s, z = scale:double():unsqueeze(2), zero:double():unsqueeze(2)
