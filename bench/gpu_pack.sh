@@ -29,7 +29,7 @@ pack_program() { # dir
     break
   done
   [ -f "$dir/lib/perilune/perilune_cuda.so" ] || lacks "CUDA plug-in" "neither in lib/perilune nor in spec (./setup build --cuda)"
-  for name in cuda_cudnn cuda_fused pty; do
+  for name in cuda_cudnn cuda_fused pty libstates.so libsockets.so; do
     if [ -e "$build/spec/$name" ]; then cp "$build/spec/$name" "$dir/spec/"; else lacks "spec/$name" "not built (cmake --build $build --target tests)"; fi
   done
   strip --strip-debug "$dir"/spec/* "$dir"/lib/perilune/*.so 2>/dev/null

@@ -909,7 +909,7 @@ describe("cross_entropy and its tangent run in one pass", function()
     local y = T.tensor({ 9 }, { dtype = "i64" })
     local ok, why = pcall(T.jvp, function(a) return T.nn.F.cross_entropy(a, y) end, T.zeros(1, 3), T.ones(1, 3))
     assert.is_false(ok)
-    assert.truthy(why:find("cross_entropy: target 9", 1, true), why)
+    assert.truthy(why:find "cross_entropy: %a+ 9 ", why) -- "target 9"; on a device "index 9"
   end)
 end)
 

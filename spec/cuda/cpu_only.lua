@@ -35,18 +35,11 @@ local cuda = {
   ["call/misuse"] = { ["is what it was"] = late },
   ["call/newcomer"] = { ["cross_entropy(net(x), y - 1)"] = late },
   ["nn/layers"] = { ["cross entropy and its options"] = late },
-  ["nn/random_modules"] = { ["give PyTorch's outputs and gradients"] = loaded },
-  ["ops/duality"] = { ["modules with options drawn at random"] = loaded },
-  ["nn/lora"] = { ["goes beside the layers of T.models"] = loaded },
-  ["nn/calibrated"] = {
-    ["leave nothing in the way of GGUF"] = loaded, ["layers with weights [in, out], GPT-2"] = loaded,
-  },
   ["nn/functional"] = {
     ["CTC takes targets in rows"] = late, ["modules pass all tensors on"] = late,
     ["linear_cross_entropy refuses"] = late,
   },
   ["jit/call"] = { ["takes them back where a run fails"] = late },
-  ["models/damaged"] = { ["GGUF models with anything in them"] = loaded },
   ["kernels/expanded_index"] = { ["names the value that is out of range"] = late },
   ["kernels/large"] = { ["refuse targets that are no class"] = late },
   ["jit/failure"] = {
@@ -56,6 +49,7 @@ local cuda = {
     ["pins, forces and predicates"] = plan,
   },
   ["graph/plan"] = plan, ["graph/run"] = plan,
+  ["graph/recompute_search"] = { ["where more is alive than kept does so at any size"] = plan },
   ["graph/fuse"] = { ["take in what works along rows"] = plan, ["members that pass nothing on"] = plan },
   ["kernels/threads"] = { ["first failure of a team"] = late },
   ["ops/half_numbers"] = { ["and so is a 0-d tensor"] = scalars },

@@ -10,7 +10,7 @@ local fixtures = (os.getenv("PERILUNE_ROOT") or ".") .. "/spec/fixtures/random_m
 -- What is kept in i8 counts sixteenths.
 local function read()
   local by_case = {}
-  for key, t in pairs(assert(T.load(fixtures .. "safetensors"))) do
+  for key, t in pairs(assert(T.load(fixtures .. "safetensors", { map_location = T.get_default_device() }))) do
     local case, kind, name = key:match "^(c%d+)%.(%a+)%.?(.*)$"
     if t:dtype() == "i8" then t = t:double() / 16 elseif t:is_floating_point() then t = t:double() end
     by_case[case] = by_case[case] or { ["in"] = {}, st = {}, out = {}, gi = {}, gp = {}, after = {} }

@@ -52,7 +52,8 @@ end)
 describe("forward and reverse mode agree about functions made of ops:", function()
   local function read(name)
     local cases = {}
-    for key, t in pairs(assert(T.load(root .. name .. ".safetensors"))) do
+    local where = { map_location = T.get_default_device() }
+    for key, t in pairs(assert(T.load(root .. name .. ".safetensors", where))) do
       local case, kind, k = key:match("^(.+)/(%a+)/(%d+)$")
       local c = cases[case] or { ["in"] = {}, grad = {} }
       cases[case] = c
@@ -91,7 +92,8 @@ end)
 describe("forward and reverse mode agree about modules with options drawn at random", function()
   local function read()
     local by_case = {}
-    for key, t in pairs(assert(T.load(root .. "random_modules.safetensors"))) do
+    local where = { map_location = T.get_default_device() }
+    for key, t in pairs(assert(T.load(root .. "random_modules.safetensors", where))) do
       local case, kind, name = key:match "^(c%d+)%.(%a+)%.?(.*)$"
       if t:dtype() == "i8" then t = t:double() / 16 elseif t:is_floating_point() then t = t:double() end
       by_case[case] = by_case[case] or { ["in"] = {}, st = {} }

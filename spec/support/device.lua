@@ -38,28 +38,72 @@ local function at_caller(fine, ...)
   error(err, 0)
 end
 
+-- perilune as the files of specs have it, whose makers make on the device. What the library itself requires is
+-- unchanged, so what it makes beside tensors of the device stays where it puts it, tail calls or not.
+local set_by_spec -- the default device
 local function move_what_specs_make(T)
-  local with = T.core.device.with
+  local with, makers, made = T.core.device.with, {}, {}
   local function mover(make)
-    return function(...)
-      if from_spec(2) then return at_caller(pcall(with, "cuda", make, ...)) end
-      return at_caller(pcall(make, ...))
+    if not made[make] then
+      made[make] = function(...) return at_caller(pcall(with, "cuda", make, ...)) end
     end
+    return made[make]
   end
-  for _, name in ipairs(MAKERS) do T[name] = mover(T[name]) end
+  -- real, but for what `change` makes of some values
+  local function beside(real, change)
+    return setmetatable({}, {
+      __index = function(_, key)
+        local v = real[key]
+        local other = v ~= nil and change(key, v)
+        return other or v
+      end,
+      __newindex = function(_, key, v)
+        makers[key] = nil
+        real[key] = v
+      end,
+      __pairs = function() return pairs(real) end,
+      __call = function(_, ...) return real(...) end,
+    })
+  end
+  for _, name in ipairs(MAKERS) do makers[name] = true end
+  local function networks(name, v)
+    return type(v) == "function" and (name == "load" or name:find "^%u") and mover(v) or nil
+  end
+  local rooms = { models = networks, onnx = networks }
+  local mine = {
+    get_default_device = function()
+      local name = T.get_default_device()
+      return name == "cpu" and not set_by_spec and "cuda" or name
+    end,
+    set_default_device = function(...)
+      set_by_spec = true
+      return T.set_default_device(...)
+    end,
+  }
+  local seen = beside(T, function(key, v)
+    if rooms[key] then mine[key], rooms[key] = beside(v, rooms[key]), nil end
+    return mine[key] or makers[key] and mover(v)
+  end)
+  local require = require
+  function _G.require(name, ...)
+    if name == "perilune" and from_spec(2) then return seen end
+    return require(name, ...)
+  end
   local graph = getmetatable(T.graph())
   graph.input = mover(graph.input)
-  local classes = {}
-  for name, class in pairs(T.nn) do classes[#classes + 1] = { name, class } end
-  for _, entry in ipairs(classes) do
-    local class = entry[2]
-    local meta = type(class) == "table" and rawget(class, "__perilune_module") and getmetatable(class)
-    if meta and meta.__call and not meta.moved then
-      local construct = meta.__call
-      meta.moved = true
-      meta.__call = function(...)
-        if from_spec(2) then return at_caller(pcall(with, "cuda", construct, ...)) end
-        return at_caller(pcall(construct, ...))
+  for _, room in ipairs { T.nn, T.nn.quant } do
+    local classes = {}
+    for name, class in pairs(room) do classes[#classes + 1] = { name, class } end
+    for _, entry in ipairs(classes) do
+      local class = entry[2]
+      local meta = type(class) == "table" and rawget(class, "__perilune_module") and getmetatable(class)
+      if meta and meta.__call and not meta.moved then
+        local construct = meta.__call
+        meta.moved = true
+        meta.__call = function(...)
+          if from_spec(2) then return at_caller(pcall(with, "cuda", construct, ...)) end
+          return at_caller(pcall(construct, ...))
+        end
       end
     end
   end
@@ -100,6 +144,7 @@ function M.install(busted, T)
   local file, own
 
   local function place()
+    set_by_spec = false
     if mode == "cuda" then T.set_default_device(own and "cpu" or "cuda") end
   end
   busted.subscribe({ "file", "start" }, function(element)
