@@ -10,7 +10,7 @@
 
 #include "kernels/kernel.h"
 
-#define PL_DEVICE_ABI   5u
+#define PL_DEVICE_ABI   6u
 #define PL_DEVICE_ENTRY "perilune_device_plugin"
 
 /* What the engine lends to the plug-in. */

@@ -56,8 +56,10 @@ static PlStatus compute_into(Call *c, PlTensor *out) {
   if (PL_UNLIKELY(c->op->flags & PL_F_LATE)) /* what is refused must not have been written */
     direct = direct && (c->op->cls == PL_POINTWISE ? pl_is_float((PlDtype)out->a.dtype) : c->in[0] && c->in[0]->a.data == out->a.data);
   for (int i = 0; i < c->nin && direct; i++)
-    direct = !(c->in[i] && c->in[i]->storage == out->storage) ||
-             ((c->op->cls == PL_POINTWISE || (i == 0 && (c->op->flags & PL_F_INPLACE))) && !hurts(out, c->in[i]));
+    direct =
+        !(c->in[i] && c->in[i]->storage == out->storage) ||
+        ((c->op->cls == PL_POINTWISE || (i == 0 && (c->op->flags & PL_F_INPLACE)) || (i + 1 == c->op->over && pl_on_gpu(out->a.device))) &&
+         !hurts(out, c->in[i]));
   if (direct) {
     if (PL_LIKELY(pl_state.remat == NULL)) return wrote(c->op, out, pl_call_run(c, &out));
     PlRewrite w;

@@ -324,6 +324,8 @@ struct PlOp {
   uint8_t promote_mask; /* 0: all */
   uint8_t autocast;     /* a PlCast */
   uint8_t reads_values; /* inputs whose values infer reads (bit mask) */
+  uint8_t over;         /* 1 + the input whose memory output 0 may use on a device, where nobody else wants that input: each element is
+                         * read before its place is written, none later. 0: none. Of pointwise ops nobody asks */
   uint8_t sizes;        /* inputs that are sizes (bit mask): small integer tensors, on the CPU whatever the device of the others */
   uint8_t wraps;        /* inputs that may be numbers beyond the dtype of the integers computed with: modulo its range the result is right
                          * (bit mask). Elsewhere such numbers are refused; or PL_WIDENS: there it computes in i64, being of another dtype */

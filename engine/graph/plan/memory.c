@@ -111,7 +111,8 @@ static void in_place(Mem *m) {
   for (int32_t i = 0; i < f->nnodes; i++) {
     const PlGNode *n = &f->nodes[i];
     bool pointwise = n->op->cls == PL_POINTWISE;
-    const bool over = n->op->flags & PL_F_OVER;
+    const int32_t there = n->op->over && n->nout > 0 && f->vals[n->first].device != PL_CPU ? n->op->over - 1 : -1; /* on a device */
+    const bool over = (n->op->flags & PL_F_OVER) || there >= 0;
     if (!pointwise && !over && !(n->op->flags & PL_F_INPLACE)) continue;
     if (n->flags & (PL_FN_MUTATES | PL_FN_VIEW) || n->nout < 1 || (n->nout > 1 && !over)) continue;
     const PlGValue *v = &f->vals[n->first];
@@ -120,7 +121,7 @@ static void in_place(Mem *m) {
     m->end = group_end(m->p, i);
     bool taken = false;
     for (int32_t g = i; g >= group_begin(m->p, i) && !taken; g--)
-      for (int32_t k = 0; k < (pointwise ? f->nodes[g].nin : 1) && !taken; k++)
+      for (int32_t k = there < 0 ? 0 : there; k < (pointwise ? f->nodes[g].nin : there < 0 ? 1 : there + 1) && !taken; k++)
         if ((taken = may_take(m, i, f->nodes[g].in[k], v))) take(m, find(m, f->vals[f->nodes[g].in[k]].store), v->store);
   }
 }

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "engine/call/thread_state.h"
+#include "engine/graph/plan/plan.h"
 #include "engine/graph/run/device_run_internal.h"
 #include "engine/tensor/layout.h"
 #include "kernels/capture.h"
@@ -39,12 +40,20 @@ const char *pl_device_run_how(const PlDeviceRun *a) {
   return a->capture->why;
 }
 
-static void forget(PlDeviceRun *a) {
+static void forget_work(PlDeviceRun *a) {
   struct PlDeviceCapture *c = a->capture;
   if (c->table) c->table->release(c->work);
   c->work = NULL;
+  for (PlGVal v = 0; c->kept && v < a->f->nvals; v++) {
+    pl_tensor_release(c->kept[v]);
+    c->kept[v] = NULL;
+  }
+}
+
+static void forget(PlDeviceRun *a) {
+  struct PlDeviceCapture *c = a->capture;
+  forget_work(a);
   for (int32_t i = 0; c->in && i < a->f->ninputs; i++) pl_tensor_release(c->in[i]);
-  for (PlGVal v = 0; c->kept && v < a->f->nvals; v++) pl_tensor_release(c->kept[v]);
   free(c->in);
   free(c->kept);
   c->in = c->kept = NULL;
@@ -152,11 +161,11 @@ static bool draws_elsewhere(PlDeviceRun *a) {
 
 /* Notes the nodes before the tail. Versions of what they write move as they run, which was for nothing if the work is not
  * captured; the generator ends where it began. */
-static PlStatus note(PlDeviceRun *a) {
+static PlStatus note(PlDeviceRun *a, const PlkCaptureRoom *room) {
   struct PlDeviceCapture *c = a->capture;
   const PlkRng begin = pl_rng_take(0);
   PlkCaptured *work = NULL;
-  PL_TRY(c->table->begin(pl_gpu_index(c->device), &begin));
+  PL_TRY(c->table->begin(pl_gpu_index(c->device), &begin, room));
   a->noting = c->table;
   PlStatus s = pl_device_run_until(a, c->tail, c->in, c->kept);
   a->noting = NULL;
@@ -170,11 +179,45 @@ static PlStatus note(PlDeviceRun *a) {
   return s;
 }
 
+/* Places for the pieces of memory that the noted work takes, with the planner of arenas. *own: to be freed. */
+static PlStatus plan_room(const struct PlDeviceCapture *c, PlkCaptureRoom *room, PlkCapturePiece **own) {
+  const PlkCapturePiece *piece = c->table->pieces(c->work, &room->n);
+  const size_t n = (size_t)room->n;
+  PlBuffer *b = calloc(n + 1, sizeof *b), **list = malloc((n + 1) * sizeof *list);
+  int64_t most;
+  *own = malloc((n + 1) * sizeof **own);
+  PlStatus s = b && list && *own ? PL_OK : pl_fail(PL_ERR_OOM, "out of memory to capture a graph");
+  for (size_t k = 0; k < n && s == PL_OK; k++) {
+    b[k] = (PlBuffer){.bytes = piece[k].bytes, .birth = (int32_t)piece[k].birth};
+    b[k].death = piece[k].death < INT32_MAX ? (int32_t)piece[k].death : INT32_MAX;
+    list[k] = &b[k];
+  }
+  if (s == PL_OK) s = pl_arena_place((int32_t)n, list, &room->bytes, &most);
+  for (size_t k = 0; k < n && s == PL_OK; k++) (*own)[k] = piece[k], (*own)[k].at = b[k].at;
+  room->piece = *own;
+  free(b);
+  free(list);
+  return s;
+}
+
+/* Noted once for the memory that it takes, then in one block where that has its places. */
+static PlStatus note_in_room(PlDeviceRun *a) {
+  struct PlDeviceCapture *c = a->capture;
+  PlkCaptureRoom room = {0};
+  PlkCapturePiece *own = NULL;
+  PL_TRY(note(a, NULL));
+  PlStatus s = plan_room(c, &room, &own);
+  forget_work(a);
+  if (s == PL_OK) s = note(a, &room);
+  free(own);
+  return s;
+}
+
 static PlStatus capture(PlDeviceRun *a, PlTensor *const *in) {
   struct PlDeviceCapture *c = a->capture;
   PL_TRY(make_inputs(a, in));
   PL_TRY(pl_device_run_until(a, 0, c->in, c->kept)); /* groups are compiled before anything is noted */
-  PL_TRY(note(a));
+  PL_TRY(note_in_room(a));
   for (PlGVal v = 0; v < a->f->nvals; v++) {
     const PlGValue *val = &a->f->vals[v];
     c->at[v] = val->kind == PL_FV_CAPTURE ? val->real->a.data : NULL;

@@ -247,6 +247,23 @@ static PlStatus apply(PlDeviceRun *a, const PlGNode *n, PlTensor *const *in, PlT
   return s;
 }
 
+/* The input whose memory node i may use for its result, as nobody wants it any more; -1: none. */
+static int32_t free_input(const PlDeviceRun *a, int32_t i) {
+  const PlGNode *n = &a->f->nodes[i];
+  const int32_t k = n->op->over - 1;
+  if (k < 0 || k >= n->nin || n->nout != 1 || n->in[k] < 0 || a->last[n->in[k]] != i || a->device[n->first] == PL_CPU) return -1;
+  const PlGValue *v = &a->f->vals[n->in[k]], *y = &a->f->vals[n->first];
+  const PlTensor *t = a->vals[n->in[k]], *base = t->base;
+  if (v->kind != PL_FV_NODE || t->refs != 1 || t->a.device != a->device[n->first] || !t->a.contiguous || t->a.dtype != y->dtype ||
+      t->a.numel != y->numel || t->a.ndim != y->ndim || memcmp(t->a.shape, y->dims, t->a.ndim * sizeof(int64_t)) != 0)
+    return -1;
+  const bool alone = base && base->refs == 1 && base->storage == t->storage && !base->base; /* held by this view alone */
+  if (t->storage->refs != (alone ? 2u : 1u)) return -1;
+  for (int32_t j = 0; j < n->nin; j++)
+    if (j != k && n->in[j] >= 0 && a->vals[n->in[j]]->storage == t->storage) return -1;
+  return k;
+}
+
 static PlStatus run_node(PlDeviceRun *a, int32_t i) {
   const PlGNode *n = &a->f->nodes[i];
   PlTensor *few[PL_MAX_IN], **in = few, *out[PL_MAX_OUT] = {NULL};
@@ -256,7 +273,14 @@ static PlStatus run_node(PlDeviceRun *a, int32_t i) {
   if (PL_UNLIKELY(a->noting != NULL)) a->noting->settings(n->flags & PL_FN_MUTATES ? n->attrs : NULL);
   const uint8_t was = pl_state.device;
   if (n->nout > 0) pl_state.device = a->device[n->first];
-  PlStatus s = apply(a, n, in, out);
+  const int32_t over = free_input(a, i);
+  PlStatus s;
+  if (over < 0) s = apply(a, n, in, out);
+  else {
+    out[0] = pl_retain(in[over]);
+    s = pl_apply_into(n->op, in, n->nin, n->attrs, out);
+    if (s != PL_OK) pl_tensor_release(out[0]);
+  }
   pl_state.device = was;
   if (s == PL_OK && (n->flags & PL_FN_MUTATES)) {
     for (int o = 0; o < n->op->nout; o++) pl_tensor_release(out[o]);

@@ -241,7 +241,7 @@ static PlStatus ce_bwd_grad(PlMaker *g) {
 }
 PL_OP(cross_entropy_bwd, .doc = "The gradient of cross_entropy.", .gradient_of = &pl_op_cross_entropy, .nin = 5, .nopt = 1, .nout = 1,
       .nattr = 4, .args = {"dy", "x", "target", "lse", "weight"}, .attrs = {ATTRS, SMOOTH}, .cls = PL_REDUCTION, .batch = pl_batch_loss_bwd,
-      .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_INTERNAL, .infer = ce_bwd_infer, .grad = ce_bwd_grad, .hessian = "dx...",
+      .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_INTERNAL, .over = 2, .infer = ce_bwd_infer, .grad = ce_bwd_grad, .hessian = "dx...",
       PL_KERNEL(cross_entropy_bwd));
 
 static PlStatus ce_bwd2_infer(PlInfer *c) {

@@ -41,6 +41,7 @@ struct PlkCaptured {
   size_t used;
   uint64_t base; /* the offset at begin */
   bool drawn, written;
+  bool dry; /* noted for its pieces of memory alone */
 };
 
 static _Thread_local PlkCaptured *now; /* what is being captured */
@@ -73,8 +74,8 @@ static void drop(PlkCaptured *c) {
   free(c);
 }
 
-static PlStatus open_stream(PlkCaptured *c) {
-  PL_TRY(plc_owner_begin(&c->owner));
+static PlStatus open_stream(PlkCaptured *c, const PlkCaptureRoom *room) {
+  PL_TRY(plc_owner_begin(room, &c->owner));
   PL_TRY(plc_scratch(LIVE_BYTES, &c->block));
   PLC_TRY(cudaEventCreateWithFlags(&c->ran, cudaEventDisableTiming));
   PLC_TRY(cudaEventRecord(c->ran, plc_stream()));
@@ -91,7 +92,7 @@ static void close_stream(PlkCaptured *c) {
   plc_captures(c->gpu, -1);
 }
 
-static PlStatus begin(int gpu, const PlkRng *rng) {
+static PlStatus begin(int gpu, const PlkRng *rng, const PlkCaptureRoom *room) {
   if (now) PL_FAIL(PL_ERR_STATE, "cuda: a capture runs already");
   PL_TRY(plc_use(gpu));
   PL_TRY(plc_alive());
@@ -104,9 +105,10 @@ static PlStatus begin(int gpu, const PlkRng *rng) {
   c->gpu = c->stream.gpu = gpu;
   c->home = plc_stream_get(gpu);
   c->base = rng->offset;
+  c->dry = room == NULL;
   c->used = RNG_BYTES;
   plc_captures(gpu, 1);
-  PlStatus s = open_stream(c);
+  PlStatus s = open_stream(c, room);
   if (s != PL_OK) {
     close_stream(c);
     drop(c);
@@ -134,10 +136,11 @@ static PlStatus end(PlkCaptured **out) {
   (void)plc_use(c->gpu);
   cudaError_t e = cudaStreamEndCapture(c->stream.s, &graph);
   close_stream(c);
-  if (e == cudaSuccess && graph) e = cudaGraphInstantiate(&c->exec, graph, 0);
+  const bool noted = e == cudaSuccess && graph;
+  if (noted && !c->dry) e = cudaGraphInstantiate(&c->exec, graph, 0);
   if (graph) (void)cudaGraphDestroy(graph);
   PlStatus s = PL_OK;
-  if (e != cudaSuccess || !c->exec) {
+  if (e != cudaSuccess || !(c->dry ? noted : c->exec != NULL)) {
     s = e != cudaSuccess ? plc_failed(e, "capturing a graph", __FILE__, __LINE__) : pl_fail(PL_ERR_STATE, "cuda: nothing was captured");
     c->exec = NULL;
   }
@@ -215,6 +218,8 @@ PlStatus plc_capture_settings(const PlcSettings *set, const void **live) {
   return PL_OK;
 }
 
+static const PlkCapturePiece *pieces(const PlkCaptured *c, int64_t *n) { return plc_owner_pieces(c->owner, n); }
+
 static bool follows(const char *family, const PlAttrs *attrs, int64_t *frozen) {
   const PlcSettings *set = plc_settings_of(family);
   if (set) *frozen = set->frozen(attrs);
@@ -222,6 +227,6 @@ static bool follows(const char *family, const PlAttrs *attrs, int64_t *frozen) {
 }
 
 const PlkCaptureTable *plc_capture_table(void) {
-  static const PlkCaptureTable table = {begin, settings, end, launch, drop, follows};
+  static const PlkCaptureTable table = {begin, settings, end, launch, drop, pieces, follows};
   return &table;
 }

@@ -6,45 +6,10 @@
  * go back to the pool, which makes others of them. Out of memory: every cached block is freed, once, and the request is tried again. Any stream may have used a block: where scripts have made streams, a freed one first waits, in a list of its own,
  * until what was queued on the others by then is done. Memory of uploads belongs to
  * the copy stream (copies.c) and waits like that in any case. */
-#include "kernels/cuda/runtime/runtime.h"
+#include "kernels/cuda/runtime/pool.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-
-typedef struct Block {
-  struct Block *next;          /* in its list or in the table of live ones */
-  struct Block *longer, *less; /* while it idles: neighbours by how long */
-  void *p;
-  size_t bytes;
-  cudaStream_t stream;
-  PlcOwner *owner; /* NULL: everybody */
-  PlcAfter *after; /* while it is freed, but others may use it */
-  bool kept;       /* a library's: no tensor's, nor part of a call */
-} Block;
-
-struct PlcOwner {
-  int gpu;
-  Block *free;       /* of any size */
-  cudaStream_t home; /* where the thread works otherwise */
-};
-static _Thread_local PlcOwner *owner; /* of what this thread allocates now */
-
-enum { LIVE = 4096, CACHED = 512 }; /* slots; powers of two */
-
-typedef struct PlcPool {
-  pthread_mutex_t lock;
-  cudaMemPool_t pool;         /* NULL: this GPU has none */
-  Block *live[LIVE];          /* by address */
-  Block *cached[CACHED];      /* by size and stream */
-  Block *spare;               /* headers without memory */
-  Block *busy, **last;        /* freed, but other streams may use them: the first freed first; where the next one goes */
-  Block *longest, *shortest;  /* of those in `cached` */
-  int64_t cached_bytes, most; /* most: that tensors ever held at once */
-  int64_t kept_bytes;         /* of libraries: taken, but not alive */
-  cudaStream_t side;          /* where memory is made while the usual stream is captured */
-  PlDeviceMemory m;
-} PlcPool;
 
 PlStatus plc_pool_open(PlcGpu *g) {
   struct cudaMemPoolProps props;
@@ -109,13 +74,13 @@ static Block *unlist(PlcPool *al, Block **at) {
   return b;
 }
 
-static Block *take_cached(PlcPool *al, size_t bytes, cudaStream_t s) {
+Block *plc_pool_take(PlcPool *al, size_t bytes, cudaStream_t s) {
   for (Block **at = &al->cached[cached_slot(bytes, s)]; *at; at = &(*at)->next)
     if ((*at)->bytes == bytes && (*at)->stream == s) return unlist(al, at);
   return NULL;
 }
 
-static void put_cached(PlcPool *al, Block *b) {
+void plc_pool_idles(PlcPool *al, Block *b) {
   Block **list = &al->cached[cached_slot(b->bytes, b->stream)];
   b->next = *list;
   *list = b;
@@ -179,7 +144,7 @@ static void look_after(PlcPool *al, bool wait) {
     Block *b = al->busy;
     al->busy = b->next;
     if (!al->busy) al->last = NULL;
-    put_cached(al, b);
+    plc_pool_idles(al, b);
   }
 }
 
@@ -208,7 +173,7 @@ void plc_memory_moves(PlcGpu *g, cudaStream_t from, cudaStream_t to) {
     Block *b = moved;
     moved = b->next;
     b->stream = to;
-    put_cached(al, b);
+    plc_pool_idles(al, b);
   }
   pthread_mutex_unlock(&al->lock);
 }
@@ -234,14 +199,13 @@ static void bound_idle(PlcPool *al, size_t wanted) {
     while (*at != al->longest) at = &(*at)->next;
     Block *b = unlist(al, at);
     give_back(al, b);
-    b->next = al->spare;
-    al->spare = b;
+    plc_pool_spare(al, b);
   }
 }
 
 /* Every cached block back to the pool, every unused page of the pool back to the driver. The device as a whole is not
  * waited for: some thread may be capturing. */
-static void flush(PlcPool *al) {
+void plc_pool_flush(PlcPool *al) {
   Block *gone = NULL, *last = NULL;
   look_after(al, true);
   for (int i = 0; i < CACHED; i++)
@@ -287,12 +251,12 @@ static PlStatus out_of_memory(const PlcPool *al, size_t bytes) {
 }
 
 /* New memory in *b, if need be after giving back what waits. */
-static PlStatus make(PlcPool *al, Block *b, cudaStream_t s) {
+PlStatus plc_pool_make(PlcPool *al, Block *b, cudaStream_t s) {
   bound_idle(al, b->bytes);
   cudaError_t e = take_new(al, b, b->bytes, s);
   if (e == cudaErrorMemoryAllocation) {
     al->m.retries++;
-    flush(al);
+    plc_pool_flush(al);
     e = take_new(al, b, b->bytes, s);
   }
   if (e == cudaErrorMemoryAllocation) return out_of_memory(al, b->bytes);
@@ -300,10 +264,10 @@ static PlStatus make(PlcPool *al, Block *b, cudaStream_t s) {
 }
 
 /* Made on a stream of its own: the current one is being captured. */
-static PlStatus make_aside(PlcPool *al, Block *b) {
+PlStatus plc_pool_make_aside(PlcPool *al, Block *b) {
   cudaError_t e = al->side ? cudaSuccess : cudaStreamCreateWithFlags(&al->side, cudaStreamNonBlocking);
   if (e != cudaSuccess) return plc_failed(e, "memory for a captured graph", __FILE__, __LINE__);
-  PL_TRY(make(al, b, al->side));
+  PL_TRY(plc_pool_make(al, b, al->side));
   e = cudaStreamSynchronize(al->side);
   if (e == cudaSuccess) return PL_OK;
   if (al->pool) (void)cudaFreeAsync(b->p, al->side);
@@ -311,36 +275,34 @@ static PlStatus make_aside(PlcPool *al, Block *b) {
   return plc_failed(e, "memory for a captured graph", __FILE__, __LINE__);
 }
 
-static Block *take_owned(size_t bytes) {
-  for (Block **at = &owner->free; *at; at = &(*at)->next) {
-    Block *b = *at;
-    if (b->bytes != bytes) continue;
-    *at = b->next;
-    return b;
-  }
-  return NULL;
-}
-
-/* s: in whose order it is handed out. */
-static PlStatus get(PlcPool *al, size_t bytes, cudaStream_t s, Block **out) {
-  if (PL_UNLIKELY(al->busy != NULL) && plc_streams_exist(plc_here())) look_after(al, false);
-  *out = owner ? take_owned(bytes) : take_cached(al, bytes, s);
-  if (!*out && al->busy && !owner) { /* of uploads */
-    look_after(al, false);
-    *out = take_cached(al, bytes, s);
-  }
-  if (*out) return PL_OK;
+PlStatus plc_pool_header(PlcPool *al, Block **out) {
   Block *b = al->spare;
   if (b) al->spare = b->next;
   else if (!(b = malloc(sizeof *b))) PL_FAIL(PL_ERR_OOM, "cuda: out of host memory");
-  *b = (Block){.bytes = bytes, .stream = s, .owner = owner};
-  PlStatus st = owner ? make_aside(al, b) : make(al, b, s);
-  if (st == PL_OK) {
-    *out = b;
-    return PL_OK;
-  }
+  *b = (Block){.piece = -1};
+  *out = b;
+  return PL_OK;
+}
+void plc_pool_spare(PlcPool *al, Block *b) {
   b->next = al->spare;
   al->spare = b;
+}
+
+/* n bytes, rounded to `bytes`. s: in whose order they are handed out. */
+static PlStatus get(PlcPool *al, size_t bytes, size_t n, cudaStream_t s, Block **out) {
+  if (PL_UNLIKELY(al->busy != NULL) && plc_streams_exist(plc_here())) look_after(al, false);
+  if (plc_owner_is_set()) return plc_owner_get(al, bytes, n, out);
+  *out = plc_pool_take(al, bytes, s);
+  if (!*out && al->busy) { /* of uploads */
+    look_after(al, false);
+    *out = plc_pool_take(al, bytes, s);
+  }
+  if (*out) return PL_OK;
+  PL_TRY(plc_pool_header(al, out));
+  (*out)->bytes = bytes;
+  (*out)->stream = s;
+  PlStatus st = plc_pool_make(al, *out, s);
+  if (st != PL_OK) plc_pool_spare(al, *out);
   return st;
 }
 
@@ -351,12 +313,13 @@ static PlStatus hand_out(cudaStream_t s, size_t n, bool kept, void **out) {
   if (bytes == 0) PL_FAIL(PL_ERR_OOM, "%s: out of device memory: a size beyond the address space", plc_name());
   Block *b = NULL;
   pthread_mutex_lock(&al->lock);
-  PlStatus st = get(al, bytes, s, &b);
+  PlStatus st = get(al, bytes, n, s, &b);
   if (st == PL_OK) {
     Block **slot = &al->live[live_slot(b->p)];
     b->next = *slot;
     *slot = b;
     b->kept = kept;
+    bytes = b->bytes;
     if (kept) {
       al->kept_bytes += (int64_t)bytes;
     } else {
@@ -377,7 +340,7 @@ PlStatus plc_keep(size_t n, void **out) { return hand_out(plc_stream(), n, true,
 
 PlStatus plc_alloc(int gpu, size_t n, void **out) {
   PL_TRY(plc_use(gpu));
-  return plc_alloc_on(owner ? owner->home : plc_stream(), n, out);
+  return plc_alloc_on(plc_owner_is_set() ? plc_owner_home() : plc_stream(), n, out);
 }
 
 /* The current GPU stays what it is, unless events must be made on this one. */
@@ -393,10 +356,10 @@ void plc_release(int gpu, void *p) {
     Block *b = *at;
     if (b->p != p) continue;
     *at = b->next;
-    if (b->owner) {
-      b->next = b->owner->free;
-      b->owner->free = b;
-    } else {
+    const int64_t bytes = (int64_t)b->bytes;
+    const bool kept = b->kept;
+    if (b->owner) plc_owner_freed(al, b);
+    else {
       beside = several || b->stream == g->copy; /* else only its own stream has used it */
       if (PL_UNLIKELY(beside)) {
         if (now != gpu) (void)cudaSetDevice(gpu);
@@ -406,48 +369,18 @@ void plc_release(int gpu, void *p) {
         b->next = NULL;
         *(al->last ? al->last : &al->busy) = b;
         al->last = &b->next;
-      } else put_cached(al, b);
+      } else plc_pool_idles(al, b);
     }
-    if (b->kept) {
-      al->kept_bytes -= (int64_t)b->bytes;
+    if (kept) {
+      al->kept_bytes -= bytes;
     } else {
-      al->m.live -= (int64_t)b->bytes;
+      al->m.live -= bytes;
       al->m.blocks--;
     }
     break;
   }
   pthread_mutex_unlock(&al->lock);
   if (beside && now != gpu) (void)cudaSetDevice(now);
-}
-
-PlStatus plc_owner_begin(PlcOwner **out) {
-  *out = calloc(1, sizeof **out);
-  if (!*out) PL_FAIL(PL_ERR_OOM, "cuda: out of host memory");
-  (*out)->gpu = plc_here()->index;
-  (*out)->home = plc_stream();
-  owner = *out;
-  return PL_OK;
-}
-void plc_owner_pause(void) { owner = NULL; }
-
-void plc_owner_end(PlcOwner *o) {
-  if (!o) return;
-  PlcPool *al = plc_gpu(o->gpu)->pool;
-  pthread_mutex_lock(&al->lock);
-  if (owner == o) owner = NULL;
-  const cudaStream_t now = plc_stream(); /* the captured work is done; the stream of then may be destroyed */
-  for (int i = 0; i < LIVE; i++)
-    for (Block *b = al->live[i]; b; b = b->next)
-      if (b->owner == o) b->owner = NULL, b->stream = now;
-  while (o->free) {
-    Block *b = o->free;
-    o->free = b->next;
-    b->owner = NULL;
-    b->stream = now;
-    put_cached(al, b);
-  }
-  pthread_mutex_unlock(&al->lock);
-  free(o);
 }
 
 PlStatus plc_scratch(size_t bytes, void **out) { return plc_alloc(plc_here()->index, bytes, out); }
@@ -488,6 +421,6 @@ void plc_trim(int gpu) {
   if (!plc_gpu(gpu) || plc_use(gpu) != PL_OK) return;
   PlcPool *al = plc_here()->pool;
   pthread_mutex_lock(&al->lock);
-  flush(al);
+  plc_pool_flush(al);
   pthread_mutex_unlock(&al->lock);
 }

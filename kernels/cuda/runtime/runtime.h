@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "kernels/capture.h"
 #include "kernels/cuda/cuda.h"
 
 /* Uploads go through a ring of pinned memory in pieces; a piece is taken again when the copy that reads it is done. */
@@ -97,9 +98,10 @@ void plc_trim(int gpu);
  * and what it frees of them goes back there; end gives all of it to everybody. Other memory that is freed meanwhile counts
  * as freed on the stream that was the current one at begin. */
 typedef struct PlcOwner PlcOwner;
-PlStatus plc_owner_begin(PlcOwner **out);
+PlStatus plc_owner_begin(const PlkCaptureRoom *room, PlcOwner **out); /* as in kernels/capture.h; *out also after a failure: end it */
 void plc_owner_pause(void);
-void plc_owner_end(PlcOwner *o); /* its GPU is the current one */
+void plc_owner_end(PlcOwner *o); /* its GPU is the current one; NULL is fine */
+const PlkCapturePiece *plc_owner_pieces(const PlcOwner *o, int64_t *n);
 
 /* What has to happen before memory is handed out again. */
 typedef struct PlcAfter {

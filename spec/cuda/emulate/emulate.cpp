@@ -15,9 +15,9 @@ namespace {
 
 const size_t STACK = 64 << 10;
 const unsigned MAX_THREADS = 1024;
-const size_t ROOM = 228 << 10; // whole pages, of which a block has
+const size_t ROOM = 228 << 10;                            // whole pages, of which a block has
 const size_t SHARED = 227 << 10, PLAIN_SHARED = 48 << 10; // at most, and without asking
-std::atomic<size_t> asked{0}; // the most that some kernel was allowed
+std::atomic<size_t> asked{0};                             // the most that some kernel was allowed
 
 // ---- fibers: one stack a thread of the block, reused from block to block
 
@@ -304,6 +304,10 @@ cudaError_t plce_run(dim3 grid, dim3 block, size_t shared, void (*body)(void *),
   pthread_mutex_lock(&plce_lock);
   note_launch(name);
   if (plce_word("fault", &fault) && ++launches == fault) plce_dead[device] = true; // noticed at the next wait
+  if (plce_idle()) {
+    pthread_mutex_unlock(&plce_lock);
+    return cudaSuccess;
+  }
   plce_shared = shared_memory(shared);
   kernel_body = body;
   kernel_context = context;

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "inside.h"
+
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/libs/fused_source.h"
 extern "C" {
@@ -81,12 +83,12 @@ static PlStatus make(int gpu, const PlkFused *g, const PlkFusedKernel **out) {
   }
   void *lib = NULL;
   k = (PlkFusedKernel *)calloc(1, sizeof *k);
-  if (!k || !compile(source, &lib)) {
+  if (!k || (!plce_idle() && !compile(source, &lib))) {
     free(k);
     free(source);
     PL_FAIL(PL_ERR_STATE, "a generated kernel does not compile");
   }
-  void *run = dlsym(lib, "plc_fused_run");
+  void *run = lib ? dlsym(lib, "plc_fused_run") : NULL;
   memcpy(&k->run, &run, sizeof run);
   k->source = source;
   k->group = *g;

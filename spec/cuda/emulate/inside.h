@@ -8,7 +8,7 @@
 
 #include "cuda_runtime_api.h"
 
-enum { PLCE_POISON = 0xA5, PLCE_DEVICES = 4 };
+enum { PLCE_POISON = 0xA5, PLCE_DEVICES = 4, PLCE_SMALL = 64 << 10 };
 extern pthread_mutex_t plce_lock;
 extern bool plce_dead[PLCE_DEVICES];                /* a fault happened: noticed at the next wait */
 bool plce_word(const char *word, long long *value); /* is it in PERILUNE_EMULATE? value: what follows its = */
@@ -31,6 +31,7 @@ void plce_give(void *p);
 size_t plce_in_use(int device);
 size_t plce_capacity(void);
 
+bool plce_idle(void); /* nothing is computed, and no copy above PLCE_SMALL bytes is made */
 bool plce_is_captured(cudaStream_t s);
 cudaError_t plce_ends(cudaStream_t on); /* what no capture survives; NULL: of any stream */
 int plce_stream_device(cudaStream_t s);

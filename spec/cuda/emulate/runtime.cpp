@@ -6,6 +6,7 @@
 //   shared=BYTES (the most that a block may have),
 //   slow (work is done when somebody has asked three times whether something is),
 //   open (memory stays accessible to everybody: what takes long takes less),
+//   idle (kernels and large copies are counted, but nothing is computed: what a large network takes and launches, in seconds),
 //   guard, twice (kernels are watched: guard.cpp), reverse (blocks and threads run in the opposite order),
 //   devices=N (else 1), only=D (nothing may be made on another device), old-device=D (its architecture is too old),
 //   late (streams do nothing before somebody waits for it: what is not ordered by events shows)
@@ -223,6 +224,7 @@ struct Copy { // or, from NULL, a fill
 static cudaError_t copy_now(void *p) {
   const Copy *c = (const Copy *)p;
   if (plce_dead[c->device]) return plce_fault();
+  if (c->n > PLCE_SMALL && plce_idle()) return cudaSuccess;
   pthread_mutex_lock(&plce_lock);
   plce_enter(c->device);
   if (c->other >= 0) plce_enter(c->other);
