@@ -7,6 +7,7 @@
 #define PL_KERNELS_OPTIM_H
 
 #include <math.h>
+#include <string.h>
 
 #include "kernels/kernel.h"
 #include "kernels/optim_states.h"
@@ -45,13 +46,13 @@ enum { /* rmsprop_step: param, grad, mean of squares [, momentum buffer] [, mean
 enum { /* optimizer_step: param, grad, one to four tensors of state; behind the last, for a rule that says so, f64[2]: its sums */
        PLK_OPTIM_K,
        PLK_OPTIM_RULE,
-       PLK_OPTIM_NUMBERS, /* see kernels/optim_formulas.h */
-       PLK_OPTIM_DECAY,   /* with flag COUPLED: g += decay p; with DECOUPLED: p *= decay */
+       PLK_OPTIM_NUMBERS, /* settings, or the formula's numbers: kernels/optim_formulas.h */
+       PLK_OPTIM_LR,
+       PLK_OPTIM_DECAY, /* with flag COUPLED: g += decay p; with DECOUPLED: p *= 1 - lr decay */
        PLK_OPTIM_FLAGS,
-       PLK_OPTIM_STEP /* its number: what bf16 is rounded by */
+       PLK_OPTIM_STEP /* its number, from 1: of settings; what bf16 is rounded by */
 };
-/* STEADY: the numbers are those of every step, so that who steps without Lua may take them again (engine/deploy). */
-enum { PLK_OPTIM_MAXIMIZE = 1, PLK_OPTIM_COUPLED = 2, PLK_OPTIM_DECOUPLED = 4, PLK_OPTIM_STEADY = 8 };
+enum { PLK_OPTIM_MAXIMIZE = 1, PLK_OPTIM_COUPLED = 2, PLK_OPTIM_DECOUPLED = 4 };
 /* Columns of a rule: what it reads and writes. */
 enum { PLK_OPTIM_X = 1, PLK_OPTIM_G = 2, PLK_OPTIM_A = 4, PLK_OPTIM_B = 8, PLK_OPTIM_C = 16, PLK_OPTIM_D = 32 };
 enum { PLK_OPTIM_COLUMNS = 6 };
@@ -61,21 +62,22 @@ typedef enum PlkOptimRule {
 #undef R
   PLK_OPTIM_RULES
 } PlkOptimRule;
-enum { PLK_OPTIM_MOST = 11 /* numbers */ };
+enum { PLK_OPTIM_MOST = 11 /* numbers of a formula */ };
 typedef struct PlkOptimRuleFacts {
   int8_t width, numbers; /* tensors a parameter; numbers of a call */
+  bool settings;         /* these are what does not change from step to step */
   uint8_t reads, writes; /* columns */
   bool sums;             /* adds up two numbers over a parameter's elements */
 } PlkOptimRuleFacts;
 static inline PlkOptimRuleFacts plk_optim_facts(int64_t rule) {
   static const PlkOptimRuleFacts of[] = {
-#define X                                                 PLK_OPTIM_X
-#define G                                                 PLK_OPTIM_G
-#define A                                                 PLK_OPTIM_A
-#define B                                                 PLK_OPTIM_B
-#define C                                                 PLK_OPTIM_C
-#define D                                                 PLK_OPTIM_D
-#define R(NAME, WIDTH, NUMBERS, READS, WRITES, SUMS, ...) {WIDTH, NUMBERS, READS, WRITES, SUMS},
+#define X                                                           PLK_OPTIM_X
+#define G                                                           PLK_OPTIM_G
+#define A                                                           PLK_OPTIM_A
+#define B                                                           PLK_OPTIM_B
+#define C                                                           PLK_OPTIM_C
+#define D                                                           PLK_OPTIM_D
+#define R(NAME, WIDTH, NUMBERS, SETTINGS, READS, WRITES, SUMS, ...) {WIDTH, NUMBERS, SETTINGS, READS, WRITES, SUMS},
 #include "kernels/optim_formulas.h"
 #undef R
 #undef X
@@ -106,6 +108,46 @@ static inline unsigned plk_optim_writes(int64_t rule) {
   const int second = plk_optim_second(rule);
   return plk_optim_facts(rule).writes | (second < 0 ? 0u : plk_optim_facts(second).writes);
 }
+/* What a formula gets, N, of the numbers of a call: most rules' are the optimizer's settings, of which the numbers of the step are made
+ * here, for every device and for who steps without Lua. Others' depend on what the optimizer keeps beside its tensors (`carry` in
+ * lua/perilune/optim/fused.lua), and are given as they are. */
+static inline void plk_optim_numbers(int64_t rule, double lr, double decay, int64_t step, const double *given, double *N) {
+  const double *s = given, t = (double)step;
+  memcpy(N, given, (size_t)plk_optim_facts(rule).numbers * sizeof *given);
+  if (rule == PLK_OPTIM_ADAMAX) {
+    const double b1 = s[0];
+    const double of[] = {b1, 1 - b1, s[1], s[2], lr / (1 - pow(b1, t))};
+    memcpy(N, of, sizeof of);
+  } else if (rule == PLK_OPTIM_RADAM) {
+    const double b1 = s[0], b2 = s[1], bias2 = 1 - pow(b2, t), far = 2 / (1 - b2) - 1, rho = far - 2 * t * pow(b2, t) / bias2;
+    const double rect = rho > 5 ? sqrt((rho - 4) * (rho - 2) * far / ((far - 4) * (far - 2) * rho)) * sqrt(bias2) : 0;
+    const double of[] = {b1, 1 - b1, b2, 1 - b2, lr / (1 - pow(b1, t)), rect, s[2]};
+    memcpy(N, of, sizeof of);
+  } else if (rule == PLK_OPTIM_ADAGRAD) {
+    N[1] = lr / (1 + (t - 1) * s[1]);
+  } else if (rule == PLK_OPTIM_ADADELTA) {
+    const double of[] = {s[0], 1 - s[0], s[1], lr};
+    memcpy(N, of, sizeof of);
+  } else if (rule == PLK_OPTIM_LION) {
+    const double of[] = {s[0], 1 - s[0], s[1], 1 - s[1], lr};
+    memcpy(N, of, sizeof of);
+  } else if (rule == PLK_OPTIM_LAMB) {
+    const double b1 = s[0], b2 = s[1], first = s[3] != 0 ? 1 / (1 - pow(b1, t)) : 1, second = s[3] != 0 ? 1 / sqrt(1 - pow(b2, t)) : 1;
+    const double of[] = {b1, 1 - b1, b2, 1 - b2, first, second, s[2], decay, lr, s[5], s[4] != 0 || decay != 0 ? 1. : 0.};
+    memcpy(N, of, sizeof of);
+  }
+}
+
+/* What weight decay does in this call. factor: of the gradient's addend, or of the parameter. */
+typedef struct PlkOptimDecay {
+  double factor;
+  bool coupled, decoupled;
+} PlkOptimDecay;
+static inline PlkOptimDecay plk_optim_decay(double lr, double decay, int64_t flags) {
+  const bool apart = (flags & PLK_OPTIM_DECOUPLED) != 0;
+  return (PlkOptimDecay){apart ? 1 - lr * decay : decay, decay != 0 && (flags & PLK_OPTIM_COUPLED) != 0, decay != 0 && apart};
+}
+
 static inline bool plk_optim_sums_out(int64_t rule) { return rule == PLK_OPTIM_PRODIGY; }
 
 enum { PLK_RMS_BUFFER = 1, PLK_RMS_CENTERED = 2, PLK_RMS_MAXIMIZE = 4 };

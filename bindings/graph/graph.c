@@ -256,12 +256,14 @@ static int graph_trace(lua_State *L) {
 
 /* ---- running ----------------------------------------------------------------------------------------------- */
 
-/* graph_run(graph or plan, {tensor per input, in order of declaration}) → list of outputs. A graph runs node by node. */
+/* graph_run(graph or plan, {tensor per input, in order of declaration}, steps) → list of outputs. A graph runs node by node. steps:
+ * optimizers count on. */
 static int graph_run(lua_State *L) {
   PlanBox *plan = luaL_testudata(L, 1, l_plan_meta);
   PlGraph *f = plan ? l_check_plan(L, 1)->graph : l_check_graph(L, 1);
   if (plan && !plan->exec) CALL(L, pl_exec_new(&plan->exec, plan->p));
   luaL_checktype(L, 2, LUA_TTABLE);
+  const bool steps = lua_toboolean(L, 3);
   lua_settop(L, 2);
   luaL_checkstack(L, 16, NULL);
   PlTensor **in = lua_newuserdatauv(L, (size_t)(f->ninputs + 1) * sizeof(PlTensor *), 0);
@@ -291,10 +293,15 @@ static int graph_run(lua_State *L) {
     l_new_box(L);
     lua_rawseti(L, res, o + 1);
   }
+  if (steps) CALL(L, pl_graph_step_count(f, 1));
   PlStatus s = plan ? pl_exec_run(plan->exec, in, out) : pl_graph_run(f, in, out);
   if (s == PL_ERR_OOM) {
     l_collect_full(L);
     s = plan ? pl_exec_run(plan->exec, in, out) : pl_graph_run(f, in, out);
+  }
+  if (s != PL_OK && steps && plan && !pl_exec_began(plan->exec)) {
+    const PlStatus was = s;
+    s = pl_graph_step_count(f, -1) == PL_OK ? was : s;
   }
   CALL(L, s);
   for (int32_t o = 0; o < f->noutputs; o++) {

@@ -61,15 +61,11 @@ static PlStatus check_writes(perilune_model *m) {
     const PlGNode *n = &f->nodes[i];
     if (!(n->flags & PL_FN_MUTATES)) continue;
     m->trains = true;
-    int numbers = -1, flags = -1;
-    for (int k = 0; k < n->op->nattr; k++) {
-      if (strcmp(n->op->attrs[k].name, "numbers") == 0) numbers = k;
-      if (strcmp(n->op->attrs[k].name, "flags") == 0) flags = k;
-    }
-    if (numbers >= 0 && !(flags >= 0 && pl_attr_i(n->attrs, flags) & PLK_OPTIM_STEADY))
+    const int rule = pl_graph_step_attr(n, "rule");
+    if (rule >= 0 && !plk_optim_facts(pl_attr_i(n->attrs, rule)).settings)
       PL_FAIL(PL_ERR_UNSUPPORTED,
               "%s (%s): this optimizer's numbers of a step are computed by Lua; train with it there, or with SGD, Adam, AdamW, RMSprop, "
-              "Adadelta, Lion, Rprop, Adagrad without lr_decay, or LAMB without bias_correction",
+              "Adamax, RAdam, LAMB, Adagrad, Adadelta, Rprop or Lion",
               n->name, n->op->name);
   }
   return PL_OK;

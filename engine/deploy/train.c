@@ -6,36 +6,6 @@
 #include "engine/call/call.h"
 #include "engine/deploy/model.h"
 
-static int attr_of(const PlGNode *n, const char *name) {
-  if (!(n->flags & PL_FN_MUTATES) || !n->attrs) return -1;
-  for (int k = 0; k < n->op->nattr; k++)
-    if (strcmp(n->op->attrs[k].name, name) == 0) return k;
-  return -1;
-}
-
-/* The plan's nodes share their attributes with the graph's. */
-static PlStatus put(const perilune_model *m, int32_t i, const PlAttrs *now) {
-  const PlGNode *n = &m->base->saved.graph->nodes[i];
-  PL_TRY(pl_graph_node_takes(m->base->saved.graph, i, now));
-  memcpy(n->attrs, now, pl_attrs_size(n->attrs));
-  return PL_OK;
-}
-
-/* The saved attributes are those of the newest step: the next one is a step further, and no first one. */
-static PlStatus advance(const perilune_model *m, int by) {
-  const PlGraph *f = m->base->saved.graph;
-  for (int32_t i = 0; i < f->nnodes; i++) {
-    const int step = attr_of(&f->nodes[i], "step"), first = attr_of(&f->nodes[i], "first");
-    if (step < 0 && first < 0) continue;
-    PlAttrs now;
-    memcpy(&now, f->nodes[i].attrs, pl_attrs_size(f->nodes[i].attrs));
-    if (step >= 0) now.v[step].i += by;
-    if (first >= 0 && by > 0) now.v[first].i = 0;
-    PL_TRY(put(m, i, &now));
-  }
-  return PL_OK;
-}
-
 static PlStatus must_train(const char *who, const perilune_model *m) {
   PL_TRY(pl_model_given(who, "the model", m));
   if (!m->trains) PL_FAIL(PL_ERR_STATE, "%s: this model has no optimizer: it writes into none of its weights", who);
@@ -49,11 +19,11 @@ perilune_status perilune_model_step(perilune_model *m, int32_t threads, const vo
   if (nin > 0) PL_TRY(pl_model_given("perilune_model_step", "in", (const void *)in));
   if (nout > 0) PL_TRY(pl_model_given("perilune_model_step", "out", (const void *)out));
   pthread_mutex_lock(&m->lock);
-  PlStatus s = advance(m, 1);
+  PlStatus s = pl_graph_step_count(m->base->saved.graph, 1);
   if (s == PL_OK) s = pl_model_execute(m, m->base, threads, in, out);
   if (s != PL_OK && !pl_exec_began(m->base->exec)) {
     const PlStatus was = s;
-    s = advance(m, -1) == PL_OK ? was : s;
+    s = pl_graph_step_count(m->base->saved.graph, -1) == PL_OK ? was : s;
   }
   pthread_mutex_unlock(&m->lock);
   return s;
@@ -63,7 +33,7 @@ static PlStatus set(const perilune_model *m, const char *name, double value) {
   const PlGraph *f = m->base->saved.graph;
   bool any = false;
   for (int32_t i = 0; i < f->nnodes; i++) {
-    const int k = attr_of(&f->nodes[i], name);
+    const int k = pl_graph_step_attr(&f->nodes[i], name);
     if (k < 0) continue;
     PlAttrs now;
     memcpy(&now, f->nodes[i].attrs, pl_attrs_size(f->nodes[i].attrs));
@@ -71,7 +41,7 @@ static PlStatus set(const perilune_model *m, const char *name, double value) {
     if (type == PL_A_FLOAT) now.v[k].f = value;
     else if (type == PL_A_INT && value == floor(value) && fabs(value) < 9e15) now.v[k].i = (int64_t)value;
     else PL_FAIL(PL_ERR_ARG, "perilune_model_set: %s does not take %g", name, value);
-    PL_TRY(put(m, i, &now));
+    PL_TRY(pl_graph_step_put(f, i, &now));
     any = true;
   }
   if (!any) PL_FAIL(PL_ERR_ARG, "perilune_model_set: no optimizer of the model has a number '%s'", name);
@@ -95,7 +65,7 @@ perilune_status perilune_model_get(perilune_model *m, const char *name, double *
   PlStatus s = PL_ERR_ARG;
   pthread_mutex_lock(&m->lock);
   for (int32_t i = 0; i < f->nnodes && s != PL_OK; i++) {
-    const int k = attr_of(&f->nodes[i], name);
+    const int k = pl_graph_step_attr(&f->nodes[i], name);
     if (k < 0) continue;
     const PlAttrType type = f->nodes[i].op->attrs[k].type;
     if (type != PL_A_FLOAT && type != PL_A_INT) continue;

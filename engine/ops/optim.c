@@ -128,6 +128,7 @@ static PlStatus formula_infer(PlInfer *c) {
     PL_FAIL(PL_ERR_ARG, "optimizer_step: k is %lld, but this rule needs %d tensors a parameter", (long long)k, facts.width);
   if (pl_attr_n(c->attrs, PLK_OPTIM_NUMBERS) != facts.numbers)
     PL_FAIL(PL_ERR_ARG, "optimizer_step: got %d numbers, but this rule needs %d", pl_attr_n(c->attrs, PLK_OPTIM_NUMBERS), facts.numbers);
+  if (facts.settings && pl_attr_i(c->attrs, PLK_OPTIM_STEP) < 1) PL_FAIL(PL_ERR_ARG, "optimizer_step: step counts from 1");
   const int n = c->nin - plk_optim_sums_out(rule);
   if (n < c->nin) {
     const PlArray *a = c->in[n];
@@ -140,13 +141,13 @@ static PlStatus formula_infer(PlInfer *c) {
 
 PL_OP(optimizer_step,
       .doc = "One step of a rule over the list {param, grad, a [, b …], param …}, k tensors a parameter, a, b … its state, in "
-             "place; rule prodigy adds up two sums in an f64[2] at the end of the list. numbers: the rule's, of this step. flags: 1 "
-             "maximize, 2 decay p is added to the gradient, 4 p is multiplied by decay first, 8 the numbers are those of every "
-             "step. step: its number, by which states in bf16 are rounded.",
+             "place; rule prodigy adds up two sums in an f64[2] at the end of the list. numbers: the rule's settings, or its numbers of "
+             "this step. flags: 1 maximize, 2 weight_decay p is added to the gradient, 4 p is multiplied by 1 - lr weight_decay "
+             "first. step: its number, from 1.",
       .example = "local p, grad, s = T.tensor { 1 }, T.tensor { 2 }, T.zeros(1)\n"
-                 "T.core.op.optimizer_step({ p, grad, s }, { k = 3, rule = \"adagrad\", numbers = { 0, 0.1 } }) -- eps, lr\n"
+                 "T.core.op.optimizer_step({ p, grad, s }, { k = 3, rule = \"adagrad\", lr = 0.1, numbers = { 0, 0 } }) -- eps, lr_decay\n"
                  "print(p)  --> {0.9000}  -- f32[1] cpu",
-      .formula = "adagrad: a = a + g^2; p = p - lr g / (sqrt(a) + eps); the others: kernels/optim_formulas.h", LIST, .nattr = 6,
+      .formula = "adagrad: a = a + g^2; p = p - lr g / (sqrt(a) + eps); the others: kernels/optim_formulas.h", LIST, .nattr = 7,
       .args = {"tensors"},
       .attrs = {[PLK_OPTIM_K] = A_INT("k", 3),
                 [PLK_OPTIM_RULE] = {.name = "rule",
@@ -155,9 +156,10 @@ PL_OP(optimizer_step,
                                                "schedule_free_sgd|lamb|lamb_apply|prodigy|prodigy_apply|adafactor|"
                                                "adafactor_apply"},
                 [PLK_OPTIM_NUMBERS] = {.name = "numbers", .type = PL_A_FLOATS},
-                [PLK_OPTIM_DECAY] = A_FLOAT("decay", 0),
+                [PLK_OPTIM_LR] = A_FLOAT("lr", 0),
+                [PLK_OPTIM_DECAY] = A_FLOAT("weight_decay", 0),
                 [PLK_OPTIM_FLAGS] = A_INT("flags", 0),
-                [PLK_OPTIM_STEP] = A_INT("step", 0)},
+                [PLK_OPTIM_STEP] = A_INT("step", 1)},
       .flags = STEP_FLAGS, .infer = formula_infer, PL_KERNEL(optimizer_step));
 
 /* Of halves in f32: f16 ends at 65504, which the joint norm of gradients passes. */

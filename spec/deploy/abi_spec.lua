@@ -266,10 +266,12 @@ first %s
       { "RMSprop", { lr = 0.01, centered = true, momentum = 0.5 } }, { "Adagrad", { lr = 0.1, weight_decay = 0.1 } },
       { "Adadelta", { lr = 1 } }, { "Lion", { lr = 0.01, weight_decay = 0.1 } }, { "Rprop" },
       { "LAMB", { lr = 0.1, bias_correction = false } }, { "Adagrad", { lr = 0.1, lr_decay = 0.1 } }, { "LAMB" },
-      { "Adamax" }, { "NAdam" }, { "RAdam" }, { "ASGD" }, { "Adafactor" }, { "AdamWScheduleFree" },
+      { "Adamax" }, { "Adamax", { lr = 0.1, weight_decay = 0.1 } }, { "RAdam" },
+      { "RAdam", { lr = 0.1, weight_decay = 0.1, decoupled_weight_decay = true, betas = { 0.8, 0.7 } } },
+      { "NAdam" }, { "ASGD" }, { "Adafactor" }, { "AdamWScheduleFree" },
       { "SGDScheduleFree" }, { "Prodigy" }, { "Muon" }, { "SOAP" } } do
       local name = c[1] .. (c[2] and "+" or "")
-      local made, step = pcall(save_step, dir .. "/any", c[1], c[2] or { lr = 0.05 })
+      local made, step, opt = pcall(save_step, dir .. "/any", c[1], c[2] or { lr = 0.05 })
       local text, ok
       if made then text, ok = output("'%s' steps '%s/any' 2 '%s/any'", program, dir, dir) end
       if ok then
@@ -278,6 +280,12 @@ first %s
           assert.equal(want, (text:gsub("lr.*", "")), name)
           text = output("'%s' steps '%s/any' 2 '%s/any'", program, dir, dir)
         end
+        step()
+        step()
+        local want = ("loss %.9g\nloss %.9g\n"):format(step(), step()) -- and with another lr from then on
+        for _, group in ipairs(opt.param_groups) do group.lr = 0.5 end
+        want = want .. ("loss %.9g\nloss %.9g\n"):format(step(), step())
+        assert.equal(want, (output("'%s' step '%s/any' 4", program, dir):gsub("lr.*", "")), name)
         taken[#taken + 1] = name
       else
         refused[#refused + 1] = name
@@ -286,8 +294,9 @@ first %s
         assert.truthy(said, name .. ": " .. tostring(text))
       end
     end
-    assert.same("SGD SGD+ Adam+ AdamW RMSprop+ Adagrad+ Adadelta+ Lion+ Rprop LAMB+", table.concat(taken, " "))
-    assert.equal(12, #refused)
+    assert.same("SGD SGD+ Adam+ AdamW RMSprop+ Adagrad+ Adadelta+ Lion+ Rprop LAMB+ Adagrad+ LAMB Adamax Adamax+ RAdam "
+      .. "RAdam+", table.concat(taken, " "))
+    assert.equal(8, #refused)
   end)
 
   it("saves what it trained, to be trained on", function()
@@ -361,6 +370,10 @@ first %s
     end)
     step(T.ones(3))
     assert(T.save_graph(dir .. "/adagrad", step:graph()))
+    local body, changed = read(dir .. "/adagrad"):gsub("numbers=%b{}", "numbers={1.0,0.1,1.0}")
+      :gsub('rule="adagrad"', 'rule="asgd"')
+    assert.equal(1, changed)
+    write(dir .. "/adagrad", body)
     text, ok = output("'%s' step '%s/adagrad' 1", program, dir)
     assert.falsy(ok)
     assert.truthy(text:find("this optimizer's numbers of a step are computed by Lua", 1, true))

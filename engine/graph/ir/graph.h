@@ -376,6 +376,14 @@ char *pl_graph_text(const PlGraph *f, const uint8_t *recomputed);
 char *pl_graph_dot(const PlGraph *f);
 /* Do node i's inputs and these attributes, in place of its own, still give what it gives? What was compiled relies on it. */
 PlStatus pl_graph_node_takes(const PlGraph *f, int32_t i, const PlAttrs *attrs);
+/* ---- steps of training (steps.c) ---- */
+/* Attribute of that name of a node that writes; -1: there is none. */
+int pl_graph_step_attr(const PlGNode *n, const char *name);
+/* Node i, which writes, has these attributes from now on. Errors: those of its op. */
+PlStatus pl_graph_step_put(const PlGraph *f, int32_t i, const PlAttrs *now);
+/* The next run is a step further (by = 1) than the newest, or it was none after all (-1). */
+PlStatus pl_graph_step_count(const PlGraph *f, int by);
+
 /* Our own bugs only: a graph that any pass made must pass. */
 PlStatus pl_graph_verify(const PlGraph *f);
 

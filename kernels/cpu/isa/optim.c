@@ -178,26 +178,26 @@ static double lanes_joined(double *acc) {
     else if (o->decoupled) NAME##_##SFX##_loop(x, g, a, b, c, d, n, o, false, true, sums);                                          \
     else NAME##_##SFX##_loop(x, g, a, b, c, d, n, o, false, false, sums);                                                           \
   }
-#define X                                                 PLK_OPTIM_X
-#define G                                                 PLK_OPTIM_G
-#define A                                                 PLK_OPTIM_A
-#define B                                                 PLK_OPTIM_B
-#define C                                                 PLK_OPTIM_C
-#define D                                                 PLK_OPTIM_D
-#define N(k)                                              number[k]
-#define T                                                 float
-#define SQRT                                              sqrtf
-#define ABS                                               fabsf
-#define R(NAME, WIDTH, NUMBERS, READS, WRITES, SUMS, ...) RULE_LOOP(NAME, float, f32, READS, WRITES, SUMS, __VA_ARGS__)
+#define X                                                           PLK_OPTIM_X
+#define G                                                           PLK_OPTIM_G
+#define A                                                           PLK_OPTIM_A
+#define B                                                           PLK_OPTIM_B
+#define C                                                           PLK_OPTIM_C
+#define D                                                           PLK_OPTIM_D
+#define N(k)                                                        number[k]
+#define T                                                           float
+#define SQRT                                                        sqrtf
+#define ABS                                                         fabsf
+#define R(NAME, WIDTH, NUMBERS, SETTINGS, READS, WRITES, SUMS, ...) RULE_LOOP(NAME, float, f32, READS, WRITES, SUMS, __VA_ARGS__)
 #include "kernels/optim_formulas.h"
 #undef T
 #undef SQRT
 #undef ABS
 #undef R
-#define T                                                 double
-#define SQRT                                              sqrt
-#define ABS                                               fabs
-#define R(NAME, WIDTH, NUMBERS, READS, WRITES, SUMS, ...) RULE_LOOP(NAME, double, f64, READS, WRITES, SUMS, __VA_ARGS__)
+#define T                                                           double
+#define SQRT                                                        sqrt
+#define ABS                                                         fabs
+#define R(NAME, WIDTH, NUMBERS, SETTINGS, READS, WRITES, SUMS, ...) RULE_LOOP(NAME, double, f64, READS, WRITES, SUMS, __VA_ARGS__)
 #include "kernels/optim_formulas.h"
 #undef T
 #undef SQRT

@@ -442,15 +442,17 @@ static PlStatus run_twice(List *l, Rule *r, double *sums) {
 
 PlStatus plk_cpu_optimizer_step(const PlkCall *call) {
   const PlAttrs *a = call->attrs;
-  const int64_t flags = pl_attr_i(a, PLK_OPTIM_FLAGS), *number = pl_attr_list(a, PLK_OPTIM_NUMBERS);
+  const int64_t flags = pl_attr_i(a, PLK_OPTIM_FLAGS);
   const int64_t rule = pl_attr_i(a, PLK_OPTIM_RULE), n = call->nin - plk_optim_sums_out(rule);
-  Rule r = {.kind = RULE_FORMULA,
-            .step = pl_attr_i(a, PLK_OPTIM_STEP),
-            .f = {.decay = pl_attr_f(a, PLK_OPTIM_DECAY),
-                  .maximize = (flags & PLK_OPTIM_MAXIMIZE) != 0,
-                  .coupled = (flags & PLK_OPTIM_COUPLED) != 0,
-                  .decoupled = (flags & PLK_OPTIM_DECOUPLED) != 0}};
-  memcpy(r.f.number, number, (size_t)pl_attr_n(a, PLK_OPTIM_NUMBERS) * sizeof *number);
+  const double lr = pl_attr_f(a, PLK_OPTIM_LR);
+  const PlkOptimDecay decay = plk_optim_decay(lr, pl_attr_f(a, PLK_OPTIM_DECAY), flags);
+  Rule r = {
+      .kind = RULE_FORMULA,
+      .step = pl_attr_i(a, PLK_OPTIM_STEP),
+      .f = {.decay = decay.factor, .maximize = (flags & PLK_OPTIM_MAXIMIZE) != 0, .coupled = decay.coupled, .decoupled = decay.decoupled}};
+  double given[PLK_OPTIM_MOST];
+  memcpy(given, pl_attr_list(a, PLK_OPTIM_NUMBERS), (size_t)pl_attr_n(a, PLK_OPTIM_NUMBERS) * sizeof *given);
+  plk_optim_numbers(rule, lr, pl_attr_f(a, PLK_OPTIM_DECAY), r.step, given, r.f.number);
   pick_rule(&r, rule);
   List l;
   PL_TRY(list_init(&l, call, n, pl_attr_i(a, PLK_OPTIM_K), step_stretch, &r));

@@ -215,11 +215,15 @@ static void of_pass(Rule *r, int rule) {
 static void formula_rule(const PlAttrs *a, void *out) {
   const int64_t flags = pl_attr_i(a, PLK_OPTIM_FLAGS);
   Rule r = blank(FORMULA);
-  r.formula = (int)pl_attr_i(a, PLK_OPTIM_RULE), r.count = pl_attr_i(a, PLK_OPTIM_STEP), r.decay = pl_attr_f(a, PLK_OPTIM_DECAY);
-  r.maximize = (flags & PLK_OPTIM_MAXIMIZE) != 0, r.coupled = (flags & PLK_OPTIM_COUPLED) != 0;
-  r.decoupled = (flags & PLK_OPTIM_DECOUPLED) != 0;
+  r.formula = (int)pl_attr_i(a, PLK_OPTIM_RULE), r.count = pl_attr_i(a, PLK_OPTIM_STEP);
+  r.maximize = (flags & PLK_OPTIM_MAXIMIZE) != 0;
+  const double lr = pl_attr_f(a, PLK_OPTIM_LR), wanted = pl_attr_f(a, PLK_OPTIM_DECAY);
+  const PlkOptimDecay decay = plk_optim_decay(lr, wanted, flags);
+  r.decay = decay.factor, r.coupled = decay.coupled, r.decoupled = decay.decoupled;
   of_pass(&r, r.formula);
-  memcpy(r.number, pl_attr_list(a, PLK_OPTIM_NUMBERS), (size_t)pl_attr_n(a, PLK_OPTIM_NUMBERS) * sizeof r.number[0]);
+  double given[PLK_OPTIM_MOST];
+  memcpy(given, pl_attr_list(a, PLK_OPTIM_NUMBERS), (size_t)pl_attr_n(a, PLK_OPTIM_NUMBERS) * sizeof given[0]);
+  plk_optim_numbers(r.formula, lr, wanted, r.count, given, r.number);
   memcpy(out, &r, sizeof r);
 }
 

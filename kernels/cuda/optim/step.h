@@ -68,9 +68,9 @@ template <typename T> PLC_DEV void formula(const Now<T> &r, T *col, T g, T &s, T
 #define F    r.factor
 #define SQRT sqrt
 #define ABS  fabs
-#define R(NAME, WIDTH, NUMBERS, READS, WRITES, SUMS, ...) \
-  case PLK_OPTIM_##NAME: {                                \
-    __VA_ARGS__                                           \
+#define R(NAME, WIDTH, NUMBERS, SETTINGS, READS, WRITES, SUMS, ...) \
+  case PLK_OPTIM_##NAME: {                                          \
+    __VA_ARGS__                                                     \
   } break;
 #include "kernels/optim_formulas.h"
 #undef N

@@ -277,6 +277,11 @@ function M.save(path, g, ...)
     fail("save_graph: the function returns a tensor that it did not compute, which is no value of the graph; "
       .. "return a copy, such as t:clone()")
   end
+  if g.beside then
+    fail("save_graph: %s %s with numbers of Lua beside the graph, which a file would lack; leave that out of the "
+      .. "function, and do it where the graph runs (perilune_model_set sets lr)", table.concat(g.beside, ", "),
+      #g.beside == 1 and "steps" or "step")
+  end
   local lines, tensors = lines_of(g)
   return write_files(path, texts_of(lines), tensors)
 end
@@ -557,6 +562,7 @@ function M.build(text, tensors, pair, wanted)
   if not ok then return nil, tostring(problem) end
   ok, problem = pcall(core.graph_verify, state.graph.ir)
   if not ok then return nil, tostring(problem) end
+  state.graph.trains = true -- if it does: attributes of optimizers are those of their newest step
   return state.graph
 end
 

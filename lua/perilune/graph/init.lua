@@ -326,7 +326,7 @@ function Graph:plan() return plan_of(check("plan", self), compiled(self)) end
 require "perilune.graph.plan"(Plan, core)
 
 --- g:run({x=…, …}, {out=, add=}) → outputs under the keys given to outputs. out: tensors to write into; add: add to
--- them instead.
+-- them instead. Optimizers in the graph of a jitted function, also one that was loaded, count their steps on.
 function Graph:run(feed, opts)
   check("run", self)
   opts = check_options("run", opts, "out add")
@@ -350,7 +350,7 @@ function Graph:run(feed, opts)
     if not known then fail("run: out: the graph has no output '%s'", tostring(k)) end
     if not core.is_tensor(t) then fail("run: out: '%s' must be a tensor, got %s", tostring(k), describe(t)) end
   end
-  local res, list = {}, core.graph_run(compiled(self), inputs)
+  local res, list = {}, core.graph_run(compiled(self), inputs, self.trains)
   for i, k in ipairs(self.keys) do
     local given = out and out[k]
     if given and opts.add then

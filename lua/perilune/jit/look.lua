@@ -18,7 +18,7 @@ return function(Jit)
   function Jit:graph()
     local t = last(self, "graph")
     local g = graphs.wrap(t.ir)
-    g.given = t.given
+    g.given, g.beside, g.trains = t.given, t.beside, true
     return g
   end
 

@@ -21,6 +21,16 @@ function optimizers.enter(trace)
   return outer
 end
 
+-- What Lua does at each run beside the graph, by name: who saves the graph alone would lose it.
+local function beside(name)
+  local list = current.beside or {}
+  current.beside = list
+  for _, known in ipairs(list) do
+    if known == name then return end
+  end
+  list[#list + 1] = name
+end
+
 --- Something that the script makes once, at its first call: f runs on real tensors. What the trace has seen so far is
 -- stale; it is made again.
 function optimizers.settle(f, ...)
@@ -85,6 +95,7 @@ end
 -- then.
 function optimizers.act(object, step, ...)
   local args, given, late = table.pack(...), {}, false
+  beside((getmetatable(object) or {}).__name or "a schedule")
   for i = 1, args.n do
     if core.is_tensor(args[i]) and core.is_symbolic(args[i]) then given[i], late = args[i], true end
   end
@@ -114,6 +125,7 @@ end
 -- group's parameters have now. Nothing in the graph may read the parameters afterwards. unless(value): told the value
 -- of `tensor` then, says whether to leave the update out.
 function optimizers.defer(optimizer, group, tensor, unless)
+  beside("optim." .. optimizer.name)
   local d = { optimizer = optimizer, group = group, node = core.jit_node(), grads = {}, tensors = { tensor },
     unless = unless }
   T.no_grad(function()

@@ -22,8 +22,7 @@ out.Adagrad = fused.define("Adagrad", 1e-2, { { "lr_decay", 0.0, check.nonnegati
   { "initial_accumulator_value", 0.0, check.nonnegative }, eps(1e-10) }, {
   rule = "adagrad", columns = { "sum" }, states = { "f32", "bf16" },
   make = function(p, group) return { sum = zeros(p, group):fill_(group.initial_accumulator_value) } end,
-  numbers = function(group, t) return { group.eps, group.lr / (1 + (t - 1) * group.lr_decay) } end,
-  steady = function(group) return group.lr_decay == 0 end,
+  numbers = function(group) return { group.eps, group.lr_decay } end,
 })
 
 -- Zeiler 2012: steps scaled by the ratio of running magnitudes of steps and gradients.
@@ -40,8 +39,7 @@ out.Adagrad = fused.define("Adagrad", 1e-2, { { "lr_decay", 0.0, check.nonnegati
 out.Adadelta = fused.define("Adadelta", 1.0, { { "rho", 0.9, check.nonnegative }, eps(1e-6), decay() }, {
   rule = "adadelta", columns = { "square_avg", "acc_delta" }, states = { "f32", "bf16" },
   make = function(p, group) return { square_avg = zeros(p, group), acc_delta = zeros(p, group) } end,
-  numbers = function(group) return { group.rho, 1 - group.rho, group.eps, group.lr } end,
-  steady = true,
+  numbers = function(group) return { group.rho, group.eps } end,
 })
 
 return out

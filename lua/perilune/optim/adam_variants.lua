@@ -5,8 +5,9 @@ local check = require("perilune.optim.optimizer").check
 local fused = require "perilune.optim.fused"
 
 local betas, decay, eps, decoupled, zeros = fused.betas, fused.decay, fused.eps, fused.decoupled, fused.zeros
-local sqrt = math.sqrt
 local out = {}
+
+local function settings(group) return { group.betas[1], group.betas[2], group.eps } end
 
 -- Kingma & Ba 2015, section 7.1: the second moment by the largest magnitude.
 -- `lr=2e-3 betas={0.9, 0.999} eps=1e-8 weight_decay=0`
@@ -25,10 +26,7 @@ out.Adamax = fused.define("Adamax", 2e-3, { betas, eps(1e-8), decay() }, {
   make = function(p, group)
     return { exp_avg = zeros(p, group, "exp_avg"), exp_inf = zeros(p, group, "exp_inf") }
   end,
-  numbers = function(group, t)
-    local b1 = group.betas[1]
-    return { b1, 1 - b1, group.betas[2], group.eps, group.lr / (1 - b1 ^ t) }
-  end,
+  numbers = settings,
 })
 
 -- Adam with Nesterov's momentum (Dozat 2016), its weight growing with t by momentum_decay.
@@ -69,13 +67,7 @@ out.NAdam = fused.define("NAdam", 2e-3, { betas, eps(1e-8), decay(), { "momentum
 --   print((p * p):sum():item() < before:item())  --> true
 out.RAdam = fused.define("RAdam", 1e-3, { betas, eps(1e-8), decay(), decoupled }, {
   rule = "radam", columns = fused.moments, make = fused.make_moments, states = fused.all_states,
-  numbers = function(group, t)
-    local b1, b2 = group.betas[1], group.betas[2]
-    local bias2, far = 1 - b2 ^ t, 2 / (1 - b2) - 1
-    local rho, rect = far - 2 * t * b2 ^ t / bias2, 0
-    if rho > 5 then rect = sqrt((rho - 4) * (rho - 2) * far / ((far - 4) * (far - 2) * rho)) * sqrt(bias2) end
-    return { b1, 1 - b1, b2, 1 - b2, group.lr / (1 - b1 ^ t), rect, group.eps }
-  end,
+  numbers = settings,
 })
 
 return out

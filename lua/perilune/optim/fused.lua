@@ -8,16 +8,14 @@ local base = require "perilune.optim.optimizer"
 local check, gather, forget_grads, call = base.check, base.gather, base.forget_grads, base.call
 local optimizer_step = T.core.op.optimizer_step
 
-local STEADY = 8 -- of kernels/optim.h
-
 local M = {}
 
 -- list: {name, default, check} after lr; rule.rule: its name; columns: the names of its state; make(p, group) → state,
--- by name; numbers(group, step, state) → the rule's numbers. carry: the name of a number in the state that numbers()
--- reads and advance(group, step, state) moves; parameters that differ in it are not stepped together. decay = "apart":
--- weight decay never goes through the gradient; "inside": it is among the numbers; else the group's
--- decoupled_weight_decay says so. states: what state_dtype may be. steady: are the numbers those of every step, true or
--- f(group)? Then a saved graph can go on without Lua.
+-- by name; numbers(group, step, state) → the rule's numbers: settings, of which plk_optim_numbers makes those of
+-- a step, so that a saved graph can go on without Lua; or with carry those of this step. carry: the name of a number in
+-- the state that numbers() reads and advance(group, step, state) moves; parameters that differ in it are not stepped
+-- together. decay = "apart": weight decay never goes through the gradient; "inside": it is the rule's; else the group's
+-- decoupled_weight_decay says so. states: what state_dtype may be.
 function M.define(name, lr, list, rule)
   local settings = { { "lr", lr, check.nonnegative } }
   for _, s in ipairs(list) do settings[#settings + 1] = s end
@@ -25,17 +23,14 @@ function M.define(name, lr, list, rule)
   if rule.states then settings[#settings + 1] = base.settings.state_dtype(rule.states) end
   local C = base.class(name, settings)
   local width, numbers, carry = 2 + #rule.columns, rule.numbers, rule.carry
-  local steady = rule.steady
 
   local function options(group, o, step, state)
-    local decay, flags = group.weight_decay or 0, group.maximize and 1 or 0
-    o.k, o.rule, o.numbers, o.decay, o.step = width, rule.rule, numbers(group, step, state), 0, step
-    if decay ~= 0 and rule.decay ~= "inside" then
-      local apart = rule.decay == "apart" or group.decoupled_weight_decay
-      o.decay, flags = apart and 1 - group.lr * decay or decay, flags + (apart and 4 or 2)
+    local flags = group.maximize and 1 or 0
+    if group.weight_decay and rule.decay ~= "inside" then
+      flags = flags + ((rule.decay == "apart" or group.decoupled_weight_decay) and 4 or 2)
     end
-    if steady == true or steady and steady(group) then flags = flags + STEADY end
-    o.flags = flags
+    o.k, o.rule, o.numbers, o.step = width, rule.rule, numbers(group, step, state), step
+    o.lr, o.weight_decay, o.flags = group.lr, group.weight_decay or 0, flags
     return o
   end
 

@@ -4,7 +4,6 @@
 local check = require("perilune.optim.optimizer").check
 local fused = require "perilune.optim.fused"
 
-local sqrt, huge = math.sqrt, math.huge
 local out = {}
 
 local function trust(v) return v == false or type(v) == "number" and v > 0 or "a number > 0 or false" end
@@ -24,15 +23,10 @@ local function trust(v) return v == false or type(v) == "number" and v > 0 or "a
 out.LAMB = fused.define("LAMB", 1e-3, { fused.betas, fused.eps(1e-6), fused.decay(0.01),
   { "bias_correction", true, check.bool }, { "always_adapt", true, check.bool }, { "max_trust", false, trust } }, {
   rule = "lamb", columns = fused.moments, make = fused.make_moments, decay = "inside", states = fused.all_states,
-  numbers = function(group, t)
-    local b1, b2 = group.betas[1], group.betas[2]
-    local first, second = 1.0, 1.0
-    if group.bias_correction then first, second = 1 / (1 - b1 ^ t), 1 / sqrt(1 - b2 ^ t) end
-    local adapts = group.always_adapt or group.weight_decay ~= 0
-    return { b1, 1 - b1, b2, 1 - b2, first, second, group.eps, group.weight_decay, group.lr, group.max_trust or huge,
-      adapts and 1 or 0 }
+  numbers = function(group)
+    return { group.betas[1], group.betas[2], group.eps, group.bias_correction and 1 or 0, group.always_adapt and 1 or 0,
+      group.max_trust or math.huge }
   end,
-  steady = function(group) return not group.bias_correction end,
 })
 
 return out

@@ -77,7 +77,7 @@ local function moments(self, group, d, rate)
   local numbers = { b1, d * (1 - b1), b2, d * d * (1 - b2), b3, d / group.d0 * (group.safeguard_warmup and d or rate) }
   local function of(g, to, step)
     to.k, to.rule, to.numbers, to.step = WIDTH, "prodigy", numbers, step
-    to.decay, to.flags = coupled and g.weight_decay or 0, (g.maximize and 1 or 0) + (coupled and 2 or 0)
+    to.weight_decay, to.flags = g.weight_decay, (g.maximize and 1 or 0) + (coupled and 2 or 0)
     return to
   end
   local lists, counts, n = gather(group, columns, make)
@@ -115,7 +115,7 @@ local function apply(self, d, rate, lr)
   for _, part in ipairs(pending) do
     local group, apart = part.group, part.group.weight_decay ~= 0 and first.decouple
     local to = { k = WIDTH, rule = "prodigy_apply", numbers = { d * group.eps, rate },
-      decay = apart and 1 - group.weight_decay * rate or 0, flags = apart and 4 or 0, step = 0 }
+      lr = rate, weight_decay = group.weight_decay, flags = apart and 4 or 0 }
     for i = 1, length ~= 0 and part.n or 0 do optimizer_step(part.lists[i], to) end
     if part.n > 0 then forget_grads(group, WIDTH) end
   end

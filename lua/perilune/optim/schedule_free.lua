@@ -105,9 +105,9 @@ local function define(name, list, columns, rule, momentum, numbers)
       group._opts = o
     end
     local function of(g, to, step)
-      to.k, to.rule, to.numbers, to.decay, to.step = width, rule, list_numbers, 0, step
-      to.flags = g.maximize and 1 or 0
-      if g.weight_decay ~= 0 and columns[1] == "z" then to.decay, to.flags = g.weight_decay, to.flags + 2 end
+      to.k, to.rule, to.numbers, to.step = width, rule, list_numbers, step
+      to.flags, to.weight_decay = g.maximize and 1 or 0, g.weight_decay
+      if columns[1] == "z" then to.flags = to.flags + 2 end
       return to
     end
     local lists, counts, n = gather(group, columns, make)

@@ -26,7 +26,6 @@ out.Rprop = fused.define("Rprop", 1e-2, { { "etas", { 0.5, 1.2 }, pair }, { "ste
   rule = "rprop", columns = { "prev", "step_size" },
   make = function(p, group) return { prev = zeros(p), step_size = zeros(p):fill_(group.lr) } end,
   numbers = function(group) return { group.etas[1], group.etas[2], group.step_sizes[1], group.step_sizes[2] } end,
-  steady = true,
 })
 
 -- The sign of an interpolation of momentum and gradient (Chen et al. 2023); decay apart from the gradient.
@@ -43,11 +42,7 @@ out.Rprop = fused.define("Rprop", 1e-2, { { "etas", { 0.5, 1.2 }, pair }, { "ste
 out.Lion = fused.define("Lion", 1e-4, { { "betas", { 0.9, 0.99 }, check.betas }, decay() }, {
   rule = "lion", columns = { "exp_avg" }, decay = "apart", states = fused.all_states,
   make = function(p, group) return { exp_avg = zeros(p, group, "exp_avg") } end,
-  numbers = function(group)
-    local b1, b2 = group.betas[1], group.betas[2]
-    return { b1, 1 - b1, b2, 1 - b2, group.lr }
-  end,
-  steady = true,
+  numbers = function(group) return { group.betas[1], group.betas[2] } end,
 })
 
 return out

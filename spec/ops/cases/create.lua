@@ -50,7 +50,8 @@ R.adam_step = optimizer(function(g)
 end)
 R.rmsprop_step = optimizer(function(g) return { rand(g, { 3 }), rand(g, { 3 }), rand(g, { 3 }, 0, 1) }, { k = 3 } end)
 R.optimizer_step = optimizer(function(g)
-  return { rand(g, { 3 }), rand(g, { 3 }), rand(g, { 3 }, 0, 1) }, { k = 3, rule = "adagrad", numbers = { 1e-10, 0.1 } }
+  return { rand(g, { 3 }), rand(g, { 3 }), rand(g, { 3 }, 0, 1) },
+    { k = 3, rule = "adagrad", lr = 0.1, numbers = { 1e-10, 0 } }
 end)
 R.foreach_norm = { args = function(g) return { rand(g, { 3 }), rand(g, { 2, 2 }) } end,
   ref = function(l)
