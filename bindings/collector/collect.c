@@ -30,7 +30,7 @@ typedef struct Place {
 
 _Thread_local int64_t l_collect_at_alloc = OFTEN, l_collect_at_live = STEP / 4, l_collect_at_device = 1;
 static _Thread_local Place host = {.step = STEP, .at_live = STEP / 4}, there;
-static _Thread_local int64_t memory_there[PL_GPUS]; /* of each GPU in use; 0: not asked yet */
+static int64_t memory_there[PL_GPUS]; /* of each GPU in use, for all threads; 0: not asked yet */
 static _Thread_local double last_end, last_took;
 static _Thread_local bool collecting; /* finalizers run inside: they must not start another collection */
 
@@ -65,8 +65,12 @@ static int64_t live_there(void) {
     PlDeviceMemory m;
     t->memory(i, &m);
     if (m.allocations == 0) continue; /* not in use */
-    if (memory_there[i] == 0) memory_there[i] = t->describe(i, &info) == PL_OK ? info.memory : 1;
-    const int64_t all = m.limit >= 0 && m.limit < memory_there[i] ? m.limit : memory_there[i];
+    int64_t memory = __atomic_load_n(&memory_there[i], __ATOMIC_RELAXED);
+    if (memory == 0) {
+      memory = t->describe(i, &info) == PL_OK ? info.memory : 1;
+      __atomic_store_n(&memory_there[i], memory, __ATOMIC_RELAXED);
+    }
+    const int64_t all = m.limit >= 0 && m.limit < memory ? m.limit : memory;
     live += m.live;
     least = all < least ? all : least;
   }

@@ -430,4 +430,14 @@ describe("layering", function()
     end
     assert.equal("", sorted(faults))
   end)
+
+  -- engine.so is opened by a program that runs already, for which the C library keeps some 1,500 bytes for all
+  -- libraries together (OpenMP's is one of them); beyond that require "perilune" fails in a plain lua5.4, and nothing
+  -- else says so.
+  it("leaves room for the thread-local variables of others", function()
+    if sanitized then return pending("a sanitizer adds globals of its own") end
+    local text = table.concat(lines_of("readelf -lW '" .. build .. "/lib/perilune/engine.so'"), "\n")
+    local size = tonumber(text:match "\n%s*TLS%s+%S+%s+%S+%s+%S+%s+%S+%s+(%S+)") -- offset, two addresses, in the file
+    assert.is_true(size ~= nil and size <= 1344, ("%s bytes; put behind a pointer what calls do not read"):format(size))
+  end)
 end)
