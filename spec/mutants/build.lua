@@ -78,7 +78,8 @@ function M.all(root, build, folder, wanted)
   for _, file in ipairs(files) do
     local out = folder .. "/" .. file
     run(("mkdir -p '%s'"):format(out:match "(.*)/"))
-    local base = known[file] .. (" -w -O1 -U_FORTIFY_SOURCE%s -I'%s'"):format(pattern, root)
+    local flags = " -w -Werror=implicit-function-declaration -O1 -U_FORTIFY_SOURCE%s -I'%s'"
+    local base = known[file] .. flags:format(pattern, root)
     local object = out:gsub("%.c$", ".o")
     local alive, every = compile { text = read(root .. "/" .. file), file = file, first = first, out = out,
       check = base .. (" -fsyntax-only '%s'"):format(out) }

@@ -15,11 +15,11 @@ M.header = [[
 extern int pl_mutant;
 extern unsigned char *pl_mutant_hits;
 #define PLM(N) (pl_mutant_hits[N] = 1, pl_mutant == (N))
-#define PLM_DROP(N, F, G, A, ...) ({ PlVal a_ = (A); PLM(N) ? a_ : F(G, a_, ##__VA_ARGS__); })
+#define PLM_DROP(N, F, G, A, ...) ({ PlVal a_ = (A); PLM(N) ? a_ : F(G, a_ __VA_OPT__(,) __VA_ARGS__); })
 #define PLM_SCALE(N, F, G, A, V) ({ PlVal a_ = (A); double v_ = (V); PLM(N) ? a_ : F(G, a_, PLM(N + 1) ? -v_ : v_); })
 #define PLM_RSUB(N, F, G, V, A) ({ double v_ = (V); PlVal a_ = (A); PLM(N) ? a_ : F(G, PLM(N + 1) ? -v_ : v_, a_); })
 #define PLM_TWO(N, F, G, A, B, ...) ({ PlVal a_ = (A), b_ = (B); PLM(N) ? a_ : PLM(N + 1) ? b_ : \
-  PLM(N + 2) ? F(G, b_, a_, ##__VA_ARGS__) : F(G, a_, b_, ##__VA_ARGS__); })
+  PLM(N + 2) ? F(G, b_, a_ __VA_OPT__(,) __VA_ARGS__) : F(G, a_, b_ __VA_OPT__(,) __VA_ARGS__); })
 #define PLM_SUM(N, F, ALT, G, A, B) ({ PlVal a_ = (A), b_ = (B); PLM(N) ? a_ : PLM(N + 1) ? b_ : \
   PLM(N + 2) ? ALT(G, a_, b_) : F(G, a_, b_); })
 #define PLM_DIFF(N, F, ALT, G, A, B) ({ PlVal a_ = (A), b_ = (B); PLM(N) ? a_ : PLM(N + 1) ? b_ : \
