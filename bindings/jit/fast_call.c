@@ -29,7 +29,7 @@ typedef struct Arg {
   char track;
   bool permuted;
   uint8_t order[PL_MAX_DIM];
-  int32_t dims, same; /* same: the first argument that is this object */
+  int32_t dims;
   union {
     int64_t i;
     double d;
@@ -52,7 +52,7 @@ typedef struct Quick {
   uint8_t tries; /* TRIES: `written` is decided */
   double least[2];
   int64_t *dims;
-  int32_t *results;
+  int32_t *results, *same; /* same: of each input, arguments and their .grad, the first that is the same tensor */
   Arg args[];
 } Quick;
 
@@ -106,11 +106,29 @@ static bool same_plain(lua_State *L, int i, const Arg *a) {
   }
 }
 
-/* The first of the arguments up to k that is the very tensor t, which is argument k. */
-static int32_t first_same(lua_State *L, int first, int32_t k, const PlTensor *t) {
-  for (int32_t i = 0; i < k; i++)
-    if (l_to_tensor(L, first + i) == t) return i;
-  return k;
+/* Are those of the n tensors one that were one, and no others? Marks those that are the first of their kind, so that a call costs by
+ * their number alone. */
+static bool same_repeats(PlTensor *const *in, const int32_t *same, int32_t n) {
+  bool fit = true;
+  int32_t k = 0;
+  for (; k < n && fit; k++) {
+    const int32_t s = same[k];
+    if (s < k ? in[k] == in[s] : !(in[k]->flags & PL_T_MET)) in[k]->flags |= PL_T_MET;
+    else fit = false;
+  }
+  while (k-- > 0) in[k]->flags &= (uint16_t)~PL_T_MET;
+  return fit;
+}
+
+/* The same for tensors that are noted. */
+static void note_repeats(PlTensor *const *in, int32_t *same, int32_t n) {
+  for (int32_t k = 0; k < n; k++) {
+    same[k] = k;
+    if (in[k]->flags & PL_T_MET)
+      for (same[k] = 0; in[same[k]] != in[k];) same[k]++;
+    in[k]->flags |= PL_T_MET;
+  }
+  for (int32_t k = 0; k < n; k++) in[k]->flags &= (uint16_t)~PL_T_MET;
 }
 
 /* Arguments from `first` on; in[] takes the program's inputs. */
@@ -125,23 +143,24 @@ static bool fits(lua_State *L, const Quick *q, int first, int n, PlTensor **in) 
       if (!same_plain(L, first + k, a)) return false;
       continue;
     }
-    if (!same_tensor(a, q->dims + a->dims, t, &grad) || first_same(L, first, k, t) != a->same) return false;
+    if (!same_tensor(a, q->dims + a->dims, t, &grad)) return false;
     in[at++] = t;
     if (grad) in[at++] = grad;
   }
-  return true;
+  return same_repeats(in, q->same, at);
 }
 
 /* ---- making ---------------------------------------------------------------------------------------------------- */
 
-static bool note_arg(lua_State *L, int i, Quick *q, Arg *a, int32_t *ndims) {
+static bool note_arg(lua_State *L, int i, Quick *q, Arg *a, int32_t *ndims, PlTensor **in) {
   PlTensor *t = l_to_tensor(L, i), *grad;
   if (t) {
     *a = (Arg){.type = TENSOR, .dtype = t->a.dtype, .ndim = t->a.ndim, .device = t->a.device, .track = track_of(t, &grad), .dims = *ndims};
     a->permuted = l_layout_permuted(&t->a, a->order);
     memcpy(q->dims + *ndims, t->a.shape, t->a.ndim * sizeof *q->dims);
     *ndims += t->a.ndim;
-    q->nin += grad ? 2 : 1;
+    in[q->nin++] = t;
+    if (grad) in[q->nin++] = grad;
     return true;
   }
   *a = (Arg){.type = (uint8_t)lua_type(L, i)};
@@ -179,14 +198,16 @@ static int jit_quick(lua_State *L) {
     const PlTensor *t = l_to_tensor(L, FIRST + k);
     if (t) ndims += t->a.ndim;
   }
-  Quick *q = lua_newuserdatauv(L, sizeof *q + (size_t)n * sizeof(Arg) + ndims * sizeof *q->dims + nresults * sizeof *q->results, NVALUES);
+  PlTensor **in = lua_newuserdatauv(L, 2 * (size_t)n * sizeof *in + 1, 0);
+  Quick *q = lua_newuserdatauv(
+      L, sizeof *q + (size_t)n * sizeof(Arg) + ndims * sizeof *q->dims + (nresults + 2 * (size_t)n) * sizeof *q->results, NVALUES);
   *q = (Quick){.magic = QUICK_MAGIC, .p = p, .nargs = n, .nresults = (int32_t)nresults};
   q->dims = (int64_t *)(void *)(q->args + n);
   q->results = (int32_t *)(void *)(q->dims + ndims);
+  q->same = q->results + nresults;
   int32_t used = 0;
   for (int k = 0; k < n; k++)
-    if (!note_arg(L, FIRST + k, q, &q->args[k], &used)) return 0;
-    else if (q->args[k].type == TENSOR) q->args[k].same = first_same(L, FIRST, k, l_to_tensor(L, FIRST + k));
+    if (!note_arg(L, FIRST + k, q, &q->args[k], &used, in)) return 0;
   for (size_t k = 0; k < nresults; k++) {
     lua_rawgeti(L, 7, (lua_Integer)k + 1);
     q->results[k] = (int32_t)lua_tointeger(L, -1);
@@ -194,6 +215,7 @@ static int jit_quick(lua_State *L) {
     if (q->results[k] > p->nuser || q->results[k] < -n) return 0;
   }
   if (q->nin != p->nargs) return 0;
+  note_repeats(in, q->same, q->nin);
   read_modes(q);
   q->tries = lua_isfunction(L, 8) && is_small(p) ? 0 : TRIES;
   for (int k = 1; k <= NVALUES; k++) {

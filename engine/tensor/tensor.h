@@ -58,7 +58,8 @@ enum {
   PL_T_DETACHED = 128,  /* of a graph under construction: made by detach, or a view of such a one */
   PL_T_LEFT = 256,      /* a leaf that went on with other memory: this handle keeps what it was (grad/leaf_move.c) */
   PL_T_STANDS_IN = 512, /* for a leaf, while a checkpoint's function runs again */
-  PL_T_LISTED = 1024    /* known to its storage's notes: remat/remat.h */
+  PL_T_LISTED = 1024,   /* known to its storage's notes: remat/remat.h */
+  PL_T_MET = 2048       /* while a list is looked through for tensors that are in it twice, met in it; nobody else sees this */
 };
 
 struct PlTensor {

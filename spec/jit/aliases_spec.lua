@@ -266,4 +266,70 @@ describe("which arguments are one object", function()
       end
     end)
   end
+
+  it("counts for tables, what is in them and gradients, in random calls", function()
+    -- all that is reached from the arguments, in order, compared with all before it
+    local function codes(...)
+      local met, same, total = {}, {}, nil
+      local function look(v, depth)
+        if type(v) ~= "table" and not T.is_tensor(v) or depth > 3 then return end
+        local first = #met + 1
+        for i, w in ipairs(met) do
+          if rawequal(v, w) then first = i break end
+        end
+        met[#met + 1], same[#same + 1] = v, first
+        if type(v) == "table" then
+          for i = 1, #v do look(v[i], depth + 1) end
+        else
+          total = total and total + v or v * 1
+          if v.is_leaf and v.grad then look(v.grad, depth + 1) end
+        end
+      end
+      for i = 1, select("#", ...) do look((select(i, ...)), 0) end
+      for i, first in ipairs(same) do total = total + first * i / 8 end
+      return total, met[1] == met[2] and met[2] or { met[#met] }
+    end
+    local state = 12345
+    local function random(n)
+      state = (state * 1103515245 + 12345) % (1 << 31)
+      return state // 65536 % n + 1
+    end
+    local compiled = T.jit(codes, { max_traces = 1000 })
+    for _ = 1, 300 do
+      local tensors, tables = {}, {}
+      for i = 1, 3 do
+        tensors[i] = T.randn({ 2, 2 }, f64)
+        if random(2) == 1 then
+          tensors[i]:requires_grad_():sum():backward()
+          tensors[i + 3] = tensors[i].grad
+        else tensors[i + 3] = tensors[i]:clone() end
+      end
+      for i = 1, 3 do
+        tables[i] = {}
+        for k = 1, random(2) do tables[i][k] = random(3) > 1 and tensors[random(6)] or tables[random(i)] end
+      end
+      local args = {}
+      for i = 1, random(3) do args[i] = random(2) == 1 and tensors[random(6)] or tables[random(3)] end
+      table.insert(args, 1, tensors[1])
+      local want, got = codes(table.unpack(args)), compiled(table.unpack(args))
+      assert.is_true((want - got):abs():max():item() < 1e-12)
+    end
+    assert.is_true(compiled.ntraces < 280) -- else no trace served a second call
+    local cyclic = { T.ones(2) }
+    cyclic[2], cyclic[3] = cyclic, cyclic -- not a path for each way to go round
+    local g = T.jit(function(t) return t[2][3][1] * 2, t[2] == t[3] and t[3] == t end)
+    for _ = 1, 2 do assert.is_true((select(2, g(cyclic)))) end
+    local h = T.jit(function(v)
+      local t = { v * 2 }
+      return { t, t }, t
+    end)
+    for _ = 1, 2 do
+      local t, u = h(T.ones(2))
+      assert.is_true(rawequal(t[1], t[2]))
+      assert.equal(u[1], t[1][1])
+    end
+    for _, k in ipairs { function(t) return t end, function(t) return { [t[1] * 2] = 1 } end } do
+      assert.error_matches(function() T.jit(k)({ cyclic[1], [cyclic[1]] = 3 }) end, "has a tensor as a key")
+    end
+  end)
 end)

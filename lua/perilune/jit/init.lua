@@ -130,7 +130,7 @@ local function keep_size(self, key, t)
   drop_quick(self, first)
 end
 
--- Which of the tensors are one object, as a part of a key: the function may compare them.
+-- Which of the tensors, each with its .grad behind it, are one object, as a part of a key: the function may compare.
 local function repeats(tensors)
   local first, text
   for i = 1, #tensors do
@@ -142,8 +142,8 @@ local function repeats(tensors)
 end
 
 -- A trace for these arguments made of one for other sizes, without the function; nil: there is none.
-local function find_resized(self, key, tensors, ...)
-  local roots = self.kinds[core.jit_key({}, kind_of, 2, ...) .. repeats(tensors)]
+local function find_resized(self, key, same, tensors, ...)
+  local roots = self.kinds[core.jit_key({}, kind_of, 2, ...) .. same]
   if not roots then return nil end
   for i = 1, #roots do
     local root = roots[i]
@@ -230,8 +230,9 @@ local function slow_call(self, ...)
   if self.eager or core.jit_as_written() then return self.f(...) end
   local args, tensors = table.pack(...), {}
   local key = core.jit_key(tensors, text_of, true, ...)
-  key = key .. repeats(tensors)
-  local t = find(self, key) or find_resized(self, key, tensors, ...)
+  local same = repeats(tensors)
+  key = key .. same
+  local t = find(self, key) or find_resized(self, key, same, tensors, ...)
   if t then
     rawset(self, "last", t)
     make_quick(self, t, args, tensors)
@@ -253,7 +254,7 @@ local function slow_call(self, ...)
       rawset(self, "ntraces", self.ntraces + 1)
       tell_cost(self, t)
       keep(self, key, t)
-      local kind = core.jit_key({}, kind_of, 2, ...) .. repeats(tensors)
+      local kind = core.jit_key({}, kind_of, 2, ...) .. same
       self.kinds[kind] = self.kinds[kind] or {}
       table.insert(self.kinds[kind], 1, t)
     end

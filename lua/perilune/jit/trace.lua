@@ -91,32 +91,35 @@ local function symbolic_arguments(ir, args)
     a.inputs[#a.inputs + 1], a.real[s] = s, x
     return s
   end
-  local n, first = 0, {}
+  local n, first, number = 0, {}, {} -- first[x]: its symbolic tensor, which is input number[that]
   a.symbolic = map(args, function(x)
     n = n + 1
     local s = input(x, "x" .. n)
+    local g = x.requires_grad and x.is_leaf and x.grad
     if first[x] then -- one object for the script, so one here; its input is read by nobody
-      if x.requires_grad and x.is_leaf and x.grad then input(x.grad, "x" .. n .. ".grad") end
+      if g then input(g, "x" .. n .. ".grad") end
       return first[x]
     end
+    first[x], number[s] = s, #a.inputs
     local repeated = not x.requires_grad and core.jit_repeated(x)
     if repeated then -- inputs are dense: so that such a dim has no say in how results lie, here as outside
       local one = s
       for _, d in ipairs(repeated) do one = one:narrow(d, 1, 1) end
       s = one:expand(s:shape())
-      a.real[s], a.shown[s] = x, #a.inputs
+      a.real[s], a.shown[s], first[x] = x, #a.inputs, s
     end
     if x.requires_grad then
       local k = #a.inputs
       s:requires_grad_()
       a.wanting[#a.wanting + 1], a.wants[k] = k, true
-      local g = x.is_leaf and x.grad
-      if g then
-        s.grad = input(g, "x" .. n .. ".grad")
-        a.grads[k] = #a.inputs
+      if g then -- an argument, too, perhaps
+        local own = input(g, "x" .. n .. ".grad")
+        number[own] = #a.inputs
+        if not (first[g] and number[first[g]]) then first[g] = own end -- one that repeats elements is none
+        s.grad = first[g]
+        a.grads[k] = number[first[g]]
       end
     end
-    first[x] = s
     return s
   end, 0)
   a.objects = values.objects(args) -- a key may name them, so they must not be others later
