@@ -37,7 +37,7 @@ static bool memory_order(const PlArray *a, int64_t *order) {
 
 PlStatus pl_inplace_leaf(const char *op, const PlTensor *t, bool view) {
   if (t->a.symbolic)
-    PL_FAIL(PL_ERR_STATE,
+    PL_FAIL(PL_ERR_TRACE,
             "%s: %s is %san argument of the traced function, or a tensor from outside, that requires a gradient; a trace cannot continue "
             "the history that it has there: work on a clone, or change it inside T.no_grad()",
             op, pl_desc_text(&t->a), view ? "a view of " : "");
