@@ -44,8 +44,12 @@ function Early:on_epoch(run)
     run.stop = ("%s has not got better for %d %s"):format(name, self.bad, of)
   end
   if self.improved and self.restore then
+    local opt = run.optimizer
+    local averages = opt and opt.is_training and opt:is_training() -- of a schedule-free optimizer: they were measured
+    if averages then opt:eval() end
     self.weights = {}
     for key, t in pairs(run.net:state_dict()) do self.weights[key] = t:clone() end
+    if averages then opt:train() end
   end
 end
 

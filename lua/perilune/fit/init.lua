@@ -163,10 +163,19 @@ local function backward(run, loss)
   loss:backward()
 end
 
+-- What the optimizer moves. Gradients of the network's other parameters are nobody's: zero_grad leaves them to grow.
+local function moved(opt)
+  local list = {}
+  for _, group in ipairs(opt.param_groups) do
+    for _, p in ipairs(group.params) do list[#list + 1] = p end
+  end
+  return list
+end
+
 -- The joint norm of the gradients as they are, a 0-d tensor.
-local function norm_of_gradients(net)
+local function norm_of_gradients(params)
   local grads = {}
-  for _, p in ipairs(net:parameters()) do grads[#grads + 1] = p.grad end
+  for _, p in ipairs(params) do grads[#grads + 1] = p.grad end
   return #grads > 0 and T.nn.utils.get_total_norm(grads) or nil
 end
 
@@ -174,8 +183,9 @@ end
 local function move_weights(run, measure)
   local a, opt = run.options, run.optimizer
   if a.scaler and (a.clip or measure) then a.scaler:unscale_(opt) end
-  local norm = measure and norm_of_gradients(run.net) or nil
-  if a.clip then T.nn.utils.clip_grad_norm_(run.net:parameters(), a.clip) end
+  local params = (a.clip or measure) and moved(opt)
+  local norm = measure and norm_of_gradients(params) or nil
+  if a.clip then T.nn.utils.clip_grad_norm_(params, a.clip) end
   if a.scaler then
     a.scaler:step(opt)
     a.scaler:update()
@@ -237,7 +247,12 @@ local function train_epoch(run)
   local next_batch = run.resumed or batches.pass(run, "train")
   run.resumed = nil
   while not run.stop and not reached(run) and train_batch(run, next_batch()) do end -- luacheck: ignore 542
-  if run.batch % run.options.accumulate ~= 0 then update_weights(run) end -- the last group was smaller
+  local rest = run.batch % run.options.accumulate
+  if rest == 0 then return end
+  for _, p in ipairs(moved(run.optimizer)) do -- the last group is smaller: its mean, too, is that of its batches
+    if p.grad then p.grad:mul_(run.options.accumulate / rest) end
+  end
+  update_weights(run)
 end
 
 -- Training or evaluation mode of the net; first that of an optimizer that has modes (schedule-free).
@@ -482,13 +497,14 @@ function Run:save(path) return checkpoint.save(self, path) end
 -- valid: DataLoaders, lists of batches, or functions that return an iterator. loss: a function
 -- of output and targets (nn.F.cross_entropy); or step = function(run, x, y) … return loss, output, target end. metrics:
 -- names or meters, measured on valid, else on train. scheduler, schedule = "epoch"|"batch", clip (norm of the
--- gradients), accumulate (batches a step), autocast = "bf16", scaler = T.GradScaler{…}, bar, quiet, jit = true (each
--- step compiled by T.jit, same bits; or a table of its options). callbacks: tables with on_start, on_epoch_start,
--- on_batch, on_epoch, on_end (callback, run), or functions of run after each epoch; T.early_stop and T.log.* fit. A log
--- with every = n gets a row every n steps; beside its logs a run says how far it is, and perilune watch pauses and
--- stops it (control = false: not). run.stop = true ends. checkpoint: a path, or {path=, every=steps,
--- best="valid_loss", mode="min"}; with resume = true a killed run goes on with the same bits; state= names further
--- objects with state_dict. The history is a list of rows: print(h), h:column(name), h:best(name), h:plot().
+-- gradients that the optimizer takes), accumulate (batches a step, which takes the mean of their gradients),
+-- autocast = "bf16", scaler = T.GradScaler{…}, bar, quiet, jit = true (each step compiled by T.jit, same bits; or a
+-- table of its options). callbacks: tables with on_start, on_epoch_start, on_batch, on_epoch, on_end (callback, run),
+-- or functions of run after each epoch; T.early_stop and T.log.* fit. A log with every = n gets a row every n steps;
+-- beside its logs a run says how far it is, and perilune watch pauses and stops it (control = false: not).
+-- run.stop = true ends. checkpoint: a path, or {path=, every=steps, best="valid_loss", mode="min"}; with resume = true
+-- a killed run goes on with the same bits; state= names further objects with state_dict. The history is a list of rows:
+-- print(h), h:column(name), h:best(name), h:plot().
 --   T.manual_seed(1)
 --   local nn = T.nn
 --   local x = T.randn(64, 4)
