@@ -28,7 +28,8 @@ named("boolean|number|table", "left")
 -- And where a name means something else:
 local MEANT = { ["T.load"] = { unsupported = "string" }, ["optim.LBFGS"] = { line_search_fn = "string|boolean" },
   ["T.cli"] = { about = "string", rest = "string" },
-  ["nn.lora"] = { target = "string|string[]|function" },
+  ["nn.lora"] = { target = "string|string[]|function", modules_to_save = "string|string[]" },
+  ["nn.set_adapter"] = { which = "string|string[]|boolean" },
   ["T.autocast"] = { options = "T.autocast.Options|function" },
   ["Tensor:to"] = { word = "perilune.dtype|perilune.Tensor" },
   ["T.memory_limit"] = { word = "perilune.int|string" },

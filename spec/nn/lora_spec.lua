@@ -179,8 +179,8 @@ describe("nn.lora", function()
         c.alpha_pattern = { [o[1]] = 8 }
         assert(json.write(dir .. "/adapter_config.json", c))
         local again = assert(nn.load_lora(net(), dir))
-        assert.equal(o[2], again.q_proj._lora.alpha, o[1])
-        assert.equal(4, again.v_proj._lora.alpha, o[1])
+        assert.equal(o[2], again.q_proj._lora.of.default.alpha, o[1])
+        assert.equal(4, again.v_proj._lora.of.default.alpha, o[1])
       end)
     end
     folder(function(dir)

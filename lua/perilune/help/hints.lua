@@ -119,6 +119,8 @@ local MODULES = { fit = "T.fit(net, { train = loader, optimizer = opt }) trains"
   evaluate = "T.fit measures on valid =; net:eval() switches to evaluation", cuda = 'net:to("cuda")',
   save_pretrained = "T.models.save(net, folder); adapters: nn.save_lora(net, folder)",
   print_trainable_parameters = "net:num_parameters { trainable = true }", merge_and_unload = "nn.merge_lora(net)",
+  set_adapter = "nn.set_adapter(net, name)", add_adapter = "nn.lora(net, { name = … })",
+  load_adapter = "nn.load_lora(net, folder, { name = … })", disable_adapter = "nn.set_adapter(net, false)",
   gradient_checkpointing_enable = "nn.checkpointed(net)" }
 -- What tokenizers of others have.
 local TOKENIZERS = { batch_decode = "t:decode(row) of each row", batch_encode_plus = "t(texts, { padding = true })",

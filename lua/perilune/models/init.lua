@@ -7,6 +7,7 @@ local T = require "perilune"
 local core = require "perilune.core"
 local config = require "perilune.models.config"
 local json = require "perilune.io.json"
+local module = require "perilune.nn.module"
 local options = require "perilune.options"
 local weights = require "perilune.models.weights"
 
@@ -280,12 +281,57 @@ local function to_json(net, dtype)
     end
     out.model_type = m.architecture.model_type
   end
+  if out.tie_word_embeddings ~= nil or not net.config.tie_word_embeddings then
+    out.tie_word_embeddings = net.config.tie_word_embeddings
+  end
   out.architectures = json.array { m.class }
   out.torch_dtype, out.dtype = dtype_names[dtype], nil
   return out
 end
 
 -- A network as a GGUF file.
+-- Name → the first name that has the same tensor.
+local function shared(net)
+  local first, out = {}, {}
+  for _, item in ipairs(module.collect(net, "state", 0)) do
+    first[item[2]] = first[item[2]] or item[1]
+    out[item[1]] = first[item[2]]
+  end
+  return out
+end
+
+-- A network that is read shares what its config says, so one that shares other tensors, as its head got a weight of its
+-- own or lost it, would be another one. config.tie_word_embeddings becomes what net is; other ties are refused.
+local function settle_ties(net)
+  local m, state, own = net._model, require "perilune.nn.init_state", shared(net)
+  local function differs(tied)
+    local c = setmetatable({ tie_word_embeddings = tied }, { __index = net.config })
+    local was = state.off
+    state.off = true -- nothing is drawn
+    local ok, other = pcall(built, m.architecture, m.class, c)
+    state.off = was
+    if not ok then error(other, 0) end
+    local by_own, by_other = {}, {} -- the first name met with a tensor, of each network
+    for name, first in pairs(shared(other)) do
+      local mine = own[name]
+      if mine then
+        local a, b = by_own[mine] or name, by_other[first] or name
+        if a ~= b then return name, a ~= name and a or b end
+        by_own[mine], by_other[first] = a, b
+      end
+    end
+  end
+  local now = net.config.tie_word_embeddings
+  local name, first = differs(now)
+  if not name then return end
+  if type(now) == "boolean" and not differs(not now) then
+    net.config.tie_word_embeddings = not now
+    return
+  end
+  config.fault("models.save: '%s' and '%s' %s, which a %s does not say in its config", name, first,
+    own[name] == own[first] and "are one tensor" or "are two tensors", m.class)
+end
+
 local function save_gguf(net, path, o)
   local gguf = require "perilune.io.gguf"
   local list, all = {}, weights.to_save(net, net._model.architecture, o.dtype, function(layer)
@@ -327,6 +373,11 @@ function models.save(net, dir, opts)
       fail("models.save: %s has an adapter; nn.merge_lora(net) first, or nn.save_lora(net, dir) for the adapters", name)
     end
   end
+  local settled, why_not, kind = guarded(function()
+    settle_ties(net)
+    return true
+  end)
+  if not settled then return nil, why_not, kind end
   if dir:find "%.gguf$" then return guarded(save_gguf, net, dir, o) end
   if o.type ~= nil then fail "models.save: type is for GGUF files; give a path that ends in .gguf" end
   local tensors = weights.to_save(net, m.architecture, o.dtype)

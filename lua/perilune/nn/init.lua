@@ -13,7 +13,8 @@ nn.functional = nn.F
 
 for _, part in ipairs { "container", "linear", "shape", "conv", "pool", "norm", "activation", "dropout",
   "embedding", "loss", "recurrent", "attention", "conv_transpose", "image", "distance", "padding", "parameters",
-  "transformer", "lazy", "adaptive_softmax", "rotary", "gated_mlp", "quantized", "lora" } do
+  "transformer", "lazy", "adaptive_softmax", "rotary", "gated_mlp", "quantized", "lora",
+  "lora_files" } do
   for name, value in pairs(require("perilune.nn." .. part)) do nn[name] = value end
 end
 nn.KVCache = require("perilune.nn.cache").KVCache

@@ -21,7 +21,7 @@ return function(base)
     local new
     if is_module(v) then
       new = base.instance(getmetatable(v).__class)
-    elseif getmetatable(v) == nil or getmetatable(v) == base.HookHandle then
+    elseif getmetatable(v) == nil or getmetatable(v) == base.HookHandle or getmetatable(v).__copied then
       new = setmetatable({}, getmetatable(v))
     else
       return v -- objects of other kinds are shared

@@ -1,0 +1,275 @@
+-- SPDX-License-Identifier: MIT
+--- Files of adapters, as PEFT writes them. @module perilune.nn.lora_files
+local T = require "perilune"
+local adapters = require "perilune.nn.adapters"
+local base = require "perilune.nn.module"
+local json = require "perilune.io.json"
+local options = require "perilune.options"
+
+local fail, describe = options.fail, options.describe
+local adapted, ends, is_layer, network = adapters.adapted, adapters.ends, adapters.is_layer, adapters.network
+local KINDS = adapters.KINDS
+local rawget = rawget
+
+local M = {}
+
+local PREFIX = "base_model.model."
+
+local function folder(who, dir)
+  if type(dir) ~= "string" then fail("%s: the folder must be a string, got %s", who, describe(dir)) end
+end
+
+-- The adapter that is meant: the name that is given, or the only one that is active, or that there is.
+local function chosen(net, name)
+  local list, known, active = adapters.names_of(net)
+  if #list == 0 then fail "nn.save_lora: the network has no adapters; nn.lora(net, {…}) makes them" end
+  if name ~= nil then
+    if not known[name] then
+      fail("nn.save_lora: there is no adapter %s; there are '%s'", describe(name), table.concat(list, "', '"))
+    end
+    return name
+  end
+  local on = {}
+  for _, one in ipairs(list) do if active[one] then on[#on + 1] = one end end
+  if #on == 0 then on = list end
+  if #on > 1 then fail("nn.save_lora: which adapter, name = '%s'?", table.concat(on, "' or '")) end
+  return on[1]
+end
+
+-- What else was trained goes into the file with an adapter: its own parameters, and those of the network that require
+-- gradients and are no adapter's. → { name, tensor } …
+local function others_of(net, name)
+  local out, seen, adapter = {}, {}, {}
+  for _, item in ipairs(adapted(net)) do
+    for _, set in pairs(item[2]._lora.of) do
+      for kind in pairs(KINDS) do adapter[item[2]._parameters[set[kind]] or 0] = true end
+    end
+  end
+  for at, m in base.named_modules(net, 0) do
+    local o = rawget(m, "_lora_own")
+    for _, key in ipairs(base.member_names(m)) do
+      local p, own = m._parameters[key], o and o.of[name] and o.of[name][key]
+      if own or p and p.requires_grad and not adapter[p] and not (o and o.base[key]) and not seen[p] then
+        seen[own or p] = true
+        out[#out + 1] = { at == "" and key or at .. "." .. key, (own or p):detach() }
+      end
+    end
+  end
+  return out
+end
+
+--- nn.save_lora(net, dir, {name=}) → true; or nil and a message
+-- Writes an adapter of net into a folder that is there, as PEFT does: adapter_config.json, adapter_model.safetensors.
+-- Which one needs not be said if one is active, or there is one. Other parameters that were trained beside it, a new
+-- head, are in the file, too.
+--   local net = nn.lora(nn.Sequential(nn.Linear(4, 3)), { target = "all-linear" })
+--   print((nn.save_lora(net, "/nowhere")))  --> nil
+function M.save_lora(net, dir, opts)
+  network("nn.save_lora", net)
+  folder("nn.save_lora", dir)
+  local name = chosen(net, options.check("nn.save_lora", opts, { "name" }).name)
+  local list = {}
+  for _, item in ipairs(adapted(net)) do
+    local set = item[2]._lora.of[name]
+    if set then list[#list + 1] = { item[1], item[2], set } end
+  end
+  local tensors, targets, seen, first, transposed = {}, json.array {}, {}, list[1][3], false
+  local ranks, alphas = {}, {}
+  -- PEFT makes an adapter for every layer whose name ends in a target.
+  local function all_of(word)
+    for at, m in base.named_modules(net, 0) do
+      if is_layer(m) and ends(at, word) and not (rawget(m, "_lora") and m._lora.of[name]) then return false end
+    end
+    return true
+  end
+  for _, item in ipairs(list) do
+    local at, m, l = item[1], item[2], item[3]
+    local short = at:match "[^.]+$"
+    if l.rslora ~= first.rslora or l.dora ~= first.dora then
+      fail("nn.save_lora: %s and %s have adapters of different kinds", list[1][1], at)
+    end
+    for kind, word in pairs(KINDS) do
+      local p = m._parameters[l[kind]]
+      if p then tensors[PREFIX .. at .. "." .. word .. (kind == "length" and "" or ".weight")] = p:detach() end
+    end
+    local target = short and all_of(short) and short or at
+    if short and not seen[target] then
+      seen[target] = true
+      targets[#targets + 1] = target
+    end
+    local pattern = at -- which stands for names that end in it, too
+    for _, other in ipairs(list) do
+      if other[1] ~= at and ends(other[1], at) then pattern = "^" .. at end
+    end
+    if l.rank ~= first.rank then ranks[pattern] = l.rank end
+    if l.alpha ~= first.alpha then alphas[pattern] = l.alpha end
+    transposed = transposed or m.transposed == true
+  end
+  table.sort(targets)
+  local kept = json.array {}
+  for _, item in ipairs(others_of(net, name)) do
+    tensors[PREFIX .. item[1]] = item[2]
+    local module_name = item[1]:match "([^.]+)%.[^.]+$" or item[1]
+    if kept[#kept] ~= module_name then kept[#kept + 1] = module_name end
+  end
+  local c = { peft_type = "LORA", task_type = json.null, r = first.rank, lora_alpha = first.alpha,
+    lora_dropout = first.dropout + 0.0, bias = "none", fan_in_fan_out = transposed, target_modules = targets,
+    use_rslora = first.rslora, use_dora = first.dora, inference_mode = true, base_model_name_or_path = json.null,
+    rank_pattern = ranks, alpha_pattern = alphas, modules_to_save = #kept > 0 and kept or json.null }
+  local ok, why, code = T.save(dir .. "/adapter_model.safetensors", tensors, { metadata = { format = "pt" } })
+  if not ok then return nil, why .. (T.core.list_folder(dir) and "" or "; make the folder first"), code end
+  return json.write(dir .. "/adapter_config.json", c)
+end
+
+local function fault(code, fmt, ...) error({ message = fmt:format(...), code = code }, 0) end
+
+-- What a pattern of PEFT's gives for a name. Keys are expressions of Python there, matched at the end of names behind a
+-- point, and the first in the file wins: here they are names, whole ones behind ^, and no two may differ.
+local function pattern_of(path, field, patterns, name, default)
+  local v, by = default, nil
+  for key, value in pairs(type(patterns) == "table" and patterns or {}) do
+    if type(key) == "string" then
+      local whole = key:match "^%^(.*)$"
+      local plain = (whole or key):gsub("%$$", ""):gsub("\\%.", ".")
+      if plain:find "[%^%$%*%+%?%[%]%(%)%{%}|\\]" then
+        fault("unsupported", "%s: the key '%s' of %s is an expression; names of layers are supported", path, key, field)
+      end
+      if plain == name or (not whole and ends(name, plain)) then
+        if by and v ~= value then
+          fault("unsupported", "%s: the keys '%s' and '%s' of %s both stand for '%s'", path, by, key, field, name)
+        end
+        v, by = value, key
+      end
+    end
+  end
+  return v
+end
+
+-- Kinds of adapters that compute otherwise, by the field that asks for them.
+local others = { "alora_invocation_tokens", "arrow_config", "kasa_config", "layer_replication", "lora_bias",
+  "monteclora_config", "target_parameters", "trainable_token_indices", "use_bdlora", "use_qalora" }
+-- Beginnings that leave the network's weights as they are; others take from them what the adapter has.
+local plain_starts = { gaussian = true, eva = true, orthogonal = true }
+
+local function check_kind(path, c)
+  for _, field in ipairs(others) do
+    local v = c[field]
+    if v ~= nil and v ~= false and v ~= json.null and not (type(v) == "table" and next(v) == nil) then
+      fault("unsupported", "%s: %s is not supported", path, field)
+    end
+  end
+  local start = c.init_lora_weights
+  if type(start) == "string" and not plain_starts[start] then
+    fault("unsupported", "%s: init_lora_weights = '%s' changes the network's own weights; save the adapter converted "
+      .. "(path_initial_model_for_weight_conversion)", path, start)
+  end
+end
+
+local function dims(t) return "[" .. table.concat(t:shape(), ", ") .. "]" end
+
+-- Everything that a folder says, checked against net: list of { layer, settings, A, B, magnitude }, other parameters.
+local function plan(net, dir, adapter)
+  local path = dir .. "/adapter_config.json"
+  local c, why, code = json.read(path)
+  if not c then fault(code, "%s", why) end
+  if type(c) ~= "table" or c.peft_type ~= "LORA" then
+    fault("unsupported", "%s: peft_type must be LORA, got %s", path, tostring(type(c) == "table" and c.peft_type))
+  end
+  check_kind(path, c)
+  local file = dir .. "/adapter_model.safetensors"
+  local tensors, message, kind = T.load(file)
+  if not tensors then fault(kind, "%s", message) end
+  local layers, own = {}, {}
+  for name, m in base.named_modules(net, 0) do
+    layers[name] = m
+    for key, p in pairs(m._parameters) do own[name == "" and key or name .. "." .. key] = { m, key, p } end
+  end
+  local found, rest, names = {}, {}, {}
+  for name, t in pairs(tensors) do
+    local short = name:gsub("^base_model%.model%.", "")
+    local at, key = short:match "^(.*)%.(lora_[AB])%.weight$"
+    if not at then at = short:match "^(.*)%.lora_magnitude_vector" key = at and "lora_magnitude_vector" end
+    local plain = short:gsub("%.modules_to_save%.", "."):gsub("%.base_layer%.", ".")
+    if at then
+      if not layers[at] or not is_layer(layers[at]) then
+        fault("format", "%s: '%s' is for the layer '%s', which the network does not have", file, name, at)
+      end
+      if rawget(layers[at], "_lora") and layers[at]._lora.of[adapter] then
+        fault("format", "%s has an adapter already, '%s'; give this one another name, or nn.merge_lora(net) first", at,
+          adapter)
+      end
+      if not found[at] then
+        found[at] = {}
+        names[#names + 1] = at
+      end
+      found[at][key] = t
+    elseif own[plain] and not short:find "lora_" then
+      if dims(t) ~= dims(own[plain][3]) then
+        fault("format", "%s: '%s' is %s, expected %s", file, name, dims(t), dims(own[plain][3]))
+      end
+      rest[#rest + 1] = { own[plain], t }
+    else
+      fault("format", "%s: nothing in the network is what '%s' is for", file, name)
+    end
+  end
+  if #names == 0 then fault("format", "%s: no adapters", file) end
+  table.sort(names)
+  local list = {}
+  for i, name in ipairs(names) do
+    local m, f = layers[name], found[name]
+    local rank = pattern_of(path, "rank_pattern", c.rank_pattern, name, c.r)
+    local alpha = pattern_of(path, "alpha_pattern", c.alpha_pattern, name, c.lora_alpha)
+    if type(rank) ~= "number" or type(alpha) ~= "number" then fault("format", "%s: r and lora_alpha must be numbers",
+      path) end
+    rank = math.tointeger(rank)
+    for key, want in pairs { lora_A = { rank, m.in_features }, lora_B = { m.out_features, rank },
+      lora_magnitude_vector = c.use_dora == true and { m.out_features } or nil } do
+      local text = "[" .. table.concat(want, ", ") .. "]"
+      if not f[key] then fault("format", "%s: '%s' has no %s", file, name, key) end
+      if dims(f[key]) ~= text then
+        fault("format", "%s: %s of '%s' is %s, expected %s", file, key, name, dims(f[key]), text)
+      end
+    end
+    local dropout = type(c.lora_dropout) == "number" and c.lora_dropout or 0
+    list[i] = { m, { name = adapter, rank = rank, alpha = alpha, dropout = dropout,
+      rslora = c.use_rslora == true, dora = c.use_dora == true }, f.lora_A, f.lora_B, f.lora_magnitude_vector }
+  end
+  return list, rest, names
+end
+
+--- nn.load_lora(net, dir, {name="default"}) → net, names of the layers; or nil and a message
+-- Freezes net and puts the adapter of a folder beside its layers, as PEFT writes it (LoRA, rsLoRA, DoRA, ranks by
+-- layer); it is active then, others that there are by other names rest. Other parameters in the file, a head, take the
+-- place of the network's while it is active, and are trained, too; a head that shares its weight with the embedding has
+-- one of its own then. Nothing is changed where something does not fit.
+--   print((nn.load_lora(nn.Linear(2, 2), "/nowhere")))  --> nil
+function M.load_lora(net, dir, opts)
+  network("nn.load_lora", net)
+  folder("nn.load_lora", dir)
+  local adapter = adapters.checked_name("nn.load_lora", options.check("nn.load_lora", opts, { "name" }).name)
+  local ok, list, rest, names = pcall(plan, net, dir, adapter)
+  if not ok then
+    if type(list) == "table" and list.message then return nil, list.message, list.code end
+    error(list, 0)
+  end
+  net:freeze()
+  for _, item in ipairs(list) do
+    local m, set = item[1], item[2]
+    local like = m.bias or m.weight
+    local where, dtype = T.is_tensor(like) and like:device() or "cpu", "f32"
+    if T.is_tensor(like) and like:dtype() == "f64" then dtype = "f64" end
+    local function moved(t) return t and t:to(dtype):to(where) end
+    adapters.attach(m, set, moved(item[3]), moved(item[4]), moved(item[5]))
+  end
+  local own = {}
+  for _, item in ipairs(rest) do
+    local m, key, p = table.unpack(item[1])
+    own[m] = own[m] or {}
+    own[m][key] = base.Parameter(item[2]:to { dtype = p:dtype(), device = p:device(), copy = true })
+  end
+  for m, parameters in pairs(own) do adapters.own(m, adapter, parameters) end
+  adapters.activate(net, { adapter })
+  return net, names
+end
+
+return M
