@@ -233,7 +233,36 @@ static int block_formats(lua_State *L) {
   return 1;
 }
 
+/* packed_weights(qweight, qzeros, scales, g_idx or nil, {bits, in, out, group_size, awq, less_one, numbers}) -> blocks, their format;
+ * or numbers. The list has integers, the last three 0 or 1. */
+static int packed_weights(lua_State *L) {
+  PlTensor *t[4];
+  for (int k = 0; k < 4; k++) t[k] = k == 3 && lua_isnoneornil(L, 4) ? NULL : l_check_tensor(L, k + 1);
+  int64_t v[7];
+  luaL_checktype(L, 5, LUA_TTABLE);
+  for (int k = 0; k < 7; k++) {
+    lua_rawgeti(L, 5, k + 1);
+    v[k] = l_check_int(L, -1, "packed_weights", "of the list");
+    lua_pop(L, 1);
+  }
+  for (int k = 0; k < 4; k++)
+    if (t[k] && (!t[k]->a.contiguous || t[k]->a.dtype != (k == 2 ? PL_F32 : PL_I32) || !pl_tensor_data(t[k])))
+      return l_error(L, "packed_weights: tensor %d must be contiguous, i32, scales f32", k + 1);
+  const PlPackedWeights p = {.bits = (int)v[0], .in = v[1], .out = v[2], .group_size = v[3], .awq = v[4] != 0, .less_one = v[5] != 0};
+  l_collect(L);
+  Box *b = l_new_box(L);
+  const char *format = NULL;
+  CALL(L, pl_packed_weights(&p, t[0], t[1], t[2], t[3], v[6] != 0, &b->t, &format));
+  if (!format) return 1;
+  lua_pushstring(L, format);
+  return 2;
+}
+
 void l_gguf_register(lua_State *L) {
-  static const luaL_Reg regs[] = {{"open_gguf", open_gguf}, {"save_gguf", save_gguf}, {"block_formats", block_formats}, {NULL, NULL}};
+  static const luaL_Reg regs[] = {{"open_gguf", open_gguf},
+                                  {"save_gguf", save_gguf},
+                                  {"block_formats", block_formats},
+                                  {"packed_weights", packed_weights},
+                                  {NULL, NULL}};
   luaL_setfuncs(L, regs, 0);
 }

@@ -113,6 +113,21 @@ PlStatus pl_bytes_save(const char *path, const void *data, size_t n);
  * 'f' file, '?' else), its name, a zero byte. */
 PlStatus pl_folder_list(const char *path, char **out, size_t *n);
 
+/* ---- packed weights (packed_weights.c) ---------------------------------------------------------------------------- */
+
+typedef struct PlPackedWeights {
+  int bits;      /* 2, 3, 4 or 8; of AWQ 4 */
+  bool awq;      /* qweight is [in, out / 8], in pairs; else [in bits / 32, out], a stream along in */
+  bool less_one; /* zeros are stored one less than they are (GPTQ's first format) */
+  int64_t in, out;
+  int64_t group_size; /* inputs of a group */
+} PlPackedWeights;
+/* Contiguous tensors of the CPU: qweight, qzeros [groups, out bits / 32] and g_idx [in], the group of an input, or NULL, are i32, scales
+ * f32 [groups, out]. *out: u8 [out, bytes of a row] in blocks of *format, which hold the same numbers, or f32 [out, in] and *format NULL,
+ * where none does or with numbers. Errors: ARG (sizes that do not go together), INDEX (g_idx), OOM, INTERRUPT. */
+PlStatus pl_packed_weights(const PlPackedWeights *p, PlTensor *qweight, PlTensor *qzeros, PlTensor *scales, PlTensor *g_idx, bool numbers,
+                           PlTensor **out, const char **format);
+
 /* ---- images ------------------------------------------------------------------------------------------------------ */
 
 /* A PNG or JPEG file as u8 [C, H, W], a view on interleaved memory. c: 0 the file's channels, 1 gray, 3 RGB, 4 RGBA.

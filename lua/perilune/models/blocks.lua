@@ -24,7 +24,8 @@ end
 
 --- Puts quantized layers in the place of those whose weights are blocks, also of those that share them; blocks that are
 -- of anything else, or of other sizes, become numbers. tensors and from are changed to the names that are there then.
-function M.install(net, tensors, from, a, dtype)
+-- rows: names of numbers that are [out, in] as blocks are, whatever the layer has.
+function M.install(net, tensors, from, a, dtype, rows)
   local layers, users = {}, {}
   for name, m in base.named_modules(net, 0) do
     layers[name] = m
@@ -33,6 +34,10 @@ function M.install(net, tensors, from, a, dtype)
       users[w] = users[w] or {}
       table.insert(users[w], m)
     end
+  end
+  for name in pairs(rows or {}) do
+    local m, t = layer_of(layers, name, a.prefix), tensors[name]
+    if m and m.transposed and not gguf.is_blocks(t) then tensors[name] = t:t() end
   end
   local new, found, list = {}, {}, {}
   for name, v in pairs(tensors) do if gguf.is_blocks(v) then list[#list + 1] = name end end

@@ -162,10 +162,15 @@ local function load(dir, o)
   local kind = given.model_type
   local file = types[kind]
   if not file then config.fault("%s: %s", path, options.unknown("model_type", tostring(kind), sorted(types))) end
-  if given.quantization_config and given.quantization_config ~= json.null then
-    config.fault("%s: quantization_config: quantized weights in safetensors are not supported", path)
-  end
   local a = architecture(file)
+  local packed = given.quantization_config
+  if packed == json.null then packed = nil end
+  if packed then
+    packed = require("perilune.io.packed_weights").unpack(path, packed, tensors, from, o.dequantize)
+    local more = {}
+    for key, v in pairs(given) do if key ~= "quantization_config" then more[key] = v end end
+    given = more -- it is no longer so
+  end
   local stored = given
   if a.alias then -- other names of fields
     given = {}
@@ -203,7 +208,9 @@ local function load(dir, o)
   if not ok then error(net, 0) end
   local dtype = o.dtype or "f32"
   if dtype == "file" then dtype = nil end
-  if dir:find "%.gguf$" then net = require("perilune.models.blocks").install(net, tensors, from, a, dtype) end
+  if packed or dir:find "%.gguf$" then
+    net = require("perilune.models.blocks").install(net, tensors, from, a, dtype, packed)
+  end
   local heads = a.head_names or { "^lm_head", "^score", "^classifier", "^cls%.", "^qa_outputs", "^pre_classifier",
     "^vocab_", "^pooler", "%.pooler" }
   local function fresh(name)
@@ -230,8 +237,10 @@ end
 --   module, list; or nil, why
 -- The network of a folder as transformers writes them: config.json, generation_config.json, model.safetensors or
 -- pytorch_model.bin, or their shards; or of a GGUF file of architecture llama, qwen2, qwen3, gemma, gemma2, gemma3,
--- phi3 or gpt2, whose quantized weights stay as they are, in nn.QuantizedLinear and nn.QuantizedEmbedding, and are
--- not trained: nn.lora puts adapters beside them. dequantize: they become numbers, parameters as others. A network
+-- phi3 or gpt2. Quantized weights, there or in folders that GPTQ or AWQ (version gemm) packed, stay so, in
+-- nn.QuantizedLinear and nn.QuantizedEmbedding, and are not trained: nn.lora puts adapters beside them. Those of GPTQ
+-- and AWQ become blocks of the same numbers (Q4_0, Q5_0, Q8_0) where groups are whole blocks of 32 inputs in order,
+-- else numbers. dequantize: all become numbers, parameters as others. A network
 -- is in evaluation mode and trains like any other: net:train(), net:parameters(). architecture, "BertModel" or
 -- "BertForSequenceClassification", takes another class of the same family; parameters of a head that the files lack
 -- are then drawn, and named in the second result. device: where it shall be; without it the default device, as for
