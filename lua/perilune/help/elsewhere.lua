@@ -32,6 +32,7 @@ local others = {
   DDP = "T.nn.parallel.DistributedDataParallel", DataParallel = "T.nn.parallel.DistributedDataParallel",
   get_ema_multi_avg_fn = "T.optim.swa_utils.get_ema_avg_fn", get_swa_multi_avg_fn =
     "T.optim.swa_utils.get_swa_avg_fn",
+  ["utils.data"] = "T.data", ["utils.tensorboard"] = "T.log.tensorboard", ["func.vmap"] = "T.vmap",
   ["autograd.grad"] = "T.grad_of", ["autograd.backward"] = "y:backward()",
   InferenceSession = "T.onnx.load", export = "T.onnx.save", export_onnx = "T.onnx.save", save_onnx = "T.onnx.save",
 }

@@ -233,8 +233,9 @@ function M.runtime(message, line, vars, env, before, after)
   local object = plain and "x"
   if line and not plain then object, plain = message:match ": call it with a colon, ([%a_][%w_]*):([%a_][%w_]*)%(" end
   local own = plain and line:match("%f[%w_]([%a_][%w_.]*)%." .. plain .. "%s*%(") -- optimizer.step(): its own name
-  if own and own ~= object then
-    return (", here %s:%s(%s)"):format(own, plain, line:find(plain .. "%s*%(%s*%)") and "" or "…")
+  local given = own and not line:find(plain .. "%s*%(%s*%)")
+  if own and (own ~= object or given) then
+    return (", here %s:%s(%s)"):format(own, plain, given and "…" or "")
   end
   local called = line and message:match "^([%a_][%w_]*): argument [%w_]*%s*%(?#1%)? must be a tensor, got "
   if called and not message:find("call it as", 1, true) then -- x.reshape(3, 2)
@@ -268,7 +269,8 @@ function M.runtime(message, line, vars, env, before, after)
   local indexed = message:match "attempt to call a tensor value %(%a+ '([%a_][%w_]*)'%)$"
   if indexed then
     local inner = line and line:match("%f[%w_]" .. indexed .. "%(([%d, :-]+)%)")
-    return inner and ('; an element or a part is %s["%s"]'):format(indexed, inner) or ""
+    return inner and ('; an element or a part is %s["%s"]'):format(indexed, inner)
+      or "; a tensor is no function: it has elements, x[1], and methods, x:sum()"
   end
   local field = message:match "attempt to call a %a+ value %(method '([%a_][%w_]*)'%)$"
   if field and not message:find("a nil value", 1, true) then return ("; %s is a field: x.%s"):format(field, field) end
@@ -285,6 +287,16 @@ function M.runtime(message, line, vars, env, before, after)
   end
   local on = goes_on(message, line, before)
   if on then return on end
+  if line and message:find "a nil value %(field '%??i?n?t?e?g?e?r? ?i?n?d?e?x?'%)" then -- an element of a list: list[0].lr
+    local list, at = line:match "([%a_][%w_.]*)%s*%[%s*(%-?%d+)%s*%]"
+    local of = list and at_path(list, vars, env)
+    local result = not list and line:match "[%)%]]%s*%[%s*(%-?%d+)%s*%]"
+    local n = tonumber(at or result)
+    if n == 0 then return ("; lists count from 1%s"):format(list and (": %s[1]"):format(list) or "") end
+    if n and n < 0 then return ("; the last entry of a list is t[#t]%s"):format(list and (", %s[#%s]"):format(list,
+      list) or "") end
+    if n and type(of) == "table" and n > #of then return ("; %s has %d entries"):format(list, #of) end
+  end
   local kind, name = message:match "attempt to call a nil value %((%a+) '([%a_][%w_]*)'%)$"
   if kind == "field" or kind == "method" or kind == "global" then return called_nil(kind, name, line, vars, env) end
   name = message:match "a function value %(field '([%a_][%w_]*)'%)"
@@ -321,6 +333,9 @@ function M.runtime(message, line, vars, env, before, after)
   end
   if message:find("attempt to call a tensor value %(for iterator") then
     return "; for i, row in ipairs(x) do … end goes over a tensor's rows"
+  end
+  if message:find "attempt to call a tensor value$" then
+    return "; a tensor is no function: it has elements, x[1], and methods, x:sum()"
   end
   if message:find("attempt to call a StateDict value (for", 1, true) then
     return "; for name, t in pairs(state) do … end"
@@ -429,6 +444,10 @@ end
 
 -- {what the line contains, hint; or function of the captures that makes one}
 local PATTERNS = {
+  { "([%a_][%w_.]*%[.*%])%s*([-+*/])=%f[^=]", function(name, sign)
+    if name:find "[\"']" then name = "t[i]" end -- a text, which is not in here
+    return ("Lua has no %s=: %s = %s %s …"):format(sign, name, name, sign)
+  end },
   { "([%a_][%w_.]*)%s*(%S)=%f[^=]", function(name, sign)
     local op = ({ ["+"] = "add", ["-"] = "sub", ["*"] = "mul", ["/"] = "div" })[sign]
     if op then
@@ -443,7 +462,12 @@ local PATTERNS = {
     return "several values are a plain list: o, h, c = …"
   end, "," },
   { "([%a_][%w_.]*)%s*%+%+%s*$", function(name) return ("Lua has no ++: %s = %s + 1"):format(name, name) end },
+  { "%[.*%f[%w_]for%f[^%w_].*%f[%w_]in%f[^%w_].*%]", function()
+    return "a list is made in a loop: for i, v in ipairs(list) do made[i] = f(v) end"
+  end, "%[" },
   { "[=(,]%s*%[", function() return "a list is written { 1, 2, 3 }" end, "%[" },
+  { "^%s*%[", function() return "a list is written { 1, 2, 3 }" end, "%[" },
+  { "%f[%w_]return%s*%[", function() return "a list is written { 1, 2, 3 }" end, "%[" },
   { "^%s*if%f[%A].*:", function() return "if … then … else … end, without a colon" end, ":" },
   { "function%s*[%w_.:]*%s*%b()%s*:", function() return "function f(x) … end, without a colon" end, ":" },
   { "^%s*while%f[%A].*:", function() return "while … do … end, without a colon" end, ":" },
@@ -469,6 +493,8 @@ local PATTERNS = {
     "'do' expected" },
   { "^%s*while%f[%A].*:%s", function() return "while … do … end, without a colon" end, "function arguments" },
   { "^%s*if%f[%A].*:%s", function() return "if … then … else … end, without a colon" end, "function arguments" },
+  { "^%s*while%f[%A].*:%s*$", function() return "while … do … end, without a colon" end, "<name> expected" },
+  { "^%s*if%f[%A].*:%s*$", function() return "if … then … else … end, without a colon" end, "<name> expected" },
   { "{%s*[\"']*[%w_]*%s*:", function() return "entries with names are written { name = value }" end, ":" },
   { "==%s*%(%s*%-?%w+%s*,", function() return "sizes are compared one by one: x:size(1) == 2" end, "," },
   { "^%s*for%f[%A]", function() return "for i = 1, n do … end" end, "'do' expected" },

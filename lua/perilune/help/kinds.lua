@@ -2,7 +2,7 @@
 -- Which names in a script stand for tensors, for parts of perilune, for loaders: followed through its text, from
 -- `require "perilune"` through locals, calls of perilune's functions and methods, indices and arithmetic. What is
 -- assigned in two kinds has none. For help/lint.lua.
--- Kinds: "tensor", "list" (of sizes), "method" (of a tensor, not called), "path:nn.F" (a place in perilune), "loader",
+-- Kinds: "tensor", "list" (of sizes), "beyond" (an entry that a list never has, s[0]), "method" (of a tensor, not called), "path:nn.F" (a place in perilune), "loader",
 -- "number", "string", "table", "mixed", "unknown".
 -- @module perilune.help.kinds
 local lex = require "perilune.repl.lex"
@@ -131,8 +131,9 @@ local function chain(self, i)
       local placed = key and (key.text == "{" or key.text == "-" or key.kind == "number" and k == at + 2
         or key.kind == "string" and key.text:find "%d" and k == at + 2
         or key.kind == "name" and expression(self, at) == "number")
-      kind = kind == "tensor" and placed and "tensor" or "unknown"
-      last = { "index" }
+      local nowhere = kind == "list" and (key and key.text == "0" and k == at + 2 or key and key.text == "-")
+      kind = kind == "tensor" and placed and "tensor" or nowhere and "beyond" or "unknown"
+      last = { "index", nowhere and key.text == "-" and "-1" or "1" }
     elseif mark == "(" or mark == "{" or tokens[k].kind == "string" then
       if mark == "(" and tokens[k].line ~= tokens[k - 1].line then break end
       if mark == "(" and (last[2] == "type" or last[2] == "is_tensor") then -- type(v) == "number": of several kinds
@@ -283,9 +284,20 @@ end
 
 local MOST = 300 -- tokens of a list of expressions that are looked at
 
--- The kinds of a list of n expressions from `at` on.
+-- Is what ends before `stop` a call such as x:eq(y)?
+local function ends_in_question(self, stop)
+  local depth, k = 0, stop - 1
+  repeat
+    local mark = text_of(self, k)
+    depth = depth + (mark == ")" and 1 or 0) - (mark == "(" and 1 or 0)
+    k = k - 1
+  until depth <= 0 or k < stop - 50
+  return BOOLEAN[text_of(self, k)] and text_of(self, stop - 1) == ")"
+end
+
+-- The kinds of a list of n expressions from `at` on, and which of them ask something.
 local function kinds_of(self, n, at)
-  local tokens, kinds, last = self.tokens, {}, at
+  local tokens, kinds, truths, last = self.tokens, {}, {}, at
   -- of a script in one line not all of it, for each local
   while tokens[last] and tokens[last].line <= tokens[at].line + 3 and last < at + MOST do
     -- these names are not yet the new variables
@@ -297,11 +309,12 @@ local function kinds_of(self, n, at)
     local kind, stop, open = expression(self, at)
     local follows = text_of(self, stop)
     kinds[k] = (not open and not goes_on(follows) or open and kind == "table") and kind or "unknown"
+    truths[k] = kind == "tensor" and ends_in_question(self, stop)
     if open or follows ~= "," then break end
     at = stop + 1
   end
   for k = from, last - 1 do self.uses[k] = nil end
-  return kinds
+  return kinds, truths
 end
 
 STATEMENTS["local"] = function(self, i)
@@ -315,8 +328,12 @@ STATEMENTS["local"] = function(self, i)
     k = k + 1
   end
   local has = text_of(self, k) == "="
-  local kinds = has and tokens[k + 1] and kinds_of(self, #names, k + 1) or {}
-  for n, at in ipairs(names) do declare(self, at).kind = kinds[n] or has and "unknown" or nil end
+  local kinds, truths = {}, {}
+  if has and tokens[k + 1] then kinds, truths = kinds_of(self, #names, k + 1) end
+  for n, at in ipairs(names) do
+    local var = declare(self, at)
+    var.kind, var.asked = kinds[n] or has and "unknown" or nil, kinds[n] == "tensor" and truths[n]
+  end
   return k
 end
 

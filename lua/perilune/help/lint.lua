@@ -65,7 +65,8 @@ local function is_asked(self, i, stop)
   local ends = after == "then" or after == "do"
   if OPENS[before] then return ends or after == "and" or after == "or" or before == "until" or before == "not" end
   return ends and (before == "and" or before == "or")
-    or after == "and" and (before == "=" or before == "(" or before == "return" or before == ",")
+    or after == "and" and (before == nil or before == "=" or before == "(" or before == "return" or before == ","
+      or before == "{")
 end
 
 -- Kinds that no function is of. Of what is unknown none can be told: act == T.relu is a question.
@@ -76,11 +77,16 @@ local function judge(self, i)
   local kind, stop, last = kinds.chain(self, i)
   local other, same, made = compared(self, i, stop)
   local asked = not other and is_asked(self, i, stop)
+  if kind == "beyond" and text_of(self, stop) ~= "=" and other ~= "nil" then
+    return "beyond", ("%s is nil: a list counts from 1, and from its front alone; x:size(%s) is that of a tensor")
+      :format(source(self, i, stop), last[2])
+  end
   if not other and not asked then return nil end
   local fresh = last[1] == "call" or last[1] == "index" or last[1] == "brackets"
+  local question = last[1] == "name" and self.uses[i] and self.uses[i].asked -- local ok = x:eq(y):all(), and no more
   local text, never = source(self, i, stop), same and "false" or "true"
   local truth = other and never or text_of(self, i - 1) == "not" and "false" or "true"
-  if kind == "tensor" and asked and fresh then
+  if kind == "tensor" and asked and (fresh or question) then
     return "truth", ("%s is a tensor, and so true whatever it holds: %s:item() is its value"):format(text,
       text == "it" and "x" or text)
   elseif kind == "tensor" and (other == "number" or other == "string" or other == "boolean") then
@@ -104,6 +110,32 @@ local function judge(self, i)
   end
 end
 
+-- print(x:shape(), "and", y:size()): print tells of a table where it is.
+local function printed(self, i, list)
+  local depth, at, k = 0, i + 2, i + 1
+  while self.tokens[k] do
+    local t = self.tokens[k]
+    local mark = t.kind == "symbol" and t.text or ""
+    depth = depth + (mark:find "^[({%[]$" and 1 or 0) - (mark:find "^[)}%]]$" and 1 or 0)
+    if k > i + 1 and (depth == 0 or depth == 1 and mark == ",") then
+      local kind, stop, last = "unknown", 0, nil
+      if self.tokens[at] and (self.tokens[at].kind == "name" or text_of(self, at) == "(") then
+        kind, stop, last = kinds.chain(self, at)
+      end
+      if kind == "list" and stop == k and (last[1] == "call" or last[1] == "name") then
+        local text = source(self, at, stop)
+        local nested = last[2] == "totable" or last[2] == "tolist"
+        list[#list + 1] = { line = self.tokens[at].line, kind = "address", text = ("%s is a list, of which print tells "
+          .. "its address: %s"):format(text, nested and "print(x) shows what a tensor holds"
+          or ('table.concat(%s, ", ") is its text'):format(text)) }
+      end
+      at = k + 1
+      if depth == 0 then return end
+    end
+    k = k + 1
+  end
+end
+
 -- A global that nobody has assigned, as a value.
 local function nothing(self, i)
   local t, before, behind = self.tokens[i], text_of(self, i - 1), self.tokens[i + 1]
@@ -119,7 +151,7 @@ local function nothing(self, i)
 end
 
 --- What in the text goes well and means something else: a list of {line=, kind=, text=}; kind: truth equal table method
--- function nothing. env: the globals it will see. Of text that the compiler took.
+-- function beyond address nothing. env: the globals it will see. Of text that the compiler took.
 function M.check(text, env)
   if #text > LONGEST then return {} end
   text = text:gsub("^\xEF\xBB\xBF", ""):gsub("^#", "--") -- of #! for the system nothing is Lua
@@ -137,6 +169,8 @@ function M.check(text, env)
       local kind, said = judge(self, i)
       if kind then list[#list + 1] = { line = t.line, kind = kind, text = said } end
     end
+    if t.text == "print" and t.kind == "name" and not self.uses[i] and not self.defined.print and begins(self, i)
+      and text_of(self, i + 1) == "(" then printed(self, i, list) end
     local missing = t.kind == "name" and nothing(self, i)
     if missing then list[#list + 1] = { line = t.line, kind = "nothing", text = missing } end
   end

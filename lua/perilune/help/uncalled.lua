@@ -136,13 +136,16 @@ local function missing_path(code, values, env)
   return ("there is no %s%s"):format(path, meant and meant ~= path and ("; is %s meant?"):format(meant) or "")
 end
 
+-- What lint finds that is told here, too; the rest has notes of its own.
+local NOTED = { truth = true, equal = true, nothing = true, beyond = true, address = true }
+
 --- Notes on an input at the prompt that went well: a list of texts. values: what an expression gave, {n=, …}.
 function M.notes(code, env, values)
   local list = {}
   compared_tables(code, list)
   list[#list + 1] = missing_path(code, values, env)
   for _, found in ipairs(require("perilune.help.lint").check(code, env)) do
-    if found.kind == "truth" or found.kind == "equal" or found.kind == "nothing" then list[#list + 1] = found.text end
+    if NOTED[found.kind] then list[#list + 1] = found.text end
   end
   if not code:find("[%w_]%s*%.%s*[%a_]") then return list end
   for _, entry in ipairs(M.list(code, nil, env)) do
