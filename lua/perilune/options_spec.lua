@@ -81,11 +81,18 @@ function options.nearest(word, names)
   return same or longer or best or inside
 end
 
+-- Options that are asked for where they are not: whose they are.
+local owners = { batch_size = "T.data.DataLoader", shuffle = "T.data.DataLoader", drop_last = "T.data.DataLoader",
+  workers = "T.data.DataLoader", num_workers = "T.data.DataLoader, workers there", lr = "the optimizer",
+  learning_rate = "the optimizer, lr there", momentum = "the optimizer", weight_decay = "the optimizer",
+  device = 'tensors and networks: net:to("cuda")', patience = "T.early_stop" }
+
 --- Text for an unknown name: "unknown <what> 'x' (allowed: a, b); did you mean 'a'?"
 function options.unknown(what, word, names)
   local near = type(word) == "string" and options.nearest(word, names)
+  local owner = not near and what == "option" and owners[word]
   return ("unknown %s '%s' (allowed: %s)%s"):format(what, tostring(word), table.concat(names, ", "),
-    near and ("; did you mean '%s'?"):format(near) or "")
+    near and ("; did you mean '%s'?"):format(near) or owner and ("; it is an option of %s"):format(owner) or "")
 end
 
 local kinds = {}

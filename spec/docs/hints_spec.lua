@@ -366,3 +366,71 @@ describe("methods at the prompt", function()
     end
   end)
 end)
+
+-- What a script's line says when it fails, with its hint.
+local function failing(code)
+  local f = assert(load(code, code, "t", setmetatable({ T = T, nn = T.nn, optim = T.optim }, { __index = _G })))
+  local before = { rawget(_G, "T"), rawget(_G, "nn"), rawget(_G, "optim") } -- hints look at the script's globals
+  _G.T, _G.nn, _G.optim = T, T.nn, T.optim
+  local ok, message = xpcall(f, hints.told)
+  _G.T, _G.nn, _G.optim = before[1], before[2], before[3]
+  return not ok and tostring(message):gsub("^%[string .-%]:", "") or nil
+end
+
+describe("a script's failing line", function()
+  it("names the colon wherever a method of a tensor is called with a dot, whatever the op then misses", function()
+    local list, n = {}, 0
+    for name, f in pairs(T.core.metatable().methods) do
+      for _, given in ipairs(type(f) == "function" and { "", "0", "1, 2", "'f32'" } or {}) do
+        for _, holder in ipairs { "x", "(x + 1)" } do
+          local message = failing(("local x = T.ones(2, 3)\nlocal r = %s.%s(%s)"):format(holder, name, given))
+          if message then
+            n = n + 1
+            if not message:find "[x)]:[%w_]+%(" then list[#list + 1] = ("%s.%s(%s): %s"):format(holder, name, given,
+              message) end
+          end
+        end
+      end
+    end
+    table.sort(list)
+    assert.is_true(n > 2000, n)
+    assert.equal("", table.concat(list, "\n"))
+  end)
+
+  it("names what gave nil, of every function that says why in its second result", function()
+    local n = 0
+    for path, entry in pairs(require("perilune.help.pages").all()) do
+      local v = value(path)
+      if entry.signature and entry.signature:find("or nil", 1, true) and type(v) == "function" then
+        n = n + 1
+        local name = "T." .. path
+        local hint = hints.runtime("attempt to index a nil value (local 'v')", "print(v.x)", { v = {} }, { T = T }, nil,
+          nil, function(variable) return ("local %s = %s(a, b)"):format(variable, name) end)
+        assert.truthy(hint:find(("%s gave nil, and says why in its second result: assert(%s(…))"):format(name, name), 1,
+          true), path .. hint)
+      end
+    end
+    assert.is_true(n > 20, n)
+  end)
+
+  local says = {
+    ["local net = nn.class 'Net'\nfunction net:forward(x) self.fc(x) end\nlocal m = net() m.fc = nn.Linear(2, 2)\n"
+      .. "local y = m(T.ones(1, 2))\nprint(y:sum())"] = "y = m(…) gave nothing: does its forward return the result?",
+    ["local Net = nn.class 'Net'\nfunction Net:init() self.fc = nn.Linear(2, 2) end\n"
+      .. "function Net:forward(x) local y = fc(x) return y end\nNet()(T.ones(1, 2))"] = "it is self.fc",
+    ["local a, b = nn.Linear(2, 2), nn.Linear(2, 2)\nlocal p = a:parameters() + b:parameters()"] =
+      "an optimizer takes groups, { { params = a }, { params = b } }",
+    ["local x = T.ones(2, 3)\nlocal a, b = x:shape()\nfor i = 1, a do print(i) end"] = "of a tensor, x:size(1)",
+    ["local w = T.ones(2):requires_grad_()\nw = w - 1\nw:sum():backward()\nlocal v = w - 0.1 * w.grad"] =
+      "w is a result of ops, which keep no gradient; parameters are changed in place, inside of T.no_grad()",
+    ["local w = T.ones(2):requires_grad_() * 2\nw:sum():backward()\nprint(w.grad.x)"] = "w:retain_grad()",
+    ["local Net = nn.Module:extend('Net')"] = 'local Net = nn.class("Net")',
+    ["local opt = optim.SGD(nn.Linear(2, 2):parameters(), { lr = 1 })\nprint(opt.param_groups[0].lr)"] =
+      "lists count from 1: opt.param_groups[1]",
+    ["print(nn.Linear(2, 2):parameters()[-1]:sum())"] = "the last entry of a list is t[#t]",
+    ["local x = T.ones(2, 3)\nprint(x:shape()[0] + 1)"] = "lists count from 1",
+  }
+  for code, hint in pairs(says) do
+    it("says: " .. hint, function() assert.truthy((failing(code) or ""):find(hint, 1, true), failing(code)) end)
+  end
+end)

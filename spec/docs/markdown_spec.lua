@@ -196,6 +196,16 @@ describe("the README", function()
     assert.is_true(count >= 1, count .. " names found")
   end)
 
+  it("counts the tutorial's chapters, as the tutorial does", function()
+    local tutorial = read(root .. "/docs/tutorial/README.md")
+    local list = lines_of(("ls '%s'/docs/tutorial/*.md | grep -v README"):format(root))
+    local word = ({ "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen" })[#list - 10]
+    local told = select(2, tutorial:gsub("\n%d+%. %[", ""))
+    assert.equal(#list, told)
+    assert.truthy(tutorial:lower():find("\n" .. word .. " chapters", 1, true), word)
+    assert.truthy(read(root .. "/README.md"):find("has " .. word .. " chapters", 1, true), word)
+  end)
+
   it("shows a few rows of the benchmark table, as they are there", function()
     local table_ = read(root .. "/bench/README.md"):match "<!%-%- benchmark table %-%->(.-)\n## "
     local rows = 0

@@ -26,8 +26,9 @@ static PlStatus linear_infer(PlInfer *c) {
     if (x->ndim > 1 && w->ndim == 2 && x->numel / (x->shape[0] ? x->shape[0] : 1) == kw)
       PL_FAIL(PL_ERR_SHAPE, "linear: %s with weight %s: %lld features given, %lld expected; flatten first: x:view(%lld,-1)",
               pl_desc_text(x), pl_desc_text(w), (long long)k, (long long)kw, (long long)x->shape[0]);
-    PL_FAIL(PL_ERR_SHAPE, "linear: %s with weight %s: %lld features given, %lld expected", pl_desc_text(x), pl_desc_text(w), (long long)k,
-            (long long)kw);
+    bool before = x->ndim > 1 && x->shape[x->ndim - 2] == kw; /* features are last, and dimensions count from 1 */
+    PL_FAIL(PL_ERR_SHAPE, "linear: %s with weight %s: %lld features given, %lld expected%s", pl_desc_text(x), pl_desc_text(w), (long long)k,
+            (long long)kw, before ? ", which come last: x:transpose(-2,-1)" : "");
   }
   pl_desc_set(&c->out[0], (PlDtype)x->dtype, x->ndim - 1, x->shape);
   if (w->ndim == 2) c->out[0].shape[c->out[0].ndim++] = w->shape[0];

@@ -90,7 +90,9 @@ static PlStatus check_operands(const PlInfer *c, int nd, const PlArray *x, const
   if (transposed ? have != takes : have / groups != takes || have % groups != 0)
     PL_FAIL(PL_ERR_SHAPE, "%s: x %s has %lld channels, weight %s with groups = %lld takes %lld%s%s", op, pl_desc_text(x), (long long)have,
             pl_desc_text(w), (long long)groups, (long long)(transposed ? takes : takes * groups),
-            *channels_last(x, w, nd, transposed, groups) ? "; channels come before the sizes" : "",
+            *channels_last(x, w, nd, transposed, groups)                      ? "; channels come before the sizes"
+            : x->ndim == nd + 1 && (transposed ? takes : takes * groups) == 1 ? "; of a batch without channels x:unsqueeze(2)"
+                                                                              : "",
             channels_last(x, w, nd, transposed, groups));
   int64_t made = transposed ? w->shape[1] * groups : w->shape[0];
   if (b && (b->ndim != 1 || b->shape[0] != made))

@@ -43,9 +43,11 @@ static PlStatus check_target(const PlInfer *c, const PlArray *x, const PlArray *
   dims_desc(&want, PL_I64, x, 1u << class_dim(x), false);
   bool fits = t->ndim == want.ndim;
   for (int d = 0; fits && d < t->ndim; d++) fits = t->shape[d] == want.shape[d];
+  bool last = x->ndim > 2 && t->ndim == x->ndim - 1; /* as networks of sequences give them: [N, L, classes] */
+  for (int d = 0; last && d < t->ndim; d++) last = t->shape[d] == x->shape[d];
   if (!fits)
-    PL_FAIL(PL_ERR_SHAPE, "%s: x is %s, so target must have its shape without dim %d (the classes), got %s", c->op->name, pl_desc_text(x),
-            class_dim(x) + 1, pl_desc_text(t));
+    PL_FAIL(PL_ERR_SHAPE, "%s: x is %s, so target must have its shape without dim %d (the classes), got %s%s", c->op->name, pl_desc_text(x),
+            class_dim(x) + 1, pl_desc_text(t), last ? "; where the classes are last: x:flatten(1,-2), target:flatten()" : "");
   return PL_OK;
 }
 

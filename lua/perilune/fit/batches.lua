@@ -31,6 +31,10 @@ function M.check(a)
     if source ~= nil and not kind_of(source) then
       local hint = type(source) == "table" and
         "; a dataset needs a loader: T.data.DataLoader(ds, {batch_size = 64})" or ""
+      if type(source) == "table" and getmetatable(source) == nil and type(source[1]) == "userdata" then -- { x, y }
+        hint = ("; one batch is { { x, y } }, and many are T.data.DataLoader(T.data.TensorDataset(x, y), "
+          .. "{ batch_size = 64 })")
+      end
       fail("fit: %s must be a DataLoader, a list of batches, or a function that returns an iterator; got %s%s", name,
         describe(source), hint)
     end

@@ -48,6 +48,12 @@ function M.file_line(path, n)
   return line
 end
 
+--- Does a line give the variable a value: local y = …, y, z = …?
+function M.assigns(line, name)
+  local at = line and (line:find("^%s*local%s+" .. name .. "%s*[,=]") or line:find("^%s*" .. name .. "%s*[,=]"))
+  return at ~= nil
+end
+
 -- The value of a path such as nn.F, of locals first.
 local function at_path(path, vars, env)
   local walk = require "perilune.repl.walk"
@@ -118,6 +124,7 @@ local MODULES = { fit = "T.fit(net, { train = loader, optimizer = opt }) trains"
   compile = "loss and optimizer go to T.fit; T.compile(net) compiles",
   evaluate = "T.fit measures on valid =; net:eval() switches to evaluation", cuda = 'net:to("cuda")',
   save_pretrained = "T.models.save(net, folder); adapters: nn.save_lora(net, folder)",
+  extend = 'local Net = nn.class("Net")', subclass = 'local Net = nn.class("Net")', new = "Net(…) makes one",
   print_trainable_parameters = "net:num_parameters { trainable = true }", merge_and_unload = "nn.merge_lora(net)",
   set_adapter = "nn.set_adapter(net, name)", add_adapter = "nn.lora(net, { name = … })",
   load_adapter = "nn.load_lora(net, folder, { name = … })", disable_adapter = "nn.set_adapter(net, false)",
@@ -141,6 +148,22 @@ local function space_itself(space)
   return v
 end
 
+-- y = net(x), of a network whose forward returns nothing; t = T.load(path) of a file that is not there: why a variable
+-- is nil, by the line where it got that.
+local function why_nil(name, line, vars, env)
+  local call = line and line:match("%f[%w_]" .. name .. "%f[^%w_][^=]*=%s*([%a_][%w_.]*)%s*[({\"']")
+  local value = call and at_path(call, vars, env)
+  if call and value == nil then value = call:find "^T%." and space_itself(call:sub(3)) end
+  if require("perilune.nn.module").is_module(value) then
+    return ("; %s = %s(…) gave nothing: does its forward return the result?"):format(name, call)
+  end
+  local path = type(value) == "function" and call:match "^T%.(.*)$"
+  local page = path and require("perilune.help.pages").all()[path]
+  if page and page.signature and page.signature:find("or nil", 1, true) then
+    return ("; %s gave nil, and says why in its second result: assert(%s(…)) raises that"):format(call, call)
+  end
+end
+
 local function told_path(path) return ("; is %s meant?"):format(path) end
 
 local function called_nil(kind, name, line, vars, env)
@@ -148,6 +171,10 @@ local function called_nil(kind, name, line, vars, env)
   local elsewhere = require "perilune.help.elsewhere"
   local near
   if kind == "global" then
+    local self = vars and vars.self and vars.self[1]
+    if type(self) == "table" and require("perilune.nn.module").is_module(self) and self[name] ~= nil then
+      return ("; it is self.%s"):format(name)
+    end
     if GLOBALS[name] then return "; " .. GLOBALS[name] end
     if name == "f" and line and line:find "%f[%w_]f[\"']" then
       return '; texts are made by ("%d of %s"):format(n, name)'
@@ -168,7 +195,7 @@ local function called_nil(kind, name, line, vars, env)
   if meta and not rawget(meta, "__lazy") and value ~= space_itself(spaced) then spaced = nil end
   local list = type(value) == "table" and (debug.getmetatable(value) == nil or rawget(meta, "__name") == "StateDict")
   local other = type(value) == "string" and TEXTS or is_tensor(value) and TENSORS
-    or require("perilune.nn.module").is_module(value) and MODULES
+    or (require("perilune.nn.module").is_module(value) or value == require("perilune").nn.Module) and MODULES
     or meta and rawget(meta, "__name") == "tokenizer" and TOKENIZERS or spaced and FUNCTIONS or list and LISTS
   if spaced and list then other = FUNCTIONS end
   if other and rawget(other, name) then return "; " .. other[name] end
@@ -209,9 +236,10 @@ local function goes_on(message, line, before)
   end
 end
 
---- A hint for a message of Lua at run time: text to add behind it, or "". line: the script's line, if known; vars:
--- what it sees (M.variables), env: its globals; before, after: the lines around.
-function M.runtime(message, line, vars, env, before, after)
+-- M.runtime: a hint for a message of Lua at run time: text to add behind it, or "". line: the script's line, if known;
+-- vars: what it sees (M.variables), env: its globals; before, after: the lines around; assigned(name): the line above,
+-- where a variable got its value.
+local function runtime(message, line, vars, env, before, after, assigned)
   if after and after:find "^%s*%(" and line and line:find "%)%s*$" and message:find "attempt to call a %a+ value$" then
     return "; the next line begins with ( and so goes on with this one: put a ; before the ("
   end
@@ -261,6 +289,23 @@ function M.runtime(message, line, vars, env, before, after)
   if message:find "attempt to add a '%l+' with a '%l+'$" and message:find("'string'", 1, true) then
     return "; texts are joined by a .. b"
   end
+  if message:find("arithmetic on a table value", 1, true) and line and line:find("+", 1, true) then
+    return "; lists are joined by table.move(b, 1, #b, #a + 1, a); an optimizer takes groups, { { params = a }, "
+      .. "{ params = b } }"
+  end
+  if message:find("number expected, got table", 1, true) then
+    return "; of a list, #t is the length and t[1] the first entry; of a tensor, x:size(1)"
+  end
+  if message:find("nil value (field 'grad')", 1, true) and not message:find("index", 1, true) then
+    local holder = line and line:match "([%a_][%w_.]*)%s*%.%s*grad%f[^%w_]"
+    local x = holder and at_path(holder, vars, env)
+    if is_tensor(x) and not x.is_leaf then
+      return ("; %s is a result of ops, which keep no gradient; parameters are changed in place, inside of "
+        .. "T.no_grad(): %s:sub_(…)"):format(holder, holder)
+    end
+    return holder and ("; %s.grad is nil until a backward has reached it: %s:requires_grad_() before, "
+      .. "y:backward() after"):format(holder, holder) or ""
+  end
   if message:find("attempt to concatenate a table value", 1, true) then
     return '; table.concat(list, ", ") joins the entries of a list'
   end
@@ -287,7 +332,8 @@ function M.runtime(message, line, vars, env, before, after)
   end
   local on = goes_on(message, line, before)
   if on then return on end
-  if line and message:find "a nil value %(field '%??i?n?t?e?g?e?r? ?i?n?d?e?x?'%)" then -- an element of a list: list[0].lr
+  local entry = message:find("nil value (field '?')", 1, true) or message:find("(field 'integer index')", 1, true)
+  if line and entry then -- of a list: list[0].lr
     local list, at = line:match "([%a_][%w_.]*)%s*%[%s*(%-?%d+)%s*%]"
     local of = list and at_path(list, vars, env)
     local result = not list and line:match "[%)%]]%s*%[%s*(%-?%d+)%s*%]"
@@ -306,11 +352,19 @@ function M.runtime(message, line, vars, env, before, after)
     return require("perilune.help.uncalled").hint(line, vars, env)
   end
   kind, name = message:match "attempt to index a nil value %((%a+) '([%a_][%w_]*)'%)$"
+  if kind and kind ~= "field" and assigned then
+    local why = why_nil(name, assigned(name), vars, env)
+    if why then return why end
+  end
   if kind == "field" then
     local holder = line and line:match("([%a_][%w_.]*)%s*%.%s*" .. name .. "%f[^%w_]")
     local value
     if holder then value = at_path(holder, vars, env) end
     if is_tensor(value) and TENSORS[name] then return "; " .. TENSORS[name] end
+    if is_tensor(value) and name == "grad" and not value.is_leaf then
+      return ("; %s is a result of ops, which keep no gradient: %s:retain_grad() before the backward"):format(holder,
+        holder)
+    end
     if is_tensor(value) and name == "grad" then
       return (
         "; %s.grad is nil until a backward has reached it: %s:requires_grad_() before, y:backward() after"):format(
@@ -353,6 +407,32 @@ function M.runtime(message, line, vars, env, before, after)
     return near and ("; did you mean '%s'?"):format(near) or ""
   end
   return ""
+end
+
+-- x.mul_(2), (a + b).eq(0): a method of a tensor that was called without it, whatever the op then missed.
+local function dotted_method(message, line, vars, env)
+  if not line or not message:find "^[%a_][%w_.]*: " or message:find "with a colon" or message:find "call it as" then
+    return nil
+  end
+  local methods = core.metatable().methods
+  for holder, method, given in line:gmatch "%f[%w_]([%a_][%w_.]*)%.([%a_][%w_]*)%s*(%b())" do
+    if methods[method] and is_tensor(at_path(holder, vars, env)) then
+      return ("; a method is called with a colon: %s:%s(%s)"):format(holder, method, given:find "%S.*%S" and #given > 2
+        and "…" or "")
+    end
+  end
+  local method = line:match "[%)%]]%s*%.([%a_][%w_]*)%s*%("
+  local first = method and message:match "^[%a_][%w_]*"
+  local same = method and (first == method or methods[first] == methods[method])
+  local amiss = message:find "tensor" or message:find " is missing" -- linalg.svd: argument A is missing
+  if method and methods[method] and (same or amiss) then
+    return ("; a method is called with a colon: (…):%s(…)"):format(method)
+  end
+end
+
+M.runtime = function(message, line, vars, env, ...)
+  local hint = runtime(message, line, vars, env, ...)
+  return hint == "" and dotted_method(message, line, vars, env) or hint
 end
 
 -- ---- syntax -------------------------------------------------------------------------------------------------
@@ -589,7 +669,11 @@ function M.told(message)
       -- what an op says of a call is about the script's line; anything else may be about another one
       if not here and not (rest or message):find "^attempt to " then return message end
       return message .. M.runtime(here and message:sub(#place + 1) or message, at(info.currentline), M.variables(level,
-        info.func), _G, at(info.currentline - 1), at(info.currentline + 1))
+        info.func), _G, at(info.currentline - 1), at(info.currentline + 1), function(name)
+        for k = info.currentline - 1, math.max(1, info.currentline - 100), -1 do
+          if M.assigns(at(k), name) then return at(k) end
+        end
+      end)
     end
   end
   return message

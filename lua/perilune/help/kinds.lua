@@ -2,8 +2,8 @@
 -- Which names in a script stand for tensors, for parts of perilune, for loaders: followed through its text, from
 -- `require "perilune"` through locals, calls of perilune's functions and methods, indices and arithmetic. What is
 -- assigned in two kinds has none. For help/lint.lua.
--- Kinds: "tensor", "list" (of sizes), "beyond" (an entry that a list never has, s[0]), "method" (of a tensor, not called), "path:nn.F" (a place in perilune), "loader",
--- "number", "string", "table", "mixed", "unknown".
+-- Kinds: "tensor", "list" (of sizes), "beyond" (an entry that a list never has, s[0]), "method" (of a tensor, not
+-- called), "path:nn.F" (a place in perilune), "loader", "number", "string", "table", "mixed", "unknown".
 -- @module perilune.help.kinds
 local lex = require "perilune.repl.lex"
 
@@ -292,7 +292,8 @@ local function ends_in_question(self, stop)
     depth = depth + (mark == ")" and 1 or 0) - (mark == "(" and 1 or 0)
     k = k - 1
   until depth <= 0 or k < stop - 50
-  return BOOLEAN[text_of(self, k)] and text_of(self, stop - 1) == ")"
+  local name = text_of(self, k)
+  return (BOOLEAN[name] or name == "all" or name == "any") and text_of(self, stop - 1) == ")"
 end
 
 -- The kinds of a list of n expressions from `at` on, and which of them ask something.

@@ -56,7 +56,8 @@ local function check_params(who, list, seen)
   end
   if #out == 0 then
     fail("%s: the list of parameters is empty%s", who, type(next(list)) == "string"
-      and ("; it comes first, options behind it: %s(net:parameters(), { … })"):format(who) or "")
+      and ("; it comes first, options behind it: %s(net:parameters(), { … })"):format(who)
+      or "; a network has those of the modules that are assigned to its fields: self.fc = nn.Linear(…)")
   end
   check_list(who, list, "parameters")
   return out
@@ -130,7 +131,9 @@ end
 --- Adds `{params={…}, lr=…, …}`; settings that it lacks come from the constructor.
 function Optimizer:add_param_group(group)
   local who = "optim." .. self.name
-  if type(group) ~= "table" or group.params == nil then fail("%s: a group needs the field params", who) end
+  if type(group) ~= "table" or group.params == nil then
+    fail("%s: a group needs the field params: { { params = net:parameters() }, … }", who)
+  end
   local g = checked(self, who, group, self.defaults, { "params", "initial_lr" })
   g.initial_lr = group.initial_lr -- what schedules start from (lr_scheduler.lua)
   local seen = setmetatable({}, { __index = self._seen })

@@ -103,7 +103,14 @@ function M.text(report, session, style)
   local line = first and source_line(first, session.sources)
   lines[1] = show.paint(style, "red", "error: ") .. show.printable(message) ..
     hints.runtime(message, line, first and first.vars, session.env,
-      line and first.line > 1 and source_line({ source = first.source, line = first.line - 1 }, session.sources) or nil)
+      line and first.line > 1 and source_line({ source = first.source, line = first.line - 1 }, session.sources) or nil,
+      nil, function(name)
+        for i = #(session.names or {}), 1, -1 do
+          for part in session.sources[session.names[i]]:gmatch "[^\n;]+" do
+            if hints.assigns(part, name) then return part end
+          end
+        end
+      end)
   if not first then return lines[1] end
   local place = ("%s, line %d"):format(first.short, first.line)
   lines[2] = ("  %s%s"):format(show.paint(style, "dim", place), line and ":  " .. show.printable(line) or "")

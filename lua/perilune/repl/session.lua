@@ -97,15 +97,18 @@ function Session:compile(text, name)
   return f, "statement"
 end
 
--- for i in range(3): print(i), or while True: and the end of the line: a block of Python's, which no line makes whole. A
--- method's colon has its name behind it.
+-- for i in range(3): print(i), or while True: and the end of the line: a block of Python's, which no line makes whole.
+-- A method's colon has its name behind it.
 local PYTHON = { ["for"] = true, ["while"] = true, ["if"] = true, ["elif"] = true, ["try"] = true }
 local function is_python(text)
   local line = text:match "^%s*([^\n]*)"
-  if not PYTHON[line:match "^%a+"] or line:find "%f[%w_]do%f[^%w_]" or line:find "%f[%w_]then%f[^%w_]" then return false end
+  if not PYTHON[line:match "^%a+"] or line:find "%f[%w_]do%f[^%w_]" or line:find "%f[%w_]then%f[^%w_]" then
+    return false
+  end
   local tokens = lex.code(line)
   for i, t in ipairs(tokens) do
-    if t.text == ":" and t.kind == "symbol" and (not tokens[i + 1] or tokens[i + 1].from > t.to + 1) then return true end
+    local behind = tokens[i + 1]
+    if t.text == ":" and t.kind == "symbol" and (not behind or behind.from > t.to + 1) then return true end
   end
   return false
 end
