@@ -1,7 +1,9 @@
 -- SPDX-License-Identifier: MIT
 -- What forward mode costs: value and tangent together (T.jvp) against the value alone, and, for comparison, double vjp
 -- (T.linearize and one push), the gradient, H v, and H v as the tangent of the gradient.
---   perilune run bench/forward.lua -- [--threads N] [--only NAME] [--calls MODE N]
+--   perilune run bench/forward.lua -- [--threads N] [--only NAME] [--size N] [--calls MODE N]
+-- --size: reductions, scans, rows and elementwise ops take N x N floats (1024); arguments and tangents of 256 are in
+-- the second-level cache.
 -- A JSON object a line; times are medians of samples taken in turns. --calls runs one mode N times and measures
 -- nothing, for counting instructions: the difference of two counts is that of the calls between.
 
@@ -10,12 +12,13 @@ local timing = dofile(here .. "timing.lua")
 local T = require "perilune"
 local nn, F = T.nn, T.nn.F
 
-local o = { threads = 1 }
+local o = { threads = 1, size = 1024 }
 do
   local i = 1
   while arg[i] do
-    if arg[i] == "--threads" then
-      o.threads, i = math.tointeger(tonumber(arg[i + 1])) or error("--threads wants a whole number", 0), i + 1
+    if arg[i] == "--threads" or arg[i] == "--size" then
+      o[arg[i]:sub(3)] = math.tointeger(tonumber(arg[i + 1])) or error(arg[i] .. " wants a whole number", 0)
+      i = i + 1
     elseif arg[i] == "--only" then
       o.only, i = arg[i + 1], i + 1
     elseif arg[i] == "--calls" then
@@ -62,8 +65,8 @@ local work = {
   end },
 }
 
--- Reductions, scans, rows and elementwise ops on a million floats: name, how the function is made, and whether its
--- argument is near 1.
+-- Reductions, scans, rows and elementwise ops on o.size x o.size floats: name, how the function is made, and whether
+-- its argument is near 1.
 for _, r in ipairs {
   { "mse", function(y) return function(x) return F.mse_loss(x, y) end end },
   { "huber", function(y) return function(x) return F.huber_loss(x, y) end end },
@@ -71,7 +74,7 @@ for _, r in ipairs {
   { "smooth_l1", function(y) return function(x) return F.smooth_l1_loss(x, y) end end },
   { "bce_logits", function(y) return function(x) return F.binary_cross_entropy_with_logits(x, y:sigmoid()) end end },
   { "nll", function()
-    local y = T.randint(1, 1024, { 1024 })
+    local y = T.randint(1, o.size, { o.size })
     return function(x) return F.nll_loss(x, y) end
   end },
   { "sum", function() return function(x) return x:sum() end end },
@@ -99,15 +102,15 @@ for _, r in ipairs {
   { "logsumexp", function() return function(x) return x:logsumexp() end end },
   { "logsumexp_rows", function() return function(x) return x:logsumexp(2) end end },
   { "logsumexp_columns", function() return function(x) return x:logsumexp(1) end end },
-  { "layer_norm", function() return function(x) return F.layer_norm(x, { 1024 }) end end },
-  { "max_pool", function() return function(x) return F.max_pool2d(x:view(4, 16, 128, 128), 2) end end },
+  { "layer_norm", function() return function(x) return F.layer_norm(x, { o.size }) end end },
+  { "max_pool", function() return function(x) return F.max_pool2d(x:view(4, 16, o.size // 8, o.size // 8), 2) end end },
   { "square", function() return function(x) return x ^ 2 end end },
   { "cube", function() return function(x) return x ^ 3 end end },
   { "power", function() return function(x) return x:abs() ^ 1.7 end end },
 } do
   work[#work + 1] = { r[1], function()
-    local x = T.randn(1024, 1024)
-    return r[2](T.randn(1024, 1024)), r[3] and x * 0.01 + 1 or x
+    local x = T.randn(o.size, o.size)
+    return r[2](T.randn(o.size, o.size)), r[3] and x * 0.01 + 1 or x
   end, { "forward", "jvp" } }
 end
 

@@ -4,6 +4,7 @@
  * a partial sum. reduce_body.h has the loops. */
 #include "kernels/base.h"
 #include "kernels/cpu/isa/level.h"
+#include "kernels/cpu/isa/reduce/parts.h"
 #include "kernels/cpu/isa/short_rows.h"
 #include "kernels/cpu/loops.h"
 
@@ -16,6 +17,9 @@ enum { CHUNK = PLK_SUM_CHUNK };
 LATER_ONE(max, >)
 LATER_ONE(min, <)
 
+/* The best of all lanes; of equal ones that in the lowest half, quarter and so on. In registers where they are as wide: halves that are
+ * stored and read back wait. */
+#if defined(__AVX512F__)
 /* v with its upper lanes, from lane k on, first. */
 #define UPPER_f32(v, k)                                                                                                          \
   __builtin_shufflevector(v, v, k, k + 1, (k + 2) % 16, (k + 3) % 16, (k + 4) % 16, (k + 5) % 16, (k + 6) % 16, (k + 7) % 16,    \
@@ -23,19 +27,29 @@ LATER_ONE(min, <)
                           (k + 15) % 16)
 #define UPPER_f64(v, k) \
   __builtin_shufflevector(v, v, k, (k + 1) % 8, (k + 2) % 8, (k + 3) % 8, (k + 4) % 8, (k + 5) % 8, (k + 6) % 8, (k + 7) % 8)
-/* The best of all lanes; of equal ones that in the lowest half, quarter and so on. In registers: halves that are stored and read back wait. */
-#define LANES_BEST(name, sfx, T, OF_SIXTEEN)      \
-  PLK_LANE T lanes_##name##_##sfx(PlkV_##sfx v) { \
-    OF_SIXTEEN                                    \
-    v = plk_##name##_##sfx(v, UPPER_##sfx(v, 4)); \
-    v = plk_##name##_##sfx(v, UPPER_##sfx(v, 2)); \
-    v = plk_##name##_##sfx(v, UPPER_##sfx(v, 1)); \
-    return v[0];                                  \
+#define LANES_BEST(name, sfx, T, CMP)                                                     \
+  PLK_LANE T lanes_##name##_##sfx(const PlkP_##sfx *a) {                                  \
+    PlkP_##sfx v = a[0];                                                                  \
+    if (PLK_N_##sfx > 8) v = plk_part_##name##_##sfx(v, UPPER_##sfx(v, 8 % PLK_N_##sfx)); \
+    v = plk_part_##name##_##sfx(v, UPPER_##sfx(v, 4));                                    \
+    v = plk_part_##name##_##sfx(v, UPPER_##sfx(v, 2));                                    \
+    v = plk_part_##name##_##sfx(v, UPPER_##sfx(v, 1));                                    \
+    return v[0];                                                                          \
   }
-LANES_BEST(max, f32, float, v = plk_max_f32(v, UPPER_f32(v, 8));)
-LANES_BEST(min, f32, float, v = plk_min_f32(v, UPPER_f32(v, 8));)
-LANES_BEST(max, f64, double, )
-LANES_BEST(min, f64, double, )
+#else
+#define LANES_BEST(name, sfx, T, CMP)                                                \
+  PLK_LANE T lanes_##name##_##sfx(const PlkP_##sfx *a) {                             \
+    T t[PLK_N_##sfx];                                                                \
+    for (int k = 0; k < PLK_PARTS; k++) *(PlkP_##sfx *)(t + PLK_W_##sfx * k) = a[k]; \
+    for (int h = PLK_N_##sfx / 2; h; h /= 2)                                         \
+      for (int k = 0; k < h; k++) t[k] = t[k + h] CMP t[k] ? t[k + h] : t[k];        \
+    return t[0];                                                                     \
+  }
+#endif
+LANES_BEST(max, f32, float, >)
+LANES_BEST(min, f32, float, <)
+LANES_BEST(max, f64, double, >)
+LANES_BEST(min, f64, double, <)
 
 /* Sums of eight neighbours, ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7)), of one row a lane. Other levels transpose tiles. */
 #if defined(__AVX512F__)
@@ -141,7 +155,7 @@ PLACE(double, f64)
 #endif
 
 /* (a, da) -> (a x, da x + a v) in lanes, which are multiplied in order. */
-enum { PROD_LANES = 32, HIT_BLOCK = 64, HIT_LANES = 16, HIT_WIDE = 256 };
+enum { PROD_LANES = 32, HIT_BLOCK = 64, HIT_LANES = 16 };
 #define TANGENTS(T, sfx)                                                                                       \
   static double prod_tangent_##sfx(const T *x, const T *v, int64_t n) {                                        \
     double a[PROD_LANES], da[PROD_LANES], all = 1, t = 0;                                                      \
@@ -160,57 +174,62 @@ enum { PROD_LANES = 32, HIT_BLOCK = 64, HIT_LANES = 16, HIT_WIDE = 256 };
 TANGENTS(float, f32)
 TANGENTS(double, f64)
 
-/* HIT is whether element e is one. Lanes of w where it is and 0 elsewhere are added up; most blocks have no hit, and w is not read there. */
-#define HITS(T, sfx, name, HIT)                                                                            \
-  PLK_LANE int name##_any_##sfx(const T *b, T y, int n) {                                                  \
-    int any = 0;                                                                                           \
-    (void)y;                                                                                               \
-    for (int k = 0; k < n; k++) {                                                                          \
-      const T e = b[k];                                                                                    \
-      any |= HIT;                                                                                          \
-    }                                                                                                      \
-    return any;                                                                                            \
-  }                                                                                                        \
-  static double name##_##sfx(const T *x, const T *v, T y, int64_t n, double *count) {                      \
-    double sum[HIT_LANES] = {0};                                                                           \
-    int64_t at = 0, hits = 0;                                                                              \
-    for (; at + HIT_BLOCK <= n; at += HIT_BLOCK) {                                                         \
-      while (at + HIT_WIDE <= n && !name##_any_##sfx(x + at, y, HIT_WIDE)) at += HIT_WIDE;                 \
-      for (int64_t end = at + HIT_WIDE <= n ? at + HIT_WIDE : n; at + HIT_BLOCK <= end; at += HIT_BLOCK) { \
-        const T *const b = x + at, *const w = v + at;                                                      \
-        T lane[HIT_BLOCK];                                                                                 \
-        int here = 0;                                                                                      \
-        if (!name##_any_##sfx(b, y, HIT_BLOCK)) continue;                                                  \
-        for (int k = 0; k < HIT_BLOCK; k++) {                                                              \
-          const T e = b[k], u = w[k];                                                                      \
-          lane[k] = HIT ? u : 0;                                                                           \
-          here += HIT;                                                                                     \
-        }                                                                                                  \
-        for (int j = 0; j < HIT_BLOCK; j += HIT_LANES)                                                     \
-          for (int k = 0; k < HIT_LANES; k++) sum[k] += (double)lane[j + k];                               \
-        hits += here;                                                                                      \
-      }                                                                                                    \
-      at -= HIT_BLOCK;                                                                                     \
-    }                                                                                                      \
-    for (; at < n; at++) {                                                                                 \
-      const T e = x[at];                                                                                   \
-      if (HIT) sum[0] += (double)v[at], hits++;                                                            \
-    }                                                                                                      \
-    for (int h = HIT_LANES / 2; h; h /= 2)                                                                 \
-      for (int k = 0; k < h; k++) sum[k] += sum[k + h];                                                    \
-    *count = (double)hits;                                                                                 \
-    return sum[0];                                                                                         \
+/* HIT is whether element e is one; BITS says so of lanes. Sums in lanes, of what is behind the last whole block in the first one; most
+ * blocks have no hit, and w is not read there. */
+#define HITS(T, sfx, name, HIT, BITS)                                                                             \
+  PLK_LANE unsigned name##_block_##sfx(const T *b, const T *y) {                                                  \
+    unsigned any = 0;                                                                                             \
+    (void)y;                                                                                                      \
+    for (int k = 0; k < HIT_BLOCK; k += PLK_N_##sfx) any |= BITS(sfx, b + k, y);                                  \
+    return any;                                                                                                   \
+  }                                                                                                               \
+  static double name##_##sfx(const T *x, const T *v, T y, int64_t n, double *count) {                             \
+    double sum[HIT_LANES] = {0};                                                                                  \
+    int64_t at = 0, hits = 0;                                                                                     \
+    T ys[PLK_N_##sfx];                                                                                            \
+    for (int k = 0; k < PLK_N_##sfx; k++) ys[k] = y;                                                              \
+    (void)ys;                                                                                                     \
+    for (; at + HIT_BLOCK <= n; at += HIT_BLOCK) {                                                                \
+      if (!name##_block_##sfx(x + at, ys)) continue;                                                              \
+      for (int k = 0; k < HIT_BLOCK; k += PLK_N_##sfx) {                                                          \
+        unsigned m = BITS(sfx, x + at + k, ys);                                                                   \
+        const T *const w = v + at + k;                                                                            \
+        double *const to = sum + k % HIT_LANES;                                                                   \
+        hits += __builtin_popcount(m);                                                                            \
+        if ((m & (m - 1)) == 0) { /* one or none */                                                               \
+          if (m) to[__builtin_ctz(m)] += (double)w[__builtin_ctz(m)];                                             \
+          continue;                                                                                               \
+        }                                                                                                         \
+        for (int j = 0; j < PLK_N_##sfx; j++) {                                                                   \
+          const T e = x[at + k + j];                                                                              \
+          to[j] += HIT ? (double)w[j] : 0;                                                                        \
+        }                                                                                                         \
+      }                                                                                                           \
+    }                                                                                                             \
+    for (; at + PLK_N_##sfx <= n; at += PLK_N_##sfx)                                                              \
+      for (unsigned m = BITS(sfx, x + at, ys); m; m &= m - 1) sum[0] += (double)v[at + __builtin_ctz(m)], hits++; \
+    for (; at < n; at++) {                                                                                        \
+      const T e = x[at];                                                                                          \
+      if (HIT) sum[0] += (double)v[at], hits++;                                                                   \
+    }                                                                                                             \
+    for (int h = HIT_LANES / 2; h; h /= 2)                                                                        \
+      for (int k = 0; k < h; k++) sum[k] += sum[k + h];                                                           \
+    *count = (double)hits;                                                                                        \
+    return sum[0];                                                                                                \
   }
-#define FIRST_HIT(T, sfx, name)                                                             \
-  static int64_t name##_first_##sfx(const T *x, T y, int64_t n) {                           \
-    int64_t at = 0;                                                                         \
-    while (at + HIT_WIDE <= n && !name##_any_##sfx(x + at, y, HIT_WIDE)) at += HIT_WIDE;    \
-    while (at + HIT_BLOCK <= n && !name##_any_##sfx(x + at, y, HIT_BLOCK)) at += HIT_BLOCK; \
-    return at;                                                                              \
+#define FIRST_HIT(T, sfx, name)                                                     \
+  static int64_t name##_first_##sfx(const T *x, T y, int64_t n) {                   \
+    T ys[PLK_N_##sfx];                                                              \
+    for (int k = 0; k < PLK_N_##sfx; k++) ys[k] = y;                                \
+    int64_t at = 0;                                                                 \
+    while (at + HIT_BLOCK <= n && !name##_block_##sfx(x + at, ys)) at += HIT_BLOCK; \
+    return at;                                                                      \
   }
+#define EQUAL(sfx, p, y)   plk_equal_##sfx(p, y)
+#define MISSING(sfx, p, y) plk_missing_##sfx(p)
 #define HITS_OF(T, sfx)                                                                       \
-  HITS(T, sfx, equal, (e == y))                                                               \
-  HITS(T, sfx, missing, (e != e))                                                             \
+  HITS(T, sfx, equal, (e == y), EQUAL)                                                        \
+  HITS(T, sfx, missing, (e != e), MISSING)                                                    \
   FIRST_HIT(T, sfx, equal)                                                                    \
   FIRST_HIT(T, sfx, missing)                                                                  \
   static int64_t first_##sfx(const T *x, T y, bool nan, int64_t n) {                          \

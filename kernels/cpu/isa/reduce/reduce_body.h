@@ -18,11 +18,14 @@
 #define PUT CAT1(plk_put, CSFX)
 #endif
 #define LSUM           CAT1(plk_lanes_sum, CSFX)
-#define SEEN           CAT1(PlkSeen, CSFX)
-#define LARGER         CAT1(plk_max, CSFX)
-#define SMALLER        CAT1(plk_min, CSFX)
-#define ISNAN          CAT1(plk_nans, CSFX)
-#define ANYSEEN        CAT1(plk_seen, CSFX)
+#define P              CAT1(PlkP, CSFX)
+#define PW             CAT1(PLK_W, CSFX)
+#define LOAD           FN(plk_load)
+#define SEEN           CAT1(PlkMissing, CSFX)
+#define LARGER         CAT1(plk_part_max, CSFX)
+#define SMALLER        CAT1(plk_part_min, CSFX)
+#define ISNAN          CAT1(plk_part_nans, CSFX)
+#define ANYSEEN        CAT1(plk_part_any, CSFX)
 #define LATER(which)   CAT1(later_##which, CSFX)
 #define OFLANES(which) CAT1(lanes_##which, CSFX)
 #define TURN           FN(plk_turn)
@@ -30,22 +33,39 @@
 
 /* ---- sums ------------------------------------------------------------------------------------------------- */
 
+/* As LSUM, of parts. */
+PLK_LANE double FN(of_lanes)(const P *a) {
+#if defined(__AVX512F__)
+  return LSUM(a[0]);
+#else
+  C t[L];
+  double d[L];
+  for (int k = 0; k < PLK_PARTS; k++) *(P *)(t + PW * k) = a[k];
+  for (int k = 0; k < L; k++) d[k] = (double)t[k];
+  for (int h = L / 2; h >= 4; h /= 2)
+    for (int k = 0; k < h; k++) d[k] += d[k + h];
+  return (d[0] + d[2]) + (d[1] + d[3]);
+#endif
+}
+
 PLK_LANE double FN(sum_of)(const S *x, int64_t n) {
-  enum { STEP = 4 * L };
+  enum { STEP = 4 * L, N = PLK_PARTS };
   double total = 0;
   for (int64_t at = 0; at < n; at += CHUNK) {
     const S *p = x + at;
     int64_t m = n - at < CHUNK ? n - at : CHUNK, i = 0;
-    V a = {0}, b = {0}, c = {0}, d = {0};
-    for (; i + STEP <= m; i += STEP) {
-      a += IN(p + i);
-      b += IN(p + i + L);
-      c += IN(p + i + 2 * L);
-      d += IN(p + i + 3 * L);
+    P a[4 * N];
+    for (int k = 0; k < 4 * N; k++) a[k] = (P){0};
+    for (; i + STEP <= m; i += STEP)
+      for (int k = 0; k < 4 * N; k++) a[k] += LOAD(p + i + PW * k);
+    for (; i + L <= m; i += L)
+      for (int k = 0; k < N; k++) a[k] += LOAD(p + i + PW * k);
+    if (i < m) {
+      const V rest = PART(p + i, m - i, 0);
+      for (int k = 0; k < N; k++) a[N + k] += ((const P *)&rest)[k];
     }
-    for (; i + L <= m; i += L) a += IN(p + i);
-    if (i < m) b += PART(p + i, m - i, 0);
-    total += LSUM((a + b) + (c + d));
+    for (int k = 0; k < N; k++) a[k] = (a[k] + a[N + k]) + (a[2 * N + k] + a[3 * N + k]);
+    total += FN(of_lanes)(a);
   }
   return total;
 }
@@ -224,110 +244,114 @@ static void FN(sum_cols_across)(const void *xv, int64_t ld, int64_t n, int64_t m
 
 /* Of rows: NaN is looked for beside the comparisons, which pass it over; the first one is the result. Of columns a later NaN
  * wins. Which of two zeros is kept depends on the order, so across such results are found again in it. */
-#define TAKE(BEST, a, b, p, q)                   \
-  do {                                           \
-    const V v_ = (p), w_ = (q);                  \
-    a = BEST(a, v_), b = BEST(b, w_);            \
-    nan = PLK_OR_SEEN(SEEN, nan, ISNAN(v_, w_)); \
+#define TAKE(BEST, a, b, p, q)        \
+  do {                                \
+    const P v_ = (p), w_ = (q);       \
+    a = BEST(a, v_), b = BEST(b, w_); \
+    nan = nan | (SEEN)ISNAN(v_, w_);  \
   } while (0)
-#define EXTREME(name, BEST, CMP, START, WHICH)                                                                  \
-  PLK_LANE C FN(name##_of)(const S *x, int64_t n) {                                                             \
-    enum { STEP = 4 * L };                                                                                      \
-    V a = PART(x, 0, START), b = a, c = a, d = a;                                                               \
-    SEEN nan = PLK_NONE_SEEN;                                                                                   \
-    int64_t i = 0;                                                                                              \
-    for (; i + STEP <= n; i += STEP) {                                                                          \
-      TAKE(BEST, a, b, IN(x + i), IN(x + i + L));                                                               \
-      TAKE(BEST, c, d, IN(x + i + 2 * L), IN(x + i + 3 * L));                                                   \
-    }                                                                                                           \
-    const V none = c; /* changes nothing */                                                                     \
-    for (; i + L <= n; i += L) TAKE(BEST, a, c, IN(x + i), none);                                               \
-    if (i < n) TAKE(BEST, b, c, PART(x + i, n - i, START), none);                                               \
-    if (PL_UNLIKELY(ANYSEEN(nan))) {                                                                            \
-      for (i = 0; i < n - 1 && ONE(x[i]) == ONE(x[i]);) i++;                                                    \
-      return ONE(x[i]);                                                                                         \
-    }                                                                                                           \
-    return OFLANES(WHICH)(BEST(BEST(a, b), BEST(c, d)));                                                        \
-  }                                                                                                             \
-  static void FN(name##_rows)(const void *xv, int64_t ld, int64_t n, int64_t m, double *out) {                  \
-    const S *x = xv;                                                                                            \
-    for (int64_t r = 0; r < m; r++) out[r] = (double)FN(name##_of)(x + r * ld, n);                              \
-  }                                                                                                             \
-  /* four rows at a time, one after the other; columns with a NaN once more, as the comparisons pass it over */ \
-  static void FN(name##_cols)(const void *xv, int64_t ld, int64_t n, int64_t m, double *PL_RESTRICT out) {      \
-    _Alignas(64) C best[PLK_COLS];                                                                              \
-    const S *p = xv;                                                                                            \
-    SEEN nan = PLK_NONE_SEEN;                                                                                   \
-    int64_t r = 0, whole = m / L * L;                                                                           \
-    for (int64_t c = 0; c < m; c++) best[c] = (C)out[c];                                                        \
-    for (; r + 4 <= n; r += 4, p += 4 * ld)                                                                     \
-      for (int64_t c = 0; c < whole; c += L) {                                                                  \
-        V b = *(V *)(best + c);                                                                                 \
-        TAKE(BEST, b, b, IN(p + c), IN(p + c + ld));                                                            \
-        TAKE(BEST, b, b, IN(p + c + 2 * ld), IN(p + c + 3 * ld));                                               \
-        *(V *)(best + c) = b;                                                                                   \
-      }                                                                                                         \
-    for (int64_t c = 0; r < n && c < whole; c += L) {                                                           \
-      V b = *(V *)(best + c);                                                                                   \
-      for (int64_t k = 0; k < n - r; k++) {                                                                     \
-        const V v = IN(p + c + k * ld);                                                                         \
-        b = BEST(b, v), nan = PLK_OR_SEEN(SEEN, nan, ISNAN(v, v));                                              \
-      }                                                                                                         \
-      *(V *)(best + c) = b;                                                                                     \
-    }                                                                                                           \
-    const bool again = ANYSEEN(nan);                                                                            \
-    p = xv;                                                                                                     \
-    if (PL_UNLIKELY(again)) whole = 0;                                                                          \
-    for (int64_t c = 0; c < m; c++) best[c] = again ? (C)out[c] : best[c];                                      \
-    for (int64_t k = 0; k < n; k++, p += ld)                                                                    \
-      for (int64_t c = whole; c < m; c++) best[c] = LATER(WHICH)(best[c], ONE(p[c]));                           \
-    for (int64_t c = 0; c < m; c++) out[c] = (double)best[c];                                                   \
-  }                                                                                                             \
-  static void FN(name##_cols_across)(const void *xv, int64_t ld, int64_t n, int64_t m, double *out) {           \
-    for (int64_t c = 0; c < m; c++) {                                                                           \
-      const S *x = (const S *)xv + c * ld;                                                                      \
-      C v = FN(name##_of)(x, n), b = (C)out[c];                                                                 \
-      if (PL_UNLIKELY(v != v || v == 0))                                                                        \
-        for (int64_t k = 0; k < n; k++) b = LATER(WHICH)(b, ONE(x[k]));                                         \
-      else b = LATER(WHICH)(b, v);                                                                              \
-      out[c] = (double)b;                                                                                       \
-    }                                                                                                           \
-  }                                                                                                             \
-  /* `of` element by element */                                                                                 \
-  static C FN(name##_walk)(const S *x, int64_t ld, int64_t n) {                                                 \
-    enum { STEP = 4 * L };                                                                                      \
-    C lane[STEP];                                                                                               \
-    for (int k = 0; k < STEP; k++) lane[k] = START;                                                             \
-    for (int64_t i = 0; i < n; i++) {                                                                           \
-      const C v = ONE(x[i * ld]);                                                                               \
-      C *to = lane + lane_of(i, n, L);                                                                          \
-      if (v != v) return v;                                                                                     \
-      *to = v CMP * to ? v : *to;                                                                               \
-    }                                                                                                           \
-    for (int d = 1; d <= 2; d++) /* a and b, c and d; then these */                                             \
-      for (int k = 0; k < STEP; k += 2 * d * L)                                                                 \
-        for (int j = k; j < k + L; j++) lane[j] = lane[j + d * L] CMP lane[j] ? lane[j + d * L] : lane[j];      \
-    for (int w = L / 2; w; w /= 2)                                                                              \
-      for (int j = 0; j < w; j++) lane[j] = lane[j + w] CMP lane[j] ? lane[j + w] : lane[j];                    \
-    return lane[0];                                                                                             \
-  }                                                                                                             \
-  PLK_LANE void FN(name##s_across)(const S *x, int64_t ld, int64_t n, int64_t w, C *PL_RESTRICT b) {            \
-    for (int64_t r = 0; r < w; r++) b[r] = START;                                                               \
-    for (int64_t k = 0; k < n; k++, x += ld)                                                                    \
-      for (int64_t r = 0; r < w; r++) b[r] = LATER(WHICH)(b[r], ONE(x[r]));                                     \
-  }                                                                                                             \
-  static void FN(name##_rows_across)(const void *xv, int64_t ld, int64_t n, int64_t m, double *out) {           \
-    for (int64_t r = 0; r < m; r += FN(ACROSS)) {                                                               \
-      const int64_t w = m - r < FN(ACROSS) ? m - r : FN(ACROSS);                                                \
-      const S *x = (const S *)xv + r;                                                                           \
-      _Alignas(64) C b[FN(ACROSS)];                                                                             \
-      if (w == FN(ACROSS)) FN(name##s_across)(x, ld, n, FN(ACROSS), b);                                         \
-      else FN(name##s_across)(x, ld, n, w, b);                                                                  \
-      for (int64_t k = 0; k < w; k++) {                                                                         \
-        const bool again = b[k] != b[k] || b[k] == 0;                                                           \
-        out[r + k] = (double)(PL_UNLIKELY(again) ? FN(name##_walk)(x + k, ld, n) : b[k]);                       \
-      }                                                                                                         \
-    }                                                                                                           \
+#define EXTREME(name, BEST, CMP, START, WHICH)                                                                         \
+  PLK_LANE C FN(name##_of)(const S *x, int64_t n) {                                                                    \
+    enum { STEP = 4 * L, N = PLK_PARTS };                                                                              \
+    P a[4 * N], none;                                                                                                  \
+    for (int k = 0; k < 4 * N; k++) a[k] = (P){0} + (START);                                                           \
+    none = a[0]; /* changes nothing */                                                                                 \
+    SEEN nan = {0};                                                                                                    \
+    int64_t i = 0;                                                                                                     \
+    for (; i + STEP <= n; i += STEP)                                                                                   \
+      for (int k = 0; k < 4 * N; k += 2) TAKE(BEST, a[k], a[k + 1], LOAD(x + i + PW * k), LOAD(x + i + PW * (k + 1))); \
+    for (; i + L <= n; i += L)                                                                                         \
+      for (int k = 0; k < N; k++) TAKE(BEST, a[k], none, LOAD(x + i + PW * k), none);                                  \
+    if (i < n) {                                                                                                       \
+      const V rest = PART(x + i, n - i, START);                                                                        \
+      for (int k = 0; k < N; k++) TAKE(BEST, a[N + k], none, ((const P *)&rest)[k], none);                             \
+    }                                                                                                                  \
+    if (PL_UNLIKELY(ANYSEEN(nan))) {                                                                                   \
+      for (i = 0; i < n - 1 && ONE(x[i]) == ONE(x[i]);) i++;                                                           \
+      return ONE(x[i]);                                                                                                \
+    }                                                                                                                  \
+    for (int k = 0; k < N; k++) a[k] = BEST(BEST(a[k], a[N + k]), BEST(a[2 * N + k], a[3 * N + k]));                   \
+    return OFLANES(WHICH)(a);                                                                                          \
+  }                                                                                                                    \
+  static void FN(name##_rows)(const void *xv, int64_t ld, int64_t n, int64_t m, double *out) {                         \
+    const S *x = xv;                                                                                                   \
+    for (int64_t r = 0; r < m; r++) out[r] = (double)FN(name##_of)(x + r * ld, n);                                     \
+  }                                                                                                                    \
+  /* four rows at a time, one after the other; columns with a NaN once more, as the comparisons pass it over */        \
+  static void FN(name##_cols)(const void *xv, int64_t ld, int64_t n, int64_t m, double *PL_RESTRICT out) {             \
+    _Alignas(64) C best[PLK_COLS];                                                                                     \
+    const S *p = xv;                                                                                                   \
+    SEEN nan = {0};                                                                                                    \
+    int64_t r = 0, whole = m / L * L;                                                                                  \
+    for (int64_t c = 0; c < m; c++) best[c] = (C)out[c];                                                               \
+    for (; r + 4 <= n; r += 4, p += 4 * ld)                                                                            \
+      for (int64_t c = 0; c < whole; c += PW) {                                                                        \
+        P b = *(P *)(best + c);                                                                                        \
+        TAKE(BEST, b, b, LOAD(p + c), LOAD(p + c + ld));                                                               \
+        TAKE(BEST, b, b, LOAD(p + c + 2 * ld), LOAD(p + c + 3 * ld));                                                  \
+        *(P *)(best + c) = b;                                                                                          \
+      }                                                                                                                \
+    for (int64_t c = 0; r < n && c < whole; c += PW) {                                                                 \
+      P b = *(P *)(best + c);                                                                                          \
+      for (int64_t k = 0; k < n - r; k++) {                                                                            \
+        const P v = LOAD(p + c + k * ld);                                                                              \
+        b = BEST(b, v), nan = nan | (SEEN)ISNAN(v, v);                                                                 \
+      }                                                                                                                \
+      *(P *)(best + c) = b;                                                                                            \
+    }                                                                                                                  \
+    const bool again = ANYSEEN(nan);                                                                                   \
+    p = xv;                                                                                                            \
+    if (PL_UNLIKELY(again)) whole = 0;                                                                                 \
+    for (int64_t c = 0; c < m; c++) best[c] = again ? (C)out[c] : best[c];                                             \
+    for (int64_t k = 0; k < n; k++, p += ld)                                                                           \
+      for (int64_t c = whole; c < m; c++) best[c] = LATER(WHICH)(best[c], ONE(p[c]));                                  \
+    for (int64_t c = 0; c < m; c++) out[c] = (double)best[c];                                                          \
+  }                                                                                                                    \
+  static void FN(name##_cols_across)(const void *xv, int64_t ld, int64_t n, int64_t m, double *out) {                  \
+    for (int64_t c = 0; c < m; c++) {                                                                                  \
+      const S *x = (const S *)xv + c * ld;                                                                             \
+      C v = FN(name##_of)(x, n), b = (C)out[c];                                                                        \
+      if (PL_UNLIKELY(v != v || v == 0))                                                                               \
+        for (int64_t k = 0; k < n; k++) b = LATER(WHICH)(b, ONE(x[k]));                                                \
+      else b = LATER(WHICH)(b, v);                                                                                     \
+      out[c] = (double)b;                                                                                              \
+    }                                                                                                                  \
+  }                                                                                                                    \
+  /* `of` element by element */                                                                                        \
+  static C FN(name##_walk)(const S *x, int64_t ld, int64_t n) {                                                        \
+    enum { STEP = 4 * L };                                                                                             \
+    C lane[STEP];                                                                                                      \
+    for (int k = 0; k < STEP; k++) lane[k] = START;                                                                    \
+    for (int64_t i = 0; i < n; i++) {                                                                                  \
+      const C v = ONE(x[i * ld]);                                                                                      \
+      C *to = lane + lane_of(i, n, L);                                                                                 \
+      if (v != v) return v;                                                                                            \
+      *to = v CMP * to ? v : *to;                                                                                      \
+    }                                                                                                                  \
+    for (int d = 1; d <= 2; d++) /* a and b, c and d; then these */                                                    \
+      for (int k = 0; k < STEP; k += 2 * d * L)                                                                        \
+        for (int j = k; j < k + L; j++) lane[j] = lane[j + d * L] CMP lane[j] ? lane[j + d * L] : lane[j];             \
+    for (int w = L / 2; w; w /= 2)                                                                                     \
+      for (int j = 0; j < w; j++) lane[j] = lane[j + w] CMP lane[j] ? lane[j + w] : lane[j];                           \
+    return lane[0];                                                                                                    \
+  }                                                                                                                    \
+  PLK_LANE void FN(name##s_across)(const S *x, int64_t ld, int64_t n, int64_t w, C *PL_RESTRICT b) {                   \
+    for (int64_t r = 0; r < w; r++) b[r] = START;                                                                      \
+    for (int64_t k = 0; k < n; k++, x += ld)                                                                           \
+      for (int64_t r = 0; r < w; r++) b[r] = LATER(WHICH)(b[r], ONE(x[r]));                                            \
+  }                                                                                                                    \
+  static void FN(name##_rows_across)(const void *xv, int64_t ld, int64_t n, int64_t m, double *out) {                  \
+    for (int64_t r = 0; r < m; r += FN(ACROSS)) {                                                                      \
+      const int64_t w = m - r < FN(ACROSS) ? m - r : FN(ACROSS);                                                       \
+      const S *x = (const S *)xv + r;                                                                                  \
+      _Alignas(64) C b[FN(ACROSS)];                                                                                    \
+      if (w == FN(ACROSS)) FN(name##s_across)(x, ld, n, FN(ACROSS), b);                                                \
+      else FN(name##s_across)(x, ld, n, w, b);                                                                         \
+      for (int64_t k = 0; k < w; k++) {                                                                                \
+        const bool again = b[k] != b[k] || b[k] == 0;                                                                  \
+        out[r + k] = (double)(PL_UNLIKELY(again) ? FN(name##_walk)(x + k, ld, n) : b[k]);                              \
+      }                                                                                                                \
+    }                                                                                                                  \
   }
 EXTREME(max, LARGER, >, (C)-INFINITY, max)
 EXTREME(min, SMALLER, <, (C)INFINITY, min)
@@ -341,6 +365,9 @@ EXTREME(min, SMALLER, <, (C)INFINITY, min)
 #undef PART
 #undef ONE
 #undef PART_C
+#undef P
+#undef PW
+#undef LOAD
 #undef PUT
 #undef LSUM
 #undef SEEN

@@ -4,22 +4,12 @@
  * eight lanes that join as a tree; columns take four rows at a time. */
 #include "kernels/base.h"
 #include "kernels/cpu/isa/level.h"
+#include "kernels/cpu/isa/reduce/parts.h"
 #include "kernels/cpu/isa/short_rows.h"
 #include "kernels/cpu/loops.h"
 #include "kernels/cpu/vmath/vmath.h"
 
-/* gcc 12 makes five instructions of __builtin_convertvector to 64 bytes. */
-#if defined(__AVX512F__)
-#define DOUBLES(v) ((PlkV_f64)_mm512_cvtps_pd((__m256)(v)))
-#else
-#define DOUBLES(v) __builtin_convertvector(v, PlkV_f64)
-#endif
-#define LOAD_f32(p)  DOUBLES(*(const PlkH_f32 *)(p))
-#define LOAD_f64(p)  plk_in_f64(p)
-#define LOAD_bf16(p) DOUBLES(plk_eight_bf16(p))
-#define LOAD_f16(p)  DOUBLES(plk_eight_f16(p))
-
-PLK_LANE PlkV_f64 magnitude(PlkV_f64 v) { return (PlkV_f64)((PlkM_f64)v & INT64_MAX); }
+PLK_LANE PlkP_f64 magnitude(PlkP_f64 v) { return (PlkP_f64)((PlkPM_f64)v & INT64_MAX); }
 
 #if PLK_SHORT_ROWS
 /* As name_of, of n < 32 elements GET(e[k]) of eight rows. */
@@ -74,22 +64,25 @@ typedef double PlkOf_f64;
 /* MAP of elements v with the output's c, joined by J from START on. */
 #define MAPPED(S, sfx, name, START, J, VMAP, MAP)                                                                                      \
   PLK_LANE double name##_of_##sfx(const S *x, int64_t n, double aux) {                                                                 \
-    const PlkV_f64 c = (PlkV_f64){0} + aux;                                                                                            \
-    PlkV_f64 a[4], v;                                                                                                                  \
+    const PlkP_f64 c = (PlkP_f64){0} + aux;                                                                                            \
+    PlkP_f64 a[4 * PLK_PARTS], v;                                                                                                      \
+    double r[8];                                                                                                                       \
     (void)c;                                                                                                                           \
-    for (int j = 0; j < 4; j++) a[j] = (PlkV_f64){0} + (double)(START);                                                                \
+    for (int j = 0; j < 4 * PLK_PARTS; j++) a[j] = (PlkP_f64){0} + (double)(START);                                                    \
     int64_t i = 0;                                                                                                                     \
     for (; i + 32 <= n; i += 32)                                                                                                       \
-      for (int j = 0; j < 4; j++) {                                                                                                    \
-        v = LOAD_##sfx(x + i + 8 * j);                                                                                                 \
+      for (int j = 0; j < 4 * PLK_PARTS; j++) {                                                                                        \
+        v = plk_wide_##sfx(x + i + PLK_W_f64 * j);                                                                                     \
         a[j] = a[j] J(VMAP);                                                                                                           \
       }                                                                                                                                \
-    for (; i + 8 <= n; i += 8) {                                                                                                       \
-      v = LOAD_##sfx(x + i);                                                                                                           \
-      a[0] = a[0] J(VMAP);                                                                                                             \
-    }                                                                                                                                  \
-    a[0] = (a[0] J a[1])J(a[2] J a[3]);                                                                                                \
-    double all = ((a[0][0] J a[0][4])J(a[0][2] J a[0][6]))J((a[0][1] J a[0][5])J(a[0][3] J a[0][7]));                                  \
+    for (; i + 8 <= n; i += 8)                                                                                                         \
+      for (int j = 0; j < PLK_PARTS; j++) {                                                                                            \
+        v = plk_wide_##sfx(x + i + PLK_W_f64 * j);                                                                                     \
+        a[j] = a[j] J(VMAP);                                                                                                           \
+      }                                                                                                                                \
+    for (int j = 0; j < PLK_PARTS; j++)                                                                                                \
+      *(PlkP_f64 *)(r + PLK_W_f64 * j) = (a[j] J a[PLK_PARTS + j]) J(a[2 * PLK_PARTS + j] J a[3 * PLK_PARTS + j]);                     \
+    double all = ((r[0] J r[4])J(r[2] J r[6]))J((r[1] J r[5])J(r[3] J r[7]));                                                          \
     for (; i < n; i++) {                                                                                                               \
       const double v1 = (double)plk_one_##sfx(x[i]), c1 = aux;                                                                         \
       (void)c1;                                                                                                                        \
@@ -157,7 +150,7 @@ PLK_LANE void fours_of(const PlkV_f64 *v, PlkV_f64 *g) {
       int64_t i = 0;                                                                                                                    \
       for (; i + W <= rows; i += W) {                                                                                                   \
         for (int k = 0; k < W; k++) {                                                                                                   \
-          const PlkV_f64 v = LOAD_##sfx(p[k] + i), c = (PlkV_f64){0} + c1[k];                                                           \
+          const PlkP_f64 v = plk_wide_##sfx(p[k] + i), c = (PlkV_f64){0} + c1[k];                                                       \
           (void)c;                                                                                                                      \
           w[k] = VMAP;                                                                                                                  \
         }                                                                                                                               \

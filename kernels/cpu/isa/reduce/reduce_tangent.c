@@ -2,24 +2,15 @@
  * Reductions with their tangents in one pass, compiled once per ISA level: what reduce_map.c adds up or multiplies, step by step in its
  * order, so that the values have its bits, and beside each partial result r the same of r's tangent d. x is read once. */
 #include "kernels/base.h"
-#include "kernels/cpu/isa/halves.h"
 #include "kernels/cpu/isa/level.h"
+#include "kernels/cpu/isa/reduce/parts.h"
 #include "kernels/cpu/loops.h"
 #include "kernels/cpu/vmath/vmath.h"
 
-/* gcc 12 makes five instructions of __builtin_convertvector to 64 bytes. */
-#if defined(__AVX512F__)
-#define DOUBLES(v) ((PlkV_f64)_mm512_cvtps_pd((__m256)(v)))
-#else
-#define DOUBLES(v) __builtin_convertvector(v, PlkV_f64)
-#endif
-#define LOAD_f32(p) DOUBLES(*(const PlkH_f32 *)(p))
-#define LOAD_f64(p) plk_in_f64(p)
-
-PLK_LANE PlkV_f64 magnitude(PlkV_f64 v) { return (PlkV_f64)((PlkM_f64)v & INT64_MAX); }
-PLK_LANE PlkV_f64 sign_of(PlkV_f64 x) { /* 0 for 0 and NaN */
-  const PlkV_f64 one = (PlkV_f64){0} + 1.0;
-  return (PlkV_f64)(((PlkM_f64)one | ((PlkM_f64)x & INT64_MIN)) & (PlkM_f64)(magnitude(x) > 0));
+PLK_LANE PlkP_f64 magnitude(PlkP_f64 v) { return (PlkP_f64)((PlkPM_f64)v & INT64_MAX); }
+PLK_LANE PlkP_f64 sign_of(PlkP_f64 x) { /* 0 for 0 and NaN */
+  const PlkP_f64 one = (PlkP_f64){0} + 1.0;
+  return (PlkP_f64)(((PlkPM_f64)one | ((PlkPM_f64)x & INT64_MIN)) & (PlkPM_f64)(magnitude(x) > 0));
 }
 static inline double sign_one(double x) { return (double)(x > 0) - (double)(x < 0); }
 
@@ -31,25 +22,29 @@ static inline double sign_one(double x) { return (double)(x > 0) - (double)(x < 
  * number. Rows give value and tangent; columns are added to acc and dacc. */
 #define PAIRS(T, sfx, name, START, JOIN, VALUE, SLOPE, VALUE1, SLOPE1)                                                                    \
   static double name##_row_##sfx(const T *p, const T *q, int64_t n, double aux, double *tangent) {                                        \
-    const PlkV_f64 c = (PlkV_f64){0} + aux;                                                                                               \
-    PlkV_f64 a[4], b[4];                                                                                                                  \
+    const PlkP_f64 c = (PlkP_f64){0} + aux;                                                                                               \
+    PlkP_f64 a[4 * PLK_PARTS], b[4 * PLK_PARTS];                                                                                          \
     (void)c;                                                                                                                              \
-    for (int j = 0; j < 4; j++) a[j] = (PlkV_f64){0} + (double)(START), b[j] = (PlkV_f64){0};                                             \
+    for (int j = 0; j < 4 * PLK_PARTS; j++) a[j] = (PlkP_f64){0} + (double)(START), b[j] = (PlkP_f64){0};                                 \
     int64_t i = 0;                                                                                                                        \
     for (; i + 32 <= n; i += 32)                                                                                                          \
-      for (int j = 0; j < 4; j++) {                                                                                                       \
-        const PlkV_f64 x = LOAD_##sfx(p + i + 8 * j), w = LOAD_##sfx(q + i + 8 * j);                                                      \
+      for (int j = 0; j < 4 * PLK_PARTS; j++) {                                                                                           \
+        const PlkP_f64 x = plk_wide_##sfx(p + i + PLK_W_f64 * j), w = plk_wide_##sfx(q + i + PLK_W_f64 * j);                              \
         JOIN(a[j], b[j], VALUE, SLOPE);                                                                                                   \
       }                                                                                                                                   \
-    for (; i + 8 <= n; i += 8) {                                                                                                          \
-      const PlkV_f64 x = LOAD_##sfx(p + i), w = LOAD_##sfx(q + i);                                                                        \
-      JOIN(a[0], b[0], VALUE, SLOPE);                                                                                                     \
-    }                                                                                                                                     \
-    JOIN(a[0], b[0], a[1], b[1]);                                                                                                         \
-    JOIN(a[2], b[2], a[3], b[3]);                                                                                                         \
-    JOIN(a[0], b[0], a[2], b[2]);                                                                                                         \
+    for (; i + 8 <= n; i += 8)                                                                                                            \
+      for (int j = 0; j < PLK_PARTS; j++) {                                                                                               \
+        const PlkP_f64 x = plk_wide_##sfx(p + i + PLK_W_f64 * j), w = plk_wide_##sfx(q + i + PLK_W_f64 * j);                              \
+        JOIN(a[j], b[j], VALUE, SLOPE);                                                                                                   \
+      }                                                                                                                                   \
     double r[8], d[8];                                                                                                                    \
-    for (int j = 0; j < 8; j++) r[j] = a[0][j], d[j] = b[0][j];                                                                           \
+    for (int j = 0; j < PLK_PARTS; j++) {                                                                                                 \
+      enum { N = PLK_PARTS };                                                                                                             \
+      JOIN(a[j], b[j], a[N + j], b[N + j]);                                                                                               \
+      JOIN(a[2 * N + j], b[2 * N + j], a[3 * N + j], b[3 * N + j]);                                                                       \
+      JOIN(a[j], b[j], a[2 * N + j], b[2 * N + j]);                                                                                       \
+      *(PlkP_f64 *)(r + PLK_W_f64 * j) = a[j], *(PlkP_f64 *)(d + PLK_W_f64 * j) = b[j];                                                   \
+    }                                                                                                                                     \
     for (int h = 4; h; h /= 2)                                                                                                            \
       for (int j = 0; j < h; j++) JOIN(r[j], d[j], r[j + h], d[j + h]);                                                                   \
     for (; i < n; i++) {                                                                                                                  \
@@ -112,14 +107,17 @@ BOTH(prod, 1, MULTIPLIED, x, w, x, w)
   }                                                                                                                                    \
   /* sum of e w */                                                                                                                     \
   static double dot_##sfx(const T *e, const T *w, int64_t n) {                                                                         \
-    PlkV_f64 a[4];                                                                                                                     \
-    for (int j = 0; j < 4; j++) a[j] = (PlkV_f64){0};                                                                                  \
+    PlkP_f64 a[4 * PLK_PARTS];                                                                                                         \
+    double r[8];                                                                                                                       \
+    for (int j = 0; j < 4 * PLK_PARTS; j++) a[j] = (PlkP_f64){0};                                                                      \
     int64_t i = 0;                                                                                                                     \
     for (; i + 32 <= n; i += 32)                                                                                                       \
-      for (int j = 0; j < 4; j++) a[j] += LOAD_##sfx(e + i + 8 * j) * LOAD_##sfx(w + i + 8 * j);                                       \
-    for (; i + 8 <= n; i += 8) a[0] += LOAD_##sfx(e + i) * LOAD_##sfx(w + i);                                                          \
-    a[0] = (a[0] + a[1]) + (a[2] + a[3]);                                                                                              \
-    double all = ((a[0][0] + a[0][4]) + (a[0][2] + a[0][6])) + ((a[0][1] + a[0][5]) + (a[0][3] + a[0][7]));                            \
+      for (int j = 0; j < 4 * PLK_PARTS; j++) a[j] += plk_wide_##sfx(e + i + PLK_W_f64 * j) * plk_wide_##sfx(w + i + PLK_W_f64 * j);   \
+    for (; i + 8 <= n; i += 8)                                                                                                         \
+      for (int j = 0; j < PLK_PARTS; j++) a[j] += plk_wide_##sfx(e + i + PLK_W_f64 * j) * plk_wide_##sfx(w + i + PLK_W_f64 * j);       \
+    for (int j = 0; j < PLK_PARTS; j++)                                                                                                \
+      *(PlkP_f64 *)(r + PLK_W_f64 * j) = (a[j] + a[PLK_PARTS + j]) + (a[2 * PLK_PARTS + j] + a[3 * PLK_PARTS + j]);                    \
+    double all = ((r[0] + r[4]) + (r[2] + r[6])) + ((r[1] + r[5]) + (r[3] + r[7]));                                                    \
     for (; i < n; i++) all += (double)e[i] * (double)w[i];                                                                             \
     return all;                                                                                                                        \
   }
@@ -130,19 +128,22 @@ EXP_COLUMNS(double, f64)
 enum { PIECE = 64 };
 #define HITS(T, sfx)                                                                                                                   \
   static void hits_col_##sfx(const T *p, const T *q, int64_t ld, int64_t rows, int64_t cols, const T *y, double *sum, double *count) { \
-    for (int64_t r = 0; r < rows; r++, p += ld, q += ld)                                                                               \
-      for (int64_t k0 = 0; k0 < cols; k0 += PIECE) {                                                                                   \
-        const int64_t n = cols - k0 < PIECE ? cols - k0 : PIECE;                                                                       \
-        const T *PL_RESTRICT a = p + k0, *PL_RESTRICT b = y + k0, *PL_RESTRICT w = q + k0;                                             \
-        double *PL_RESTRICT s = sum + k0, *PL_RESTRICT c = count + k0;                                                                 \
-        int any = n < PIECE;                                                                                                           \
-        for (int k = 0; k < PIECE && n == PIECE; k++) any |= a[k] == b[k];                                                             \
-        if (!any) continue;                                                                                                            \
-        for (int64_t k = 0; k < n; k++) {                                                                                              \
-          s[k] += a[k] == b[k] ? (double)w[k] : 0;                                                                                     \
-          c[k] += a[k] == b[k] ? 1 : 0;                                                                                                \
+    for (int64_t r = 0; r < rows; r++, p += ld, q += ld) {                                                                             \
+      int64_t k0 = 0;                                                                                                                  \
+      for (; k0 + PIECE <= cols; k0 += PIECE) {                                                                                        \
+        uint64_t m = 0;                                                                                                                \
+        for (int k = 0; k < PIECE; k += PLK_N_##sfx) m |= (uint64_t)plk_equal_##sfx(p + k0 + k, y + k0 + k) << k;                      \
+        for (; m; m &= m - 1) {                                                                                                        \
+          const int64_t k = k0 + __builtin_ctzll(m);                                                                                   \
+          sum[k] += (double)q[k];                                                                                                      \
+          count[k] += 1;                                                                                                               \
         }                                                                                                                              \
       }                                                                                                                                \
+      for (int64_t k = k0; k < cols; k++) {                                                                                            \
+        sum[k] += p[k] == y[k] ? (double)q[k] : 0;                                                                                     \
+        count[k] += p[k] == y[k] ? 1 : 0;                                                                                              \
+      }                                                                                                                                \
+    }                                                                                                                                  \
   }
 HITS(float, f32)
 HITS(double, f64)
