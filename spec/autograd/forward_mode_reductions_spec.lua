@@ -160,6 +160,18 @@ describe("extremes and products have tangents in one pass", function()
     assert.equal(0, t[3]:item())
   end)
 
+  it("of nothing: products are 1, and constant to every order", function()
+    for shape, dim in pairs { [{ 0 }] = 1, [{ 0, 3 }] = 1, [{ 2, 0 }] = 2, [{ 0, 0 }] = 1 } do
+      local x = T.zeros(shape, { dtype = "f64" })
+      for _, f in ipairs { function(a) return a:prod(dim) end, function(a) return a:prod() end } do
+        local function first(a) return (select(2, T.jvp(f, a, x))) end
+        same(first(x), f(x) * 0)
+        same(select(2, T.jvp(first, x, x)), f(x) * 0)
+        assert.same(shape, T.grad(function(a) return first(a):sum() end, x):shape())
+      end
+    end
+  end)
+
   it("of NaN, what the gradient says of it", function()
     for name, o in pairs { l1_loss = {}, smooth_l1_loss = { beta = 0 }, huber_loss = {}, mse_loss = {} } do
       for _, d in ipairs { "f32", "f64", "bf16" } do

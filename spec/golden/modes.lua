@@ -7,6 +7,8 @@
 --   inplace  name_ of a clone is name, in the first input's dtype; and leaves the other inputs alone
 --   out      { out = y } with y dense, with steps, and of any contents
 --   half     f16 and bf16 give what f64 gives for the same numbers, but for their rounding
+--   jvp      T.jvp leaves values' bits alone; <w, J v> = <Jᵀ w, v>; its tangents are the same of strided arguments,
+--            in T.jit, T.vmap, T.no_grad, T.checkpoint, a limit of memory; second derivatives agree in all mixtures
 
 local cases = require "spec.golden.cases"
 
@@ -368,6 +370,226 @@ function modes.half(T, make, call, plan)
   return n > 0 and "pass" or "skip", "not in halves"
 end
 
+-- ---- forward mode ----------------------------------------------------------------------------------------------
+
+local function wave(T, x, k)
+  return (T.arange(1, x:numel(), { dtype = "f64" }) * k):sin():view(x:shape()):to(x:dtype())
+end
+
+local function finite(list)
+  for _, x in ipairs(list) do
+    if x:numel() > 0 and not x:isfinite():all():item() then return false end
+  end
+  return true
+end
+
+local function dot(a, b)
+  local s, size = 0, 0
+  for i = 1, #a do
+    if a[i]:numel() > 0 then
+      local p = a[i]:detach():to("f64") * b[i]:detach():to("f64")
+      s, size = s + p:sum():item(), size + p:abs():sum():item()
+    end
+  end
+  return s, size
+end
+
+local function stacked(T, list, by)
+  local out = {}
+  for i, x in ipairs(list) do out[i] = T.stack { x, by and other(x) or x } end
+  return out
+end
+
+-- f for T.jit, which compares all that a function can reach at each call: here all of the golden files.
+local registry = debug.getregistry
+local function out_of_reach(f)
+  registry().golden_function = f
+  return function(...) return registry().golden_function(...) end
+end
+
+-- Ways to tangents that must be those of the plain call.
+local WAYS = {
+  strided = function(T, jvp, xs, vs)
+    local function strided(x) return LAYOUTS.transposed(T, x) or x end
+    local a, b = {}, {}
+    for i = 1, #xs do a[i], b[i] = strided(xs[i]), strided(vs[i]) end
+    return jvp(a, b)
+  end,
+  ["strided tangents"] = function(T, jvp, xs, vs)
+    local b = {}
+    for i = 1, #vs do b[i] = LAYOUTS.steps(T, vs[i]) or vs[i] end
+    return jvp(xs, b)
+  end,
+  jit = function(T, jvp, xs, vs)
+    local n = #xs
+    return { T.jit(out_of_reach(function(...)
+      local all = { ... }
+      return table.unpack(jvp({ table.unpack(all, 1, n) }, { table.unpack(all, n + 1) }))
+    end))(table.unpack(table.move(vs, 1, n, n + 1, table.move(xs, 1, n, 1, {})))) }
+  end,
+  ["jvp of jit"] = function(T, _, xs, vs, f)
+    local compiled = T.jit(out_of_reach(function(...) return table.unpack(f(...)) end))
+    return (select(2, T.jvp(function(...) return { compiled(...) } end, xs, vs)))
+  end,
+  no_grad = function(T, jvp, xs, vs) return T.no_grad(jvp, xs, vs) end,
+  ["a limit of memory"] = function(T, jvp, xs, vs)
+    local _ <close> = T.memory_limit "1 GB"
+    return jvp(xs, vs)
+  end,
+  checkpoint = function(T, _, xs, vs, f)
+    return (select(2, T.jvp(function(...)
+      return { T.checkpoint(function(...) return table.unpack(f(...)) end, ...) }
+    end, xs, vs)))
+  end,
+}
+
+local function batches(T, jvp, xs, vs)
+  local n = #xs
+  local function of(all) return table.unpack(jvp({ table.unpack(all, 1, n) }, { table.unpack(all, n + 1) })) end
+  for _, way in ipairs { "points", "tangents", "both" } do
+    local points, tangents = way ~= "tangents", way ~= "points"
+    local args, dims = {}, {}
+    for i, x in ipairs(points and stacked(T, xs, true) or xs) do args[i], dims[i] = x, points and 1 end
+    for i, v in ipairs(tangents and stacked(T, vs, true) or vs) do args[n + i], dims[n + i] = v, tangents and 1 end
+    local second, third = {}, {}
+    for i = 1, n do
+      second[i], third[i] = points and other(xs[i]) or xs[i], tangents and other(vs[i]) or vs[i]
+    end
+    local ok, want = pcall(function() return { jvp(xs, vs), jvp(second, third) } end)
+    local fine, got = pcall(function()
+      return { T.vmap(function(...) return of { ... } end, { in_dims = dims })(table.unpack(args)) }
+    end)
+    if ok and fine then
+      for e = 1, 2 do
+        local mine = {}
+        for i, y in ipairs(got) do mine[i] = y[e] end
+        local why = first_difference(mine, want[e], near, ("tangents in vmap over %s, element %d"):format(way, e))
+        if why then return why end
+      end
+    elseif ok and not tostring(got):find("vmap", 1, true) then
+      return ("tangents in vmap over %s: %s"):format(way, tostring(got))
+    end
+  end
+end
+
+function modes.jvp(T, make, call, _, case)
+  local all, at, xs, vs, some = make(), {}, {}, {}, false
+  for i, x in ipairs(all) do
+    all[i] = x:detach()
+    if floats(x) and (x.requires_grad or case.jvp and case.jvp.v[i]) then
+      at[#at + 1], xs[#xs + 1], some = i, all[i], some or x:numel() > 0
+    end
+  end
+  if #xs == 0 then return "skip", "no differentiable input" end
+  for k, x in ipairs(xs) do vs[k] = wave(T, x, 0.7 * k + 1) end
+  local function f(...)
+    local now = table.move(all, 1, #all, 1, {})
+    for k, x in ipairs { ... } do now[at[k]] = x end
+    local got = {}
+    for _, y in ipairs(call(now)) do
+      if T.is_tensor(y) and floats(y) then got[#got + 1] = y end
+    end
+    return got
+  end
+  local plain = list_of(T, f(table.unpack(xs)))
+  if not plain or #plain == 0 then return "skip", "no floating result" end
+  local function jvp(a, b) return (select(2, T.jvp(f, a, b))) end
+  local ok, ys, tangents = pcall(T.jvp, f, xs, vs)
+  if not ok then
+    local known = tostring(ys):find("has no derivative", 1, true)
+    return known and "skip" or "fail", known and "no derivative" or "jvp: " .. tostring(ys)
+  end
+  local why = first_difference(ys, plain, same, "value")
+  if why then return "fail", why end
+  -- beside reverse mode
+  local leaves, told, ws, mine = copies(xs), {}, {}, {}
+  for _, x in ipairs(leaves) do x:requires_grad_() end
+  for i, y in ipairs(f(table.unpack(leaves))) do
+    if y.requires_grad then
+      told[#told + 1], ws[#ws + 1], mine[#mine + 1] = y, wave(T, y, 1.3), tangents[i]
+    elseif tangents[i]:numel() > 0 and tangents[i]:abs():max():item() ~= 0 then
+      return "fail", ("tangent %d of a constant is not zero"):format(i)
+    end
+  end
+  if #told == 0 then return "skip", "no derivative" end
+  local fine, g = pcall(function()
+    local g = table.pack(T.grad_of(told, leaves, { grad_outputs = ws, allow_unused = true }))
+    return type(g[1]) == "table" and not T.is_tensor(g[1]) and g[1] or g
+  end)
+  if not fine then return "skip", "no gradient" end
+  local grads = {}
+  for k, x in ipairs(xs) do grads[k] = g[k] or T.zeros_like(x) end
+  local eps = ({ f64 = 1e-9, f32 = 1e-4, f16 = 2e-2, bf16 = 0.1 })[told[1]:dtype()]
+  for _, x in ipairs(xs) do eps = math.max(eps, ({ f64 = 1e-9, f32 = 1e-4, f16 = 2e-2, bf16 = 0.1 })[x:dtype()]) end
+  if finite(mine) and finite(grads) then
+    local a, size = dot(mine, ws)
+    local b, more = dot(grads, vs)
+    if math.abs(a - b) > eps * (1 + size + more) then
+      return "fail", ("<w, J v> is %.9g, <Jᵀ w, v> %.9g"):format(a, b)
+    end
+  elseif finite(mine) ~= finite(grads) and finite(xs) and some then
+    return "fail", "one mode's derivative is finite, the other's is not"
+  end
+  if not finite(mine) and some then return "pass" end -- where NaN is depends on the order
+  for name, way in pairs(WAYS) do
+    local good, got = pcall(way, T, jvp, xs, vs, f)
+    local text = tostring(got)
+    local layout = text:find("needs a copy", 1, true) or text:find("share memory", 1, true)
+      or text:find("is not contiguous", 1, true)
+    if not good and not (name:find "jit" and refused(text)) and not (name == "strided" and layout) then
+      return "fail", ("tangents by %s: %s"):format(name, text)
+    end
+    why = good and first_difference(got, tangents, near, "tangents by " .. name)
+    if why then return "fail", why end
+  end
+  why = batches(T, jvp, xs, vs)
+  if why then return "fail", why end
+  -- second order
+  if eps > 1e-9 then return "pass" end
+  local function scalar(...)
+    local s = T.zeros({}, { dtype = "f64" })
+    for i, y in ipairs(f(...)) do
+      if y:dtype() == "f64" then s = s + (y * wave(T, plain[i], 1.3)):sum() end
+    end
+    return s
+  end
+  local us = {}
+  for k, x in ipairs(xs) do us[k] = wave(T, x, 0.9 * k + 2) end
+  local function first(...) return (select(2, T.jvp(scalar, { ... }, vs))) end
+  local function reverse(of)
+    return function(...)
+      local got = table.pack(T.grad(of, ...))
+      if type(got[1]) == "table" then got = got[1] end
+      local s = T.zeros({}, { dtype = "f64" })
+      for k in ipairs(xs) do if got[k] then s = s + (got[k]:to("f64") * (of == first and us or vs)[k]):sum() end end
+      return s
+    end
+  end
+  local values = {}
+  for name, by in pairs {
+    ["forward over forward"] = function() return (select(2, T.jvp(first, xs, us))) end,
+    ["reverse over forward"] = function() return reverse(first)(table.unpack(xs)) end,
+    ["forward over reverse"] = function()
+      return (select(2, T.jvp(reverse(scalar), xs, us)))
+    end,
+  } do
+    local good, got = pcall(by)
+    if good then
+      values[#values + 1] = { name, got:item() }
+    elseif not tostring(got):find("derivative", 1, true) and not tostring(got):find("once", 1, true) then
+      return "fail", name .. ": " .. tostring(got)
+    end
+  end
+  for _, v in ipairs(values) do
+    local want = values[1][2]
+    local off = math.abs(v[2] - want)
+    if off > 1e-7 * (1 + math.abs(want)) then -- NaN: there is none, as of roots of 0
+      return "fail", ("%s is %.9g, %s %.9g"):format(v[1], v[2], values[1][1], want)
+    end
+  end
+  return "pass"
+end
+
 function M.run(T, plan, case, mode)
   if case.error then return "skip", "an error" end
   local function make() return cases.inputs(T, plan.file, case, true) end
@@ -379,7 +601,7 @@ function M.run(T, plan, case, mode)
   end
   local ok = pcall(call, make())
   if not ok then return "skip", "fails as it is" end
-  local fine, verdict, text = pcall(modes[mode], T, make, call, plan)
+  local fine, verdict, text = pcall(modes[mode], T, make, call, plan, case)
   if not fine then return "fail", "raised: " .. tostring(verdict) end
   return verdict, text
 end

@@ -217,7 +217,9 @@ static PlStatus prod_composed(PlMaker *g) {
   const int64_t dim = all ? 0 : pl_attr_i(g->attrs, 0);
   PlVal y = all ? pl_g1(g, &pl_op_flatten, g->x[0]) : g->x[0];
   PlAttrs shape;
-  for (int64_t n = all ? x->numel : x->shape[dim]; n > 1; n = (n + 1) / 2) {
+  int64_t n = all ? x->numel : x->shape[dim];
+  if (n == 0) y = g_add(g, g_reduce(g, &pl_op_sum, y, all ? 1 : x->ndim, 1u << dim), pl_g_num(g, 1)); /* of nothing: 1, constant */
+  for (; n > 1; n = (n + 1) / 2) {
     const int64_t half = n / 2;
     PlVal parts[2] = {g_mul(g, pl_g_slice(g, y, dim, 0, half, 1), pl_g_slice(g, y, dim, half, half, 1))};
     if (n % 2) parts[1] = pl_g_slice(g, y, dim, n - 1, 1, 1);
