@@ -320,7 +320,8 @@ local function call(op, group, lists, which, width, o, count, settings)
       if rawequal(p, list[k]) then at[#at + 1] = i end
     end
   end
-  -- The node is right while the state lives in the same tensors and no setting was switched on or off.
+  -- The node is right while the state lives in the same tensors, no setting was switched on or off and its parameters
+  -- are still at one step: one without a gradient for a while, which was not stepped then, is behind the others.
   local state, switches = group._state, {}
   for key, v in pairs(group) do
     if type(v) == "boolean" or type(v) == "number" then switches[key] = v ~= 0 and v ~= false end
@@ -331,6 +332,11 @@ local function call(op, group, lists, which, width, o, count, settings)
   end, function()
     for key, on in next, switches do
       if on ~= (group[key] ~= 0 and group[key] ~= false) then return false end
+    end
+    local steps = group._steps
+    local first = steps[at[1]]
+    for k = 2, #at do
+      if steps[at[k]] ~= first then return false end
     end
     return rawequal(group._state, state)
   end)
