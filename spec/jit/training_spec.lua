@@ -158,6 +158,13 @@ describe("T.jit in training:", function()
     step(T.ones(1, 2))
     assert.is_false(net.weight:detach():equal(before))
     assert.equal(1, step.ntraces)
+    local ok, failure = pcall(T.jit(function(x)
+      scaler:scale(net(x):sum()):backward()
+      scaler:step(opt)
+      return net.weight * 2
+    end), T.ones(1, 2))
+    assert.is_false(ok)
+    assert.truthy(failure:find("used after GradScaler:step() of SGD", 1, true), failure)
   end)
 
   it("weight_norm and spectral_norm compute their parameter in each run", function()

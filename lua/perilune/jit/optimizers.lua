@@ -140,6 +140,11 @@ end
 local function place_update(self, t, d, out)
   for i, p in ipairs(d.group.params) do
     if core.jit_reads_after(t.ir, d.node, p) then
+      if d.unless then
+        options.untraceable("%s: a parameter is used after GradScaler:step() of %s, which updates after the graph "
+          .. "has run, since it may take no step at all. Make it and update() the last that the traced function does",
+          self.name, d.optimizer.name)
+      end
       options.untraceable("%s: a parameter is used after %s:step(); this optimizer updates after the graph has run. "
         .. "Make the step the last thing that the traced function does, or use SGD, Adam, AdamW, RMSprop, Adamax, "
         .. "LAMB, RAdam, Adagrad, Adadelta, Rprop or Lion", self.name, d.optimizer.name)
