@@ -418,6 +418,9 @@ assert(T.save(finished, { net = net:state_dict(), opt = opt:state_dict() }))
       ["callback 1 must be a table"] = { train = o.train, optimizer = o.opt, callbacks = { 3 } },
       ["resume needs checkpoint"] = { train = o.train, optimizer = o.opt, resume = true },
       ["optimizer is missing"] = { train = o.train },
+      ["scheduler is made with another optimizer"] = { train = o.train, optimizer = "Adam", scheduler = o.sched },
+      ["has 60 steps, but with one an epoch it takes 10"] = { train = o.train, optimizer = o.opt, epochs = 10,
+        scheduler = optim.lr_scheduler.OneCycleLR(o.opt, 0.1, { total_steps = 60 }) },
     } do
       local ok, message = pcall(function() return (T.fit(o.net, args)) end)
       assert.is_false(ok)

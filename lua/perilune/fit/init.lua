@@ -464,6 +464,15 @@ local function new_run(net, ...)
   if a.scheduler ~= nil and (type(a.scheduler) ~= "table" or not a.scheduler.step) then
     fail("fit: scheduler must be one of optim.lr_scheduler.*, got %s", describe(a.scheduler))
   end
+  local of = a.scheduler and a.scheduler.optimizer
+  if type(of) == "table" and of ~= a.optimizer then
+    fail("fit: scheduler is made with another optimizer, whose rates it would move; make it with the one that trains")
+  end
+  local most = a.scheduler and a.schedule == "epoch" and a.epochs and a.scheduler.total_steps
+  if type(most) == "number" and most > a.epochs then
+    fail("fit: the scheduler has %d steps, but with one an epoch it takes %d and never comes down; give schedule = "
+      .. "\"batch\"", most, a.epochs)
+  end
   if a.scaler ~= nil and (type(a.scaler) ~= "table" or not a.scaler.unscale_) then
     fail("fit: scaler must be a T.GradScaler, got %s", describe(a.scaler))
   end
