@@ -8,6 +8,8 @@ local late = "wants the error of a bad index at once; a device notices it when i
 local plan = "is about plans and compiled groups of the CPU; graphs on a device run otherwise (spec/cuda/jit_spec)"
 local pass = "is about kernels of the CPU that make values and tangents at once"
 local process = "runs other processes, which have a default device of their own"
+local program = "generating has programs of one token on the CPU alone; on a device each is a call"
+local numbers = "mixes what the library makes of numbers of files, on the CPU, with tensors of the script"
 local text = "is about texts, without tensors"
 local scalars = "0-d tensors of the device take the dtype of halves beside them, as PyTorch's do (docs/design/cuda.md)"
 local loaded = "loads what was saved, which goes to the CPU unless map_location says otherwise"
@@ -23,7 +25,13 @@ local cuda = {
   },
   ["autograd/rematerialization"] = bytes,
   ["autograd/saved_tensors"] = { ["frees the memory of what went to a file"] = bytes },
+  ["models/decoder"] = { ["needs less memory in training"] = bytes },
+  ["models/step"] = {
+    ["makes no tensors of its own"] = program, ["makes no tensor for a token"] = program,
+  },
+  ["onnx/load"] = { ["divide and count as ONNX does"] = late },
   ["call/values"] = {
+    ["no probability is refused by binary_cross_entropy"] = late,
     ["a budget of memory charges"] = bytes, ["class 0 is told"] = late,
     ["says its own name, not that of the op inside"] = "wants the words of CPU memory that does not suffice",
   },
@@ -65,6 +73,12 @@ local cuda = {
 -- The same with defaults on the CPU: what a spec gets from files, loaders and default arguments stays there.
 local moved = {}
 for file, why in pairs(cuda) do moved[file] = why end
+moved["data/datasets"] = { ["is made of others with a transform"] = numbers }
+moved["nn/int8"] = { ["on digits integers lose at most half a percent"] = numbers }
+moved["deploy/sizes"] = {
+  ["the function's bits: pictures"] = process, ["the function's bits: text"] = process,
+  ["the function's bits: sequence"] = process, ["come from ONNX files"] = numbers,
+}
 moved["graph/io"] = { ["loads as the same program"] = loaded, ["may be a traced function's"] = loaded }
 
 return { cuda = cuda, moved = moved }

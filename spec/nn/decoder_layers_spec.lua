@@ -4,7 +4,10 @@
 
 local T = require "perilune"
 local near = require "spec.support.near"
-local attention = require "perilune.nn.grouped_attention"
+local attention = { mask = function(o)
+  o.device = T.get_default_device()
+  return require("perilune.nn.grouped_attention").mask(o)
+end }
 local nn = T.nn
 local function fails(f, part) return near.fails(part, f) end
 

@@ -66,6 +66,7 @@ local function move_what_specs_make(T)
     })
   end
   for _, name in ipairs(MAKERS) do makers[name] = true end
+  makers.load_graph = true
   local function networks(name, v)
     return type(v) == "function" and (name == "load" or name:find "^%u") and mover(v) or nil
   end
@@ -80,7 +81,12 @@ local function move_what_specs_make(T)
       return T.set_default_device(...)
     end,
   }
-  local seen = beside(T, function(key, v)
+  local seen
+  function mine.manual_seed(seed)
+    T.manual_seed(seed)
+    return seen
+  end
+  seen = beside(T, function(key, v)
     if rooms[key] then mine[key], rooms[key] = beside(v, rooms[key]), nil end
     return mine[key] or makers[key] and mover(v)
   end)

@@ -112,7 +112,7 @@ end
 -- All rows one place further: ids [R, 1], at place[r] of row r each.
 local function forward(net, ids, place, logits, ...)
   local ks, vs = step.apart(...)
-  local seen = T.arange(0, ks[1]:size(3) - 1):unsqueeze(1):le(place:unsqueeze(2)):long()
+  local seen = T.arange(0, ks[1]:size(3) - 1, { device = ks[1]:device() }):unsqueeze(1):le(place:unsqueeze(2)):long()
   local y = net(ids, { cache = step.whole(ks, vs, place), attention_mask = seen, position_ids = place:unsqueeze(2),
     last = 1 })
   logits:copy_(y:squeeze(2))

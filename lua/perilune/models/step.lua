@@ -58,7 +58,7 @@ local function program(net)
   return T.jit(function(ids, place, logits, best, ...)
     local ks, vs = M.apart(...)
     local room = ks[1]:size(3)
-    local seen = T.arange(0, room - 1):unsqueeze(1):le(place):long():expand(ids:size(1), room)
+    local seen = T.arange(0, room - 1, { device = ids:device() }):unsqueeze(1):le(place):long():expand(ids:size(1), room)
     local y = net(ids, { cache = M.whole(ks, vs, place), attention_mask = seen, position_ids = place:unsqueeze(1),
       last = 1 })
     logits:copy_(y:squeeze(2))
@@ -96,8 +96,9 @@ function M.advance(state, rows)
   if not ks or #ks == 0 then return nil end
   if not state.ids or state.ids:size(1) ~= b then
     local vocab = net._d.vocab
-    state.ids, state.place = T.zeros({ b, 1 }, { dtype = "i64" }), T.zeros({ 1 }, { dtype = "i64" })
-    state.logits, state.best = T.zeros({ b, vocab }, { dtype = ks[1]:dtype() }), T.zeros({ b }, { dtype = "i64" })
+    local function zeros(shape, dtype) return T.zeros(shape, { dtype = dtype, device = "cpu" }) end
+    state.ids, state.place = zeros({ b, 1 }, "i64"), zeros({ 1 }, "i64")
+    state.logits, state.best = zeros({ b, vocab }, ks[1]:dtype()), zeros({ b }, "i64")
   end
   for r, row in ipairs(rows) do state.ids:set(r, 1, row[1]) end
   state.place:set(1, n)

@@ -136,7 +136,7 @@ local function mel_of(hz) return hz < 1000 and 3 * hz / 200 or 15 + math.log(hz 
 local function hz_of(mel) return mel < 15 and 200 * mel / 3 or 1000 * math.exp(step * (mel - 15)) end
 
 -- Triangles over the frequencies 0 … rate/2, each of the same area: [bins, n].
-local function filters(bins, n, rate)
+local function filters(bins, n, rate, where)
   local edge, rows = {}, {}
   local top = mel_of(rate / 2)
   for i = 0, bins + 1 do edge[i] = hz_of(top * i / (bins + 1)) end
@@ -148,7 +148,7 @@ local function filters(bins, n, rate)
       rows[m][k] = math.max(0, math.min(up, down)) * 2 / (edge[m + 1] - edge[m - 1])
     end
   end
-  return T.tensor(rows, { dtype = "f64" })
+  return T.tensor(rows, where)
 end
 
 --- T.models.log_mel(wave, {bins=80, seconds=30, rate=16000, n_fft=400, hop=160}) → features
@@ -176,12 +176,13 @@ function M.log_mel(wave, opts)
   if wave:size(2) < total then wave = nn.F.pad(wave, { 0, total - wave:size(2) }) end
   local frames = nn.F.pad(wave:unsqueeze(2), { n // 2, n // 2 }, "reflect"):squeeze(2):unfold(2, n, hop)
   -- the spectrum as two products: n is small and need not be a power of two
-  local t = T.arange(0, n - 1, { dtype = "f64" })
+  local where = { dtype = "f64", device = wave:device() }
+  local t = T.arange(0, n - 1, where)
   local window = 0.5 - (t * (2 * math.pi / n)):cos() * 0.5
-  local angle = (t:unsqueeze(2) * T.arange(0, n // 2, { dtype = "f64" }):unsqueeze(1)):remainder(n) * (2 * math.pi / n)
+  local angle = (t:unsqueeze(2) * T.arange(0, n // 2, where):unsqueeze(1)):remainder(n) * (2 * math.pi / n)
   frames = frames:narrow(2, 1, total // hop) * window
   local power = frames:matmul(angle:cos()):square() + frames:matmul(angle:sin()):square()
-  local mel = power:matmul(filters(bins, n // 2 + 1, rate):t()):clamp { min = 1e-10 }:log10()
+  local mel = power:matmul(filters(bins, n // 2 + 1, rate, where):t()):clamp { min = 1e-10 }:log10()
   local top = mel:amax({ 2, 3 }, { keepdim = true })
   return ((T.maximum(mel, top - 8) + 4) / 4):transpose(2, 3):to(dtype):contiguous()
 end
