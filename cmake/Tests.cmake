@@ -214,12 +214,16 @@ if(PL_BUSTED AND runner)
       set_property(TEST ${test} APPEND PROPERTY ENVIRONMENT "PERILUNE_COLLECT=${points}")
     endforeach()
     if(PERILUNE_COLLECTOR)
-      foreach(points 1 alloc:7+1 alloc:7+2 alloc:7+3 alloc:7+4 alloc:7+5 alloc:7+6 alloc:7+7)
+      foreach(points 1 storage:1 alloc:7+1 alloc:7+2 alloc:7+3 alloc:7+4 alloc:7+5 alloc:7+6 alloc:7+7)
         set(test "collector-long/${points}/${name}")
         pl_test(${test} collector-long 3600 ${runner} "spec/${name}_spec.lua")
         set_property(TEST ${test} APPEND PROPERTY ENVIRONMENT "PERILUNE_COLLECT=${points}")
       endforeach()
     endif()
+  endforeach()
+  foreach(name autograd/promises autograd/saved_tensors jit/second_order nn/hooks) # and where the engine makes a tensor's memory
+    pl_test("collector/storage/${name}" collector 600 ${runner} "spec/${name}_spec.lua")
+    set_property(TEST "collector/storage/${name}" APPEND PROPERTY ENVIRONMENT "PERILUNE_COLLECT=storage:11+3")
   endforeach()
   # Kernels once more as processors of lower levels run them (cmake/Isa.cmake); a level that this one lacks falls back.
   foreach(level IN LISTS PL_ISA_LEVELS)
@@ -237,7 +241,7 @@ if(PL_BUSTED AND runner)
   # Some of them once more with tensors on the emulated device; all: bench/gpu.sh --device emulated specs moved
   foreach(spec cuda:autograd/keys cuda:autograd/functional cuda:autograd/vmap cuda:nn/module cuda:nn/layers cuda:nn/pytorch
                cuda:optim/optimizers cuda:call/autocast cuda:data/datasets cuda:data/loader cuda:ops/pytorch cuda:io/save_load
-               cuda:tensor/channels_last cuda:jit/call cuda:jit/sizes cuda:lua/tools cuda:graph/passes cuda:graph/fuse cuda:ops/casts cuda:ops/edges cuda:ops/ends
+               cuda:tensor/channels_last cuda:jit/call cuda:jit/modes cuda:jit/sizes cuda:lua/reclaim cuda:lua/tools cuda:graph/passes cuda:graph/fuse cuda:ops/casts cuda:ops/edges cuda:ops/ends
                cuda:ops/overlap cuda:ops/half_rounding moved:ops/composites moved:nn/layers
                moved:lua/metrics moved:docs/embedding moved:nn/pytorch moved:ops/pytorch moved:lua/plot moved:graph/symbolic
                moved:jit/inplace moved:ops/random moved:call/misuse moved:tensor/printing moved:graph/io moved:ops/wrong_calls)

@@ -10,7 +10,7 @@
 
 #include "kernels/kernel.h"
 
-#define PL_DEVICE_ABI   6u
+#define PL_DEVICE_ABI   7u
 #define PL_DEVICE_ENTRY "perilune_device_plugin"
 
 /* What the engine lends to the plug-in. */
@@ -19,6 +19,8 @@ typedef struct PlDeviceHost {
   PlStatus (*fail)(PlStatus code, const char *text); /* becomes pl_message() */
   PlStatus (*poll)(void);                            /* PL_ERR_INTERRUPT once the user asked to stop */
   void (*warn)(const char *text);                    /* one line for the user */
+  bool (*tf32)(void);    /* products of f32 of the calling thread may round their factors to TF32 (T.set_float32_matmul_precision) */
+  bool (*reclaim)(void); /* memory is out: true where the program has let go of what nobody needs, so that it is worth another try */
 } PlDeviceHost;
 
 typedef struct PlDeviceInfo {
@@ -36,7 +38,6 @@ typedef struct PlDeviceMemory {
 
 typedef enum PlDeviceSetting {
   PL_DEVICE_DETERMINISTIC, /* 1: same bits in every run (the default) */
-  PL_DEVICE_TF32,          /* 1: f32 products may round their factors to TF32 (0 by default) */
   PL_DEVICE_SYNC,          /* 1: wait after every kernel, so that a failure names its op */
   PL_DEVICE_CUDNN,         /* 0: own kernels where cuDNN would compute (1 by default) */
   PL_DEVICE_BENCHMARK,     /* 1: algorithms of libraries are chosen by their times, once a shape, unless deterministic (0 by default) */

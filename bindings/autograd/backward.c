@@ -194,7 +194,8 @@ static int m_backward(lua_State *L) {
   l_collect(L);
   lua_State *was = l_enter_walk(L);
   l_backward_begins();
-  PlStatus s = pl_backward(&y, &dy, 1, retain, create);
+  PlStatus s;
+  WORK(L, s, pl_backward(&y, &dy, 1, retain, create));
   l_running = was;
   l_backward_ends(L, s == PL_OK);
   if (PL_UNLIKELY(s != PL_OK)) return backward_failed(L, s);
@@ -226,7 +227,9 @@ static int t_grad_of(lua_State *L) {
   }
   l_collect(L);
   lua_State *was = l_enter_walk(L);
-  PlStatus s = pl_grad_of(ys, dys, ny, xs, nx, retain, create, l_opt_bool(L, 3, "allow_unused", false), out);
+  const bool allow_unused = l_opt_bool(L, 3, "allow_unused", false);
+  PlStatus s;
+  WORK(L, s, pl_grad_of(ys, dys, ny, xs, nx, retain, create, allow_unused, out));
   l_running = was;
   CALL(L, s);
   for (int i = 0; i < nx; i++) {

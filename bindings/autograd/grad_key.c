@@ -100,7 +100,8 @@ static int key_backward(lua_State *L) {
   l_collect(L);
   lua_State *was = l_enter_walk(L);
   l_backward_begins();
-  PlStatus s = pl_key_backward(k, ys, dys, n, strict);
+  PlStatus s;
+  WORK(L, s, pl_key_backward(k, ys, dys, n, strict));
   l_running = was;
   l_backward_ends(L, s == PL_OK);
   CALL(L, s);

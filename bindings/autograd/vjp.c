@@ -45,7 +45,8 @@ static int t_key_gradients(lua_State *L) {
   l_collect(L);
   lua_State *was = l_running;
   l_running = L;
-  PlStatus s = pl_key_pull(k, ys, dys, ny, xs, nx, out);
+  PlStatus s;
+  WORK(L, s, pl_key_pull(k, ys, dys, ny, xs, nx, out));
   l_running = was;
   CALL(L, s);
   for (int i = 0; i < nx; i++) {

@@ -12,12 +12,17 @@
  *     what one of them found in use at its widest will be in use again.
  * Devices' memory counts the same way, apart and in larger steps: it is larger, and filled faster. Of several GPUs the
  * memory of all counts as one, in steps of what the smallest has.
+ * Where memory is out, everything is collected and the allocation tried again: at whole calls of ops (ops/call.c), and
+ * below them, in the middle of a backward or of a run, where the engine asks (pl_reclaim): all that C works with there is
+ * counted or on the stack of the state that it works for.
  * The mode of the collector is the host's and stays as it is. */
 #include <time.h>
 
 #include "bindings/collector/kept.h"
 #include "bindings/core/lib.h"
+#include "engine/call/thread_state.h"
 #include "engine/device/device.h"
+#include "engine/tensor/alloc.h"
 
 enum { STEP = 16 << 20, OFTEN = 8 << 20, SMALLEST = 4096, PARTS = 512 };
 
@@ -101,6 +106,29 @@ static void collect(lua_State *L, int rounds) {
 
 void l_collect_full(lua_State *L) { collect(L, 8); }
 void l_collect_once(lua_State *L) { collect(L, 1); }
+
+_Thread_local lua_State *l_working_for;
+
+/* Finalizers of scripts run inside. They see the modes of the script, but would be traced, computed in batches or run with a limit's notes half
+ * made: then nothing is collected. */
+static bool reclaim(void) {
+  lua_State *L = l_working_for;
+  if (!L || collecting || pl_state.trace || pl_state.batch || pl_state.remat || !lua_checkstack(L, 8)) return false;
+  if (PL_UNLIKELY(pl_reclaim_tested) && !l_collect_storage_due()) return false;
+  const bool changes = pl_changes_begin();
+  struct PlPacking *packing = pl_set_packing(NULL);
+  struct PlCheckpoint *checkpoint = pl_set_checkpoint(NULL);
+  l_collect_full(L);
+  pl_set_packing(packing);
+  pl_set_checkpoint(checkpoint);
+  pl_changes_end(changes);
+  return true;
+}
+
+void l_reclaim_register(lua_State *L) {
+  (void)L;
+  pl_reclaim = reclaim;
+}
 
 void l_collect_dropped(lua_State *L, int64_t allocated_before) {
   if (collecting || l_collect_tested || pl_allocated_bytes() - allocated_before < OFTEN / 4) return;

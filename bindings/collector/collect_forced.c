@@ -5,6 +5,7 @@
  *   N or N+K        a full collection, finalizers included, at every N-th point from the K-th on: where an op begins,
  *                   and where a tensor's userdata is made
  *   alloc:N or N+K  an emergency collection, which runs no finalizer, at every N-th object that Lua makes for anybody
+ *   storage:N or N+K  a full collection before every N-th memory for a tensor that the engine makes, wherever it is in a call
  *   stop            none at all, but those that scripts ask for
  *   off             as usual
  *
@@ -14,6 +15,7 @@
 #include <string.h>
 
 #include "bindings/core/lib.h"
+#include "engine/tensor/alloc.h"
 
 unsigned char l_box_notes;
 _Thread_local bool l_collect_tested;
@@ -22,7 +24,7 @@ typedef struct Points {
   int64_t every, count; /* every: 0 for off */
 } Points;
 
-static _Thread_local Points points;
+static _Thread_local Points points, storages;
 
 static bool due(Points *p) {
   if (++p->count < p->every) return false;
@@ -33,6 +35,8 @@ static bool due(Points *p) {
 void l_collect_point(lua_State *L) {
   if (points.every && due(&points)) l_collect_once(L);
 }
+
+bool l_collect_storage_due(void) { return storages.every && due(&storages); }
 
 /* ---- emergency collections ------------------------------------------------------------------------------ */
 
@@ -95,10 +99,14 @@ static bool read_points(const char *text, Points *out) {
 }
 
 static bool set(lua_State *L, const char *text) {
-  Points calls = {0}, objects = {0};
-  const bool stop = strcmp(text, "stop") == 0, off = strcmp(text, "off") == 0, alloc = strncmp(text, "alloc:", 6) == 0;
-  if (!stop && !off && !(alloc ? read_points(text + 6, &objects) : read_points(text, &calls))) return false;
+  Points calls = {0}, objects = {0}, memory = {0};
+  const bool stop = strcmp(text, "stop") == 0, off = strcmp(text, "off") == 0, alloc = strncmp(text, "alloc:", 6) == 0,
+             storage = strncmp(text, "storage:", 8) == 0;
+  if (!stop && !off && !(alloc ? read_points(text + 6, &objects) : storage ? read_points(text + 8, &memory) : read_points(text, &calls)))
+    return false;
   points = calls;
+  storages = memory;
+  pl_reclaim_tested = storages.every != 0;
   Refuse *r = refuse_of(L, objects.every != 0);
   if (r) r->points = objects;
   if (points.every) __atomic_or_fetch(&l_box_notes, L_NOTE_POINT, __ATOMIC_RELAXED);
@@ -113,7 +121,7 @@ static bool set(lua_State *L, const char *text) {
 static int t_debug_collect(lua_State *L) {
   const char *text = luaL_checkstring(L, 1);
   if (!set(L, text))
-    return l_error(L, "debug_collect: N, N+K with K from 1 to N, alloc:N, alloc:N+K, stop or off expected, got '%s'", text);
+    return l_error(L, "debug_collect: N (N+K with K from 1 to N), alloc:N, storage:N, each with +K, stop or off expected, got '%s'", text);
   return 0;
 }
 
@@ -122,5 +130,5 @@ void l_collect_test_register(lua_State *L) {
   lua_pushcfunction(L, t_debug_collect);
   lua_setfield(L, -2, "debug_collect");
   if (text && *text && !set(L, text))
-    l_error(L, "PERILUNE_COLLECT: N, N+K with K from 1 to N, alloc:N, alloc:N+K, stop or off expected, got '%s'", text);
+    l_error(L, "PERILUNE_COLLECT: N (N+K with K from 1 to N), alloc:N, storage:N, each with +K, stop or off expected, got '%s'", text);
 }

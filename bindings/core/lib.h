@@ -106,12 +106,23 @@ void l_errors_register(lua_State *L);
     PlStatus call_ = (expr);                                  \
     if (PL_UNLIKELY(call_ != PL_OK)) return l_fail(L, call_); \
   } while (0)
+/* The same for what works long and makes much in one call, such as ops and backward: where memory is out in it, the garbage of this state is
+ * collected (collector/collect.c). expr raises nothing; what scripts do in hooks comes back. */
+extern _Thread_local lua_State *l_working_for; /* NULL: nobody, nothing is collected */
+#define WORK(L, status, expr)           \
+  do {                                  \
+    lua_State *before_ = l_working_for; \
+    l_working_for = (L);                \
+    (status) = (expr);                  \
+    l_working_for = before_;            \
+  } while (0)
 
 /* ---- collector (collector/collect.c) ---- */
 extern _Thread_local int64_t l_collect_at_alloc, l_collect_at_live, l_collect_at_device;
 void l_collect_slow(lua_State *L);
 void l_collect_full(lua_State *L); /* until nothing more goes */
 void l_collect_once(lua_State *L);
+void l_reclaim_register(lua_State *L); /* the engine's pl_reclaim */
 /* Where a function has run whose values were dropped; allocated_before: pl_allocated_bytes() when it began. Collects, if it made
  * much. */
 void l_collect_dropped(lua_State *L, int64_t allocated_before);
@@ -129,6 +140,7 @@ static inline void l_modes_follow(lua_State *L) {
   if (PL_UNLIKELY(pl_state.mode_owner && pl_state.mode_owner != L)) l_modes_switch(L);
 }
 extern _Thread_local bool l_collect_tested; /* PERILUNE_COLLECT says when: collector/collect_forced.c */
+bool l_collect_storage_due(void);           /* is this memory for a tensor one before which it says to collect? */
 void l_collect_test_register(lua_State *L);
 /* At the entry of every op, before any raw pointer is taken. */
 static inline void l_collect(lua_State *L) {

@@ -74,6 +74,7 @@ int luaopen_perilune_engine(lua_State *L) {
   l_saved_register(L);
   l_modes_register(L);
   l_remat_register(L);
+  l_reclaim_register(L);
   l_collect_test_register(L);
   return 1;
 }

@@ -350,7 +350,7 @@ static int d_synchronize(lua_State *L) {
 
 /* device.setting(name[, on]) → what it was */
 static int d_setting(lua_State *L) {
-  static const char *const names[] = {"deterministic", "tf32", "sync", "cudnn", "benchmark", NULL};
+  static const char *const names[] = {"deterministic", "sync", "cudnn", "benchmark", NULL};
   int k = luaL_checkoption(L, 1, NULL, names);
   const PlDeviceTable *t = l_device_table(L);
   lua_pushboolean(L, t->get((PlDeviceSetting)k) != 0);

@@ -294,10 +294,11 @@ static int graph_run(lua_State *L) {
     lua_rawseti(L, res, o + 1);
   }
   if (steps) CALL(L, pl_graph_step_count(f, 1));
-  PlStatus s = plan ? pl_exec_run(plan->exec, in, out) : pl_graph_run(f, in, out);
+  PlStatus s;
+  WORK(L, s, plan ? pl_exec_run(plan->exec, in, out) : pl_graph_run(f, in, out));
   if (s == PL_ERR_OOM) {
     l_collect_full(L);
-    s = plan ? pl_exec_run(plan->exec, in, out) : pl_graph_run(f, in, out);
+    WORK(L, s, plan ? pl_exec_run(plan->exec, in, out) : pl_graph_run(f, in, out));
   }
   if (s != PL_OK && steps && plan && !pl_exec_began(plan->exec)) {
     const PlStatus was = s;

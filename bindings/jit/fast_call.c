@@ -8,6 +8,7 @@
 #include "bindings/jit/program.h"
 #include "engine/call/autocast.h"
 #include "engine/call/thread_state.h"
+#include "engine/device/device.h"
 
 enum { WHOLE = 100, TENSOR = 101, FEW = 24 };
 enum {
@@ -45,6 +46,7 @@ typedef struct Quick {
   int32_t nargs, nresults, nin;
   uint8_t grad_off, autocast, floating, device;
   uint64_t rules;
+  uint32_t libraries; /* pl_device_modes() */
   /* Small programs: a call as it was written may be faster than one of the graph, whose bits it has. The first calls are made either way
    * in turn, and measured. */
   bool written;
@@ -75,11 +77,12 @@ static void read_modes(Quick *q) {
   q->floating = (uint8_t)pl_default_float();
   q->device = pl_state.device;
   q->rules = pl_state.rules;
+  q->libraries = pl_device_modes();
 }
 
 static bool same_modes(const Quick *q) {
   return q->grad_off == pl_state.grad_off && q->autocast == (uint8_t)pl_autocast_dtype() && q->device == pl_state.device &&
-         q->floating == (uint8_t)pl_default_float() && q->rules == pl_state.rules;
+         q->floating == (uint8_t)pl_default_float() && q->rules == pl_state.rules && q->libraries == pl_device_modes();
 }
 
 /* ---- does a call fit? ----------------------------------------------------------------------------------------- */

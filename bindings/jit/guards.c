@@ -309,6 +309,11 @@ static int jit_key(lua_State *L) {
   luaL_addstring(&b, pl_dtype_name(pl_default_float()));
   luaL_addchar(&b, ' ');
   luaL_addstring(&b, pl_device_name(pl_state.device));
+  if (pl_device_modes()) { /* how exact products are, and what libraries may do */
+    char text[24];
+    snprintf(text, sizeof text, " %" PRIu32, pl_device_modes());
+    luaL_addstring(&b, text);
+  }
   luaL_pushresult(&b);
   return 1;
 }

@@ -380,13 +380,15 @@ static PlStatus set_leaf_grads(const Program *p, PlTensor **out) {
  * would be written twice. */
 static PlStatus run_or_collect(lua_State *L, const Program *p, PlTensor *const *in, PlTensor **out) {
   uint64_t offset = pl_state.offset;
-  PlStatus s = run_program(p, in, out);
+  PlStatus s;
+  WORK(L, s, run_program(p, in, out));
   if (s != PL_ERR_OOM) return s;
   const PlExec *e = p->joint ? p->joint->run_forward : p->exec;
   l_collect_full(L);
   if (!e || (pl_exec_began(e) && p->nwritten > 0)) return s;
   pl_state.offset = offset;
-  return run_program(p, in, out);
+  WORK(L, s, run_program(p, in, out));
+  return s;
 }
 
 PlStatus l_program_run(lua_State *L, const Program *p, PlTensor *const *in, PlTensor **out) {

@@ -4,7 +4,6 @@
 
 #include "bindings/core/lib.h"
 #include "engine/call/thread_state.h"
-#include "engine/device/device.h"
 #include "kernels/gemm.h"
 
 /* core.autocast_enter(dtype or nil, cache) → a number for core.autocast_leave; nil: a region without casts. A region is the
@@ -57,14 +56,10 @@ static int a_cast(lua_State *L) {
   return 1;
 }
 
-/* core.matmul_precision([name]) → its name; with one it is set first, and says whether GPUs may round factors to TF32 */
+/* core.matmul_precision([name]) → its name; with one it is set first, for the calling thread */
 static int a_precision(lua_State *L) {
   static const char *const name[] = {"highest", "high", "medium", NULL};
-  if (!lua_isnoneornil(L, 1)) {
-    const PlDeviceTable *t = pl_device_open();
-    plk_set_matmul_precision((PlkPrecision)luaL_checkoption(L, 1, NULL, name));
-    if (t) t->set(PL_DEVICE_TF32, plk_matmul_precision() != PLK_PRECISION_HIGHEST);
-  }
+  if (!lua_isnoneornil(L, 1)) plk_set_matmul_precision((PlkPrecision)luaL_checkoption(L, 1, NULL, name));
   lua_pushstring(L, name[plk_matmul_precision()]);
   return 1;
 }

@@ -14,19 +14,31 @@ enum { UP_OP = 1, UP_INPLACE = 2, UP_RESULT = 3, MAX_ARGS = 250 };
 
 /* The same for results that are shown: those behind op->nvisible may be missing. */
 static PlStatus apply_shown(lua_State *L, const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *a, PlTensor **out) {
-  PlStatus s = pl_apply_shown(op, in, nin, a, out);
+  PlStatus s;
+  WORK(L, s, pl_apply_shown(op, in, nin, a, out));
   if (PL_UNLIKELY(s == PL_ERR_OOM)) {
     l_collect_full(L);
-    s = pl_apply_shown(op, in, nin, a, out);
+    WORK(L, s, pl_apply_shown(op, in, nin, a, out));
   }
   return s;
 }
 
 PlStatus l_apply(lua_State *L, const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *a, PlTensor **out) {
-  PlStatus s = pl_apply(op, in, nin, a, out);
+  PlStatus s;
+  WORK(L, s, pl_apply(op, in, nin, a, out));
   if (PL_UNLIKELY(s == PL_ERR_OOM)) { /* operands are anchored on the stack: collecting is safe here */
     l_collect_full(L);
-    s = pl_apply(op, in, nin, a, out);
+    WORK(L, s, pl_apply(op, in, nin, a, out));
+  }
+  return s;
+}
+
+static PlStatus apply_into(lua_State *L, const PlOp *op, const Parsed *p, PlTensor **y) {
+  PlStatus s;
+  WORK(L, s, pl_apply_into(op, p->in, p->nin, &p->attrs, y));
+  if (s == PL_ERR_OOM) {
+    l_collect_full(L);
+    WORK(L, s, pl_apply_into(op, p->in, p->nin, &p->attrs, y));
   }
   return s;
 }
@@ -82,12 +94,7 @@ static int call_general(lua_State *L, const PlOp *op, bool inplace) {
   }
   if (inplace || p.out) {
     PlTensor *y = inplace ? p.in[0] : p.out;
-    PlStatus s = pl_apply_into(op, p.in, p.nin, &p.attrs, &y);
-    if (s == PL_ERR_OOM) {
-      l_collect_full(L);
-      s = pl_apply_into(op, p.in, p.nin, &p.attrs, &y);
-    }
-    CALL(L, s);
+    CALL(L, apply_into(L, op, &p, &y));
     if (inplace) lua_pushvalue(L, 1);
     else {
       lua_pushliteral(L, "out");
@@ -108,9 +115,9 @@ static PL_ALWAYS_INLINE int call_fast(lua_State *L, const PlOp *op, PlTensor **i
   l_collect(L);
   Box *b = l_new_result(L, lua_upvalueindex(UP_RESULT));
   PlTensor *out;
-  PlStatus s = pl_apply(op, in, n, NULL, &out);
-  if (PL_UNLIKELY(s == PL_ERR_OOM)) s = l_apply(L, op, in, n, NULL, &out);
-  CALL(L, s);
+  PlStatus s;
+  WORK(L, s, pl_apply(op, in, n, NULL, &out));
+  if (PL_UNLIKELY(s != PL_OK)) CALL(L, s == PL_ERR_OOM ? l_apply(L, op, in, n, NULL, &out) : s);
   b->t = out;
   return 1;
 }
@@ -123,7 +130,9 @@ static int call_number(lua_State *L, const PlOp *op, PlTensor *x, int num) {
   if (PL_UNLIKELY(op->flags & PL_F_NATURAL) && num == 2 && lua_isinteger(L, 2)) check_power(L, x, lua_tointeger(L, 2));
   l_collect(L);
   Box *b = l_new_result(L, lua_upvalueindex(UP_RESULT)); /* first: from here on nothing of Lua's can raise before the number is released */
-  if (PL_LIKELY(pl_apply_number(op, x, v, num == 1, &b->t) == PL_OK && b->t)) return 1; /* and nothing recorded */
+  PlStatus s;
+  WORK(L, s, pl_apply_number(op, x, v, num == 1, &b->t));
+  if (PL_LIKELY(s == PL_OK && b->t)) return 1; /* and nothing recorded */
   const bool whole = lua_isinteger(L, num);
   const lua_Integer w = whole ? lua_tointeger(L, num) : 0;
   const bool held = whole && pl_is_int(d) && w >= pl_int_least(d) && w <= pl_int_most(d); /* else promotion has a say */
@@ -141,7 +150,7 @@ static int call_number(lua_State *L, const PlOp *op, PlTensor *x, int num) {
     t->a.weak = 1;
   } else CALL(L, pl_tensor_number(&t, whole, (int64_t)w, v));
   PlTensor *in[2] = {num == 1 ? t : x, num == 1 ? x : t};
-  PlStatus s = pl_apply(op, in, 2, NULL, &b->t);
+  WORK(L, s, pl_apply(op, in, 2, NULL, &b->t));
   if (PL_UNLIKELY(s == PL_ERR_OOM)) s = l_apply(L, op, in, 2, NULL, &b->t);
   if (!local) pl_tensor_release(t);
   CALL(L, s);

@@ -9,6 +9,7 @@
 #include "engine/ops/names.h"
 #include "engine/ops/recurrent/recurrent_net.h"
 #include "engine/vmap/vmap.h"
+#include "kernels/gemm.h"
 
 /* Arguments at, …: mode, hidden, proj, layers, bidirectional, bias */
 static void read_net(lua_State *L, int at, PlDtype dtype, bool train, PlAttrs *a) {
@@ -17,8 +18,7 @@ static void read_net(lua_State *L, int at, PlDtype dtype, bool train, PlAttrs *a
   pl_attrs_int(a, PLK_RNN_MODE, luaL_checkoption(L, at, NULL, modes));
   for (int k = PLK_RNN_HIDDEN; k <= PLK_RNN_LAYERS; k++) pl_attrs_int(a, k, luaL_checkinteger(L, at + k));
   for (int k = PLK_RNN_BOTH; k <= PLK_RNN_BIAS; k++) pl_attrs_int(a, k, lua_toboolean(L, at + k));
-  const PlDeviceTable *t = pl_device_open();
-  pl_attrs_int(a, PLK_RNN_TF32, t && dtype == PL_F32 && t->get(PL_DEVICE_TF32) != 0);
+  pl_attrs_int(a, PLK_RNN_TF32, dtype == PL_F32 && plk_matmul_precision() != PLK_PRECISION_HIGHEST);
   pl_attrs_int(a, PLK_RNN_TRAIN, train);
 }
 

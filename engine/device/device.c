@@ -27,7 +27,11 @@ static struct {
 static PlStatus host_fail(PlStatus code, const char *text) { return pl_fail(code, "%s", text); }
 static void host_warn(const char *text) { fprintf(stderr, "perilune: %s\n", text); }
 
-static const PlDeviceHost host_services = {.abi = PL_DEVICE_ABI, .fail = host_fail, .poll = plk_poll, .warn = host_warn};
+static bool host_tf32(void) { return plk_matmul_precision() != PLK_PRECISION_HIGHEST; }
+static bool host_reclaim(void) { return pl_reclaim && pl_reclaim(); }
+
+static const PlDeviceHost host_services = {
+    .abi = PL_DEVICE_ABI, .fail = host_fail, .poll = plk_poll, .warn = host_warn, .tf32 = host_tf32, .reclaim = host_reclaim};
 
 static PlStatus load(const PlDeviceTable **out) {
   const char *named = getenv("PERILUNE_CUDA_PLUGIN");
@@ -49,7 +53,6 @@ static PlStatus load(const PlDeviceTable **out) {
   }
   PL_TRY(t->open(&device.count));
   if (device.count > PL_GPUS) device.count = PL_GPUS;
-  if (plk_matmul_precision() != PLK_PRECISION_HIGHEST) t->set(PL_DEVICE_TF32, 1); /* it was set before there was a device */
   *out = t;
   return PL_OK;
 }
@@ -94,8 +97,17 @@ int pl_device_parse(const char *name) {
   return *end || (name[5] == '0' && name[6]) ? -1 : i < 200 ? PL_CUDA + (int)i : PL_CUDA + 200;
 }
 
+uint32_t pl_device_modes(void) {
+  static const PlDeviceSetting of[] = {PL_DEVICE_DETERMINISTIC, PL_DEVICE_CUDNN, PL_DEVICE_BENCHMARK};
+  uint32_t m = (uint32_t)plk_matmul_precision();
+  const PlDeviceTable *t = pl_device_open();
+  for (size_t k = 0; t && k < sizeof of / sizeof *of; k++) m = m << 1 | (t->get(of[k]) != 0);
+  return m;
+}
+
 PlStatus pl_device_storage(int d, size_t nbytes, void **out) {
   const PlDeviceTable *t = NULL;
+  if (PL_UNLIKELY(pl_reclaim_tested) && pl_reclaim) (void)pl_reclaim();
   PL_TRY(pl_device(&t));
   __atomic_fetch_add(&pl_device_handed_out, (int64_t)nbytes, __ATOMIC_RELAXED);
   return t->alloc(pl_gpu_index(d), nbytes, out);

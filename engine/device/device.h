@@ -19,6 +19,9 @@ const PlDeviceTable *pl_device_open(void);
 /* "cpu", "cuda:1"; where the process has one GPU that is "cuda". It names the same device whatever the current one is. */
 const char *pl_device_name(int device);
 int pl_device_count(void); /* GPUs; 0 while no plug-in is open */
+/* What kernels and libraries are chosen by beside arguments: this thread's precision of products, and the settings of the plug-in if it
+ * is open. What was planned under another value is stale. */
+uint32_t pl_device_modes(void);
 /* "cpu", "cuda:1", "cuda" (the thread's current one): a number, be there such a device or not; < 0: it is no name of one. */
 int pl_device_parse(const char *name);
 /* The device of two values that belongs to what a graph makes out of nothing: the first that is not the CPU. */

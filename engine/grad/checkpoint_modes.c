@@ -7,7 +7,7 @@
 #include "kernels/gemm.h"
 
 /* Those settings of the plug-in that change results. It is open where its memory is in use. */
-static const int settings[] = {PL_DEVICE_DETERMINISTIC, PL_DEVICE_TF32, PL_DEVICE_CUDNN};
+static const int settings[] = {PL_DEVICE_DETERMINISTIC, PL_DEVICE_CUDNN};
 enum { NSETTINGS = sizeof settings / sizeof *settings };
 
 static const PlDeviceTable *open_table(void) {

@@ -70,6 +70,9 @@ _Thread_local PlPool pl_pool;
 int64_t pl_block_bytes[2];
 int64_t pl_device_handed_out;
 int64_t pl_fail_at = -1;
+bool (*pl_reclaim)(void);
+bool pl_reclaim_tested;
+static _Thread_local bool played; /* the last lack of memory was a test's, which is to see it */
 
 /* The key whose destructor is thread_end; made once, only read afterwards. */
 static pthread_key_t end_key;
@@ -257,7 +260,8 @@ static PlStatus block_alloc(size_t n, bool scratch, bool brief, void **out) {
   if (total >= MAP_MIN) total = (total + 4095) & ~(size_t)4095;
   if (PL_UNLIKELY(pl_state.remat != NULL)) PL_TRY(pl_remat_room(total));
   pthread_mutex_lock(&bins.lock);
-  bool refuse = injected() || (bins.budget >= 0 && pl_block_bytes[0] + pl_pool.live + (int64_t)total > bins.budget);
+  played = injected();
+  bool refuse = played || (bins.budget >= 0 && pl_block_bytes[0] + pl_pool.live + (int64_t)total > bins.budget);
   Block *b = NULL;
   for (int i = bin; !refuse && i <= last_bin(bin) && i < NBIN && !b; i++)
     if ((b = bins.free[i])) {
@@ -299,7 +303,12 @@ static PlStatus block_alloc(size_t n, bool scratch, bool brief, void **out) {
   return PL_OK;
 }
 
-PlStatus pl_block_alloc(size_t n, void **out) { return block_alloc(n, false, false, out); }
+PlStatus pl_block_alloc(size_t n, void **out) {
+  played = false;
+  PlStatus s = block_alloc(n, false, false, out);
+  if (PL_UNLIKELY(s == PL_ERR_OOM) && !played && pl_reclaim && pl_reclaim()) s = block_alloc(n, false, false, out);
+  return s;
+}
 PlStatus pl_block_alloc_brief(size_t n, void **out) { return block_alloc(n, false, true, out); }
 PlStatus pl_scratch_alloc(size_t n, void **out) { return block_alloc(n, true, true, out); }
 

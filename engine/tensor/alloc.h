@@ -11,6 +11,10 @@ enum { PL_POOL_MAX = 512, PL_POOL_STEP = 16 };
 
 /* A block of at least n bytes; n = 0 is one. Errors: OOM. */
 PlStatus pl_block_alloc(size_t n, void **out);
+/* Asked once where memory for a tensor is out, on the CPU or on a device, wherever in a call that is: does the program let go of some
+ * that nobody needs any more? It decides whether that is possible there. NULL: no. Written before the first tensor. */
+extern bool (*pl_reclaim)(void);
+extern bool pl_reclaim_tested; /* it is asked before every such memory is made, with whatever it says */
 /* The same for what goes back before the caller returns, such as the arena of a run: none of it becomes garbage, so that no collection is
  * due for it. So is the temporary memory of kernels. */
 PlStatus pl_block_alloc_brief(size_t n, void **out);

@@ -61,6 +61,7 @@ static PlTensor *new_handle(PlDtype dtype, int ndim, size_t extra) {
 static PlStatus no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory for a tensor handle"); }
 
 static PlStatus make(PlTensor **out, PlDtype dtype, int ndim, const int64_t *shape, int64_t numel, size_t nbytes) {
+  if (PL_UNLIKELY(pl_reclaim_tested) && pl_reclaim) (void)pl_reclaim();
   bool small = nbytes <= PL_SMALL;
   size_t head = pl_round16(sizeof(PlStorage));
   PlTensor *t = new_handle(dtype, ndim, head + (small ? pl_round16(nbytes) : 0));

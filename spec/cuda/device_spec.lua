@@ -305,7 +305,9 @@ describe("T.cuda", function()
 
   it("keeps its switches", function()
     assert.is_false(T.cuda.allow_tf32(true))
+    assert.equal("high", T.get_float32_matmul_precision()) -- one and the same
     assert.is_true(T.cuda.allow_tf32(false))
+    assert.equal("highest", T.get_float32_matmul_precision())
     assert.is_true(T.cuda.deterministic())
   end)
 end)

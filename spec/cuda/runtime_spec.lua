@@ -112,7 +112,7 @@ print("done", T.cuda.memory_stats().retries)
 ]])
     assert.is_true(fine, text)
     assert.truthy(text:find("out of device memory", 1, true), text)
-    assert.truthy(text:find "done\t[12]", text)
+    assert.truthy(text:find "done\t[1-4]", text)
   end)
 
   it("takes rows another way where a block has little shared memory", function()

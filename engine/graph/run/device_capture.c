@@ -266,14 +266,6 @@ static bool moved(const PlDeviceRun *a) {
   return false;
 }
 
-/* What kernels are chosen by beside their arguments. */
-static uint32_t modes(void) {
-  static const PlDeviceSetting of[] = {PL_DEVICE_DETERMINISTIC, PL_DEVICE_TF32, PL_DEVICE_CUDNN, PL_DEVICE_BENCHMARK};
-  uint32_t m = 0;
-  for (size_t k = 0; k < sizeof of / sizeof *of; k++) m = m << 1 | (pl_device_open()->get(of[k]) != 0);
-  return m;
-}
-
 /* ---- repeating --------------------------------------------------------------------------------------------------- */
 
 /* Tensors that the work writes into have new contents. */
@@ -308,7 +300,7 @@ static PlStatus begin(PlDeviceRun *a, PlTensor *const *in) {
   c->settings = calloc((size_t)a->f->nnodes + 1, sizeof *c->settings);
   c->drawn = calloc((size_t)a->f->ndraws + 1, sizeof *c->drawn);
   c->tail = a->f->nnodes;
-  c->modes = modes();
+  c->modes = pl_device_modes();
   if (!c->at || !c->number || !c->settings || !c->drawn) PL_FAIL(PL_ERR_OOM, "out of memory to run a graph on the device");
   c->table = pl_device_open()->extension("capture");
   if (!c->table) never(a, "this plug-in cannot", "");
@@ -323,10 +315,10 @@ PlStatus pl_device_run_captured(PlDeviceRun *a, PlTensor *const *in, PlTensor **
   struct PlDeviceCapture *c = a->capture;
   if (!c->table || pl_state.profile || pl_device_open()->get(PL_DEVICE_SYNC)) return PL_OK;
   if (settings_moved(a)) forget(a);
-  if (c->modes != modes()) {
+  if (c->modes != pl_device_modes()) {
     forget(a);
     c->runs = 0;
-    c->modes = modes();
+    c->modes = pl_device_modes();
   }
   if (c->runs < WARM) {
     c->runs++;

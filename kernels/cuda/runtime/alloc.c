@@ -3,7 +3,8 @@
  * and is handed out again in that stream's order without a word to the driver. Below is one CUDA memory pool that keeps
  * what it has; it splits and joins blocks itself. Where a GPU has no pools (some virtual ones), blocks come from the driver
  * one by one. What idles is bounded: where a size has no block and too much waits in other sizes, the longest idle ones
- * go back to the pool, which makes others of them. Out of memory: every cached block is freed, once, and the request is tried again. Any stream may have used a block: where scripts have made streams, a freed one first waits, in a list of its own,
+ * go back to the pool, which makes others of them. Out of memory: every cached block is freed, and the request is tried again; then
+ * once more when the program has let go of what it does not need. Any stream may have used a block: where scripts have made streams, a freed one first waits, in a list of its own,
  * until what was queued on the others by then is done. Memory of uploads belongs to
  * the copy stream (copies.c) and waits like that in any case. */
 #include "kernels/cuda/runtime/pool.h"
@@ -335,7 +336,14 @@ static PlStatus hand_out(cudaStream_t s, size_t n, bool kept, void **out) {
   return st;
 }
 
-PlStatus plc_alloc_on(cudaStream_t s, size_t n, void **out) { return hand_out(s, n, false, out); }
+/* What the program lets go comes back through plc_release, so not under the lock. In the middle of a capture nothing is let go. */
+PlStatus plc_alloc_on(cudaStream_t s, size_t n, void **out) {
+  const int gpu = plc_here()->index;
+  PlStatus st = hand_out(s, n, false, out);
+  if (PL_LIKELY(st != PL_ERR_OOM) || plc_owner_is_set() || !plc_host->reclaim()) return st;
+  PL_TRY(plc_use(gpu)); /* another one may be the current one now */
+  return hand_out(s, n, false, out);
+}
 PlStatus plc_keep(size_t n, void **out) { return hand_out(plc_stream(), n, true, out); }
 
 PlStatus plc_alloc(int gpu, size_t n, void **out) {

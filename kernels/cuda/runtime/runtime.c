@@ -197,7 +197,7 @@ int plc_gpu_number(void) { return here->index; }
 int plc_processors(void) { return here->processors; }
 int plc_capability(void) { return here->capability; }
 bool plc_deterministic(void) { return plc_get(PL_DEVICE_DETERMINISTIC) != 0; }
-bool plc_tf32(void) { return plc_get(PL_DEVICE_TF32) != 0; }
+bool plc_tf32(void) { return plc_host->tf32(); }
 bool plc_cudnn(void) { return plc_get(PL_DEVICE_CUDNN) != 0; }
 bool plc_benchmark(void) { return plc_get(PL_DEVICE_BENCHMARK) != 0 && !plc_deterministic(); }
 void plc_set(PlDeviceSetting what, int64_t value) { atomic_store_explicit(&rt.setting[what], value, memory_order_relaxed); }

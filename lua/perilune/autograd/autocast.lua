@@ -66,7 +66,7 @@ return function(T, core)
 
   --- T.set_float32_matmul_precision("highest", "high" or "medium")
   -- How exact products of f32 are: high and medium may round their factors to TF32 on a GPU (T.cuda.allow_tf32), medium
-  -- those of large ones to bf16 on a CPU, where that is faster.
+  -- those of large ones to bf16 on a CPU, where that is faster. Of the calling thread: a loader's worker has its own.
   --   T.set_float32_matmul_precision("medium")
   --   print(T.get_float32_matmul_precision())  --> medium
   --   T.set_float32_matmul_precision("highest")

@@ -187,11 +187,15 @@ return function(T, core)
   -- ---- settings -----------------------------------------------------------------------------------------------
 
   --- T.cuda.allow_tf32(on) → what it was
-  -- Products of f32 may round their factors to TF32; off at first.
-  --   if T.cuda.is_available() then
-  --     T.cuda.allow_tf32(false)
-  --   end
-  function cuda.allow_tf32(on) return raw.setting("tf32", on) end
+  -- Products of f32 may round their factors to TF32; off at first. Another way to say
+  -- T.set_float32_matmul_precision("high"), or "highest".
+  --   T.cuda.allow_tf32(false)
+  --   print(T.get_float32_matmul_precision())  --> highest
+  function cuda.allow_tf32(on)
+    local was = core.matmul_precision() ~= "highest"
+    if on ~= nil then core.matmul_precision(on and "high" or "highest") end
+    return was
+  end
 
   --- T.cuda.deterministic(on) → what it was
   -- The same bits in every run; on at first.

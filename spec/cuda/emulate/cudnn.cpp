@@ -20,6 +20,7 @@ extern "C" {
 struct cudnnRNNStruct {
   int mode, bias, dirs, in, hidden, proj, layers;
   cudnnDataType_t type;
+  bool tf32;
 };
 struct cudnnRNNDataStruct {
   int S, N, width;
@@ -91,7 +92,13 @@ struct Job {
   double *cell(int p, int t, int n) const { return act(p, t, n, 4); }
   double *out(int p, int t, int n) const { return act(p, t, n, 5); }
   double *grad(int p, int t, int n, int k) const { return act(p, t, n, 6 + k); }
-  double weight(const Place &m, int64_t i, int64_t j) const { return get(r.type, w, m.at + i * m.cols + j); }
+  double weight(const Place &m, int64_t i, int64_t j) const {
+    const double v = get(r.type, w, m.at + i * m.cols + j);
+    if (!r.tf32 || v == 0 || !isfinite(v)) return v;
+    int e; // one factor to 10 bits shows that it is asked for
+    const double f = frexp(v, &e);
+    return ldexp(nearbyint(ldexp(f, 11)), e - 11);
+  }
   double bias(int p, int id, int64_t i) const { return r.bias ? get(r.type, w, bias_at(&r, p, id) + i) : 0; }
   int step(int p, int n, int k) const { return p % r.dirs ? lengths[n] - 1 - k : k; }
   double input(int p, int t, int n, int64_t j) const {
@@ -341,7 +348,8 @@ cudnnStatus_t cudnnSetRNNDescriptor_v8(cudnnRNNDescriptor_t d, cudnnRNNAlgo_t, c
   WANT(math == CUDNN_DATA_FLOAT && (how == CUDNN_TENSOR_OP_MATH) == (type != CUDNN_DATA_FLOAT));
   WANT(proj == hidden || mode == CUDNN_LSTM);
   if (plce_word("cudnn-refuses", &refused) && refused == mode) return CUDNN_STATUS_NOT_SUPPORTED;
-  *d = cudnnRNNStruct{mode, bias == CUDNN_RNN_DOUBLE_BIAS, directions == CUDNN_BIDIRECTIONAL ? 2 : 1, inputs, hidden, proj, layers, type};
+  *d = cudnnRNNStruct{mode, bias == CUDNN_RNN_DOUBLE_BIAS, directions == CUDNN_BIDIRECTIONAL ? 2 : 1, inputs, hidden, proj, layers, type,
+                      how == CUDNN_DEFAULT_MATH};
   return CUDNN_STATUS_SUCCESS;
 }
 cudnnStatus_t cudnnGetRNNWeightSpaceSize(cudnnHandle_t h, cudnnRNNDescriptor_t d, size_t *bytes) {
