@@ -89,7 +89,8 @@ typedef enum PlcFault {
   PLC_FAULT_PROBABILITY,
   PLC_FAULT_WEIGHT,
   PLC_FAULT_NO_WEIGHT,
-  PLC_FAULT_FEW_WEIGHTS /* of multinomial; the last: value of size wanted ones */
+  PLC_FAULT_FEW_WEIGHTS, /* of multinomial; the last: value of size wanted ones */
+  PLC_FAULT_COUNTS       /* of repetitions, which do not add up to size */
 } PlcFault;
 PlcFlag *plc_flag(void);       /* where kernels write; device address */
 PlStatus plc_flag_check(void); /* after a wait: the failure that kernels reported, once */

@@ -5,88 +5,12 @@
 
 local T = require "perilune"
 local hostile = require "spec.support.hostile"
+local FOUND = require "spec.support.hostile_found"
+local run = require "spec.support.hostile_process"
 local child = require "spec.support.child"
 
 local COUNT = tonumber(os.getenv "PERILUNE_HOSTILE") or 15000
 local FIRST = tonumber(os.getenv "PERILUNE_HOSTILE_SEED") or 1
-
--- The run's closing line, or all that it said last.
-local function run(what, count)
-  local root, build = os.getenv "PERILUNE_ROOT" or ".", os.getenv "PERILUNE_BUILD" or "build"
-  local dir = os.tmpname()
-  os.remove(dir)
-  assert(os.execute(("mkdir '%s'"):format(dir)))
-  local tell = dir .. ".call"
-  local command = "cd '%s' && PERILUNE_HOSTILE_TELL='%s' '%s/bin/perilune' run '%s/spec/support/hostile_run.lua'"
-    .. " -- %s %d %d 2>&1 >/dev/null </dev/null | tail -n 60"
-  local p = assert(io.popen(command:format(dir, tell, build, root, what, FIRST, count)))
-  local said = p:read("a")
-  p:close()
-  local f = io.open(tell)
-  local last = f and f:read("l") or "nothing"
-  if f then f:close() end
-  os.execute(("rm -rf '%s' '%s'"):format(dir, tell))
-  local closing = said:match("(hostile: [^\n]*)\n*$")
-  return closing, "after " .. last .. "\n" .. said
-end
-
--- {op, inputs as "f32[2,3]" or "-", attributes}: each read or wrote outside of its memory once.
-local FOUND = {
-  { "rms_norm_bwd", { "f64[]", "f64[3,4]", "f64[3,1]", "f64[4]" }, { normalized_shape = { 4 }, wanted = 3 } },
-  { "rms_norm_bwd", { "f64[3,4]", "f64[3,4]", "i16[3,1]", "f64[4]" }, { normalized_shape = { 4 }, wanted = 3 } },
-  { "layer_norm_bwd", { "f64[]", "f64[2,3,4]", "f64[2,3,1]", "f64[2,3,1]", "-" },
-    { normalized_shape = { 4 }, wanted = 1 } },
-  { "group_norm_bwd", { "f64[]", "f64[2,4,3]", "f64[2,2]", "f64[2,2]", "f64[4]" }, { num_groups = 2, wanted = 7 } },
-  { "batch_norm_bwd", { "f64[3,2,2]", "f64[]", "f64[2]", "f64[2]", "f64[2]" },
-    { eps = 1e-5, training = true, wanted = 7 } },
-  { "diagonal_bwd", { "f64[2,3]" }, { shape = { 2, 3, 1 }, offset = 0, dim1 = 1, dim2 = 2 } },
-  { "unfold_bwd", { "f64[17]" }, { shape = { 3, 5 }, dim = 1, size = 3, step = 1 } },
-  { "as_strided_bwd", { "f64[2]" }, { shape = { 3 }, size = { 2 }, stride = { 7 }, offset = 0 } },
-  { "softmax_bwd", { "f64[2,4]", "f64[3,4]" }, { dim = 1 } },
-  { "softmax_bwd", { "f64[3,4]", "f64[3,4]" }, { dim = 256 } },
-  { "log_softmax_bwd", { "f64[3,4,2]", "f64[3,4,2]" }, { dim = 3 } },
-  { "cumprod_bwd", { "f64[]", "f64[3,2,2]" }, { dim = 0 } },
-  { "cumprod_bwd2", { "f64[3,4]", "f64[3,4]", "f64[3,4]" }, { dim = 2 } },
-  { "logcumsumexp_bwd", { "f64[3,4]", "f64[1]", "f64[3,4]" }, { dim = 1 << 40 } },
-  { "cumsum_rev", { "f32[3,2,2]" }, { dim = math.mininteger + 1 } },
-  { "prod_bwd", { "f64[3,4]", "f64[]" }, { dim = -(1 << 31) } },
-  { "prod_bwd2", { "f64[3,4]", "f64[]", "f64[4,4]" }, { dim = 7 } },
-  { "dim_put", { "f64[3]", "i64[3]" }, { base = 1, dim = 1 << 32, shape = { 3, 4 } } },
-  { "dim_put", { "f64[3]", "i64[3]" }, { base = math.maxinteger, dim = 0, shape = { 3, 4 } } },
-  { "dim_pick", { "f64[3,4]", "i64[3]" }, { base = 0, dim = 1, shape = (function()
-    local l = {}
-    for i = 1, 24 do l[i] = 1 end
-    return l -- more sizes than a tensor has dims
-  end)() } },
-  { "cross_entropy_bwd", { "f64[]", "f64[3,5]", "i64[3]", "f64[]", "-" }, { index_base = 1 } },
-  { "cross_entropy_bwd2", { "f64[]", "f64[3,5]", "i64[3]", "f64[3]", "f64[5]", "-" }, { index_base = 1 } },
-  { "nll_loss_bwd", { "f64[]", "i64[3]", "-" }, { shape = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3, 4, 5, 6, 7, 8 } } },
-  { "gather_bwd", { "f64[3,2]", "i64[3,2]" }, { dim = 16, index_base = 1, shape = { 3, 4 } } },
-  { "index_select_bwd", { "f64[4,2]", "i32[4]" }, { dim = 1, index_base = 1, shape = { 3, 4 } } },
-  { "take_bwd", { "f64[2]", "i64[5]" }, { shape = { 3, 4 } } },
-  { "embedding_bwd", { "f64[2,3]", "i64[7]" }, { rows = 4 } },
-  { "embedding_bwd", { "f64[2,3]", "i64[2]" }, { rows = 4, padding_idx = 900 } },
-  { "masked_select_bwd", { "f64[0]", "bool[3,4]" }, { shape = { 3, 400 } } },
-  { "index_bwd", { "f64[2,4]", "bool[2]" }, { index_base = 1, shape = { 2, 400 } } },
-  { "index_bwd", { "f64[2,4]", "bool[900]" }, { index_base = 1, shape = { 2, 4 } } },
-  { "index_bwd", { "f64[2]", "bool[2,2,2]" }, { index_base = 1, shape = { 2 } } },
-  { "index_bwd", { "f64[2,4]", "bool[2]" }, { dims = { 1 << 20 }, index_base = 1, shape = { 2, 4 } } },
-  { "index_bwd", { "f64[900]", "bool[2]", "i64[900]" }, { index_base = 1, shape = { 2, 4 } } },
-  { "tile_bwd", { "f64[2]" }, { dims = { 3 }, shape = { 4 } } },
-  { "repeat_interleave_bwd", { "f64[2]" }, { repeats = 3, shape = { 4 } } },
-  { "repeat_each_bwd", { "f64[2]", "i64[5]" }, { shape = { 4 } } },
-  { "pad_bwd", { "f64[2]" }, { pad = { 1, 1 }, mode = "reflect", shape = { 40 } } },
-  { "slices_bwd", { "f64[2,3]", "f64[0]" }, { dim = 1 } },
-  { "max_pool_bwd", { "f64[1,2,2]", "i64[1,2,2]" },
-    { kernel_size = { 2, 2 }, stride = {}, padding = { 0 }, sizes = { 1, 4, 4 } } },
-  { "dropout_bwd", { "f64[3,4]", "bool[2]" }, { p = 0.5 } },
-  { "dropout_bwd", { "f64[3,4]", "f64[3,4]" }, { p = 0.5 } },
-  { "attention_keep", { "i64[2,5,3]", "f64[2,4,3]", "i64[3]" }, { p = 0.5 } },
-  { "to_device", { "f32[2]" }, { device = 99 } },
-  { "kron", { "i32[]", "-" }, {} },
-  { "bilinear", { "f32[2,3]", "-", "f32[2,3,3]", "f32[2]" }, {} },
-  { "shape_of", {}, {} },
-}
 
 describe("hostile calls", function()
   it("that once reached a kernel are errors", function()
@@ -145,13 +69,13 @@ describe("hostile calls", function()
   end)
 
   it("of every op end in results or errors", function()
-    local closing, text = run("ops", COUNT)
+    local closing, text = run("ops", FIRST, COUNT)
     assert(closing, text)
     print(closing)
   end)
 
   it("of every function and method end in results or errors", function()
-    local closing, text = run("programs", math.max(COUNT // 10, 100))
+    local closing, text = run("programs", FIRST, math.max(COUNT // 10, 100))
     assert(closing, text)
     print(closing)
   end)

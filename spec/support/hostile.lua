@@ -36,6 +36,7 @@ local function random_shape(g)
 end
 
 -- Values that are not all alike; integers small enough to be positions now and then, else anything.
+local device = os.getenv "PERILUNE_HOSTILE_DEVICE"
 local function fill(g, shape, dtype)
   local n = 1
   for _, d in ipairs(shape) do n = n * d end
@@ -60,7 +61,8 @@ local function fill(g, shape, dtype)
     end
   end
   local t = random.tensor(T, list, shape, wide)
-  return wide == dtype and t or t:to(dtype)
+  if wide ~= dtype then t = t:to(dtype) end
+  return device and t:to(device) or t
 end
 
 local function laid_out(g, t)
@@ -302,7 +304,7 @@ local function apply(g, op, attrs, inputs)
     else
       local t = M.tensor(g, x.shape, x.dtype)
       if chance(g, 0.6) then
-        made[x] = graph:input("x" .. i, t:shape(), { dtype = t:dtype() })
+        made[x] = graph:input("x" .. i, t:shape(), { dtype = t:dtype(), device = device })
         feed["x" .. i] = t
       else
         made[x] = t
@@ -319,6 +321,7 @@ local function apply(g, op, attrs, inputs)
   graph:outputs(outs)
   local ok, err = pcall(graph.run, graph, feed)
   pcall(function() graph:plan():run(feed) end)
+  if device then pcall(T.cuda.synchronize) end -- a bad index, noticed
   if not ok then error(err, 0) end
   return true
 end

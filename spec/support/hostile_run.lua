@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: MIT
--- Hostile calls in a process and a folder of their own: perilune run hostile_run.lua -- ops|programs FIRST COUNT.
+-- Hostile calls in a process and a folder of their own: perilune run hostile_run.lua -- ops|programs|found FIRST COUNT.
+-- PERILUNE_HOSTILE_DEVICE: where the tensors of ops are; found: the calls of hostile_found.lua.
 -- PERILUNE_HOSTILE_TELL names a file that holds the call before it is made: after a crash, what to look at.
 
 local T = require "perilune"
@@ -22,7 +23,13 @@ if path then
 end
 
 local done, refused, lost = 0, 0, 0
-for seed = first, first + count - 1 do
+for i, call in ipairs(what == "found" and require "spec.support.hostile_found" or {}) do
+  local inputs = {}
+  for k, text in ipairs(call[2]) do inputs[k] = hostile.input(text) end
+  if tell then tell(i .. " " .. call[1]) end
+  if hostile.apply(call[1], inputs, call[3]) then done = done + 1 else refused = refused + 1 end
+end
+for seed = first, what == "found" and 0 or first + count - 1 do
   if what == "ops" then
     local ok, ran = hostile.op(seed, tell)
     if ok and ran then done = done + 1 else refused = refused + 1 end
@@ -31,6 +38,6 @@ for seed = first, first + count - 1 do
     done, refused, lost = done + (ok or 0), refused + (bad or 0), lost + (ok and 0 or 1)
   end
 end
-local unit = what == "ops" and "ops" or ("calls of %d functions"):format(hostile.functions())
+local unit = what ~= "programs" and "ops" or ("calls of %d functions"):format(hostile.functions())
 io.stderr:write(("\nhostile: %d %s, %d taken, %d refused%s\n"):format(done + refused, unit, done, refused,
   lost > 0 and (", %d programs without memory to begin"):format(lost) or ""))

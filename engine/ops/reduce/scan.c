@@ -70,7 +70,10 @@ PL_OP(cumprod, SCAN(PLK_S_CUMPROD), .doc = "Running products along dim. Integers
 
 /* All inputs have one shape, and that dim. */
 static PlStatus check_rows(const PlInfer *c) {
-  for (int i = 0; i < c->nin; i++) PL_TRY(pl_check_like(c, i, 1));
+  for (int i = 0; i < c->nin; i++) {
+    PL_TRY(pl_check_like(c, i, 1));
+    PL_TRY(pl_check_float(c, i)); /* kernels write gradients, which are nothing else */
+  }
   return pl_check_axis(c, 0, c->in[1]->ndim);
 }
 static PlStatus like_second(PlInfer *c) {

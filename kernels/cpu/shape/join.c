@@ -147,6 +147,7 @@ static PlStatus repeat_each(const PlkCall *call, bool backward) {
     PL_TRY(backward ? plk_nd_add(px, py, &w, (PlDtype)y->dtype) : plk_nd_copy(py, px, &w, esize));
     at += r;
   }
+  if (at != total) PL_FAIL(PL_ERR_SHAPE, "%s: the counts do not add up to the %lld positions", call->name, (long long)total);
   return PL_OK;
 }
 

@@ -97,10 +97,11 @@ static void finish(Call *c) {
   plc_scratch_free(c->dy.scratch);
 }
 
-static void dropout(PlcScores *r, double p, const void *state) {
+static void dropout(PlcScores *r, double p, const void *state, int64_t step) {
   r->cut = (uint64_t)(p * 4294967296.0);
   r->keep = p < 1 ? 1 / (1 - p) : 0;
   r->state = (const uint64_t *)state;
+  r->state_step = step;
 }
 
 /* c[m,n] of n batches from `first` on = alpha op(a) op(b); operands with a step are whole stacks. */
@@ -172,7 +173,7 @@ static PlStatus attention(const PlkCall *call) {
   PlStatus s = prepare(&c, call, 0, call->nin > 3 ? call->in[3] : NULL, NULL);
   if (s == PL_OK && p > 0) {
     if (!kept_state) s = plc_scratch(3 * sizeof(uint64_t), &state);
-    dropout(&c.rows, p, kept_state ? kept_state->data : state);
+    dropout(&c.rows, p, kept_state ? kept_state->data : state, 1);
     if (s == PL_OK) s = plc_attention_state((void *)c.rows.state, &call->rng);
   }
   if (s == PL_OK && c.B * c.rows.L > 0) s = all_forward(&c, call->out[0], call->out[1]);
@@ -241,7 +242,7 @@ static PlStatus attention_bwd(const PlkCall *call) {
   const bool dropped = call->nin > 6 && call->in[6];
   PlStatus s = prepare(&c, call, 1, call->nin > 5 ? call->in[5] : NULL, call->in[0]);
   if (s == PL_OK) s = even_sums(call->in[4], &c.rows, &sums);
-  if (s == PL_OK && dropped) dropout(&c.rows, pl_attr_f(call->attrs, 2), call->in[6]->data);
+  if (s == PL_OK && dropped) dropout(&c.rows, pl_attr_f(call->attrs, 2), call->in[6]->data, call->in[6]->strides[0]);
   if (s == PL_OK && c.B > 0) s = all_backward(&c, call->out);
   plc_scratch_free(sums);
   finish(&c);
@@ -282,7 +283,7 @@ static PlStatus attention_keep(const PlkCall *call) {
   PlcScores r;
   memset(&r, 0, sizeof r);
   r.S = y->shape[y->ndim - 1];
-  dropout(&r, pl_attr_f(call->attrs, 0), call->in[2]->data);
+  dropout(&r, pl_attr_f(call->attrs, 0), call->in[2]->data, call->in[2]->strides[0]);
   if (y->numel == 0) return PL_OK;
   return plc_attention_kept(&r, y->numel, y->dtype, y->data);
 }

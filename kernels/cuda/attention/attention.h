@@ -19,6 +19,7 @@ struct PlcScores {
   uint64_t cut;          /* words below it drop; 0: no dropout */
   double keep;           /* what the others are multiplied with */
   const uint64_t *state; /* seed, stream, offset: in device memory, so that a captured graph reads them anew */
+  int64_t state_step;    /* from one to the next */
   const void *sums;      /* backward: [B, L, 2], with strides */
   int64_t sums_row, sums_col;
 };

@@ -29,7 +29,8 @@ template <typename A> PLC_DEV A mask_value(const PlcMask &m, int64_t at) {
 /* 0 or keep for score j of row `row` (of all batches). Four scores share a block of words. */
 PLC_DEV double kept(const PlcScores &r, int64_t row, int64_t j) {
   uint32_t word[4];
-  plk_philox(r.state[0], r.state[1], r.state[2] + (uint64_t)row * (uint64_t)((r.S + 3) / 4) + (uint64_t)(j / 4), word);
+  plk_philox(r.state[0], r.state[r.state_step], r.state[2 * r.state_step] + (uint64_t)row * (uint64_t)((r.S + 3) / 4) + (uint64_t)(j / 4),
+             word);
   const uint32_t low = j % 2 ? word[1] : word[0], high = j % 2 ? word[3] : word[2]; /* an index would put them into local memory */
   return (j % 4 < 2 ? low : high) < r.cut ? 0.0 : r.keep;
 }

@@ -176,6 +176,8 @@ PlStatus plc_flag_check(void) {
   if (f.set == PLC_FAULT_FEW_WEIGHTS)
     PL_FAIL(PL_ERR_ARG, "%s: %lld samples without replacement from %lld positive weights " LATE, f.name, (long long)f.size,
             (long long)f.value);
+  if (f.set == PLC_FAULT_COUNTS)
+    PL_FAIL(PL_ERR_SHAPE, "%s: the counts do not add up to the %lld positions " LATE, f.name, (long long)f.size);
   PL_FAIL(PL_ERR_INDEX, "%s: index %lld is out of range: %lld to %lld " LATE, f.name, (long long)f.value, (long long)f.base,
           (long long)(f.base + f.size - 1));
 }

@@ -166,10 +166,19 @@ struct Each {
   int64_t outer, n, inner, total;
   const int64_t *ends;
   bool one;
+  PlcFlag *flag;
+  const char *name;
 };
 PLC_DEV int64_t end_of(const Each &e, int64_t i) { return i < 0 ? 0 : e.one ? e.ends[0] * (i + 1) : e.ends[i]; }
+/* Counts are values: no infer rule of the adjoint has looked at them, nor at those of a graph that was made for others. */
+PLC_DEV bool adds_up(const Each &e, int64_t i, int64_t begin, int64_t end) {
+  if (begin >= 0 && begin <= end && end <= e.total && (i + 1 < e.n || end == e.total)) return true;
+  plc_fault(e.flag, PLC_FAULT_COUNTS, e.name, 0, e.total, 0);
+  return false;
+}
 template <typename E> __global__ void each_forward(Each e, const E *x, E *y) {
   for (PLC_EACH(k, e.outer * e.total * e.inner)) {
+    if (k == 0) adds_up(e, e.n - 1, 0, end_of(e, e.n - 1));
     const int64_t in = k % e.inner, t = k / e.inner % e.total, o = k / e.inner / e.total;
     int64_t lo = 0, hi = e.n - 1;
     while (lo < hi) {
@@ -183,9 +192,9 @@ template <typename E> __global__ void each_forward(Each e, const E *x, E *y) {
 template <typename T> __global__ void each_backward(Each e, const T *dy, T *dx) {
   typedef typename plc_type<T>::math A;
   for (PLC_EACH(k, e.outer * e.n * e.inner)) {
-    const int64_t in = k % e.inner, i = k / e.inner % e.n, o = k / e.inner / e.n, end = end_of(e, i);
+    const int64_t in = k % e.inner, i = k / e.inner % e.n, o = k / e.inner / e.n, begin = end_of(e, i - 1), end = end_of(e, i);
     A sum = 0;
-    for (int64_t t = end_of(e, i - 1); t < end; t++) sum += plc_type<T>::load(dy[(o * e.total + t) * e.inner + in]);
+    for (int64_t t = adds_up(e, i, begin, end) ? begin : end; t < end; t++) sum += plc_type<T>::load(dy[(o * e.total + t) * e.inner + in]);
     dx[k] = plc_type<T>::store(sum);
   }
 }
@@ -214,9 +223,10 @@ PlStatus repeat_each(const PlkCall *call, bool backward) {
   const bool flat = !pl_attr_has(call->attrs, 0) || x->ndim == 0;
   const int64_t dim = flat ? -1 : pl_attr_i(call->attrs, 0);
   const plc_rows r = plc_rows_of(x, dim);
-  Each e = {r.outer, r.n, r.inner, flat ? y->numel : y->shape[dim], NULL, false};
+  Each e = {r.outer, r.n, r.inner, flat ? y->numel : y->shape[dim], NULL, false, plc_flag(), (const char *)call->name};
   void *mem;
   if (y->numel == 0) return backward ? plc_zero(x) : PL_OK;
+  if (x->numel == 0) return pl_fail(PL_ERR_SHAPE, "%s: the counts do not add up to the %lld positions", call->name, (long long)e.total);
   PL_TRY(each_ends(call->in[1], &e, &mem));
   if (backward)
     PLC_FLOATS(x->dtype, T, call->name,
