@@ -224,6 +224,100 @@ describe("T.models.save to GGUF", function()
     assert.truthy(why:find("rope.dimension_count is 8", 1, true), why)
   end)
 
+  it("puts sentencepiece's tokenizers beside the weights: BPE with byte fallback, Unigram", function()
+    if not T.data.train_bpe then return pending "built without tokenizers" end
+    local json, parts = require "perilune.io.json", require "perilune.data.tokenizer_parts"
+    local function decoder(prefix) return assert(json.decode(parts.sentencepiece_decoder(prefix))) end
+    local function opened(model, more)
+      local t = { version = "1.0", model = model, added_tokens = json.array {}, normalizer = { type = "Sequence",
+        normalizers = json.array { { type = "Prepend", prepend = "▁" }, { type = "Replace",
+          pattern = { String = " " }, content = "▁" } } },
+        decoder = decoder(true) }
+      for id, text in ipairs { "<unk>", "<s>", "</s>" } do
+        t.added_tokens[id] = { id = id - 1, content = text, special = true, single_word = false, lstrip = false,
+          rstrip = false, normalized = false }
+      end
+      if more then more(t) end
+      local f = assert(io.open(path .. ".json", "w"))
+      f:write(json.encode(t))
+      f:close()
+      local out = assert(T.models.tokenizer(path .. ".json"))
+      os.remove(path .. ".json")
+      return out
+    end
+    local vocab, n, merges = { ["<unk>"] = 0, ["<s>"] = 1, ["</s>"] = 2 }, 3, json.array {}
+    local function put(text)
+      if not vocab[text] then vocab[text], n = n, n + 1 end
+    end
+    for b = 0, 255 do put(("<0x%02X>"):format(b)) end
+    local letters = { "▁", "a", "b", "c", "d", "é" }
+    for _, c in ipairs(letters) do put(c) end
+    math.randomseed(3)
+    local tokens = { table.unpack(letters) }
+    for _ = 1, 40 do -- what sentencepiece finds: every way of making a token is a merge, in order of the tokens
+      local new = tokens[math.random(#tokens)] .. tokens[math.random(#tokens)]
+      if not vocab[new] and #new < 12 then
+        put(new)
+        tokens[#tokens + 1] = new
+      end
+    end
+    for i = #letters + 1, #tokens do
+      for at = 1, #tokens[i] - 1 do
+        local a, b = tokens[i]:sub(1, at), tokens[i]:sub(at + 1)
+        if utf8.len(a) and vocab[a] and vocab[b] then merges[#merges + 1] = json.array { a, b } end
+      end
+    end
+    local function bpe()
+      return { type = "BPE", unk_token = "<unk>", fuse_unk = true, byte_fallback = true, vocab = vocab,
+        merges = merges }
+    end
+    local function unigram()
+      local list = json.array {}
+      for i, text in ipairs { "<unk>", "<s>", "</s>", table.unpack(tokens) } do
+        list[i] = json.array { text, i < 4 and 0.0 or -math.random(100) / 8 }
+      end
+      return { type = "Unigram", unk_id = 0, byte_fallback = false, vocab = list }
+    end
+    local net = made("Llama", { vocab_size = 384 })
+    local texts = {}
+    for i = 1, 60 do
+      local t = {}
+      for k = 1, math.random(0, 12) do t[k] = ({ " ", "a", "b", "c", "d", "é", "z", "日", "</s>" })[math.random(9)] end
+      texts[i] = table.concat(t)
+    end
+    local function without_prefix(t)
+      t.normalizer, t.decoder = { type = "Replace", pattern = { String = " " }, content = "▁" },
+        decoder(false)
+    end
+    for _, c in ipairs { { bpe, "llama" }, { bpe, "llama", without_prefix }, { unigram, "t5" },
+      { unigram, "t5", without_prefix } } do
+      local tokenizer = opened(c[1](), c[3])
+      assert(T.models.save(net, path, { tokenizer = tokenizer }))
+      local _, meta = T.load_gguf(path)
+      assert.equal(c[2], meta["tokenizer.ggml.model"])
+      assert.equal(c[3] == nil, meta["tokenizer.ggml.add_space_prefix"])
+      local back = assert(T.models.tokenizer(path))
+      for _, text in ipairs(texts) do
+        local a, b = tokenizer:encode(text), back:encode(text)
+        assert.same(a:totable(), b:totable(), text)
+        assert.equal(tokenizer:decode(a), back:decode(b))
+      end
+    end
+    local function refused(part, model, change)
+      local ok, why = T.models.save(net, path, { tokenizer = opened(model, change) })
+      assert.is_nil(ok)
+      assert.truthy(why:find(part, 1, true), why)
+    end
+    local fewer = bpe()
+    fewer.merges = json.array { merges[1], table.unpack(merges, 3) }
+    refused("would make other tokens", fewer) -- keys have no merges: what two tokens make is merged
+    refused("it has a step NFKC", bpe(), function(t) t.normalizer = { type = "NFKC" } end)
+    refused("would make other tokens", unigram(), function(t)
+      t.normalizer = { type = "Sequence", normalizers = json.array { { type = "Replace", pattern = { String = "a" },
+        content = "b" }, t.normalizer } }
+    end)
+  end)
+
   it("turns GPT-2's weights, and back", function()
     for _, tied in ipairs { true, false } do
       T.manual_seed(3)

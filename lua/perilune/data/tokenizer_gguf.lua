@@ -267,6 +267,7 @@ function M.of_keys(meta)
   for key, v in pairs(meta) do
     local one = type(v) == "table" and v[1] or v
     local kind = type(one) == "string" and "text" or type(one) == "boolean" and "bool" or "i32"
+    if key == "tokenizer.ggml.precompiled_charsmap" then kind = "u8" end -- as models/gguf.lua writes it
     types[key] = type(v) == "table" and "[" .. kind .. "]" or kind
   end
   return parts.guarded("GGUF", build, meta, types)

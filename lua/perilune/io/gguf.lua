@@ -366,8 +366,9 @@ local FILE_TYPES = { F32 = 0, F16 = 1, Q4_0 = 2, Q4_1 = 3, Q8_0 = 7, Q5_0 = 8, Q
   Q6_K = 18, BF16 = 32 } -- of llama.cpp
 
 --- Tensors in an order, {{name, tensor}} or {{name, blocks, format}} as they are, to a file. kind: what other tensors
--- that it fits become; nil: what they are. → true, or nil, message, code
-local function save_rows(path, rows, meta, kind)
+-- that it fits become; nil: what they are; kinds: of values of meta that are not the usual ones. → true, or nil,
+-- message, code
+local function save_rows(path, rows, meta, kind, kinds)
   local of, count = typer(kind), {}
   local names, list, types, raw = {}, {}, {}, {}
   for i, row in ipairs(rows) do
@@ -380,7 +381,7 @@ local function save_rows(path, rows, meta, kind)
     if not most or n > count[most] or n == count[most] and name < most then most = name end
   end
   meta["general.file_type"] = FILE_TYPES[most]
-  local nkeys, bytes = encode_all(meta, {})
+  local nkeys, bytes = encode_all(meta, kinds or {})
   return core.save_gguf(path, names, list, types, raw, nkeys, bytes, 32)
 end
 

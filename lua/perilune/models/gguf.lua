@@ -393,7 +393,8 @@ function M.write(path, net, list, kind, tokenizer)
     local factor = factors and factors[name]
     if factor then rows[#rows + 1] = { name .. ".weight", T.tensor(factor, { dtype = "f32" }) } end
   end
-  return gguf.save_rows(path, rows, meta, kind)
+  local map = "tokenizer.ggml.precompiled_charsmap"
+  return gguf.save_rows(path, rows, meta, kind, meta[map] and { [map] = "[u8]" })
 end
 
 return M

@@ -360,8 +360,9 @@ end
 -- that of the parameters. Quantized weights become numbers there, f32 without dtype. Where dir ends in ".gguf" it is a
 -- GGUF file of a LlamaForCausalLM, MistralForCausalLM without a window, Qwen2ForCausalLM, Qwen3ForCausalLM,
 -- GemmaForCausalLM, also Gemma2 and Gemma3, Phi3ForCausalLM or GPT2LMHeadModel: quantized weights keep their
--- blocks, other matrices become type ("Q8_0", "F16" …, as in T.save_gguf), norms f32; tokenizer, a byte-level BPE,
--- goes into the file with its chat template. In folders tokenizer becomes tokenizer.json.
+-- blocks, other matrices become type ("Q8_0", "F16" …, as in T.save_gguf), norms f32; tokenizer, a byte-level BPE or
+-- one of sentencepiece (BPE, Unigram), goes into the file with its chat template. In folders tokenizer becomes
+-- tokenizer.json.
 --   local net = T.models.Llama { vocab_size = 8, hidden_size = 4, intermediate_size = 8, num_hidden_layers = 1,
 --     num_attention_heads = 2 }
 --   print((T.models.save(net, "/nowhere")))  --> nil
