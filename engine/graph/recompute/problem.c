@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { MUCH = 1 << 20 }; /* bytes; what reads less costs nothing worth to be asked */
+
 static PlStatus no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory to plan a graph"); }
 
 bool pl_recompute_cheap(const PlGNode *n, bool seeded, bool heavy) {
@@ -119,6 +121,14 @@ static PlStatus mark_overwritten(PlRecompute *m, const PlRecomputeOptions *opts,
   return PL_OK;
 }
 
+/* Does node i read much to make little (a loss of all logits, a sum of all elements)? To repeat it costs time and saves nothing. */
+static bool saves_little(const PlRecompute *m, int32_t i) {
+  int64_t in = 0, out = 0;
+  for (int32_t e = m->in_at[i]; e < m->in_at[i + 1]; e++) in += m->bytes[m->in[e]];
+  for (int32_t e = m->out_at[i]; e < m->out_at[i + 1]; e++) out += m->bytes[m->out[e]];
+  return in >= MUCH && out < in / 256;
+}
+
 static PlStatus fill(PlRecompute *m, const PlRecomputeOptions *o) {
   const PlGraph *f = m->f;
   size_t ns = (size_t)m->nstores + 1, nn = (size_t)m->first + 1, edges = 1, outs = 1;
@@ -153,7 +163,7 @@ static PlStatus fill(PlRecompute *m, const PlRecomputeOptions *o) {
       int c = o->choice && n->source >= 0 && n->source < o->nchoice ? o->choice[n->source] : 0;
       if (!c) c = n->mark;
       bool able = is_real(n) && pl_recompute_cheap(n, true, true);
-      m->may[i] = able && (c ? c > 0 : !o->listed && pl_recompute_cheap(n, o->seeded, o->heavy));
+      m->may[i] = able && (c ? c > 0 : !o->listed && pl_recompute_cheap(n, o->seeded, o->heavy) && (o->heavy || !saves_little(m, i)));
       m->force[i] = able && c == PL_RECOMPUTE_FORCE;
       if (s == PL_OK && is_real(n) && !able && is_named(n, o))
         s = pl_fail(PL_ERR_ARG, "%s cannot be computed again: it has an effect; do not force it", n->name);
