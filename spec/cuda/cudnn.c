@@ -140,7 +140,7 @@ static void sdpa_key(PlcSdpaKey *k, bool backward, bool deterministic, bool caus
   k->backward = backward;
   k->dtype = (int32_t)dtype;
   k->causal = causal;
-  k->align = 16;
+  k->align = k->rows_align = 16;
   k->deterministic = deterministic;
   k->B = 2, k->H = 4, k->L = L, k->S = S, k->E = k->D = E;
   k->workspace = (int64_t)1 << 30;
@@ -152,14 +152,26 @@ static void sdpa_key(PlcSdpaKey *k, bool backward, bool deterministic, bool caus
   }
 }
 
+/* Heads side by side: queries, keys and values of one projection, their gradients joined, results in rows of all heads. */
+static void side_by_side(PlcSdpaKey *k) {
+  int64_t *const parts[] = {k->q, k->k, k->v, k->dq, k->dk, k->dv}, *const rows[] = {k->o, k->dy};
+  for (int i = 0; i < 8; i++) {
+    int64_t *s = i < 6 ? parts[i] : rows[i - 6];
+    s[2] = (i < 6 ? 3 : 1) * k->H * k->E, s[1] = k->E;
+    s[0] = s[2] * (i < 6 && i % 3 ? k->S : k->L);
+  }
+}
+
 static void attention(PlcDnnTarget t) {
-  for (int form = 0; form < 16; form++) {
+  for (int form = 0; form < 32; form++) {
     const bool backward = form & 1, deterministic = form & 2, causal = form & 4;
     const PlDtype dtype = form & 8 ? PL_F16 : PL_BF16;
     const bool odd = form % 3 == 0; /* lengths that fill no tile */
     PlcSdpaKey key;
     PlcPlan *plan = NULL;
     sdpa_key(&key, backward, deterministic, causal, dtype, odd ? 100 : 1024, odd ? 77 : 1024, form & 4 ? 64 : 128);
+    if (form & 16) side_by_side(&key);
+    if (odd && (form & 16)) key.rows_align = 4; /* as a slice of the batch may begin */
     PlStatus s = plc_sdpa_plan(&key, t, &plan);
     CHECK(s == PL_OK, "backward %d deterministic %d causal %d %s odd %d: %s", backward, deterministic, causal, pl_dtype_name(dtype), odd,
           pl_message());

@@ -70,3 +70,37 @@ describe("batch norm and what is behind it", function()
     end
   end
 end)
+
+describe("gradients of norms' weights", function()
+  if not plugin or not plugin:find("emulated", 1, true) then return end
+  it("of halves are read as they are, with the bits of wide ones", function()
+    local text, fine = child("PERILUNE_EMULATE=open", [[
+local F = T.nn.F
+for _, case in ipairs { { "bf16", 7, 33 }, { "f16", 37, 136 }, { "bf16", 18, 260 } } do
+  local dtype, rows, n = table.unpack(case)
+  for _, kind in ipairs { "layer_norm", "rms_norm" } do
+    T.manual_seed(2)
+    local layer = kind == "layer_norm"
+    local x, w, b = T.randn(rows, n):cuda(), T.randn(n):cuda(), T.randn(n):cuda()
+    local all = { x, w, T.randn(n, n):to(dtype):cuda(), layer and b or nil }
+    for _, t in ipairs(all) do t:requires_grad_() end
+    local function f()
+      for _, t in ipairs(all) do t.grad = nil end
+      local y = layer and F.layer_norm(x * 2, { n }, w, b, 1e-5) or F.rms_norm(x * 2, { n }, w, 1e-5)
+      y:to(dtype):matmul(all[3]):float():square():mean():backward()
+      local out = {}
+      for i, t in ipairs(all) do out[i] = t.grad:clone() end
+      return table.unpack(out)
+    end
+    local want, g = { f() }, T.jit(f)
+    for run = 1, 5 do
+      for i, t in ipairs { g() } do assert(T.equal(t, want[i]), ("%s %s %d, value %d"):format(kind, dtype, rows, i)) end
+    end
+  end
+end
+print "the same"
+]])
+    assert.is_true(fine, text)
+    assert.truthy(text:find("the same", 1, true), text)
+  end)
+end)

@@ -130,11 +130,20 @@ static bool members(const PlDeviceRun *a, const PlFuseGroup *g, PlDeviceGroup *d
   return params <= PLK_FUSED_PARAMS;
 }
 
+int pl_device_group_narrow(const PlDeviceGroup *g, int m) {
+  const int by = g->fused.member[m].in[0];
+  if (by < 0) return -1;
+  const PlkFusedMember *c = &g->fused.member[by];
+  const bool widens = c->code == PLK_EW_CAST && (c->dtype == PL_BF16 || c->dtype == PL_F16) && c->result == PL_F32 && !c->col;
+  if (!widens || c->in[0] >= 0 || c->in[0] == PLK_FUSED_NONE) return -1;
+  return g->fused.arg[-1 - c->in[0]].kind == PLK_FUSED_FULL ? -1 - c->in[0] : -1;
+}
+
 /* Members that the sums behind the group read. */
 static void read_behind(const PlDeviceRun *a, const PlDeviceGroup *d, bool *read) {
   for (int m = 0; m < d->fused.nmember; m++)
     for (int k = 0; k < 2 && pl_device_group_sums_after(a, d, m); k++)
-      if (d->fused.member[m].in[k] >= 0) read[d->fused.member[m].in[k]] = true;
+      if (d->fused.member[m].in[k] >= 0 && (k > 0 || pl_device_group_narrow(d, m) < 0)) read[d->fused.member[m].in[k]] = true;
 }
 
 /* Values that somebody outside reads become arguments that are written. False: no room. */

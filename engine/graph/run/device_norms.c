@@ -36,6 +36,7 @@ PlStatus pl_device_norms_take(PlDeviceRun *a, int32_t i, bool *taken) {
     if (*taken) pl_device_run_drop_behind(a, i);
     return PL_OK;
   }
+  if (n->op->cls == PL_HEAVY) return pl_device_heads_take(a, i, taken);
   const PlArray *in[6] = {NULL};
   PlArray *out[3] = {NULL};
   const PlTensor *x = a->vals[n->in[0]];

@@ -97,6 +97,7 @@ static PlStatus choose(PlDeviceRun *a) {
   PL_TRY(pl_device_norms(a));
   if (a->table) PL_TRY(pl_device_groups(a));
   pl_device_casts_choose(a);
+  PL_TRY(pl_device_heads(a));
   a->known = true;
   return PL_OK;
 }
@@ -201,8 +202,10 @@ static PlStatus sum_behind(PlDeviceRun *a, const PlDeviceGroup *g, int m, const 
   const PlkFusedMember *member = &g->fused.member[m];
   const PlArray *in[PLK_FUSED_IN] = {NULL};
   PlArray *out[PL_MAX_OUT] = {NULL};
+  const int narrow = pl_device_group_narrow(g, m);
   for (int k = 0; k < member->nin; k++)
-    if (member->in[k] != PLK_FUSED_NONE) in[k] = arr[member->in[k] < 0 ? -1 - member->in[k] : g->fused.member[member->in[k]].out];
+    if (k == 0 && narrow >= 0) in[0] = arr[narrow];
+    else if (member->in[k] != PLK_FUSED_NONE) in[k] = arr[member->in[k] < 0 ? -1 - member->in[k] : g->fused.member[member->in[k]].out];
   for (int32_t o = 1; o < n->nout; o++) {
     const PlGVal v = n->first + o;
     const PlGValue *val = &a->f->vals[v];

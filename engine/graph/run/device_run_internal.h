@@ -30,7 +30,8 @@ struct PlDeviceRun {
   PlDeviceGroup *groups;
   int32_t ngroups, room;
   PlTensor **vals;
-  int32_t *tail;      /* per node: a norm's, its sum's, its relu's: that relu, -1 (device_norms.c) */
+  int32_t *tail;      /* per node: a norm's, its sum's, its relu's: that relu (device_norms.c); an attention's: the node that it writes for,
+                       * and that node's own (device_heads.c); -1 */
   uint8_t *cast;      /* per node: of which kind (device_casts.c) */
   int32_t *leaf_cast; /* those of leaves */
   int32_t nleaf_casts;
@@ -51,11 +52,17 @@ struct PlDeviceRun {
 PlStatus pl_device_groups(PlDeviceRun *a);
 /* Does member m leave sums over rows to its op's own kernel, which runs behind the group (gradients of a norm's weights)? */
 bool pl_device_group_sums_after(const PlDeviceRun *a, const PlDeviceGroup *g, int m);
+/* The argument of halves that input 0 of member m only widens: those sums read it as it is; -1: it is none. */
+int pl_device_group_narrow(const PlDeviceGroup *g, int m);
 
 /* Batch norms with the sum and the relu behind them (device_norms.c): which there are, before groups are chosen; node i in its turn
  * (*taken: it is made, or was). */
 PlStatus pl_device_norms(PlDeviceRun *a);
 PlStatus pl_device_norms_take(PlDeviceRun *a, int32_t i, bool *taken);
+/* Attention that writes where the copy or the join behind it would (device_heads.c): which there are, once groups are chosen; node i,
+ * such an attention, in its turn. The node behind it is taken by pl_device_norms_take. */
+PlStatus pl_device_heads(PlDeviceRun *a);
+PlStatus pl_device_heads_take(PlDeviceRun *a, int32_t i, bool *taken);
 
 /* Casts that go many a launch (device_casts.c): which are there; node i in its turn, of those before `to` (*taken: it is made, or
  * will be); what nodes begin … end-1 read; all that wait. */

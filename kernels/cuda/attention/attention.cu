@@ -165,7 +165,7 @@ static PlStatus all_forward(Call *c, PlArray *y, PlArray *sums) {
   return s;
 }
 
-static PlStatus attention(const PlkCall *call) {
+static PlStatus attention_dense(const PlkCall *call) {
   const double p = pl_attr_f(call->attrs, 2);
   PlArray *kept_state = call->nout > 2 ? call->out[2] : NULL;
   Call c;
@@ -236,7 +236,7 @@ static PlStatus even_sums(const PlArray *sums, PlcScores *r, void **copy) {
   return s;
 }
 
-static PlStatus attention_bwd(const PlkCall *call) {
+static PlStatus attention_bwd_dense(const PlkCall *call) {
   Call c;
   void *sums = NULL;
   const bool dropped = call->nin > 6 && call->in[6];
@@ -275,6 +275,41 @@ extern "C" PlStatus plc_attention_join(const PlArray *sums, float *stats) {
   plc_scratch_free(copy);
   return s;
 }
+
+/* ---- results that are apart in memory ----------------------------------------------------------------------------- */
+
+/* Those are made densely and copied: the usual case is the library's, which writes them where they belong. */
+static PlStatus apart(const PlkCall *call, PlStatus (*run)(const PlkCall *call)) {
+  static const PlAttrs none = {};
+  PlArray mine[3], *out[3];
+  int64_t strides[3][PL_MAX_DIM];
+  void *room[3] = {NULL, NULL, NULL};
+  PlStatus s = PL_OK;
+  for (int o = 0; o < call->nout && s == PL_OK; o++) {
+    out[o] = call->out[o];
+    if (!out[o] || out[o]->contiguous) continue;
+    mine[o] = *out[o];
+    int64_t step = 1;
+    for (int d = mine[o].ndim - 1; d >= 0; d--) strides[o][d] = step, step *= mine[o].shape[d];
+    s = plc_scratch((size_t)step * pl_dtype_size((PlDtype)mine[o].dtype), &room[o]);
+    mine[o].data = room[o], mine[o].strides = strides[o], mine[o].contiguous = 1;
+    out[o] = &mine[o];
+  }
+  PlkCall dense = *call;
+  dense.out = out;
+  if (s == PL_OK) s = run(&dense);
+  for (int o = 0; o < call->nout; o++) {
+    const PlArray *in[1] = {&mine[o]};
+    PlkCall copy;
+    memset(&copy, 0, sizeof copy);
+    copy.name = call->name, copy.nin = copy.nout = 1, copy.in = in, copy.out = &call->out[o], copy.attrs = &none;
+    if (s == PL_OK && room[o]) s = plc_run(&plc_kernel_copy, &copy);
+    plc_scratch_free(room[o]);
+  }
+  return s;
+}
+static PlStatus attention(const PlkCall *call) { return apart(call, attention_dense); }
+static PlStatus attention_bwd(const PlkCall *call) { return apart(call, attention_bwd_dense); }
 
 /* ---- what dropout keeps ----------------------------------------------------------------------------------------------------------- */
 

@@ -125,11 +125,12 @@ static void say_unfused(const PlcSdpaKey *k) {
 
 static PlStatus forward_placed(const PlkCall *call, PlcSdpaKey *k, const Operands *o, const PlArray *y, void *stats, bool *done) {
   int64_t B, H;
-  if (!strides_of(y, o->split, &B, &H, k->o)) return PL_OK;
+  if (!strides_of(y, o->split, &B, &H, k->o)) return PL_OK; /* apart and odd: made densely by the family's own kernel */
   const Numbers num = {.scale = (float)pl_attr_f(call->attrs, 0), .masked = -0x1.fffffep127f, .one = 1};
   const int64_t uid[] = {PLC_UID_Q, PLC_UID_K, PLC_UID_V, PLC_UID_O, PLC_UID_STATS, PLC_UID_SCALE, PLC_UID_MASKED};
   void *const at[] = {o->of[0].a.data, o->of[1].a.data, o->of[2].a.data, y->data, stats, (void *)&num.scale, (void *)&num.masked};
   k->align = plc_dnn_align(4, at);
+  k->rows_align = plc_dnn_align(1, at + 4);
   PL_TRY(plc_dnn_run(k, sizeof *k, plc_sdpa_plan, k->causal ? 7 : 6, uid, at, done));
   if (!*done) say_unfused(k);
   return PL_OK;
@@ -165,9 +166,9 @@ static PlStatus attention(const PlkCall *call, bool *done) {
 
 /* ---- backward ------------------------------------------------------------------------------------------------- */
 
-/* Scratch: row statistics, Σ dy o, dq in f32, and what the caller did not give or want. */
+/* Scratch: row statistics, Σ dy o, dq in f32, what the caller did not give or want, or wants where the library does not write. */
 typedef struct Room {
-  void *stats, *sum, *acc, *y, *unwanted[3];
+  void *stats, *sum, *acc, *y, *own[3];
 } Room;
 
 static void give_back(Room *r) {
@@ -175,7 +176,7 @@ static void give_back(Room *r) {
   plc_scratch_free(r->sum);
   plc_scratch_free(r->acc);
   plc_scratch_free(r->y);
-  for (int i = 0; i < 3; i++) plc_scratch_free(r->unwanted[i]);
+  for (int i = 0; i < 3; i++) plc_scratch_free(r->own[i]);
 }
 
 /* The output of attention, computed again: [B,H,L,D] dense. */
@@ -212,7 +213,9 @@ static PlStatus slice(const PlcSdpaKey *whole, const Whole *w, const Room *r, co
   PART(PLC_UID_Q, w->q, k.q), PART(PLC_UID_K, w->k, k.k), PART(PLC_UID_V, w->v, k.v), PART(PLC_UID_O, w->o, k.o);
   PART(PLC_UID_DY, w->dy, k.dy), PART(PLC_UID_DQ, w->out[0], k.dq), PART(PLC_UID_DK, w->out[1], k.dk), PART(PLC_UID_DV, w->out[2], k.dv);
   k.align = plc_dnn_align(n, at);
+  const int rows = n;
   ADD(PLC_UID_STATS, (float *)r->stats + row), ADD(PLC_UID_SUM, (float *)r->sum + row);
+  k.rows_align = plc_dnn_align(2, at + rows); /* a slice may begin at any row */
   ADD(PLC_UID_SCALE, &num->scale), ADD(PLC_UID_ONE, &num->one);
   if (k.causal) ADD(PLC_UID_MASKED, &num->masked);
   if (!k.deterministic) ADD(PLC_UID_ACC, (float *)r->acc + row * k.E);
@@ -232,11 +235,42 @@ static PlStatus slices(const PlcSdpaKey *k, const Whole *w, const Room *r, const
   return PL_OK;
 }
 
+/* Where gradients go: to the caller's memory, whatever its strides; to scratch what is not wanted, or cannot be written there. */
+static PlStatus targets(const PlkCall *call, PlcSdpaKey *k, const Operands *o, Room *r, Whole *w, bool in_place) {
+  int64_t B, H, *const strides[3] = {k->dq, k->dk, k->dv};
+  for (int i = 0; i < 3; i++) {
+    const PlArray *like = call->in[1 + i], *out = call->out[i];
+    const int64_t L = like->shape[like->ndim - 2], C = like->shape[like->ndim - 1];
+    const bool there = out && (out->contiguous || (in_place && strides_of(out, o->split, &B, &H, strides[i])));
+    w->out[i] = there ? out->data : NULL;
+    if (there && !out->contiguous) continue;
+    strides[i][0] = k->H * L * C, strides[i][1] = L * C, strides[i][2] = C, strides[i][3] = 1;
+    if (there) continue;
+    if (!r->own[i]) PL_TRY(plc_scratch((size_t)like->numel * pl_dtype_size((PlDtype)like->dtype), &r->own[i]));
+    w->out[i] = r->own[i];
+  }
+  return PL_OK;
+}
+static PlStatus copy_out(const PlkCall *call, const Room *r) {
+  static const PlAttrs none;
+  for (int i = 0; i < 3; i++) {
+    if (!call->out[i] || !r->own[i]) continue;
+    PlArray own = *call->out[i];
+    int64_t step = 1, strides[PL_MAX_DIM];
+    for (int d = own.ndim - 1; d >= 0; d--) strides[d] = step, step *= own.shape[d];
+    own.data = r->own[i], own.strides = strides, own.contiguous = 1;
+    const PlArray *in[1] = {&own};
+    const PlkCall copy = {.name = call->name, .nin = 1, .nout = 1, .in = in, .out = &call->out[i], .attrs = &none};
+    PL_TRY(plc_run(&plc_kernel_copy, &copy));
+  }
+  return PL_OK;
+}
+
 static PlStatus backward(const PlkCall *call, PlcSdpaKey *k, const Operands *o, Room *r, bool *done) {
   const PlArray *dy = &o->of[3].a, *given = call->nin > 7 ? call->in[7] : NULL;
   PlArray y;
-  int64_t B, H, strides[PL_MAX_DIM], *const out_strides[3] = {k->dq, k->dk, k->dv};
-  const size_t item = pl_dtype_size((PlDtype)dy->dtype), rows = (size_t)(k->B * k->H * k->L);
+  int64_t B, H, strides[PL_MAX_DIM];
+  const size_t rows = (size_t)(k->B * k->H * k->L);
   PL_TRY(plc_scratch(rows * sizeof(float), &r->stats));
   if (given && strides_of(given, o->split, &B, &H, k->o)) y = *given;
   else {
@@ -249,18 +283,16 @@ static PlStatus backward(const PlkCall *call, PlcSdpaKey *k, const Operands *o, 
   PL_TRY(plc_scratch(rows * sizeof(float), &r->sum));
   if (!k->deterministic) PL_TRY(plc_scratch(rows * (size_t)k->E * sizeof(float), &r->acc));
   Whole w = {.q = o->of[0].a.data, .k = o->of[1].a.data, .v = o->of[2].a.data, .o = y.data, .dy = dy->data};
-  for (int i = 0; i < 3; i++) {
-    const PlArray *like = call->in[1 + i];
-    const int64_t L = like->shape[like->ndim - 2], C = like->shape[like->ndim - 1];
-    if (!call->out[i]) PL_TRY(plc_scratch((size_t)like->numel * item, &r->unwanted[i]));
-    w.out[i] = call->out[i] ? call->out[i]->data : r->unwanted[i];
-    out_strides[i][0] = k->H * L * C, out_strides[i][1] = L * C, out_strides[i][2] = C, out_strides[i][3] = 1;
-  }
+  bool apart = false;
+  for (int i = 0; i < 3; i++) apart = apart || (call->out[i] && !call->out[i]->contiguous);
   const Numbers num = {.scale = (float)pl_attr_f(call->attrs, 0), .masked = -0x1.fffffep127f, .one = 1};
   int64_t nb, nh;
-  for (int step = 0; !*done && plc_sdpa_slice(k, step, &nb, &nh); step++) PL_TRY(slices(k, &w, r, &num, nb, nh, done));
+  for (int in_place = apart ? 1 : 0; !*done && in_place >= 0; in_place--) {
+    PL_TRY(targets(call, k, o, r, &w, in_place != 0));
+    for (int step = 0; !*done && plc_sdpa_slice(k, step, &nb, &nh); step++) PL_TRY(slices(k, &w, r, &num, nb, nh, done));
+  }
   if (!*done) say_unfused(k);
-  return PL_OK;
+  return *done ? copy_out(call, r) : PL_OK;
 }
 
 /* in dy, q, k, v, sums, mask, state, y; out dq, dk, dv */

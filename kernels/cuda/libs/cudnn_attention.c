@@ -75,7 +75,7 @@ static void forward(Sdpa *s) {
   plc_graph_pointwise(g, CUDNN_POINTWISE_EXP, F32, low, NULL, NULL, e, 0);
   plc_graph_reduce(g, CUDNN_REDUCE_TENSOR_ADD, e, l);
   plc_graph_pointwise(g, CUDNN_POINTWISE_LOG, F32, l, NULL, NULL, log_l, 0);
-  plc_graph_pointwise(g, CUDNN_POINTWISE_ADD, F32, m, log_l, NULL, plc_graph_tensor(g, PLC_UID_STATS, F32, &s->rows, 16), 0);
+  plc_graph_pointwise(g, CUDNN_POINTWISE_ADD, F32, m, log_l, NULL, plc_graph_tensor(g, PLC_UID_STATS, F32, &s->rows, k->rows_align), 0);
   plc_graph_pointwise(g, CUDNN_POINTWISE_DIV, F32, e, l, NULL, p, 0);
   plc_graph_matmul(g, p, v, o);
 }
@@ -95,10 +95,10 @@ static void backward(Sdpa *s) {
   PlcGraph *g = &s->g;
   PlcDesc q = outer(s, PLC_UID_Q, k->L, k->E, k->q), kt = outer_t(s, PLC_UID_K, k->S, k->E, k->k);
   PlcDesc vt = outer_t(s, PLC_UID_V, k->S, k->D, k->v), o = outer(s, PLC_UID_O, k->L, k->D, k->o);
-  PlcDesc dy = outer(s, PLC_UID_DY, k->L, k->D, k->dy), stats = plc_graph_tensor(g, PLC_UID_STATS, F32, &s->rows, 16);
+  PlcDesc dy = outer(s, PLC_UID_DY, k->L, k->D, k->dy), stats = plc_graph_tensor(g, PLC_UID_STATS, F32, &s->rows, k->rows_align);
   PlcDesc scale = plc_graph_number(g, PLC_UID_SCALE, 4), one = plc_graph_number(g, PLC_UID_ONE, 4);
   PlcShape wide = {.ndim = 4, .dim = {k->B, k->H, k->L, k->D}, .stride = {k->H * k->L * k->D, k->L * k->D, k->H * k->D, 1}};
-  PlcDesc r = inner(s, F32, &s->rows), r_kept = plc_graph_tensor(g, PLC_UID_SUM, F32, &s->rows, 16);
+  PlcDesc r = inner(s, F32, &s->rows), r_kept = plc_graph_tensor(g, PLC_UID_SUM, F32, &s->rows, k->rows_align);
   plc_graph_reduce(g, CUDNN_REDUCE_TENSOR_ADD, op2(s, CUDNN_POINTWISE_MUL, dy, o, &wide), r);
   plc_graph_pointwise(g, CUDNN_POINTWISE_MUL, F32, r, one, NULL, r_kept, 0); /* the pattern scales by dropout's 1 - p here */
   PlcDesc z = op2(s, CUDNN_POINTWISE_SUB, scores(s, q, kt, scale), stats, &s->scores);

@@ -30,6 +30,7 @@ PlStatus plc_conv_plan(const void *key, PlcDnnTarget target, PlcPlan **out); /* 
 typedef struct PlcSdpaKey {
   uint32_t what; /* 'A' */
   int32_t backward, dtype, causal, align, deterministic;
+  int32_t rows_align, none; /* of what has one number a row; there is no hole behind it */
   int64_t B, H, L, S, E, D;
   int64_t q[4], k[4], v[4], o[4];     /* strides */
   int64_t dy[4], dq[4], dk[4], dv[4]; /* backward: too */

@@ -230,25 +230,28 @@ template <typename T, typename W> static PlStatus run_forward(const Norm<T, W> &
   return PL_OK;
 }
 
-/* part[stretch][2][n]: Σ dy h and Σ dy over the stretch's rows; neighbours take neighbouring columns. */
-template <typename T, typename W, typename M> __global__ void weight_parts(Bwd<T, W> p, M *part) {
+/* part[stretch][2][n]: Σ dy h and Σ dy over the stretch's rows; neighbours take neighbouring columns. dy may be in halves that
+ * nobody has widened. */
+template <typename T, typename W, typename M, typename D> __global__ void weight_parts(Bwd<T, W> p, const D *from, M *part) {
   typedef plc_type<T> E;
+  typedef plc_type<D> G;
   const int64_t stretch = p.stretch, stretches = p.stretches;
   for (PLC_EACH(t, stretches * p.n)) {
     int64_t s = t / p.n, i = t % p.n, end = (s + 1) * stretch < p.rows ? (s + 1) * stretch : p.rows;
     M dw = 0, db = 0;
     int64_t r = s * stretch;
     for (; r + 4 <= end; r += 4) { /* eight loads under way, and the order of one row after the other */
-      T dy[4], x[4];
-      PLC_UNROLL for (int u = 0; u < 4; u++) dy[u] = p.dy[(r + u) * p.n + i], x[u] = p.x[(r + u) * p.n + i];
+      D dy[4];
+      T x[4];
+      PLC_UNROLL for (int u = 0; u < 4; u++) dy[u] = from[(r + u) * p.n + i], x[u] = p.x[(r + u) * p.n + i];
       PLC_UNROLL for (int u = 0; u < 4; u++) {
-        M g = E::load(dy[u]), mean = p.center ? (M)stat(p.mean, p.stat_dtype, r + u) : (M)0;
+        M g = G::load(dy[u]), mean = p.center ? (M)stat(p.mean, p.stat_dtype, r + u) : (M)0;
         dw += g * (E::load(x[u]) - mean) * (M)stat(p.rstd, p.stat_dtype, r + u);
         db += g;
       }
     }
     for (; r < end; r++) {
-      M g = E::load(p.dy[r * p.n + i]), mean = p.center ? (M)stat(p.mean, p.stat_dtype, r) : (M)0;
+      M g = G::load(from[r * p.n + i]), mean = p.center ? (M)stat(p.mean, p.stat_dtype, r) : (M)0;
       dw += g * (E::load(p.x[r * p.n + i]) - mean) * (M)stat(p.rstd, p.stat_dtype, r);
       db += g;
     }
@@ -278,6 +281,22 @@ template <typename M> __global__ void weight_sums(int64_t n, int64_t stretches, 
 
 __global__ void nan_stats(void *p, int dtype, int64_t n) {
   for (PLC_EACH(i, n)) put_stat(p, dtype, i, (double)NAN);
+}
+
+template <typename T, typename W, typename M> static PlStatus run_parts(const Bwd<T, W> &p, const void *dy, int dtype, M *part) {
+  const unsigned grid = plc_grid(p.stretches * p.n, 1);
+  if constexpr (sizeof(T) == 4) {
+    if (dtype == PL_BF16) {
+      PLC_LAUNCH((weight_parts<T, W, M, plc_bf16>), grid, PLC_BLOCK, 0, p, (const plc_bf16 *)dy, part);
+      return PL_OK;
+    }
+    if (dtype == PL_F16) {
+      PLC_LAUNCH((weight_parts<T, W, M, plc_f16>), grid, PLC_BLOCK, 0, p, (const plc_f16 *)dy, part);
+      return PL_OK;
+    }
+  }
+  PLC_LAUNCH((weight_parts<T, W, M, T>), grid, PLC_BLOCK, 0, p, (const T *)dy, part);
+  return PL_OK;
 }
 
 static int64_t row_length(const PlkCall *c) {
@@ -355,7 +374,10 @@ template <typename T, typename W> static PlStatus backward(const PlkCall *c, int
                  0,
                  0};
   p.rows = p.n ? x->numel / p.n : 0;
-  PL_TRY(plc_as(c->in[0], x->dtype, &room[2], &dy));
+  const int given = c->in[0]->dtype;
+  const bool narrow = x->dtype == PL_F32 && !p.dx && (given == PL_BF16 || given == PL_F16); /* by generated kernels: for the sums alone */
+  if (narrow) dy = c->in[0]->data;
+  else PL_TRY(plc_as(c->in[0], x->dtype, &room[2], &dy));
   PL_TRY(params<W>(w, NULL, dtype, room, &p.w, &none));
   p.dy = (const T *)dy;
   p.stretch = (p.rows + 511) / 512 < 16 ? 16 : (p.rows + 511) / 512, p.stretches = (p.rows + p.stretch - 1) / p.stretch;
@@ -364,7 +386,7 @@ template <typename T, typename W> static PlStatus backward(const PlkCall *c, int
   const bool together = part && p.dx && p.rows >= SUMMED_ROWS && kept<T>(p.n);
   if (p.dx && p.rows) PL_TRY(run_backward(p, together ? (M *)part : (M *)NULL));
   if (part) {
-    if (p.stretches && !together) PLC_LAUNCH((weight_parts<T, W, M>), plc_grid(p.stretches * p.n, 1), PLC_BLOCK, 0, p, (M *)part);
+    if (p.stretches && !together) PL_TRY(run_parts(p, dy, narrow ? given : (int)x->dtype, (M *)part));
     PLC_LAUNCH(weight_sums<M>, (unsigned)((p.n + COLUMNS - 1) / COLUMNS), COLUMNS * SIDES, 0, p.n, p.stretches, (const M *)part,
                (M *)(dw ? dw->data : NULL), (M *)(db ? db->data : NULL));
   }

@@ -121,7 +121,7 @@ PlStatus __wrap_plc_dnn_run(const void *key, size_t size, PlcPlanMake make, int 
   for (int i = 0; i < n; i++) {
     j.at[uid[i]] = at[i];
     if (uid[i] == PLC_UID_SCALE) j.scale = (double)*(const float *)at[i];
-    else if (uid[i] < PLC_UID_SCALE && (!plce_is_device(at[i]) || (uintptr_t)at[i] % (uid[i] == PLC_UID_STATS ? 4 : (unsigned)j.k.align)))
+    else if (uid[i] < PLC_UID_SCALE && (!plce_is_device(at[i]) || (uintptr_t)at[i] % (unsigned)(uid[i] == PLC_UID_STATS || uid[i] == PLC_UID_SUM ? j.k.rows_align : j.k.align)))
       refuse("an address that is none of the device, or not aligned as promised");
   }
   const int64_t *const all[] = {j.k.q, j.k.k, j.k.v, j.k.o, j.k.dy, j.k.dq, j.k.dk, j.k.dv};
