@@ -427,6 +427,9 @@ describe("a script's failing line", function()
     ["local Net = nn.Module:extend('Net')"] = 'local Net = nn.class("Net")',
     ["local opt = optim.SGD(nn.Linear(2, 2):parameters(), { lr = 1 })\nprint(opt.param_groups[0].lr)"] =
       "lists count from 1: opt.param_groups[1]",
+    ["T.plot.bar({ 1, 2 })"] = 'T.plot(y, { style = "bars" })',
+    ["T.plot.savefig('x.png')"] = "figure:png(path)",
+    ["local plot = T.plot\nplot.title('a')"] = "T.plot(x, y, { title = … })",
     ["print(nn.Linear(2, 2):parameters()[-1]:sum())"] = "the last entry of a list is t[#t]",
     ["local x = T.ones(2, 3)\nprint(x:shape()[0] + 1)"] = "lists count from 1",
   }

@@ -32,6 +32,8 @@ local others = {
   DDP = "T.nn.parallel.DistributedDataParallel", DataParallel = "T.nn.parallel.DistributedDataParallel",
   get_ema_multi_avg_fn = "T.optim.swa_utils.get_ema_avg_fn", get_swa_multi_avg_fn =
     "T.optim.swa_utils.get_swa_avg_fn",
+  ["plot.bar"] = "T.plot", ["plot.line"] = "T.plot", ["plot.plot"] = "T.plot",
+  ["plot.imshow"] = "T.imshow",
   ["utils.data"] = "T.data", ["utils.tensorboard"] = "T.log.tensorboard", ["func.vmap"] = "T.vmap",
   ["autograd.grad"] = "T.grad_of", ["autograd.backward"] = "y:backward()",
   InferenceSession = "T.onnx.load", export = "T.onnx.save", export_onnx = "T.onnx.save", save_onnx = "T.onnx.save",
@@ -124,6 +126,7 @@ end
 function M.meant(path)
   if not index then load() end
   path = path:gsub("^T[.:]", "")
+  if others[path] then return others[path] end
   local space, mark, name = path:match "^(.-)([.:])([^.:]+)$"
   if not name then name, space, mark = path, "", "" end
   local own = mark == ":" and "x" or space == "" and "" or space .. "."

@@ -141,6 +141,14 @@ local FUNCTIONS = { device = 'devices are texts: device = "cpu" or "cuda"', dtyp
   Tensor = "T.tensor(values), or T.empty(2, 3) of sizes", FloatTensor = "T.tensor(values), or T.empty(2, 3) of sizes",
   LongTensor = 'T.tensor(values, { dtype = "i64" })' }
 
+-- What matplotlib's functions are.
+local PLOTS = { bar = 'T.plot(y, { style = "bars" })', barh = 'T.plot(y, { style = "bars" })', line = "T.plot(x, y)",
+  plot = "T.plot(x, y)",
+  show = "print(figure) draws in the terminal", savefig = "figure:png(path), or figure:svg(path)",
+  title = "an option: T.plot(x, y, { title = … })", xlabel = "an option: T.plot(x, y, { xlabel = … })",
+  ylabel = "an option: T.plot(x, y, { ylabel = … })", legend = "an option: T.plot(ys, { labels = { … } })",
+  figure = "T.plot gives one", subplots = "each T.plot is a figure of its own", imshow = "T.imshow(x)" }
+
 -- The table of perilune's that a space is: "nn.F." → T.nn.F.
 local function space_itself(space)
   local v = space and require "perilune"
@@ -198,6 +206,7 @@ local function called_nil(kind, name, line, vars, env)
     or (require("perilune.nn.module").is_module(value) or value == require("perilune").nn.Module) and MODULES
     or meta and rawget(meta, "__name") == "tokenizer" and TOKENIZERS or spaced and FUNCTIONS or list and LISTS
   if spaced and list then other = FUNCTIONS end
+  if spaced == "plot." then other = PLOTS end
   if other and rawget(other, name) then return "; " .. other[name] end
   if (spaced or is_tensor(value)) and elsewhere.other(name) then return told_path(elsewhere.other(name)) end
   if spaced == "" and require("perilune.help.methods").named(name) then -- T.state_dict(net)
