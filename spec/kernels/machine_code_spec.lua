@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: MIT
--- What the loops of reductions are compiled to below AVX-512: gcc splits arithmetic of vectors that are wider than the
--- machine's registers into parts, but their comparisons into numbers, which makes a loop thirty times as slow
+-- What the loops of reductions and rows are compiled to below AVX-512: gcc splits arithmetic of vectors that are wider
+-- than the machine's registers into parts, but their comparisons into numbers, which makes a loop thirty times as slow
 -- (isa/reduce/parts.h).
 
 local build = os.getenv "PERILUNE_BUILD" or "build"
@@ -27,11 +27,13 @@ end
 
 if (os.getenv "PERILUNE_SANITIZE" or "") ~= "" then return end -- compiled in another way
 
-describe("machine code of reductions at lower levels", function()
+describe("machine code of reductions and rows at lower levels", function()
   for _, level in ipairs { "v2", "v3" } do
     it("compares vectors, " .. level, function()
-      for _, file in ipairs { "reduce", "reduce_map", "reduce_tangent" } do
-        local object = ("%s/CMakeFiles/perilune_isa_%s.dir/kernels/cpu/isa/reduce/%s.c.o"):format(build, level, file)
+      for _, file in ipairs {
+        "reduce/reduce", "reduce/reduce_map", "reduce/reduce_tangent", "norm/norm", "norm/softmax",
+      } do
+        local object = ("%s/CMakeFiles/perilune_isa_%s.dir/kernels/cpu/isa/%s.c.o"):format(build, level, file)
         for name, n in pairs(comparisons(object)) do
           assert(n <= MOST, ("%s of %s compares single numbers at %d places"):format(name, object, n))
         end

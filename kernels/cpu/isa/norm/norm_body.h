@@ -44,25 +44,43 @@ static void FN(norm_bwd)(const T *dy, const T *x, const T *w, T mean, T rstd, bo
   if (dx) {
     double s1, s2;
     if (w) {
-      V a = {0}, a2 = {0}, b = {0}, b2 = {0};
+      enum { N = PLK_PARTS };
+      P a[2 * N], b[2 * N];
       int64_t i = 0;
       s1 = s2 = 0;
+      for (int k = 0; k < 2 * N; k++) a[k] = b[k] = (P){0};
+#define FLUSH                                                       \
+  {                                                                 \
+    for (int k = 0; k < N; k++) a[k] += a[N + k], b[k] += b[N + k]; \
+    s1 += LSUM(a), s2 += LSUM(b);                                   \
+  }
       for (; i + 2 * L <= n; i += 2 * L) {
-        V g = AT(dy) * AT(w), g2 = AT(dy + L) * AT(w + L);
-        a += g, a2 += g2;
-        b += g * (AT(x) - mean), b2 += g2 * (AT(x + L) - mean);
+        for (int k = 0; k < 2 * N; k++) {
+          const P g = AT(dy, k) * AT(w, k);
+          a[k] += g;
+          b[k] += g * (AT(x, k) - mean);
+        }
         if ((i & 4095) == 4096 - 2 * L) { /* bounds the additions behind one lane */
-          s1 += LSUM(a + a2), s2 += LSUM(b + b2);
-          a = a2 = b = b2 = (V){0};
+          FLUSH
+          for (int k = 0; k < 2 * N; k++) a[k] = b[k] = (P){0};
         }
       }
-      for (; i < n; i += L) {
-        bool whole = i + L <= n;
-        V g = whole ? AT(dy) * AT(w) : TAIL(dy + i, n - i, 0) * TAIL(w + i, n - i, 0);
-        a += g;
-        b += g * ((whole ? AT(x) : TAIL(x + i, n - i, mean)) - mean);
+      for (; i + L <= n; i += L)
+        for (int k = 0; k < N; k++) {
+          const P g = AT(dy, k) * AT(w, k);
+          a[k] += g;
+          b[k] += g * (AT(x, k) - mean);
+        }
+      if (i < n) {
+        const V vy = TAIL(dy + i, n - i, 0), vw = TAIL(w + i, n - i, 0), vx = TAIL(x + i, n - i, mean);
+        for (int k = 0; k < N; k++) {
+          const P g = PART(vy, k) * PART(vw, k);
+          a[k] += g;
+          b[k] += g * (PART(vx, k) - mean);
+        }
       }
-      s1 += LSUM(a + a2), s2 += LSUM(b + b2);
+      FLUSH
+#undef FLUSH
     } else {
       s1 = center ? FN(row_sum)(dy, dy, n) : 0;
       s2 = FN(row_dotdiff)(dy, x, mean, n);

@@ -2,17 +2,21 @@
  * The loops of isa/softmax.c for one type: T, SFX (f32 or f64), EXPF, EXPNEG and LOG are given. Included twice, no guard. */
 /* The largest number; NaN is passed over, -inf if there is none: exp(NaN - max) brings NaN back. */
 static T FN(row_max)(const T *x, int64_t n) {
-  V a = TAIL(x, 0, -(T)INFINITY), b = a;
+  enum { N = PLK_PARTS };
+  P a[2 * N];
   int64_t i = 0;
-  for (; i + 2 * L <= n; i += 2 * L) {
-    a = VMAX(a, AT(x));
-    b = VMAX(b, AT(x + L));
+  for (int k = 0; k < 2 * N; k++) a[k] = (P){0} - (T)INFINITY;
+  for (; i + 2 * L <= n; i += 2 * L)
+    for (int k = 0; k < 2 * N; k++) a[k] = PMAX(a[k], AT(x, k));
+  for (; i + L <= n; i += L)
+    for (int k = 0; k < N; k++) a[k] = PMAX(a[k], AT(x, k));
+  if (i < n) {
+    const V rest = TAIL(x + i, n - i, -(T)INFINITY);
+    for (int k = 0; k < N; k++) a[N + k] = PMAX(a[N + k], PART(rest, k));
   }
-  for (; i + L <= n; i += L) a = VMAX(a, AT(x));
-  if (i < n) b = VMAX(b, TAIL(x + i, n - i, -(T)INFINITY));
-  a = VMAX(a, b);
-  T best = a[0];
-  for (int j = 1; j < L; j++) best = a[j] > best ? a[j] : best;
+  for (int k = 0; k < N; k++) a[k] = PMAX(a[k], a[N + k]);
+  T best = a[0][0];
+  for (int j = 1; j < L; j++) best = a[j / PW][j % PW] > best ? a[j / PW][j % PW] : best;
   return best;
 }
 

@@ -66,6 +66,25 @@ PLK_LOAD(float, wide_f32, f64)
 #undef PLK_ONE
 #endif
 
+/* The sum of all lanes of the parts of one vector, as plk_lanes_sum adds them. */
+#if defined(__AVX512F__)
+PLK_LANE double plk_parts_sum_f32(const PlkP_f32 *a) { return plk_lanes_sum_f32(a[0]); }
+PLK_LANE double plk_parts_sum_f64(const PlkP_f64 *a) { return plk_lanes_sum_f64(a[0]); }
+#else
+#define PLK_PARTS_SUM(T, sfx)                                                        \
+  PLK_LANE double plk_parts_sum_##sfx(const PlkP_##sfx *a) {                         \
+    T t[PLK_N_##sfx];                                                                \
+    double d[PLK_N_##sfx];                                                           \
+    for (int k = 0; k < PLK_PARTS; k++) *(PlkP_##sfx *)(t + PLK_W_##sfx * k) = a[k]; \
+    for (int k = 0; k < PLK_N_##sfx; k++) d[k] = (double)t[k];                       \
+    for (int h = PLK_N_##sfx / 2; h >= 4; h /= 2)                                    \
+      for (int k = 0; k < h; k++) d[k] += d[k + h];                                  \
+    return (d[0] + d[2]) + (d[1] + d[3]);                                            \
+  }
+PLK_PARTS_SUM(float, f32)
+PLK_PARTS_SUM(double, f64)
+#endif
+
 /* v beyond acc ? v : acc, so that NaN in v is passed over; whether there is a NaN in v or w, of any number of pairs; and one bit a
  * lane: elements at p that equal those at q, that are NaN. */
 #if defined(__AVX512F__)

@@ -17,7 +17,7 @@
 #ifdef PLK_PUT
 #define PUT CAT1(plk_put, CSFX)
 #endif
-#define LSUM           CAT1(plk_lanes_sum, CSFX)
+#define LSUM           CAT1(plk_parts_sum, CSFX)
 #define P              CAT1(PlkP, CSFX)
 #define PW             CAT1(PLK_W, CSFX)
 #define LOAD           FN(plk_load)
@@ -32,21 +32,6 @@
 #define JOIN           CAT1(plk_join, CSFX)
 
 /* ---- sums ------------------------------------------------------------------------------------------------- */
-
-/* As LSUM, of parts. */
-PLK_LANE double FN(of_lanes)(const P *a) {
-#if defined(__AVX512F__)
-  return LSUM(a[0]);
-#else
-  C t[L];
-  double d[L];
-  for (int k = 0; k < PLK_PARTS; k++) *(P *)(t + PW * k) = a[k];
-  for (int k = 0; k < L; k++) d[k] = (double)t[k];
-  for (int h = L / 2; h >= 4; h /= 2)
-    for (int k = 0; k < h; k++) d[k] += d[k + h];
-  return (d[0] + d[2]) + (d[1] + d[3]);
-#endif
-}
 
 PLK_LANE double FN(sum_of)(const S *x, int64_t n) {
   enum { STEP = 4 * L, N = PLK_PARTS };
@@ -65,7 +50,7 @@ PLK_LANE double FN(sum_of)(const S *x, int64_t n) {
       for (int k = 0; k < N; k++) a[N + k] += ((const P *)&rest)[k];
     }
     for (int k = 0; k < N; k++) a[k] = (a[k] + a[N + k]) + (a[2 * N + k] + a[3 * N + k]);
-    total += FN(of_lanes)(a);
+    total += LSUM(a);
   }
   return total;
 }
