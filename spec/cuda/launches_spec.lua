@@ -111,4 +111,32 @@ run(step, T.randint(1, 512, { 2, 8 }):cuda(), T.randint(1, 512, { 2, 8 }):cuda()
     assert.equal(25, n["(weight_parts<T, W, M, plc_bf16>)"], text) -- of gradients that nobody has widened
     assert.is_true(n[""] <= 350, text)
   end)
+
+  -- At full size, on a device that computes nothing: an activation that is computed again is one kernel with its
+  -- gradient.
+  it("of a mirrored step of GPT-2 are no more than its copies need", function()
+    local text, fine = child("PERILUNE_EMULATE=idle,sdpa,memory=40000000000", counting .. [[
+local tools = { device = "cuda", mode = "graph" }
+function tools.compiled(f) return T.jit(f, { mirror = true }) end
+local all = {}
+for _, file in ipairs { "train", "models" } do
+  dofile("bench/workloads/" .. file .. ".lua")(T, {}, tools)
+end
+dofile("bench/workloads/gpu.lua")(T, all, tools)
+for _, w in ipairs(all) do
+  if w.name == "gpt2_124m_step_b32" then
+    local _, call = w.build()
+    call()
+    tell "before"
+    call()
+    tell "step"
+  end
+end
+]])
+    assert.is_true(fine, text)
+    local n = launches(text).step
+    assert.equal(13, n["ew_flat<Op>"], text) -- those of forward alone, and a sum
+    assert.equal(1, n["(ce_forward<T, 16 / (int)sizeof(T)>)"], text)
+    assert.is_true(n[""] <= 405, text)
+  end)
 end)

@@ -50,8 +50,8 @@ describe("memory of a compiled step", function()
   end
 
   for _, case in ipairs {
-    { "gpt2_124m_step_b32", nil, 16800 }, -- 19,800 where the gradient of the logits lies beside them
-    { "gpt2_124m_step_b32", "{ mirror = true }", 12600 },
+    { "gpt2_124m_step_b32", nil, 16000 }, -- 19,000 where the gradient of the logits lies beside them
+    { "gpt2_124m_step_b32", "{ mirror = true }", 12400 },
     { "resnet50_step_b256", nil, 11750 },
     { "resnet50_step_b256", "{ mirror = true }", 7100 },
     { "lstm_char_step", nil, 115 },
@@ -60,7 +60,7 @@ describe("memory of a compiled step", function()
     it(("of %s%s is what is alive at once"):format(name, options and ", mirrored," or ""), function()
       local alone, held, planned = measured(name, options)
       local said = ("alone %d, held %d, planned %d MiB"):format(alone, held, planned)
-      -- Node by node large blocks are rounded to 2 MiB; captured, the results of the last step are beside its own.
+      -- Node by node large blocks are rounded; captured, the results of the last step are beside its own.
       assert.is_true(held <= alone * 1.01 + 520, said)
       assert.is_true(held <= most, said)
     end)

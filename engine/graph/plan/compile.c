@@ -172,6 +172,7 @@ static PlStatus build(PlPlan *p, PlGraph *f) {
     PL_TRY(recompute_region(p, r));
     PL_TRY(verify(p->graph));
   }
+  if (p->copies > 0) PL_TRY(pl_recompute_meet(p->graph));
   PL_TRY(pl_graph_verify(p->graph)); /* in every build: better refused than wrong */
   PL_TRY(figures(p));
   return pl_plan_memory(p);

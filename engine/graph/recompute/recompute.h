@@ -41,6 +41,8 @@ PlStatus pl_recompute_cost(const PlRecompute *m, int64_t *stash, double *flops);
 PlStatus pl_recompute_cuts(const PlRecompute *m, int32_t **stores, int32_t *n);
 /* Appends the copies that `again` asks for, each just before its first reader, and compacts f. */
 PlStatus pl_recompute_apply(PlGraph *f, const PlRecompute *m, int32_t *copies, double *flops);
+/* Elementwise copies on a device come together with what reads the same input behind them (recompute_meet.c). */
+PlStatus pl_recompute_meet(PlGraph *f);
 /* Appends a copy of node i for the backward half `stage`; it reads in[]. */
 PlStatus pl_recompute_repeat(PlGraph *f, int32_t i, int32_t stage, const PlGVal *in, int32_t *node);
 /* Bytes of forward stores read by region r's backward nodes as f is. */

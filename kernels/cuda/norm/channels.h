@@ -69,13 +69,18 @@ PLC_DEV void plc_dots_total(const double *part, int64_t parts, int64_t c, double
   }
 }
 
-/* The same by a warp, each lane every 32nd part; all lanes call, lane 0 has the sum. */
+/* The same by a warp, each lane every 32nd part, the loads of some at a time under way together; all lanes call, lane 0 has the sum. */
+enum { PLC_AHEAD = 4 };
 PLC_DEV PlcMoments plc_moments_warp(const double *part, int64_t parts, int64_t c, int lane) {
   PlcMoments m = {0, 0, 0};
-  for (int64_t p = lane; p < parts; p += 32) {
-    const double *at = part + (c * parts + p) * 3;
-    PlcMoments b = {at[0], at[1], at[2]};
-    m = plc_join(m, b);
+  for (int64_t p = lane; p < parts; p += 32 * PLC_AHEAD) {
+    PlcMoments b[PLC_AHEAD];
+    PLC_UNROLL for (int u = 0; u < PLC_AHEAD; u++) {
+      const bool there = p + 32 * u < parts;
+      const double *at = part + (c * parts + (there ? p + 32 * u : p)) * 3;
+      b[u].n = there ? at[0] : 0, b[u].mean = at[1], b[u].m2 = at[2];
+    }
+    PLC_UNROLL for (int u = 0; u < PLC_AHEAD; u++) m = plc_join(m, b[u]);
   }
   for (int d = 16; d > 0; d >>= 1) {
     PlcMoments b = {__shfl_down_sync(0xffffffffu, m.n, d), __shfl_down_sync(0xffffffffu, m.mean, d),
@@ -86,10 +91,14 @@ PLC_DEV PlcMoments plc_moments_warp(const double *part, int64_t parts, int64_t c
 }
 PLC_DEV void plc_dots_warp(const double *part, int64_t parts, int64_t c, int lane, double *s1, double *s2) {
   *s1 = *s2 = 0;
-  for (int64_t p = lane; p < parts; p += 32) {
-    const double *at = part + (c * parts + p) * 2;
-    *s1 += at[0];
-    *s2 += at[1];
+  for (int64_t p = lane; p < parts; p += 32 * PLC_AHEAD) {
+    double a[PLC_AHEAD], b[PLC_AHEAD];
+    PLC_UNROLL for (int u = 0; u < PLC_AHEAD; u++) {
+      const bool there = p + 32 * u < parts;
+      const double *at = part + (c * parts + (there ? p + 32 * u : p)) * 2;
+      a[u] = there ? at[0] : 0, b[u] = there ? at[1] : 0;
+    }
+    PLC_UNROLL for (int u = 0; u < PLC_AHEAD; u++) *s1 += a[u], *s2 += b[u];
   }
   for (int d = 16; d > 0; d >>= 1) {
     *s1 += __shfl_down_sync(0xffffffffu, *s1, d);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Memory of each GPU, a pool for each. Sizes are rounded to 512 bytes (above 1 MiB to 2 MiB); a freed block waits in a list of its size and stream
+ * Memory of each GPU, a pool for each. Sizes are rounded to 512 bytes (above 1 MiB to 128 KiB, above 16 MiB to 2 MiB); a freed block
+ * waits in a list of its size and stream
  * and is handed out again in that stream's order without a word to the driver. Below is one CUDA memory pool that keeps
  * what it has; it splits and joins blocks itself. Where a GPU has no pools (some virtual ones), blocks come from the driver
  * one by one. What idles is bounded: where a size has no block and too much waits in other sizes, the longest idle ones
@@ -52,8 +53,7 @@ PlStatus plc_pool_share(PlcGpu *g, int with) {
 }
 
 static size_t rounded(size_t n) {
-  size_t step = 512;
-  if (n > (1u << 20)) step = (size_t)2 << 20;
+  const size_t step = n <= (1u << 20) ? 512 : n <= (16u << 20) ? (size_t)128 << 10 : (size_t)2 << 20;
   if (n == 0) n = 1;
   return n > SIZE_MAX - step ? 0 : (n + step - 1) / step * step;
 }
