@@ -171,6 +171,24 @@ if(PL_TESTS)
     endif()
     # A pack of 16 bytes at an address that is no multiple of 16 faults on a GPU; here it is a trap (guard.cpp).
     list(APPEND cxx_flags -fsanitize=alignment -fsanitize-undefined-trap-on-error)
+    # What stands before every kernel that the emulation compiles while it runs, compiled once; gcc takes x.h.gch for x.h where the
+    # flags are the same. Other compilers read the header itself.
+    set(fused_flags -std=c++17 -O1 -fPIC -fvisibility=hidden -fno-exceptions -fno-rtti -fno-strict-aliasing -ffp-contract=off -w
+        -D_GNU_SOURCE "-I${PROJECT_SOURCE_DIR}" -isystem "${emulate}")
+    set(fused_before "${out}/cuda/emulated/fused_before.h")
+    set(fused_texts "")
+    foreach(flag IN LISTS fused_flags)
+      string(APPEND fused_texts " '${flag}'")
+    endforeach()
+    configure_file("${emulate}/fused_before.h" "${fused_before}" COPYONLY)
+    execute_process(COMMAND "${PL_CXX}" -dM -E -x c++ /dev/null OUTPUT_VARIABLE cxx_macros ERROR_QUIET)
+    set(fused_compiled "")
+    if(cxx_macros MATCHES "__GNUC__" AND NOT cxx_macros MATCHES "__clang__")
+      set(fused_compiled "${fused_before}.gch")
+      add_custom_command(OUTPUT "${fused_compiled}"
+        COMMAND "${PL_CXX}" ${fused_flags} -MD -MF "${fused_compiled}.d" -x c++-header "${fused_before}" -o "${fused_compiled}"
+        DEPENDS "${fused_before}" ${emulate_h} DEPFILE "${fused_compiled}.d" COMMENT "Building what stands before fused kernels" VERBATIM)
+    endif()
     set(emulated_objects "")
     foreach(file IN LISTS cuda_cu ITEMS "${emulate}/emulate.cpp" "${emulate}/runtime.cpp"
             "${emulate}/memory.cpp" "${emulate}/streams.cpp" "${emulate}/guard.cpp" "${emulate}/plant.cpp" "${emulate}/fused.cpp"
@@ -181,7 +199,7 @@ if(PL_TESTS)
       set(object "${out}/cuda/emulated/${folder}/${name}.o")
       set(defs "")
       if(name STREQUAL "fused") # it compiles what NVRTC would
-        set(defs "-DPLC_CXX=\"${PL_CXX}\"" "-DPLC_ROOT=\"${PROJECT_SOURCE_DIR}\"")
+        set(defs "-DPLC_CXX=\"${PL_CXX}\"" "-DPLC_FUSED_FLAGS=\"${fused_texts}\"" "-DPLC_FUSED_BEFORE=\"${fused_before}\"")
       endif()
       add_custom_command(OUTPUT "${object}"
         COMMAND "${CMAKE_COMMAND}" -E make_directory "${out}/cuda/emulated/${folder}"
@@ -192,7 +210,7 @@ if(PL_TESTS)
     set(emulated_libs attention.c attention_slices.c capture.c conv.c ctc.c cudnn.c cudnn_api.c cudnn_conv.c cudnn_graph.c cudnn_handle.c
         cudnn_plan.c fastest.c fused_args.c fused_rows.c fused_source.c nccl.c recurrent.c recurrent_net.c)
     list(TRANSFORM emulated_libs PREPEND "${PROJECT_SOURCE_DIR}/kernels/cuda/libs/")
-    add_library(perilune_cuda_emulated MODULE EXCLUDE_FROM_ALL ${cuda_c} ${emulated_libs} ${emulated_objects})
+    add_library(perilune_cuda_emulated MODULE EXCLUDE_FROM_ALL ${cuda_c} ${emulated_libs} ${emulated_objects} ${fused_compiled})
     target_include_directories(perilune_cuda_emulated SYSTEM PRIVATE "${emulate}")
     target_link_libraries(perilune_cuda_emulated PRIVATE pl_flags Threads::Threads ${CMAKE_DL_LIBS} m)
     # guard.cpp stands before the allocator

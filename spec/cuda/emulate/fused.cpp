@@ -14,7 +14,7 @@ extern "C" {
 #include "kernels/cuda/libs/libs.h"
 }
 
-// What emulate.cpp has for whole kernels.
+// What emulate.cpp has for whole kernels; fused_before.h has it, too.
 struct Lent {
   dim3 *thread, *block, *block_size, *grid_size;
   void (*barrier)(void);
@@ -32,12 +32,6 @@ struct PlkFusedKernel {
 };
 static PlkFusedKernel *all;
 
-static const char before[] =
-    "#include <cuda_runtime_api.h>\n"
-    "struct Lent { dim3 *thread, *block, *block_size, *grid_size; void (*barrier)(void); void (*warp_barrier)(unsigned);\n"
-    "  void (*swap)(unsigned, const void *, size_t, int, void *); unsigned (*ballot)(unsigned, int); int (*lane)(void); };\nstatic Lent lent;\n"
-    "#undef threadIdx\n#undef blockIdx\n#undef blockDim\n#undef gridDim\n"
-    "#define threadIdx (*lent.thread)\n#define blockIdx (*lent.block)\n#define blockDim (*lent.block_size)\n#define gridDim (*lent.grid_size)\n";
 static const char behind[] =
     "void plce_barrier(void) { lent.barrier(); }\nvoid plce_warp_barrier(unsigned m) { lent.warp_barrier(m); }\n"
     "void plce_swap(unsigned m, const void *v, size_t n, int from, void *out) { lent.swap(m, v, n, from, out); }\n"
@@ -54,12 +48,10 @@ static bool compile(const char *source, void **lib) {
   snprintf(so, sizeof so, "%s.so", base);
   FILE *f = fopen(path, "w");
   if (f) {
-    fprintf(f, "%s%s%s", before, source, behind);
+    fprintf(f, "%s%s", source, behind);
     fclose(f);
-    snprintf(command, sizeof command,
-             "%s -std=c++17 -O1 -fPIC -shared -fvisibility=hidden -fno-exceptions -fno-rtti -fno-strict-aliasing "
-             "-ffp-contract=off -w -D_GNU_SOURCE '-I%s' -isystem '%s/spec/cuda/emulate' -o %s %s 2>%s.log",
-             PLC_CXX, PLC_ROOT, PLC_ROOT, so, path, base);
+    snprintf(command, sizeof command, "%s %s -include '%s' -shared -o %s %s 2>%s.log", PLC_CXX, PLC_FUSED_FLAGS, PLC_FUSED_BEFORE, so, path,
+             base);
     if (system(command) == 0) *lib = dlopen(so, RTLD_NOW | RTLD_LOCAL);
   }
   snprintf(command, sizeof command, "%s.log", base);
@@ -99,8 +91,8 @@ static PlStatus make(int gpu, const PlkFused *g, const PlkFusedKernel **out) {
 }
 
 static PlStatus run(int gpu, const PlkFusedKernel *k, const PlkFusedRun *r) {
-  static const Lent lent = {&plce_thread, &plce_block, &plce_block_size, &plce_grid_size, plce_barrier, plce_warp_barrier,
-                            plce_swap, plce_ballot, plce_lane};
+  static const Lent lent = {&plce_thread,      &plce_block, &plce_block_size, &plce_grid_size, plce_barrier,
+                            plce_warp_barrier, plce_swap,   plce_ballot,      plce_lane};
   PlcFusedArgs a;
   int64_t blocks;
   unsigned threads;
