@@ -31,7 +31,7 @@ describe("machine code of reductions and rows at lower levels", function()
   for _, level in ipairs { "v2", "v3" } do
     it("compares vectors, " .. level, function()
       for _, file in ipairs {
-        "reduce/reduce", "reduce/reduce_map", "reduce/reduce_tangent", "norm/norm", "norm/softmax",
+        "attention", "reduce/reduce", "reduce/reduce_map", "reduce/reduce_tangent", "norm/norm", "norm/softmax",
       } do
         local object = ("%s/CMakeFiles/perilune_isa_%s.dir/kernels/cpu/isa/%s.c.o"):format(build, level, file)
         for name, n in pairs(comparisons(object)) do

@@ -6,8 +6,8 @@
 #include <math.h>
 
 #include "kernels/base.h"
-#include "kernels/cpu/isa/lanes.h"
 #include "kernels/cpu/isa/level.h"
+#include "kernels/cpu/isa/reduce/parts.h"
 #include "kernels/cpu/vmath/vmath.h"
 
 #if defined(__AVX512F__)

@@ -5,54 +5,68 @@
 
 typedef AT_T AT_NAME(V) __attribute__((vector_size(AT_N * sizeof(AT_T)), aligned(sizeof(AT_T)), may_alias));
 
+/* As wide as the machine's (parts.h); columns are added up by themselves, so the bits are those of any width. */
+typedef AT_T AT_NAME(W) __attribute__((vector_size(PLK_PART), aligned(sizeof(AT_T)), may_alias));
+enum { AT_NAME(WIDE) = PLK_PART / sizeof(AT_T) };
+
 /* Four rows by `m` vectors. */
 static inline __attribute__((always_inline)) void AT_NAME(panel)(const AT_T *a, int64_t ar, int64_t ak, const AT_T *b, int64_t ldb,
                                                                  int64_t K, AT_T *c, int64_t ldc, const int m) {
-  AT_NAME(V) acc[PLK_AT_ROWS][4];
+  enum { N = AT_NAME(WIDE) };
+  AT_NAME(W) acc[PLK_AT_ROWS][4];
   for (int r = 0; r < PLK_AT_ROWS; r++)
-    for (int j = 0; j < m; j++) acc[r][j] = *(const AT_NAME(V) *)(c + r * ldc + j * AT_N);
+    for (int j = 0; j < m; j++) acc[r][j] = *(const AT_NAME(W) *)(c + r * ldc + j * N);
   for (int64_t k = 0; k < K; k++)
     for (int j = 0; j < m; j++) {
-      const AT_NAME(V) x = *(const AT_NAME(V) *)(b + k * ldb + j * AT_N);
+      const AT_NAME(W) x = *(const AT_NAME(W) *)(b + k * ldb + j * N);
       for (int r = 0; r < PLK_AT_ROWS; r++) acc[r][j] = AT_FMA(a[r * ar + k * ak], x, acc[r][j]);
     }
   for (int r = 0; r < PLK_AT_ROWS; r++)
-    for (int j = 0; j < m; j++) *(AT_NAME(V) *)(c + r * ldc + j * AT_N) = acc[r][j];
+    for (int j = 0; j < m; j++) *(AT_NAME(W) *)(c + r * ldc + j * N) = acc[r][j];
 }
 
+/* As many columns at once as there are registers for. */
 static void AT_NAME(mm4)(const AT_T *a, int64_t ar, int64_t ak, const AT_T *b, int64_t ldb, int64_t K, AT_T *c, int64_t ldc, int64_t w) {
+  enum { N = AT_NAME(WIDE) };
   int64_t j = 0;
-  for (; j + 4 * AT_N <= w; j += 4 * AT_N) AT_NAME(panel)(a, ar, ak, b + j, ldb, K, c + j, ldc, 4);
-  for (; j + 2 * AT_N <= w; j += 2 * AT_N) AT_NAME(panel)(a, ar, ak, b + j, ldb, K, c + j, ldc, 2);
-  for (; j < w; j += AT_N) AT_NAME(panel)(a, ar, ak, b + j, ldb, K, c + j, ldc, 1);
+  for (; PLK_PART == 64 && j + 4 * N <= w; j += 4 * N) AT_NAME(panel)(a, ar, ak, b + j, ldb, K, c + j, ldc, 4);
+  for (; j + 2 * N <= w; j += 2 * N) AT_NAME(panel)(a, ar, ak, b + j, ldb, K, c + j, ldc, 2);
+  for (; j < w; j += N) AT_NAME(panel)(a, ar, ak, b + j, ldb, K, c + j, ldc, 1);
 }
 
 /* One row of the same: the same additions in the same order. */
 static void AT_NAME(mm1)(const AT_T *a, const AT_T *b, int64_t ldb, int64_t K, AT_T *c, int64_t w) {
+  enum { N = AT_NAME(WIDE) };
   int64_t j = 0;
-  for (; j + 4 * AT_N <= w; j += 4 * AT_N) {
-    AT_NAME(V) acc[4];
-    for (int v = 0; v < 4; v++) acc[v] = *(const AT_NAME(V) *)(c + j + v * AT_N);
+  for (; j + 4 * N <= w; j += 4 * N) {
+    AT_NAME(W) acc[4];
+    for (int v = 0; v < 4; v++) acc[v] = *(const AT_NAME(W) *)(c + j + v * N);
     for (int64_t k = 0; k < K; k++)
-      for (int v = 0; v < 4; v++) acc[v] = AT_FMA(a[k], *(const AT_NAME(V) *)(b + k * ldb + j + v * AT_N), acc[v]);
-    for (int v = 0; v < 4; v++) *(AT_NAME(V) *)(c + j + v * AT_N) = acc[v];
+      for (int v = 0; v < 4; v++) acc[v] = AT_FMA(a[k], *(const AT_NAME(W) *)(b + k * ldb + j + v * N), acc[v]);
+    for (int v = 0; v < 4; v++) *(AT_NAME(W) *)(c + j + v * N) = acc[v];
   }
-  for (; j < w; j += AT_N) {
-    AT_NAME(V) acc = *(const AT_NAME(V) *)(c + j);
-    for (int64_t k = 0; k < K; k++) acc = AT_FMA(a[k], *(const AT_NAME(V) *)(b + k * ldb + j), acc);
-    *(AT_NAME(V) *)(c + j) = acc;
+  for (; j < w; j += N) {
+    AT_NAME(W) acc = *(const AT_NAME(W) *)(c + j);
+    for (int64_t k = 0; k < K; k++) acc = AT_FMA(a[k], *(const AT_NAME(W) *)(b + k * ldb + j), acc);
+    *(AT_NAME(W) *)(c + j) = acc;
   }
 }
 
 /* Lanes fold in halves. */
 static void AT_NAME(dots)(const AT_T *q, const AT_T *k, int64_t ks, int64_t E, int64_t n, AT_T *s) {
+  enum { N = AT_NAME(WIDE) };
   for (int64_t i = 0; i < n; i++, k += ks) {
-    AT_NAME(V) acc = {0};
-    int64_t e = 0;
-    for (; e + AT_N <= E; e += AT_N) acc += *(const AT_NAME(V) *)(q + e) * *(const AT_NAME(V) *)(k + e);
-    if (e < E) acc += (AT_NAME(V))AT_TAIL(q + e, E - e, 0) * (AT_NAME(V))AT_TAIL(k + e, E - e, 0);
+    AT_NAME(W) acc[PLK_PARTS];
     AT_T fold[AT_N];
-    *(AT_NAME(V) *)fold = acc;
+    for (int v = 0; v < PLK_PARTS; v++) acc[v] = (AT_NAME(W)){0};
+    int64_t e = 0;
+    for (; e + AT_N <= E; e += AT_N)
+      for (int v = 0; v < PLK_PARTS; v++) acc[v] += *(const AT_NAME(W) *)(q + e + v * N) * *(const AT_NAME(W) *)(k + e + v * N);
+    if (e < E) {
+      const AT_NAME(V) x = (AT_NAME(V))AT_TAIL(q + e, E - e, 0), y = (AT_NAME(V))AT_TAIL(k + e, E - e, 0);
+      for (int v = 0; v < PLK_PARTS; v++) acc[v] += ((const AT_NAME(W) *)&x)[v] * ((const AT_NAME(W) *)&y)[v];
+    }
+    for (int v = 0; v < PLK_PARTS; v++) *(AT_NAME(W) *)(fold + v * N) = acc[v];
     for (int h = AT_N / 2; h; h /= 2)
       for (int j = 0; j < h; j++) fold[j] += fold[j + h];
     s[i] = fold[0];
