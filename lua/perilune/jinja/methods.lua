@@ -492,7 +492,7 @@ local strings = {
   isupper = function(_, s) return characters.is_upper(s) end,
   islower = function(_, s) return characters.is_lower(s) end,
   istitle = function(_, s) return characters.is_title(s) end,
-  encode = function(_, s) return s end,
+  encode = function() fail "str.encode: bytes are not supported" end,
   expandtabs = function(run, s, args, named)
     local size = values.number_of(argument(args, named, 1, "tabsize", 8))
     if size > 1000 then fail "ValueError: expandtabs: a tabsize of more than 1000" end

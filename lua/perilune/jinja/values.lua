@@ -70,10 +70,19 @@ function M.is_dict(v) return type(v) == "table" and (v.kind == "dict" or v.kind 
 function M.is_undefined(v) return type(v) == "table" and v.kind == "undefined" end
 
 local mutable = { list = true, dict = true, dict_keys = true, dict_items = true }
-function M.is_hashable(v) return type(v) ~= "table" or not mutable[v.kind] end
+local function changing(v) -- v, or what is in the tuple v, that can be changed
+  if type(v) ~= "table" then return nil end
+  if mutable[v.kind] then return v end
+  for i = 1, v.kind == "tuple" and v.n or 0 do
+    local found = changing(v[i])
+    if found then return found end
+  end
+end
+function M.is_hashable(v) return changing(v) == nil end
 --- v, which can be a key.
 function M.hashable(v)
-  if not M.is_hashable(v) then fail("TypeError: unhashable type: '%s'", type_of(v)) end
+  local wrong = changing(v)
+  if wrong then fail("TypeError: unhashable type: '%s'", type_of(wrong)) end
   return v
 end
 
