@@ -8,6 +8,7 @@
 
 #include "kernels/cuda/libs/cudnn_api.h"
 #include "kernels/cuda/loss/ctc.h"
+#include "kernels/cuda/runtime/locked.h"
 
 /* ---- one call ------------------------------------------------------------------------------------------------------ */
 
@@ -149,13 +150,13 @@ static struct {
 
 static PlStatus works(bool *yes) {
   PlStatus s = PL_OK;
-  pthread_mutex_lock(&known.lock);
+  plc_lock(&known.lock);
   if (!known.tried && !(plc_capturing && plc_capturing())) {
     s = try_out(&known.works);
     known.tried = s != PL_ERR_OOM;
   }
   *yes = known.works;
-  pthread_mutex_unlock(&known.lock);
+  plc_unlock(&known.lock);
   return s == PL_ERR_OOM || s == PL_ERR_INTERRUPT ? s : plc_alive(); /* other troubles are cuDNN's own */
 }
 

@@ -12,6 +12,7 @@
 #include "kernels/cuda/libs/fastest.h"
 #include "kernels/cuda/libs/library.h"
 #include "kernels/cuda/libs/libs.h"
+#include "kernels/cuda/runtime/locked.h"
 
 #define PLC_LT_FUNCTIONS(X)                \
   X(cublasLtGetVersion)                    \
@@ -312,8 +313,8 @@ PlStatus plc_gemm_library(const PlcGemm *g, bool *done) {
   if (!pl_is_float(g->dtype) || g->epilogue == PLC_EPI_BIAS_GELU) return PL_OK;
   if (g->m < 1 || g->n < 1 || g->k < 1 || g->batch < 1 || g->batch > INT32_MAX) return PL_OK;
   if (!plc_cublas_version()) return PL_OK;
-  pthread_mutex_lock(&lt.lock);
+  plc_lock(&lt.lock);
   PlStatus s = product(g, done);
-  pthread_mutex_unlock(&lt.lock);
+  plc_unlock(&lt.lock);
   return s;
 }

@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/libs/cudnn_api.h"
+#include "kernels/cuda/runtime/locked.h"
 
 static struct {
   pthread_mutex_t lock;
@@ -21,7 +22,7 @@ static PlStatus open_handle(const PlcDnnApi *api, cudnnHandle_t *handle) {
 }
 
 PlStatus plc_dnn_begin(const PlcDnnApi **api, cudnnHandle_t *handle) {
-  pthread_mutex_lock(&dnn.lock);
+  plc_lock(&dnn.lock);
   PL_TRY(plc_dnn_api(api));
   cudnnHandle_t *own = &dnn.handle[plc_gpu_number()];
   PL_TRY(open_handle(*api, own));
@@ -30,4 +31,4 @@ PlStatus plc_dnn_begin(const PlcDnnApi **api, cudnnHandle_t *handle) {
   return PL_OK;
 }
 
-void plc_dnn_end(void) { pthread_mutex_unlock(&dnn.lock); }
+void plc_dnn_end(void) { plc_unlock(&dnn.lock); }

@@ -2,6 +2,7 @@
  * Which of cuDNN's engines runs a graph, and the plans that were made: see cudnn_graph.h. */
 #include "kernels/cuda/libs/cudnn_graph.h"
 #include "kernels/cuda/libs/fastest.h"
+#include "kernels/cuda/runtime/locked.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -230,7 +231,7 @@ PlStatus plc_plan_get(const void *key, size_t size, PlcDnnTarget target, PlcPlan
   Entry *e = NULL;
   PlStatus s = PL_OK;
   *out = NULL;
-  pthread_mutex_lock(&cache.lock);
+  plc_lock(&cache.lock);
   for (int k = 0; k < cache.n && !e; k++) {
     Entry *c = &cache.entry[k];
     if (c->hash == hash && c->size == size && c->handle == target.handle && memcmp(c->key, key, size) == 0) e = c;
@@ -254,13 +255,13 @@ PlStatus plc_plan_get(const void *key, size_t size, PlcDnnTarget target, PlcPlan
     if (e->plan) atomic_fetch_add(&e->plan->refs, 1);
     *out = e->plan;
   }
-  pthread_mutex_unlock(&cache.lock);
+  plc_unlock(&cache.lock);
   return s;
 }
 
 void plc_plans_clear(void) {
-  pthread_mutex_lock(&cache.lock);
+  plc_lock(&cache.lock);
   for (int k = 0; k < cache.n; k++) drop(&cache.entry[k]);
   cache.n = 0;
-  pthread_mutex_unlock(&cache.lock);
+  plc_unlock(&cache.lock);
 }

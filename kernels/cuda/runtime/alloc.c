@@ -8,6 +8,7 @@
  * once more when the program has let go of what it does not need. Any stream may have used a block: where scripts have made streams, a freed one first waits, in a list of its own,
  * until what was queued on the others by then is done. Memory of uploads belongs to
  * the copy stream (copies.c) and waits like that in any case. */
+#include "kernels/cuda/runtime/locked.h"
 #include "kernels/cuda/runtime/pool.h"
 
 #include <stdlib.h>
@@ -336,11 +337,12 @@ static PlStatus hand_out(cudaStream_t s, size_t n, bool kept, void **out) {
   return st;
 }
 
-/* What the program lets go comes back through plc_release, so not under the lock. In the middle of a capture nothing is let go. */
+/* What the program lets go comes back through plc_release, so not under the lock. In the middle of a capture, and
+ * of a library's work, nothing is let go. */
 PlStatus plc_alloc_on(cudaStream_t s, size_t n, void **out) {
   const int gpu = plc_here()->index;
   PlStatus st = hand_out(s, n, false, out);
-  if (PL_LIKELY(st != PL_ERR_OOM) || plc_owner_is_set() || !plc_host->reclaim()) return st;
+  if (PL_LIKELY(st != PL_ERR_OOM) || plc_owner_is_set() || plc_locked || !plc_host->reclaim()) return st;
   PL_TRY(plc_use(gpu)); /* another one may be the current one now */
   return hand_out(s, n, false, out);
 }
