@@ -324,4 +324,42 @@ describe("with tensors on the device", function()
       assert.equal("cuda", net(T.randn(1, 2, 4, 4):cuda()):device())
     end
   end)
+
+  it("tensors of the CPU that a memory limit has evicted are read on the way to a device, and beside it", function()
+    local stats = T.core.rematerialization
+    local x, g = T.arange(1, 100), T.arange(1, 100):cuda()
+    local _ <close> = T.memory_limit(1 << 32)
+    local function evicted(y)
+      assert.is_true(stats(true).evicted > 0)
+      return y
+    end
+    local function fresh() return evicted(x * 1) end
+    local function scalar() return evicted((x * 1):sum()) end
+    local function jitted(f, ...)
+      local j, y = T.jit(f), nil
+      for _ = 1, 5 do y = j(...) end
+      return y
+    end
+    local ways = {
+      to = function() return fresh():to "cuda" end,
+      later = function()
+        local y = fresh():pin_memory():to("cuda", { non_blocking = true })
+        T.cuda.synchronize()
+        return y
+      end,
+      copy = function() return T.zeros(100, { dtype = "i64" }):cuda():copy_(fresh()) end,
+      back = function() return fresh():copy_(g) end,
+      beside = function() return (g * scalar()):div(5050):long() end,
+      where = function() return T.where(g:gt(0), g, scalar()) end,
+      jit = function() return jitted(function(a, n) return (a * n):div(5050):long() end, g, scalar()) end,
+      inside = function() return jitted(function(a) return a:cuda() * 1 end, fresh()) end,
+    }
+    for name, way in pairs(ways) do assert.is_true(way():cpu():equal(x), name) end
+    local a = T.randn(50):requires_grad_()
+    local b = a:detach():clone():requires_grad_()
+    local y = evicted((evicted((a * 3):sin()):cuda() * 2):sum())
+    y:backward()
+    T.sum((b * 3):sin() * 2):backward()
+    assert.is_true(T.allclose(a.grad, b.grad, { atol = 1e-5 }))
+  end)
 end)
