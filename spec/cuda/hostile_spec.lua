@@ -2,7 +2,7 @@
 -- Hostile calls of ops (spec/support/hostile.lua) with tensors on the emulated device, whose blocks of memory end where
 -- pages end: the device's kernels have loads, casts and checks of their own beside the CPU's. PERILUNE_HOSTILE sets how
 -- many (a long run is 100000), PERILUNE_HOSTILE_SEED where to begin.
-local run = require "spec.support.hostile_process"
+local run = require "spec.support.hostile.process"
 
 local COUNT = tonumber(os.getenv "PERILUNE_HOSTILE") or 6000
 local FIRST = tonumber(os.getenv "PERILUNE_HOSTILE_SEED") or 1

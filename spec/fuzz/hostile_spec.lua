@@ -5,8 +5,8 @@
 
 local T = require "perilune"
 local hostile = require "spec.support.hostile"
-local FOUND = require "spec.support.hostile_found"
-local run = require "spec.support.hostile_process"
+local FOUND = require "spec.support.hostile.found"
+local run = require "spec.support.hostile.process"
 local child = require "spec.support.child"
 
 local COUNT = tonumber(os.getenv "PERILUNE_HOSTILE") or 15000

@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: MIT
--- run(what, first, count, variables or nil): spec/support/hostile_run.lua in a process of its own and an empty folder →
+-- run(what, first, count, variables or nil): spec/support/hostile/run.lua in a process of its own and an empty folder →
 -- its closing line or nil, and all that it said last, behind the call that it was at.
 return function(what, first, count, variables)
   local root, build = os.getenv "PERILUNE_ROOT" or ".", os.getenv "PERILUNE_BUILD" or "build"
@@ -7,7 +7,7 @@ return function(what, first, count, variables)
   os.remove(dir)
   assert(os.execute(("mkdir '%s'"):format(dir)))
   local tell = dir .. ".call"
-  local command = "cd '%s' && env %s PERILUNE_HOSTILE_TELL='%s' '%s/bin/perilune' run '%s/spec/support/hostile_run.lua'"
+  local command = "cd '%s' && env %s PERILUNE_HOSTILE_TELL='%s' '%s/bin/perilune' run '%s/spec/support/hostile/run.lua'"
     .. " -- %s %d %d 2>&1 >/dev/null </dev/null | tail -n 60"
   local p = assert(io.popen(command:format(dir, variables or "", tell, build, root, what, first, count)))
   local said = p:read("a")

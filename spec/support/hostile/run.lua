@@ -1,6 +1,6 @@
 -- SPDX-License-Identifier: MIT
--- Hostile calls in a process and a folder of their own: perilune run hostile_run.lua -- ops|programs|found FIRST COUNT.
--- PERILUNE_HOSTILE_DEVICE: where the tensors of ops are; found: the calls of hostile_found.lua.
+-- Hostile calls in a process and a folder of their own: perilune run hostile/run.lua -- ops|programs|found FIRST COUNT.
+-- PERILUNE_HOSTILE_DEVICE: where the tensors of ops are; found: the calls of hostile/found.lua.
 -- PERILUNE_HOSTILE_TELL names a file that holds the call before it is made: after a crash, what to look at.
 
 local T = require "perilune"
@@ -23,7 +23,7 @@ if path then
 end
 
 local done, refused, lost = 0, 0, 0
-for i, call in ipairs(what == "found" and require "spec.support.hostile_found" or {}) do
+for i, call in ipairs(what == "found" and require "spec.support.hostile.found" or {}) do
   local inputs = {}
   for k, text in ipairs(call[2]) do inputs[k] = hostile.input(text) end
   if tell then tell(i .. " " .. call[1]) end
