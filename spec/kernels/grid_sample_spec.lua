@@ -58,7 +58,7 @@ describe("grid_sample", function()
     T.set_num_threads(before)
   end)
 
-  it("reads zeros where a place is not finite, and gives them no gradient", function()
+  it("reads NaN where a place is none, the border or zeros where it is far; x has finite gradients", function()
     local bad = { 0 / 0, math.huge, -math.huge, 1e30, -1e30 }
     for _, d in ipairs { "f32", "f64" } do
       for _, mode in ipairs { "bilinear", "nearest", "bicubic" } do
@@ -68,8 +68,12 @@ describe("grid_sample", function()
             for k, v in ipairs(bad) do grid[1][1][k][1], grid[1][1][k + 5][2] = v, v end
             local got = all(x, grid, T.ones({ 1, C, 1, 10 }, { dtype = d }), { mode = mode, padding_mode = padding })
             assert.is_true(got[2]:isfinite():all():item(), "dx")
-            assert.is_true(got[1]:isfinite():all():item(), "value")
-            for k = 1, 3 do assert.equal(0, got[1][1][1][1][k]:item(), mode .. padding) end
+            for k = 1, 10 do
+              local v, what = got[1][1][C][1][k]:item(), mode .. padding .. k
+              local how = (k - 1) % 5 + 1 -- an infinite place has no reflection
+              if how == 1 or how <= 3 and padding == "reflection" then assert.is_true(v ~= v, what)
+              else assert.equal(padding == "zeros" and 0 or 1, v, what) end
+            end
           end
         end
       end

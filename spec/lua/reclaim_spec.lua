@@ -73,7 +73,8 @@ CASES["gradients of a jitted function"] = function(device)
 end
 CASES["a step of an optimizer"] = function(device)
   local net = nn.Linear(512, 512):to(device)
-  local loss = net.weight:square():sum() + net.bias:square():sum() -- no product: the workspace of a library would count as in use
+  -- no product: the workspace of its library would be in use, too
+  local loss = net.weight:square():sum() + net.bias:square():sum()
   loss:backward()
   local opt = T.optim.AdamW(net:parameters(), { lr = 0.01 })
   return function()

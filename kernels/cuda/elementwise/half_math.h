@@ -79,8 +79,8 @@ template <int CODE> PLC_DEV float ew_half_bwd(float dy, float x) {
     return dy * (l.s * fmaf(x, l.rest, 1.0f));
   } else if constexpr (CODE == PLK_EW_GELU_TANH_BWD) {
     const plc_logistic l = plc_logistic_short(plc_gelu_inner2(x));
-    const float square = fminf(x * x, 1e10f); /* no infinity beside a factor of 0 */
-    return dy * fmaf(x * (l.s * l.rest), 1.5957691216f * fmaf(0.134145f, square, 1.0f), l.s);
+    const float near = fminf(fmaxf(x, -1e4f), 1e4f); /* no infinity beside a factor of 0 */
+    return dy * fmaf(near * (l.s * l.rest), 1.5957691216f * fmaf(0.134145f, near * near, 1.0f), l.s);
   } else return dy;
 }
 
