@@ -87,6 +87,22 @@ end
 
 -- ---- over batch and space ------------------------------------------------------------------------------
 
+-- What the norms over batch and space have of options `a`: a weight and a bias, running statistics.
+local function set_up_channels(self, a)
+  self.num_features, self.eps, self.momentum = a.num_features, a.eps, a.momentum
+  self.affine, self.track_running_stats = a.affine, a.track_running_stats
+  local opts = { dtype = a.dtype }
+  if a.affine then
+    self.weight = Parameter(T.ones({ a.num_features }, opts))
+    if a.bias then self.bias = Parameter(T.zeros({ a.num_features }, opts)) end
+  end
+  if a.track_running_stats then
+    self:register_buffer("running_mean", T.zeros({ a.num_features }, opts))
+    self:register_buffer("running_var", T.ones({ a.num_features }, opts))
+    self:register_buffer("num_batches_tracked", T.zeros({}, { dtype = "i64" }))
+  end
+end
+
 -- `ranks` is the set of input ranks that the class takes.
 local function batch_norm(name, ranks, wanted)
   local who = "nn." .. name
@@ -102,18 +118,7 @@ local function batch_norm(name, ranks, wanted)
       fail("%s: momentum must be a number from 0 to 1, or false for a plain average, got %s", who,
         options.describe(a.momentum))
     end
-    self.num_features, self.eps, self.momentum = a.num_features, a.eps, a.momentum
-    self.affine, self.track_running_stats = a.affine, a.track_running_stats
-    local opts = { dtype = a.dtype }
-    if a.affine then
-      self.weight = Parameter(T.ones({ a.num_features }, opts))
-      if a.bias then self.bias = Parameter(T.zeros({ a.num_features }, opts)) end
-    end
-    if a.track_running_stats then
-      self:register_buffer("running_mean", T.zeros({ a.num_features }, opts))
-      self:register_buffer("running_var", T.ones({ a.num_features }, opts))
-      self:register_buffer("num_batches_tracked", T.zeros({}, { dtype = "i64" }))
-    end
+    set_up_channels(self, a)
   end
 
   function C:forward(x)
@@ -249,21 +254,7 @@ for nd = 1, 3 do
     { "momentum", "probability", 0.1 }, { "affine", "bool", false }, { "track_running_stats", "bool", false },
     { "dtype", "string", optional = true }, { "bias", "bool", true } })
 
-  function C:init(...)
-    local a = read(spec, ...)
-    self.num_features, self.eps, self.momentum, self.affine = a.num_features, a.eps, a.momentum, a.affine
-    self.track_running_stats = a.track_running_stats
-    local opts = { dtype = a.dtype }
-    if a.affine then
-      self.weight = Parameter(T.ones({ a.num_features }, opts))
-      if a.bias then self.bias = Parameter(T.zeros({ a.num_features }, opts)) end
-    end
-    if a.track_running_stats then
-      self:register_buffer("running_mean", T.zeros({ a.num_features }, opts))
-      self:register_buffer("running_var", T.ones({ a.num_features }, opts))
-      self:register_buffer("num_batches_tracked", T.zeros({}, { dtype = "i64" }))
-    end
-  end
+  function C:init(...) set_up_channels(self, read(spec, ...)) end
 
   function C:forward(x)
     local single = x:dim() == nd + 1
