@@ -164,6 +164,25 @@ describe("T.help", function()
     assert.equal("no help for this value", T.help_text({}))
   end)
 
+  it("lists every table of functions by its path", function()
+    local tables = {}
+    for name in pairs(symbols) do
+      local path = name:match "^(.*)%.[^.]+$"
+      if path and path ~= "" then tables[path] = tables[path] or {}; table.insert(tables[path], name) end
+    end
+    for path, names in pairs(tables) do
+      local value = T
+      for key in path:gmatch "[^.]+" do value = value[key] end
+      if type(value) == "table" and not value.__index then -- no class
+        local text = T.help_text("T." .. path)
+        for _, name in ipairs(names) do
+          assert.truthy(text:find("\n  [T.]*" .. name:gsub("%p", "%%%0") .. " +%S"), path .. " lists no " .. name)
+        end
+        assert.truthy(T.help_text(path), path)
+      end
+    end
+  end)
+
   it("calls an op by its own name, whatever else it is called", function()
     local wrong = {}
     for name, info in pairs(ops) do

@@ -40,6 +40,12 @@ return function(T, core)
     return table.concat(lines, "\n")
   end
 
+  -- The page of a name, and behind it the functions that T.log or T.cuda has as a table.
+  local function with_names(text, what)
+    local names = type(what) == "string" and require("perilune.help.reference").namespace(what)
+    return names and text .. "\n" .. names or text
+  end
+
   local function written_page(entry)
     local lines = { entry.signature, entry.text }
     if entry.shapes then lines[3] = "  shapes: " .. entry.shapes end
@@ -61,7 +67,7 @@ return function(T, core)
     elseif what ~= nil then
       entry = written[what]
     end
-    if entry then return written_page(entry) end
+    if entry then return with_names(written_page(entry), what) end
     local op = what ~= nil and (by_function[what] or by_name[what])
     if not op and type(what) == "string" and (rawget(T, what) or core.metatable().methods[what]) then
       op = by_name[what:match("^(.*)_$")]
@@ -71,7 +77,7 @@ return function(T, core)
       for key in what:gmatch "[^.]+" do value = type(value) == "table" and value[key] or nil end
       if type(value) == "function" then op = by_function[value] or of_functional(value) end
     end
-    if op then return page(op) end
+    if op then return with_names(page(op), what) end
     if type(what) == "function" and of_functional(what) then return page(of_functional(what)) end
     if what == nil then
       return require("perilune.help.reference").topics()
@@ -90,7 +96,8 @@ return function(T, core)
       return found and ("What speaks of %s:\n%s"):format(what, found) or ("nothing speaks of %s"):format(what)
     end
     if type(what) == "string" then
-      local names = require("perilune.help.reference").topic(what)
+      local pages = require "perilune.help.reference"
+      local names = pages.topic(what) or pages.namespace(what)
       if names then return names end
       local method = what:match "^[Tt]ensor[.:]([%a_][%w_]*)$" or what:match "^x[.:]([%a_][%w_]*)$"
       if method and (symbols[method] or core.metatable().methods[method]) then return T.help_text(method) end

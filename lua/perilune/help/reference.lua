@@ -166,7 +166,14 @@ local WIDTH = 116
 --- The first sentence of a text, cut where it is longer than `room` characters.
 function M.sentence(text, room)
   text = text:gsub("%s+", " ")
-  local first = text:match "^(.-[.;:])%s" or text
+  local first = text
+  for stop in text:gmatch "()[.;:] " do
+    local said = text:sub(1, stop)
+    if select(2, said:gsub("%(", "")) <= select(2, said:gsub("%)", "")) then -- "(left=false: X A = B)" is one
+      first = said
+      break
+    end
+  end
   if (utf8.len(first) or #first) <= room then return first end
   return first:sub(1, utf8.offset(first, room) - 1) .. "…"
 end
@@ -178,18 +185,56 @@ local function is_topic(file)
   return false
 end
 
---- The names of a topic, each with its first sentence; nil where the word is no topic.
+local function listed(title, entries)
+  local lines, widest = { title }, 0
+  for _, e in ipairs(entries) do widest = math.max(widest, #e.name) end
+  for _, e in ipairs(entries) do
+    lines[#lines + 1] = ("  %-" .. widest .. "s  %s"):format(e.name, M.sentence(e.text, math.max(30, WIDTH - widest)))
+  end
+  return table.concat(lines, "\n")
+end
+
+-- The entries of a table of functions by its path, "T.metrics", "nn.F", "data.transforms", and that path as pages have
+-- it; none where there is no such table, and of a class.
+local function members(path)
+  local plain = path:gsub("^T%.", "")
+  local full = M.resolve(plain) and plain or "T." .. plain
+  local value, by_name, found, entries = M.resolve(full), {}, {}, {}
+  if type(value) ~= "table" or core.is_tensor(value) or rawget(value, "__index") then return entries, full end
+  for _, p in ipairs(M.pages()) do
+    for _, e in ipairs(p.entries) do
+      by_name[e.name:gsub("^T%.", "")] = e
+      local key = e.name:sub(1, #full + 1) == full .. "." and e.name:match("^[^.]+$", #full + 2)
+      if key then found[key] = e end -- also what is loaded at first use
+    end
+  end
+  for key in pairs(value) do -- nn.F.conv2d is the op
+    if type(key) == "string" then found[key] = found[key] or by_name[key] or by_name[key:match "^(.*)_$"] end
+  end
+  for key, e in pairs(found) do entries[#entries + 1] = { name = full .. "." .. key, text = e.text } end
+  table.sort(entries, function(a, b) return a.name < b.name end)
+  return entries, full
+end
+
+--- The names of a table of functions, each with its first sentence; nil where the path is none.
+function M.namespace(path)
+  local entries, full = members(path)
+  return #entries > 0 and listed(full, entries) or nil
+end
+
+--- The names of a topic, each with its first sentence, and the rest of the table of that name, if there is one; nil
+-- where the word is no topic.
 function M.topic(word)
   local file = word:lower()
   for _, p in ipairs(is_topic(file) and M.pages() or {}) do -- pages of everything are not made for any word
     if p.file == file and #p.entries > 0 then
-      local lines, widest = { p.title }, 0
-      for _, e in ipairs(p.entries) do widest = math.max(widest, #e.name) end
-      for _, e in ipairs(p.entries) do
-        local about = M.sentence(e.text, math.max(30, WIDTH - widest))
-        lines[#lines + 1] = ("  %-" .. widest .. "s  %s"):format(e.name, about)
+      local entries, seen = { table.unpack(p.entries) }, {}
+      for _, e in ipairs(entries) do seen[e.name] = true end
+      for _, e in ipairs(members(file)) do
+        if not seen[e.name] then entries[#entries + 1] = e end
       end
-      return table.concat(lines, "\n")
+      table.sort(entries, function(a, b) return a.name < b.name end)
+      return listed(p.title, entries)
     end
   end
   return nil
