@@ -14,7 +14,7 @@
 #include "engine/grad/node.h"
 #include "engine/tensor/layout.h"
 
-enum { UPVALUES, FIELDS, GLOBALS };
+enum { UPVALUES, FIELDS, GLOBALS, FIELDS_AND_SCRATCH };
 
 /* A value as it was. Objects are told by their address: the list that the watch was made from keeps them where they are. */
 typedef struct Seen {
@@ -94,8 +94,8 @@ static void field_of(lua_State *L, int at) {
   lua_pop(L, 1);
 }
 
-/* All fields of the table on top, in the order in which they were noted. */
-static bool same_fields(lua_State *L, const Seen *pair, int32_t n) {
+/* All fields of the table on top, in the order in which they were noted; with scratch all but a module's scratch table. */
+static bool same_fields(lua_State *L, const Seen *pair, int32_t n, bool scratch) {
   int top = lua_gettop(L);
   int32_t k = 0;
   lua_pushnil(L);
@@ -103,8 +103,7 @@ static bool same_fields(lua_State *L, const Seen *pair, int32_t n) {
     if (k < n && same(L, top + 1, &pair[2 * k])) {
       if (!same(L, top + 2, &pair[2 * k + 1])) return false;
       k++;
-    } else if (lua_type(L, top + 1) != LUA_TSTRING || strcmp(lua_tostring(L, top + 1), "_opts") != 0)
-      return false; /* else a module's scratch table */
+    } else if (!scratch || lua_type(L, top + 1) != LUA_TSTRING || strcmp(lua_tostring(L, top + 1), "_opts") != 0) return false;
     lua_settop(L, top + 1);
   }
   return k == n;
@@ -122,7 +121,7 @@ static const void *meta_of(lua_State *L) {
 static bool same_place(lua_State *L, const Place *p, const Seen *pair, int list) {
   int top = lua_gettop(L);
   if (meta_of(L) != p->meta) return false;
-  if (p->kind == FIELDS) return same_fields(L, pair, p->n);
+  if (p->kind == FIELDS || p->kind == FIELDS_AND_SCRATCH) return same_fields(L, pair, p->n, p->kind == FIELDS_AND_SCRATCH);
   for (int32_t k = 0; k < p->n; k++, pair += 2) {
     if (p->kind == UPVALUES) {
       if (!lua_getupvalue(L, top, (int)pair[0].v.i)) return false;
@@ -154,7 +153,8 @@ bool l_watch_holds(lua_State *L, int i) {
 }
 
 /* jit_watch({object, kind, n, n times name and value, …}) → what jit_unchanged takes. kind 0: a function's upvalues, names are
- * their numbers; 1: all fields of a table; 2: fields of a table or of those behind it by __index. The list is kept. */
+ * their numbers; 1: all fields of a table, 3: but for the
+ * scratch table of a module; 2: fields of a table or of those behind it by __index. The list is kept. */
 static int jit_watch(lua_State *L) {
   luaL_checktype(L, 1, LUA_TTABLE);
   lua_settop(L, 1);

@@ -135,6 +135,31 @@ describe("T.jit sees", function()
     end), T.ones(1))
   end)
 
+  it("fields of the script's tables and modules that are called as perilune's own are", function()
+    local names, root = {}, os.getenv "PERILUNE_ROOT" or "."
+    local pipe = assert(io.popen("grep -rhoE '\\b_[a-z_]*[a-z]\\b' '" .. root .. "/lua/perilune'"))
+    for name in pipe:lines() do names[name] = true end
+    pipe:close()
+    local made, Net, x = nn.Identity(), nn.class("Net"), T.ones(2)
+    for name in next, names do if rawget(made, name) ~= nil then names[name] = nil end end -- those are taken
+    assert.is_true(names._opts and names._computed and names._steps)
+    for name in next, names do
+      local object = { [name] = { k = 1, weight = 1 } }
+      local net = Net()
+      net[name], net.weight = { k = 1, weight = 1 }, 1
+      function Net.forward(m, v) return v * m[name].k * m.weight end
+      for _, f in ipairs { function(v) for _, t in next, object do v = v * t.k end return v end,
+        function(v) return net(v) end } do
+        local g = T.jit(f)
+        g(x)
+        object[name].k, net[name].k, net.weight = 2, 3, 2
+        assert.same(f(x):totable(), g(x):totable(), name)
+        object[name], net[name] = { k = 5 }, { k = 6 }
+        assert.same(f(x):totable(), g(x):totable(), name)
+      end
+    end
+  end)
+
   it("what it reads of large tables, by whatever way, and only that", function()
     local function table_of()
       local t = { k = 1, on = true, list = {}, sub = { k = 1, sub = { k = 1 } }, get = function(s) return s.k end }

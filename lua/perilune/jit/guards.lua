@@ -17,8 +17,12 @@ local getupvalue, getmetatable, type, next, rawequal = debug.getupvalue, getmeta
 local math_type, metatable_of = math.type, debug.getmetatable
 
 -- Where modules of perilune keep a table of options between calls: made of fields that are guarded themselves. So are
--- a module's computed parameters (_computed: weight_norm, spectral_norm): each call makes them anew.
-local SCRATCH = { _opts = true }
+-- a module's computed parameters (_computed: weight_norm, spectral_norm): each call makes them anew. A field of that
+-- name in a table of the script's is as any other.
+local SCRATCH = "_opts"
+
+-- What an optimizer keeps in a group for itself, where a function reads the group's settings or parameters.
+local PRIVATE = setmetatable({}, { __index = function(_, k) return type(k) == "string" and k:byte() == 95 or nil end })
 
 -- What a module's other fields tell already: the order of its members.
 local KEPT = { _names = true, _known = true }
@@ -52,6 +56,17 @@ local function is_library_class(t)
     if type(v) == "function" and not own_function(v) then return false end
   end
   return true
+end
+
+-- Is it a module of a class of perilune's, or of one that the script made from such a class?
+local function has_scratch(t)
+  local nn = package.loaded["perilune.nn.module"]
+  local class = nn and is_instance(t) and rawget(getmetatable(t), "__class")
+  while type(class) == "table" and class ~= nn.Module do
+    if is_library_class(class) then return true end
+    class = rawget(class, "super")
+  end
+  return false
 end
 
 -- Lua's libraries and perilune itself do not change; what else was loaded with require is the script's.
@@ -187,21 +202,23 @@ end
 
 -- visit nil: what its fields hold is not looked into.
 local function scan_table(list, t, path, visit)
-  local snapshot, n, computed = {}, 0, nil
-  for name in next, type(rawget(t, "_computed")) == "table" and t._computed or {} do
-    computed = computed or {}
-    computed[name] = rawget(t, name)
+  local module, scratch = is_instance(t), has_scratch(t) and SCRATCH or nil
+  local snapshot, n, computed = {}, 0, list.groups[t] and PRIVATE or nil
+  for name, rule in next, module and type(rawget(t, "_computed")) == "table" and t._computed or {} do
+    if type(rule) == "table" and rawget(rule, "compute") and rawget(rule, "handle") then -- not the script's own
+      computed = computed or {}
+      computed[name] = rawget(t, name)
+    end
   end
   for k, v in next, t do
-    if not SCRATCH[k] and not (computed and computed[k] ~= nil) then
+    if k ~= scratch and not (computed and computed[k] ~= nil) then
       snapshot[k] = v
       n = n + 1
     end
   end
-  list[#list + 1] = { "fields", t, snapshot, n, path, computed }
+  list[#list + 1] = { "fields", t, snapshot, n, path, computed, scratch = scratch }
   list.fields = list.fields + n
   if not visit then return end
-  local module = is_instance(t)
   for k, v in next, snapshot do
     if (type(v) == "table" or type(v) == "function") and not (module and KEPT[k]) then
       visit(v, { path, k })
@@ -233,7 +250,9 @@ end
 
 --- Everything that `f`, called with args (n of them; args.paths: how they are reached), can see → list of guards.
 function guards.take(f, args, n)
-  local list, seen, skip, opaques = { fields = 0 }, {}, library_tables(), {}
+  local optimizers = package.loaded["perilune.optim.optimizer"]
+  local list = { fields = 0, groups = optimizers and optimizers.groups or {} }
+  local seen, skip, opaques = {}, library_tables(), {}
   local full, parts, order = {}, {}, {}
   function list.part(t, key, path) -- a field that is read of a table of which the rest is not
     if t ~= _G and skip[t] or is_library_class(t) then return end
@@ -319,7 +338,7 @@ local function fields_differ(g)
   for k, v in next, g[2] do
     if same(snapshot[k], v) then
       n = n + 1
-    elseif not SCRATCH[k] and not (computed and computed[k] ~= nil) then
+    elseif k ~= g.scratch and not (computed and computed[k] ~= nil) then
       return field_name(g[5], k), snapshot[k], v
     end
   end
@@ -346,7 +365,7 @@ local function settings_differ(g)
 end
 
 -- The same as one list for core.jit_watch; computed fields and settings are left to Lua.
-local KIND = { upvalues = 0, fields = 1, globals = 2 }
+local KIND, WITH_SCRATCH = { upvalues = 0, fields = 1, globals = 2 }, 3
 local function flatten(list)
   local flat, n = {}, 0
   local function put(v)
@@ -359,7 +378,7 @@ local function flatten(list)
     if g[6] or not KIND[kind] then
       list.rest[#list.rest + 1] = g
     elseif kind == "fields" then
-      put(object) put(KIND[kind]) put(names)
+      put(object) put(g.scratch and WITH_SCRATCH or KIND[kind]) put(names)
       for k in next, object do
         if snapshot[k] ~= nil then put(k) put(snapshot[k]) end
       end
@@ -436,7 +455,7 @@ function guards.restore(list)
       end
     elseif kind == "fields" then
       for k in next, object do
-        if snapshot[k] == nil and not SCRATCH[k] and not (g[6] and g[6][k] ~= nil) then rawset(object, k, nil) end
+        if snapshot[k] == nil and k ~= g.scratch and not (g[6] and g[6][k] ~= nil) then rawset(object, k, nil) end
       end
       for k, v in next, snapshot do rawset(object, k, v) end
     end

@@ -29,6 +29,7 @@ end
 --   local opt = optim.SGD({ { params = { a } }, { params = { b }, lr = 0.5 } }, { lr = 0.1 })
 --   print(opt.param_groups[1].lr, opt.param_groups[2].lr, getmetatable(opt) ~= optim.Optimizer)  --> 0.1	0.5	true
 local Optimizer = classes.new("Optimizer", "opt")
+local known_groups = setmetatable({}, { __mode = "k" }) -- T.jit leaves out what optimizers keep there to themselves
 
 -- What a list has beside its entries would be dropped: optim.SGD{p, lr = 0.1}.
 local function check_list(who, list, what)
@@ -143,6 +144,7 @@ function Optimizer:add_param_group(group)
     modes.owners[p] = nil -- what another optimizer left is now this one's; one with modes says so itself
   end
   g._steps, g._state = {}, {}
+  known_groups[g] = true
   self.param_groups[#self.param_groups + 1] = g
 end
 
@@ -506,5 +508,5 @@ end
 
 return {
   Optimizer = Optimizer, class = class, gather = gather, call = call, forget_grads = forget_grads, check = check,
-  settings = settings,
+  settings = settings, groups = known_groups,
 }
