@@ -202,10 +202,31 @@ static int jit_joint(lua_State *L) {
   return 0;
 }
 
-/* jit_spent(tensor) → does its history lead to a backward that has run? */
+/* Node n, if new, behind the list at 2, which is also a set. */
+static void note_node(lua_State *L, PlNode *n) {
+  if (n && lua_rawgetp(L, 2, n) == LUA_TNIL) {
+    lua_pushboolean(L, 1);
+    lua_rawsetp(L, 2, n);
+    lua_pushlightuserdata(L, n);
+    lua_rawseti(L, 2, (lua_Integer)lua_rawlen(L, 2) + 1);
+  }
+  lua_settop(L, 2);
+}
+
+/* jit_spent(tensor) → does its history lead to a backward that has run, so that another cannot go there? */
 static int jit_spent(lua_State *L) {
-  const PlTensor *t = l_check_tensor(L, 1);
-  lua_pushboolean(L, t->node && t->node->spent);
+  bool spent = false;
+  lua_settop(L, 1);
+  lua_newtable(L);
+  note_node(L, l_check_tensor(L, 1)->node);
+  for (lua_Integer i = 1; !spent && i <= (lua_Integer)lua_rawlen(L, 2); i++) {
+    lua_rawgeti(L, 2, i);
+    const PlNode *n = lua_touserdata(L, -1);
+    spent = n->spent && n->kind != PL_NODE_LEAF;
+    lua_settop(L, 2);
+    for (uint32_t d = 0; !spent && d < n->nin; d++) note_node(L, n->dests[d].node);
+  }
+  lua_pushboolean(L, spent);
   return 1;
 }
 

@@ -269,9 +269,13 @@ void l_jit_hook_runs(lua_State *L) {
   lua_call(L, 1, 0);
 }
 
-/* jit_node() → number of the trace's newest node */
+/* jit_node([writing]) → number of the trace's newest node, or of the newest that writes in place: aliases of what it wrote,
+ * made anew, are behind it */
 static int jit_node(lua_State *L) {
-  lua_pushinteger(L, pl_state.trace ? pl_state.trace->nnodes : 0);
+  const PlGraph *f = pl_state.trace;
+  int32_t n = f ? f->nnodes : 0;
+  while (lua_toboolean(L, 1) && n > 0 && !(f->nodes[n - 1].flags & PL_FN_MUTATES)) n--;
+  lua_pushinteger(L, n);
   return 1;
 }
 

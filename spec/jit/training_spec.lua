@@ -287,6 +287,80 @@ describe("T.jit in training:", function()
     end
   end)
 
+  -- Steps as people write them: way(net, opt, x) → results.
+  local ways = {
+    ["losses whose backward has run are summed and returned"] = function(net, opt, x)
+      opt:zero_grad()
+      local a = net(x):square():mean()
+      a:backward()
+      local b = net(x * 2):square():mean()
+      b:backward()
+      opt:step()
+      return a + b, a * 2
+    end,
+    ["parameters are reached through the optimizer's groups"] = function(net, opt, x)
+      opt:zero_grad()
+      local loss = net(x):square():mean()
+      loss:backward()
+      local all = {}
+      for _, group in ipairs(opt.param_groups) do for _, p in ipairs(group.params) do all[#all + 1] = p end end
+      nn.utils.clip_grad_norm_(all, 0.1)
+      opt:step()
+      return loss
+    end,
+    [".grad is given a detached tensor"] = function(net, opt, x)
+      local gs = T.grad_of(net(x):square():mean(), net:parameters(), { create_graph = true })
+      for i, p in ipairs(net:parameters()) do p.grad = (gs[i] * gs[i]:sum()):detach() end
+      opt:step()
+      return gs[1]:detach()
+    end,
+    ["aliases of weights are there before the step"] = function(net, opt, x)
+      local before = net.weight:detach()
+      opt:zero_grad()
+      net(x):square():mean():backward()
+      opt:step()
+      return net.weight:detach() - before, before
+    end,
+    ["T.grad of what was captured, for each sample too"] = function(net, opt, x)
+      local function loss(d, a) return nn.utils.functional_call(net, d, a):square():mean() end
+      local d = {}
+      for k, p in net:named_parameters() do d[k] = p:detach() end
+      local all, each = T.grad(loss)(d, x), T.vmap(T.grad(loss), { in_dims = { false, 1 } })(d, x)
+      opt:zero_grad()
+      for k, p in net:named_parameters() do p.grad = all[k] + each[k]:amax(1) end
+      opt:step()
+      return all.weight
+    end,
+  }
+  for name, way in pairs(ways) do
+    it(name .. ": one trace, the same bits, rates that a schedule moves", function()
+      for _, kind in ipairs { "SGD", "Adam" } do
+        both(function()
+          local net = nn.Linear(6, 3)
+          local opt = optim[kind](net:parameters(), { lr = 0.1 })
+          local s = sched.ExponentialLR(opt, 0.5)
+          return function(x)
+            local results = table.pack(way(net, opt, x))
+            if not name:find("groups") then s:step() end -- a rate that the function can read is a guard
+            return table.unpack(results, 1, results.n)
+          end, function() return tensors_of(net) end
+        end)
+      end
+    end)
+  end
+
+  it("a result whose weights were stepped before its gradient is asked for: how to return it", function()
+    local net = nn.Linear(6, 3)
+    local opt = optim.SGD(net:parameters(), { lr = 0.1 })
+    raises("return those that need none detached", T.jit(function(x)
+      local other = net.weight:square():sum()
+      opt:zero_grad()
+      net(x):sum():backward()
+      opt:step()
+      return other
+    end), T.randn(4, 6))
+  end)
+
   it("a trace that fails takes back what schedules and counters did", function()
     local net = nn.Linear(2, 2)
     local opt = optim.Adam(net:parameters(), { lr = 0.1 })

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * A traced function whose results are differentiated outside: its graph becomes two, forward and backward, with what
  * backward reads of forward passed between them. Views are not passed but taken again. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -234,6 +235,13 @@ static PlStatus compile(PlExec **out, PlGraph *f) {
   return s;
 }
 
+/* A write, such as an optimizer's step, after what a result was computed from: nobody asked for its gradient yet. */
+static PlStatus written_before_gradient(PlStatus st) {
+  char why[400];
+  snprintf(why, sizeof why, "%s", pl_message());
+  return pl_fail(st, "%s; it would be that of a result of the function: return those that need none detached, x:detach()", why);
+}
+
 PlStatus pl_joint_make(PlJoint **out, PlGraph *f, int32_t ny, int32_t nx, const PlGVal *xs, const char *name) {
   PlJoint *j = calloc(1, sizeof *j);
   PlGVal *dx = malloc((size_t)(nx + ny + 1) * sizeof *dx);
@@ -247,6 +255,7 @@ PlStatus pl_joint_make(PlJoint **out, PlGraph *f, int32_t ny, int32_t nx, const 
     if (j->xs) memcpy(j->xs, xs, (size_t)nx * sizeof *xs);
   }
   PlStatus st = j && dx && j->dx_at && j->xs ? pl_joint_differentiate(&j->backward, f, j, dx + nx, dx) : no_memory();
+  if (st == PL_ERR_STATE) st = written_before_gradient(st);
   if (st == PL_OK) st = find_reach(j, j->backward, dx + nx, dx);
   if (st == PL_OK) st = find_inside(j, f);
   if (st == PL_OK) st = pl_joint_recompute(&decided, j->backward, f, nx, dx);

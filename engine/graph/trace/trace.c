@@ -83,9 +83,12 @@ uint64_t pl_graph_leaf_hooks(const PlTensor *t) {
   return all;
 }
 
+/* A leaf of a key that was opened in the trace, as T.grad does for its arguments: each call of the script makes another. */
+static bool passing(const PlGraph *f, const PlNode *leaf) { return leaf->seq > f->began && !(leaf->key && leaf->key->is_ambient); }
+
 PlStatus pl_graph_leaf(PlGraph *f, PlTensor *t, bool zeroed) {
   if (zeroed) f->gradients = true;
-  if (!leaf_of(t) || t->a.symbolic || !f->record || f->closed) return PL_OK;
+  if (!leaf_of(t) || t->a.symbolic || !f->record || f->closed || passing(f, leaf_of(t))) return PL_OK;
   for (int32_t i = 0; i < f->nleaves; i++)
     if (f->leaves[i].t->node == t->node) {
       if (zeroed) forget_grad(f, &f->leaves[i]);

@@ -38,10 +38,10 @@ function optimizers.settle(f, ...)
   return require("perilune.jit").untraced(f, ...)
 end
 
---- The newest node's attributes are options() from now on, asked before each run; move(±1) moves the counters that
--- options reads. holds() → may the node still be used?
+--- The attributes of the newest node that writes are options() from now on, asked before each run; move(±1) moves the
+-- counters that options reads. holds() → may the node still be used?
 function optimizers.live(options_of, move, holds)
-  current.live[#current.live + 1] = { node = core.jit_node(), options = options_of, move = move, holds = holds,
+  current.live[#current.live + 1] = { node = core.jit_node(true), options = options_of, move = move, holds = holds,
     fresh = true }
 end
 

@@ -82,6 +82,10 @@ end
 local function lengths_of(who, lengths, n, longest)
   if T.is_tensor(lengths) then
     if lengths:dim() ~= 1 then fail("%s: lengths [N] are wanted, got %s", who, describe(lengths)) end
+    if T.core.is_symbolic(lengths) then
+      options.untraceable("%s: the lengths decide what is computed, and %s has no values while T.jit traces; give a "
+        .. "list of numbers, n:totable()", who, describe(lengths))
+    end
     lengths = lengths:totable()
   end
   if type(lengths) == "table" then options.list(who, "the lengths", lengths, "integers") end
