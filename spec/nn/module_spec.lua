@@ -492,6 +492,11 @@ describe("a list of modules", function()
     local y = net(x, { src_mask = mask })
     assert.is_true(y:equal(net(x, { mask = mask })) and y:equal(net(x, mask)))
     assert.is_false(y:equal(net(x)))
+    net = nn.TransformerEncoder(layer, 2, { norm = nn.LayerNorm(8) }):eval()
+    assert.is_true(net(x):equal(net.norm(net.layers[2](net.layers[1](x)))))
+    fails("norm must be a module, got the class nn.LayerNorm; call it", function()
+      return nn.TransformerEncoder { layer, 2, norm = nn.LayerNorm }
+    end)
   end)
 end)
 

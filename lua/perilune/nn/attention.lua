@@ -279,10 +279,10 @@ for name, Layer in pairs { TransformerEncoder = Encoder, TransformerDecoder = De
   local C = class(name)
   local spec = options.spec("nn." .. name, { { "layer", "any" }, { "num_layers", "count" },
     { "norm", "any", optional = true } })
-  function C:init(layer, n, norm)
-    local a = read(spec, layer, { num_layers = n, norm = norm })
-    if norm ~= nil and not base.is_module(norm) then
-      fail("nn.%s: norm must be a module, got %s", name, options.describe(norm))
+  function C:init(...)
+    local a = read(spec, ...)
+    if a.norm ~= nil and not base.is_module(a.norm) then
+      fail("nn.%s: norm must be a module, got %s", name, base.no_module(a.norm))
     end
     if (getmetatable(a.layer) or {}).__class ~= Layer then
       fail("nn.%s: the first argument must be a nn.%sLayer", name, name)

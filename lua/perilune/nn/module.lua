@@ -74,6 +74,11 @@ local function packed(n, ...)
   return { n = n, ... }
 end
 
+-- A list of several values, where hooks may give one; a table with names is one value.
+local function is_several(v)
+  return type(v) == "table" and getmetatable(v) == nil and (v.n ~= nil or rawlen(v) > 0 or next(v) == nil)
+end
+
 -- Steps over the hooks that were removed, also by one of them.
 local function next_hook(list, i)
   repeat i = i + 1 until not (list[i] and list[i].removed)
@@ -86,19 +91,21 @@ local function call_hooked(self, ...)
   for _, hook in next_hook, self._hooks.before, 0 do
     local new = hook.f(self, args)
     if new ~= nil then
-      args = (type(new) == "table" and getmetatable(new) == nil) and new or { new, n = 1 }
+      args = is_several(new) and new or { new, n = 1 }
       args.n = args.n or #args
     end
   end
   local call = self._hooks.back and self:_gate_inputs(args)
   local function after(...)
-    local out = packed(select("#", ...), ...)
+    local n = select("#", ...)
+    local out = packed(n, ...)
+    local whole = n == 1 and type(out) == "table" and getmetatable(out) == nil -- a table is what forward returns
     for _, hook in next_hook, self._hooks.after, 0 do
       local new = hook.f(self, args, out)
       if new ~= nil then out = new end
     end
-    if call then out = self:_gate_outputs(call, out) end
-    if type(out) == "table" and getmetatable(out) == nil then return table.unpack(out, 1, out.n or #out) end
+    if call then out = self:_gate_outputs(call, out, whole) end
+    if not whole and is_several(out) then return table.unpack(out, 1, out.n or #out) end
     return out
   end
   look(self, self.forward, table.unpack(args, 1, args.n))

@@ -4,6 +4,7 @@ local T = require "perilune"
 local classes = require "perilune.classes"
 local options = require "perilune.options"
 
+local class_name = require("perilune.surface").class_name
 local fail, rawset, type, setmetatable = options.fail, rawset, type, setmetatable
 
 return function(base)
@@ -124,8 +125,15 @@ return function(base)
     return call
   end
 
-  function Module:_gate_outputs(call, out)
+  function Module:_gate_outputs(call, out, whole)
     local several = type(out) == "table" and getmetatable(out) == nil
+    for _, t in next, whole and out or {} do
+      if T.is_tensor(t) and t.requires_grad then
+        fail("register_full_backward_hook: the forward of %s returns a table, of which such a hook has no gradients; "
+          .. "return its tensors as several values", class_name(self))
+      end
+    end
+    several = several and not whole
     local results, list = several and out or { out, n = 1 }, {}
     call.nout, call.tensors = results.n or #results, {}
     for i = 1, call.nout do
