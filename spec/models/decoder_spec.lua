@@ -577,6 +577,11 @@ describe("T.models.load", function()
     -- transformers keeps these and computes without them
     has(config(function(c) c.attn_logit_softcapping = 1.5 end, "Gemma3"), "attn_logit_softcapping = 1.5 is not")
     has(config(function(c) c.partial_rotary_factor = 0.5 end, "GPTNeoX"), "partial_rotary_factor = 0.5 is not")
+    has(config(function(c) c.rope_theta = 500.0 end, "GPTNeoX"), "rope_theta = 500.0 is not supported (only 10000.0)")
+    has(config(function(c) c.head_dim = 2 end, "GPTNeoX"), "head_dim = 2 is not")
+    -- other names that fields have in transformers win over their own
+    has(config(function(c) c.num_hidden_layers = 3 end, "GPT2"), "missing", "transformer.h.2")
+    has(config(function(c) c.num_experts = 4 end, "Mixtral"), "mlp.gate.weight' is [3, 16], expected [4, 16]")
     has(config(function(c) c.model_type = "lama" end), "config.json: unknown model_type 'lama'", "did you mean 'llama'")
     has(config(function(c) c.architectures = { "LlamaForTables" } end), "unknown architecture 'LlamaForTables'")
     has(config(function(c) c.hidden_size = "wide" end), "hidden_size must be a positive integer")

@@ -84,7 +84,8 @@ local classes = {
 --   local net = T.models.DistilBERT { vocab_size = 8, dim = 8, hidden_dim = 8, n_layers = 1, n_heads = 2 }
 --   print(table.concat((net(T.tensor({ { 1, 7, 3 } }, { dtype = "i64" }))):shape(), " "))  --> 1 3 8
 return encoder.family({ model_type = "distilbert", prefix = "distilbert", default = "DistilBertForMaskedLM",
-  fields = fields, ignore = { "position_ids$", "^vocab_" } }, classes, function(c, who)
+  fields = fields, alias = { hidden_size = "dim", num_attention_heads = "n_heads", num_hidden_layers = "n_layers" },
+  ignore = { "position_ids$", "^vocab_" } }, classes, function(c, who)
     c.hidden_size, c.act, c.head_dropout, c.who = c.dim, config.activation(who, c.activation), c.dropout, who
     return c
   end)

@@ -33,6 +33,8 @@ local fields = { { "vocab_size", "count", 50257 }, { "n_positions", "count", 102
 return decoder.family { name = "GPT2", model_type = "gpt2", class_names = { ForCausalLM = "GPT2LMHeadModel" },
   prefix = "transformer",
   fields = fields, ignore = { "attn%.bias$", "attn%.masked_bias$" },
+  alias = { hidden_size = "n_embd", max_position_embeddings = "n_positions", num_attention_heads = "n_head",
+    num_hidden_layers = "n_layer" },
   check = function(path, given) config.only(path, given, { add_cross_attention = { false } }) end,
   settings = function(c, who)
     local act, width = config.activation(who, c.activation_function), c.n_embd

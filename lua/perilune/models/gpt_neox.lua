@@ -20,8 +20,12 @@ local fields = config.fields(config.rotary, { { "vocab_size", "count", 50432 }, 
 --   print(table.concat((net(T.tensor({ { 0, 7, 3 } }, { dtype = "i64" }))):shape(), " "))  --> 1 3 8
 return decoder.family { name = "GPTNeoX", model_type = "gpt_neox", prefix = "gpt_neox", fields = fields,
   ignore = { "rotary_emb%.inv_freq$", "attention%.bias$", "attention%.masked_bias$" },
-  -- rotary_pct says it; transformers takes no notice of this one outside of rope_parameters
-  check = function(path, given) config.only(path, given, { partial_rotary_factor = {} }) end,
+  -- rotary_pct and rotary_emb_base say it; transformers takes no notice of these outside of rope_parameters, and turns
+  -- other dimensions than there are where head_dim is not the heads' own
+  check = function(path, given, c)
+    config.only(path, given, { partial_rotary_factor = {}, rope_theta = { c.rotary_emb_base },
+      head_dim = { c.hidden_size // c.num_attention_heads } })
+  end,
   settings = function(c, who)
     local act = config.activation(who, c.hidden_act)
     return { names = decoder.names { root = "gpt_neox", embed = "embed_in", norm = "final_layer_norm",

@@ -172,9 +172,12 @@ local function load(dir, o)
     given = more -- it is no longer so
   end
   local stored = given
-  if a.alias then -- other names of fields
+  if a.alias then -- other names of fields, which win where a config has both, as in transformers
     given = {}
-    for key, v in pairs(stored) do given[a.alias[key] or key] = v end
+    for key, v in pairs(stored) do given[key] = v end
+    for other, key in pairs(a.alias) do
+      if stored[other] ~= nil then given[key], given[other] = stored[other], nil end
+    end
   end
   local part = a.parts and a.parts[kind]
   if part then -- the config of one part alone, as it stands in that of the whole

@@ -171,6 +171,8 @@ end
 --   local ids = T.tensor({ { 5, 6, 1 } }, { dtype = "i64" })
 --   print(table.concat((net(ids, { labels = ids })):shape(), " "))  --> 1 3 8
 local family = encoder.family({ model_type = "t5", default = "T5ForConditionalGeneration", fields = fields,
+  alias = { hidden_size = "d_model", num_attention_heads = "num_heads", num_hidden_layers = "num_layers",
+    head_dim = "d_kv" },
   ignore = { "^decoder%.block%.0%.layer%.1%.EncDecAttention%.relative_attention_bias", "^decoder%.", "^lm_head%." },
   check = function(path, given)
     local list = given.architectures
