@@ -139,6 +139,30 @@ describe("operators of integers", function()
   end)
 end)
 
+describe("results that versions and modes name", function()
+  it("Attention gives products before the cap, behind it, behind the mask, or weights", function()
+    local q, k = T.randn(1, 1, 2, 4), T.randn(1, 1, 3, 4)
+    local mask, list = T.randn(2, 3), {}
+    for mode = 0, 3 do
+      list[mode] = select(4, run("Attention", { q, k, k, mask }, { softcap = 2.0, qk_matmul_output_mode = mode }, 23,
+        4))
+    end
+    local raw = q:matmul(k:transpose(3, 4)) / 2
+    near(list[0], raw, 1e-6)
+    near(list[1], (raw / 2):tanh() * 2, 1e-6)
+    near(list[2], (raw / 2):tanh() * 2 + mask, 1e-6)
+    near(list[3], T.softmax((raw / 2):tanh() * 2 + mask, -1), 1e-6)
+  end)
+  it("Einsum keeps integers' type, and Dropout's mask is of x's before version 10", function()
+    local x = T.tensor({ { 1, 2 }, { 3, 4 } }, { dtype = "i32" })
+    local trace = run("Einsum", { x }, { equation = "ii" }, 13)
+    assert.same({ "i32", 5 }, { trace:dtype(), trace:item() })
+    for opset, dtype in pairs { [9] = "f32", [10] = "bool", [13] = "bool" } do
+      assert.equal(dtype, select(2, run("Dropout", { T.ones(2) }, nil, opset, 2)):dtype())
+    end
+  end)
+end)
+
 describe("windows and sizes", function()
   it("Resize of version 10 rounds up where it shrinks and down where it grows", function()
     for n = 1, 6 do
@@ -153,6 +177,14 @@ describe("windows and sizes", function()
         end
       end
     end
+  end)
+  it("Resize computes sizes and places in f32: 10 * 0.7 is 7, and 1.5 / 0.6 - 0.5 is 2", function()
+    local function resized(n, scale, mode, nearest)
+      return run("Resize", { (T.arange(n) - 1):to("f32"):view(1, 1, n), T.zeros(0), T.tensor { 1, 1, scale } },
+        { mode = "nearest", coordinate_transformation_mode = mode, nearest_mode = nearest }, 13):reshape(-1):totable()
+    end
+    assert.equal(7, #resized(10, 0.7, "half_pixel", "floor"))
+    assert.same({ 0, 2, 3 }, resized(5, 0.6, "pytorch_half_pixel", "floor"))
   end)
   it("without padding, ceil_mode has a window that begins inside", function()
     local x = T.arange(5):to("f32"):view(1, 1, 5)

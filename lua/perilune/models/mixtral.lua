@@ -30,6 +30,7 @@ return llama.family("Mixtral", "mixtral", fields, function(c, who)
   return llama.settings(c, who, { theta = 1e6, d = { windows = config.windows(c, function() return true end),
     mlp = function() return nn.MixtureOfExperts(c.hidden_size, c.intermediate_size, { num_experts = c.num_local_experts,
       top_k = c.num_experts_per_tok, activation = act }) end } })
-end, { alias = { num_experts = "num_local_experts" }, old = { { "%.block_sparse_moe%.", ".mlp." } }, new = { { "%.mlp%.", ".block_sparse_moe." } },
+end, { alias = { num_experts = "num_local_experts" },
+  old = { { "%.block_sparse_moe%.", ".mlp." } }, new = { { "%.mlp%.", ".block_sparse_moe." } },
   stacks = { { "^(.*)mlp%.experts%.gate_up_proj$", parts("w1", "w3") },
     { "^(.*)mlp%.experts%.down_proj$", parts("w2") } } })

@@ -109,7 +109,7 @@ op("ConvTranspose", WINDOW .. "group:int output_padding:ints output_shape:ints",
     full[d] = (n - 1) * w.stride[d] + (kernel[d] - 1) * w.dilation[d] + 1 + extra[d]
     if want or auto == "SAME_UPPER" or auto == "SAME_LOWER" then
       local total = full[d] - (want and want[d] or n * w.stride[d])
-      if total < 0 and auto == "NOTSET" then
+      if total < 0 and (auto == "NOTSET" or auto == "VALID") then
         extra[d], total = extra[d] - total, 0
       end
       local half = total // 2

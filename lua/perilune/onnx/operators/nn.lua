@@ -47,7 +47,7 @@ op("Einsum", "equation:string", function(c, ...)
       return map[u] or c:fail "more than 26 letters"
     end)
   end
-  return T.einsum(equation, ...)
+  return T.einsum(equation, ...):to((...):dtype()) -- sums of integers are wider
 end)
 
 -- ---- norms ---------------------------------------------------------------------------------------------------------
@@ -143,7 +143,7 @@ op("Dropout", "ratio:float seed:int is_test:int consumed_inputs:ints", function(
   local p = ratio and registry.number(c, ratio, "ratio") or c.a.ratio or 0.5
   if not on or on == 0 or p == 0 then
     if c.outputs < 2 then return x end
-    return x, T.ones(x:shape(), { dtype = "bool", device = x:device() })
+    return x, T.ones(x:shape(), { dtype = c.opset < 10 and x:dtype() or "bool", device = x:device() })
   end
   local keep = T.rand_like(x):ge(p)
   return x * keep:to(x:dtype()) / (1 - p), keep
@@ -254,8 +254,9 @@ op("Attention", "is_causal:int kv_num_heads:int q_num_heads:int qk_matmul_output
     local l, s, mode = q:size(3), k:size(3), c.a.qk_matmul_output_mode or 0
     local root = c.a.scale and math.sqrt(c.a.scale) or q:size(4) ^ -0.25
     local scores = (q * root):matmul((k * root):transpose(3, 4))
+    local seen = mode == 0 and scores
     if c.a.softcap and c.a.softcap > 0 then scores = (scores / c.a.softcap):tanh() * c.a.softcap end
-    local seen = mode < 2 and scores
+    if mode == 1 then seen = scores end
     local hidden = hidden_from(c, q, l, s, past_k and past_k:size(3), lengths)
     if mask then
       local short = s - mask:size(-1)

@@ -7,18 +7,21 @@ local registry = require "perilune.onnx.operators.registry"
 local op = registry.op
 local floor, ceil, max, min, abs = math.floor, math.ceil, math.max, math.min, math.abs
 
+-- x in f32, as runtimes compute places and sizes: 10 * 0.7 is 7 there, though the f32 nearest to 0.7 is below it.
+local function single(x) return (string.unpack("<f", string.pack("<f", x))) end
+
 -- Where output position i (from 0) is in n inputs. roi: start and end, in parts of the input.
 local function coordinate(c, how, i, n, out, scale, roi)
-  if how == "half_pixel" then return (i + 0.5) / scale - 0.5 end
+  if how == "half_pixel" then return single((i + 0.5) / scale) - 0.5 end
   if how == "half_pixel_symmetric" then
-    local adjusted = out / (scale * n)
-    local center = n / 2
-    return center * (1 - adjusted) + (i + 0.5) / scale - 0.5
+    local adjusted = single(out / single(scale * n))
+    local offset = single(n / 2 * single(1 - adjusted))
+    return single(single(offset + single((i + 0.5) / scale)) - 0.5)
   end
-  if how == "pytorch_half_pixel" then return out > 1 and (i + 0.5) / scale - 0.5 or 0.0 end
-  if how == "align_corners" then return out > 1 and i * (n - 1) / (out - 1) or 0.0 end
-  if how == "asymmetric" then return i / scale end
-  if how == "tf_half_pixel_for_nn" then return (i + 0.5) / scale end
+  if how == "pytorch_half_pixel" then return out > 1 and single((i + 0.5) / scale) - 0.5 or 0.0 end
+  if how == "align_corners" then return out > 1 and single(i * (n - 1) / (out - 1)) or 0.0 end
+  if how == "asymmetric" then return single(i / scale) end
+  if how == "tf_half_pixel_for_nn" then return single((i + 0.5) / scale) end
   if how == "tf_crop_and_resize" then
     if not roi then c:fail "tf_crop_and_resize needs a region" end
     if out > 1 then return roi[1] * (n - 1) + i * (roi[2] - roi[1]) * (n - 1) / (out - 1) end
@@ -108,8 +111,8 @@ local function resize(c, x, dims, scales, sizes, roi, o)
   local y = x
   for i, dim in ipairs(dims) do
     local n = x:size(dim)
-    local scale = scales and scales[i] or sizes[i] / max(n, 1)
-    local out = sizes and sizes[i] or floor(n * scale)
+    local scale = scales and scales[i] or single(sizes[i] / max(n, 1))
+    local out = sizes and sizes[i] or floor(single(n * scale))
     y = along(c, y, dim, out, scale, roi and { roi[i], roi[i + #dims] }, o)
   end
   if integer and y:dtype() ~= x:dtype() then
