@@ -19,6 +19,8 @@ PlStatus plk_cpu_solve_triangular(const PlkCall *call);
 PlStatus plk_cpu_det(const PlkCall *call);
 PlStatus plk_cpu_slogdet(const PlkCall *call);  /* out sign, log |det| */
 PlStatus plk_cpu_cofactor(const PlkCall *call); /* det(a) a^-T, also of singular matrices */
+/* in g, a of one shape: the derivative of the sum of g cofactor(a) by a, also of singular matrices. */
+PlStatus plk_cpu_cofactor_bwd(const PlkCall *call);
 PlStatus plk_cpu_cholesky(const PlkCall *call); /* attr 0: upper */
 /* attrs: 0 upper, 1 tol (below 0: n u max a_ii, u half the distance from 1 to the next number); out the factor, pivots
  * (i64, from 1), ranks (i64), the permutation matrix. */

@@ -5,8 +5,8 @@
 local M = { list = {}, skip = {} }
 for name in ([=[
     linalg.inv linalg.solve linalg.solve_triangular linalg.det
-    linalg.slogdet linalg.cofactor linalg.cholesky linalg.qr linalg.svd linalg.svdvals linalg.eigh linalg.eigvalsh
-    linalg.pinv linalg.lu_factor linalg.eig matrix_exp
+    linalg.slogdet linalg.cofactor linalg.cofactor_bwd linalg.cholesky linalg.qr linalg.svd linalg.svdvals
+    linalg.eigh linalg.eigvalsh linalg.pinv linalg.lu_factor linalg.eig matrix_exp
     grid_sample_bwd linalg.pivoted_cholesky linalg.geqrf multinomial_alias_setup quantize_blocks
     int8_conv2d conv_tail
     mse_loss_dual l1_loss_dual smooth_l1_loss_dual huber_loss_dual prod_tangent extreme_tangent

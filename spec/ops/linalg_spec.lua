@@ -160,6 +160,17 @@ describe("products and norms", function()
     assert.equal(5.0, L.norm(a):item())
     assert.equal(7.0, L.vector_norm(a, 1):item())
     assert.equal(2.0, L.vector_norm(a, 0):item())
+    for _, shape in ipairs { { 0, 3 }, { 3, 0 }, { 2, 0, 0 } } do -- of nothing: 0, and no least
+      local batch = #shape == 3 and { 2 } or {}
+      local none = T.zeros(shape, { dtype = "f64" })
+      for ord in pairs(want) do
+        local zero = T.zeros(batch, { dtype = "f64" })
+        if type(ord) == "string" or ord > 0 then same(L.matrix_norm(none, ord), zero, 0) end
+        same(L.cond(none, ord), zero, 0)
+      end
+      fails("least singular value", L.matrix_norm, none, -2)
+    end
+    fails("p is", L.cond, a, 3)
     fails("two dims", L.matrix_norm, a, "fro", { 1 })
     fails("fro", L.matrix_norm, a, 3)
   end)
@@ -244,6 +255,30 @@ describe("gradients", function()
   it("of det where the matrix is singular are its cofactors", function()
     local x = T.tensor({ { 1.0, 2.0 }, { 2.0, 4.0 } }, { dtype = "f64" }):requires_grad_()
     same(T.grad_of({ L.det(x) }, { x })[1], T.tensor({ { 4.0, -2.0 }, { -2.0, 1.0 } }, { dtype = "f64" }))
+  end)
+
+  it("of second order of det are right for every rank, of third order where there is an inverse", function()
+    for n = 1, 4 do
+      for rank = 0, n do
+        local x = rank == n and rand { n, n } or rand { n, rank }:matmul(rand { rank, n })
+        local function cofactors(a) return T.grad(L.det)(a) end
+        local got = T.hessian(L.det, x):view(n * n, n, n)
+        for i = 1, n * n do -- cofactors are polynomials of degree n - 1, here in one entry: linear
+          local up, down = x:clone(), x:clone()
+          up:view(-1):select(1, i):add_(0.5)
+          down:view(-1):select(1, i):sub_(0.5)
+          same(got[i], cofactors(up) - cofactors(down), 1e-12)
+        end
+        local e = rand { n, n }
+        local _, moved = T.jvp(cofactors, { x }, { e })
+        same(moved, (got:view(n, n, n, n) * e:view(n, n, 1, 1)):sum { dim = { 1, 2 } }, 1e-12)
+        if rank == n then
+          local function second(a) return (T.hessian(L.det, a) * e):sum() end
+          local third, h = T.grad(second)(x), 1e-4
+          same(third:mul(e):sum(), (second(x + h * e) - second(x - h * e)) / (2 * h), 1e-6)
+        end
+      end
+    end
   end)
 
   it("of coinciding values are finite where the vectors are not asked for", function()

@@ -6,6 +6,7 @@
 
 #include <string.h>
 
+#include "engine/tensor/tensor.h"
 #include "kernels/linalg.h"
 
 /* ---- shapes -------------------------------------------------------------------------------------------- */
@@ -51,6 +52,14 @@ static PlStatus square_infer(PlInfer *c) {
 static PlStatus det_infer(PlInfer *c) {
   PL_TRY(check_square(c));
   for (int o = 0; o < c->op->nout; o++) set_out(c, o, 0, 0, 0);
+  return PL_OK;
+}
+/* Two square matrices of one size. */
+static PlStatus square_pair_infer(PlInfer *c) {
+  const PlArray *g = c->in[0], *a = c->in[1];
+  PL_TRY(square_infer(c));
+  if (g->dtype != a->dtype) PL_FAIL(PL_ERR_DTYPE, "%s: %s and %s must have one dtype", c->op->name, pl_desc_text(g), pl_desc_text(a));
+  if (!pl_shape_equal(g, a)) PL_FAIL(PL_ERR_SHAPE, "%s: %s and %s must have one shape", c->op->name, pl_desc_text(g), pl_desc_text(a));
   return PL_OK;
 }
 static PlStatus eigh_infer(PlInfer *c) {
@@ -188,8 +197,15 @@ PL_OP_LINALG(slogdet, .autocast = PL_CAST_F32, LINALG(plk_cpu_slogdet, det_infer
 
 /* What det's gradient reads, so that singular matrices have one too. */
 PL_OP_LINALG(cofactor, .doc = "The matrix of cofactors of A[...,n,n], det(A) A^-T where A has an inverse.",
-             .formula = "dA = d (tr(G Y) Y^T - Y^T G^T Y^T), Y = A^-1, d = det A", ON_A, .nout = 1, .cls = PL_HEAVY, .flags = PL_F_INTERNAL,
-             .infer = square_infer, .grad = pl_grad_cofactor, PL_KERNEL(cofactor));
+             .formula = "dA = cofactor_bwd(dy, A)", ON_A, .nout = 1, .cls = PL_HEAVY, .flags = PL_F_INTERNAL, .infer = square_infer,
+             .grad = pl_grad_cofactor, PL_KERNEL(cofactor));
+/* The second derivative of det in the direction of dy, of singular matrices, too. */
+PL_OP_LINALG(cofactor_bwd,
+             .doc = "The gradient of cofactor: d (tr(dy Y) Y^T - Y^T dy^T Y^T) with Y = A^-1 and d = det A where A has an inverse. "
+                    "It is symmetric: the sum of w cofactor_bwd(dy, A) is that of dy cofactor_bwd(w, A).",
+             .formula = "d dy = cofactor_bwd(w, A); dA, with Y = A^-1, only where A has one", .nin = 2, .batch = pl_batch_each,
+             .args = {"dy", "A"}, .nout = 1, .cls = PL_HEAVY, .flags = PL_F_INTERNAL, .infer = square_pair_infer,
+             .grad = pl_grad_cofactor_bwd, PL_KERNEL(cofactor_bwd));
 
 PL_OP_LINALG(cholesky, .autocast = PL_CAST_F32, LINALG(plk_cpu_cholesky, square_infer, pl_grad_cholesky), ON_A, .nout = 1, .nattr = 1,
              .attrs = {A_BOOL("upper", 0)},

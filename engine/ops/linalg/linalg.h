@@ -11,6 +11,7 @@ PlStatus pl_grad_solve_triangular(PlMaker *g);
 PlStatus pl_grad_det(PlMaker *g);
 PlStatus pl_grad_slogdet(PlMaker *g);
 PlStatus pl_grad_cofactor(PlMaker *g);
+PlStatus pl_grad_cofactor_bwd(PlMaker *g);
 PlStatus pl_grad_cholesky(PlMaker *g);
 PlStatus pl_grad_pivoted_cholesky(PlMaker *g);
 PlStatus pl_grad_qr(PlMaker *g);

@@ -14,7 +14,6 @@
 static PlVal mm(PlMaker *g, PlVal a, PlVal b) { return pl_g_matmul(g, a, b, false, false); }
 static PlVal mm_tn(PlMaker *g, PlVal a, PlVal b) { return pl_g_matmul(g, a, b, true, false); }
 static PlVal mm_nt(PlMaker *g, PlVal a, PlVal b) { return pl_g_matmul(g, a, b, false, true); }
-static PlVal mm_tt(PlMaker *g, PlVal a, PlVal b) { return pl_g_matmul(g, a, b, true, true); }
 
 /* op(a; v0, v1, v2), as many as it has. */
 static PlVal with3(PlMaker *g, const PlOp *op, PlVal a, int64_t v0, int64_t v1, int64_t v2) {
@@ -115,19 +114,35 @@ PlStatus pl_grad_slogdet(PlMaker *g) {
   return g->status;
 }
 
-/* C = d Yᵀ with Y = A^-1, d = det A: dd = d tr(Y dA), dY = -Y dA Y, so
- * dA = d (tr(G Y) Yᵀ - Yᵀ Gᵀ Yᵀ). Only for matrices that have an inverse. */
 PlStatus pl_grad_cofactor(PlMaker *g) {
-  PlVal G = g->dy[0], Y = pl_g1(g, &pl_op_linalg_inv, g->x[0]), d = pl_g1(g, &pl_op_linalg_det, g->x[0]);
-  PlVal YT = tr(g, Y);
+  g->dx[0] = pl_g2(g, &pl_op_linalg_cofactor_bwd, g->dy[0], g->x[0]);
+  return g->status;
+}
+
+/* tr(A B) of each matrix, with sizes 1 in the place of its dims. */
+static PlVal trace_of_product(PlMaker *g, PlVal a, PlVal b) {
+  PlVal product = g_mul(g, a, tr(g, b));
   PlAttrs at;
   const int64_t last[2] = {-2, -1};
   pl_attrs_init(&pl_op_sum, &at);
   pl_g_fail(g, pl_attrs_list(&at, 0, 2, last));
   pl_attrs_int(&at, 1, 1);
-  PlVal prod = g_mul(g, G, YT), trace = pl_g_op(g, &pl_op_sum, 1, &prod, &at, NULL);
-  PlVal inner = g_sub(g, g_mul(g, trace, YT), mm_nt(g, mm_tt(g, Y, G), Y));
-  g->dx[0] = g_mul(g, scalar(g, d), inner);
+  return pl_g_op(g, &pl_op_sum, 1, &product, &at, NULL);
+}
+
+/* With Y = A^-1, d = det A, t = tr(G Y), s = tr(W Y): the sum of W cofactor_bwd(G, A) is d (t s - tr(Y G Y W)), in which
+ * dd = d tr(Y dA), dY = -Y dA Y. */
+PlStatus pl_grad_cofactor_bwd(PlMaker *g) {
+  PlVal G = g->x[0], A = g->x[1], W = g->dy[0];
+  if (g->want[0]) g->dx[0] = pl_g2(g, &pl_op_linalg_cofactor_bwd, W, A);
+  if (!g->want[1]) return g->status;
+  PlVal Y = pl_g1(g, &pl_op_linalg_inv, A), d = pl_g1(g, &pl_op_linalg_det, A);
+  PlVal GY = mm(g, G, Y), WY = mm(g, W, Y), YGY = mm(g, Y, GY), YWY = mm(g, Y, WY);
+  PlVal t = trace_of_product(g, G, Y), s = trace_of_product(g, W, Y), q = trace_of_product(g, YGY, W);
+  PlVal inner = g_mul(g, g_sub(g, g_mul(g, t, s), q), Y);
+  inner = g_sub(g, inner, g_add(g, g_mul(g, s, YGY), g_mul(g, t, YWY)));
+  inner = g_add(g, inner, g_add(g, mm(g, YGY, WY), mm(g, YWY, GY)));
+  g->dx[1] = g_mul(g, scalar(g, d), tr(g, inner));
   return g->status;
 }
 

@@ -210,3 +210,66 @@ PlStatus plk_cpu_cofactor(const PlkCall *call) {
   job.one = cofactor_one;
   return plk_la_run(&job);
 }
+
+/* With a = U S Vᵀ, cofactor(a + e) = det(U) det(V) U cofactor(S + Uᵀ e V) Vᵀ, and with p_ij = Π_{k≠i,j} s_k the change of
+ * cofactor(S) by e is Σ_{k≠i} p_ik e_kk on the diagonal, -p_ij e_ji beside it. out: the same of g' = Uᵀ g V, for the map is
+ * symmetric. */
+static void cofactor_change(const LaJob *job, const void *s, const double *g, double *out) {
+  const int64_t n = job->n;
+  for (int64_t i = 0; i < n; i++) out[i * n + i] = 0;
+  for (int64_t i = 0; i < n; i++)
+    for (int64_t j = 0; j < i; j++) {
+      double p = 1;
+      for (int64_t k = 0; k < n; k++) p *= k == i || k == j ? 1 : la_get(s, job->dtype, k);
+      out[i * n + i] += p * g[j * n + j], out[j * n + j] += p * g[i * n + i];
+      out[i * n + j] = -p * g[j * n + i], out[j * n + i] = -p * g[i * n + j];
+    }
+}
+
+static PlStatus cofactor_bwd_one(const LaJob *job, int64_t b, void *const *mem) {
+  PlArray *y = job->call->out[0];
+  const int64_t n = job->n;
+  const PlDtype d = job->dtype;
+  const Svd plan = {.mode = 'S', .lwork = (LaInt)(job->buffer[B_WORK] / job->es)};
+  double *t = mem[B_EXTRA], *g = t + n * n;
+  bool finite = plk_la_load(job, mem[B_A], job->call->in[0], b, false);
+  for (int64_t i = 0; i < n * n; i++) g[i] = la_get(mem[B_A], d, i);
+  if (!plk_la_load(job, mem[B_A], job->call->in[1], b, false) || !finite) {
+    plk_la_fill(y, b, (double)NAN, (double)NAN);
+    return PL_OK;
+  }
+  if (!svd_run(job, &plan, mem[B_A], mem[B_S], mem[B_U], mem[B_VH], mem[B_WORK], mem[B_IWORK])) return no_svd(job, b, NO_CONVERGENCE);
+  memset(t, 0, (size_t)(n * n) * sizeof *t);
+  for (int64_t i = 0; i < n; i++) /* t = g V */
+    for (int64_t l = 0; l < n; l++)
+      for (int64_t j = 0; j < n; j++) t[i * n + l] += g[i * n + j] * la_get(mem[B_VH], d, l * n + j);
+  memset(g, 0, (size_t)(n * n) * sizeof *g);
+  for (int64_t i = 0; i < n; i++) /* g' = Uᵀ t */
+    for (int64_t k = 0; k < n; k++)
+      for (int64_t l = 0; l < n; l++) g[k * n + l] += la_get(mem[B_U], d, i * n + k) * t[i * n + l];
+  cofactor_change(job, mem[B_S], g, t);
+  memset(g, 0, (size_t)(n * n) * sizeof *g);
+  for (int64_t k = 0; k < n; k++) /* g = t Vᵀ */
+    for (int64_t l = 0; l < n; l++)
+      for (int64_t j = 0; j < n; j++) g[k * n + j] += t[k * n + l] * la_get(mem[B_VH], d, l * n + j);
+  memset(t, 0, (size_t)(n * n) * sizeof *t);
+  for (int64_t i = 0; i < n; i++) /* t = U g */
+    for (int64_t k = 0; k < n; k++)
+      for (int64_t j = 0; j < n; j++) t[i * n + j] += la_get(mem[B_U], d, i * n + k) * g[k * n + j];
+  const double sign = orientation(job, mem[B_U], mem[B_IWORK]) * orientation(job, mem[B_VH], mem[B_IWORK]);
+  for (int64_t i = 0; i < n * n; i++) la_set(mem[B_A], d, i, sign * t[i]);
+  plk_la_store(job, y, b, mem[B_A], n, false);
+  return PL_OK;
+}
+
+PlStatus plk_cpu_cofactor_bwd(const PlkCall *call) {
+  LaJob job;
+  Svd plan;
+  PL_TRY(plk_la_begin(&job, call));
+  if (call->out[0]->numel == 0) return PL_OK;
+  PL_TRY(svd_buffers(&job, 'S', &plan));
+  job.buffer[B_EXTRA] = 2 * (size_t)job.n * (size_t)job.n * sizeof(double);
+  job.flops *= 8;
+  job.one = cofactor_bwd_one;
+  return plk_la_run(&job);
+}

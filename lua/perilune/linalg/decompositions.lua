@@ -247,11 +247,18 @@ return function(T, core)
     return s:gt(zero):long():sum(-1)
   end)
 
+  local ORDERS = { fro = true, nuc = true, [1] = true, [-1] = true, [2] = true, [-2] = true, [math.huge] = true,
+    [-math.huge] = true }
+
   --- T.linalg.cond(…) → tensor
-  -- ‖A‖ ‖A⁻¹‖ in the norm p; for 2 the ratio of the outer singular values.
+  -- ‖A‖ ‖A⁻¹‖ in the norm p; for 2 the ratio of the outer singular values. 0 of matrices without entries.
   --   print(T.linalg.cond(T.tensor { { 2, 0 }, { 0, 4 } }))  --> 2.  -- f32[] cpu
   define("cond", { { "A", "tensor" }, { "p", "any", 2 } }, function(a)
     matrix("cond", "A", a.A)
+    if not ORDERS[a.p] then
+      fail("linalg.cond: p is \"fro\", \"nuc\", 1, -1, 2, -2, inf or -inf, got %s", options.describe(a.p))
+    end
+    if a.A:size(-1) * a.A:size(-2) == 0 then return a.A:sum { dim = { -2, -1 } } end
     if a.p == 2 or a.p == -2 then
       local s = L.svdvals(a.A)
       local high, low = s:select(-1, 1), s:select(-1, -1)

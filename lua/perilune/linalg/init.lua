@@ -255,6 +255,16 @@ return function(T, core)
     return keepdim and y or op.squeeze(y, { d1, d2 })
   end
 
+  -- The largest of norms over dim d, 0 where there are none.
+  local function largest(x, d, keepdim)
+    return (x:size(d) == 0 and op.sum or op.amax)(x, { dim = { d }, keepdim = keepdim })
+  end
+
+  local function smallest(fn, x, d, keepdim)
+    if x:size(d) == 0 then fail("%s: a matrix without entries has no least singular value, row or column", fn) end
+    return op.amin(x, { dim = { d }, keepdim = keepdim })
+  end
+
   local function matrix_norm(fn, x, ord, dim, keepdim)
     if ord == nil then ord = "fro" end
     dim = dim or { -2, -1 }
@@ -273,10 +283,9 @@ return function(T, core)
     if ord == 1 or ord == -1 or ord == math.huge or ord == -math.huge then
       local sum_over, pick_over = r, c
       if ord == math.huge or ord == -math.huge then sum_over, pick_over = c, r end
-      local pick = ord > 0 and op.amax or op.amin
       return over(x, r, c, keepdim, function(t)
         local sums = op.sum(op.abs(t), { dim = { sum_over }, keepdim = true })
-        return pick(sums, { dim = { pick_over }, keepdim = true })
+        return ord > 0 and largest(sums, pick_over, true) or smallest(fn, sums, pick_over, true)
       end)
     end
     if ord ~= "nuc" and ord ~= 2 and ord ~= -2 then
@@ -288,7 +297,8 @@ return function(T, core)
     end
     order[n - 1], order[n] = r, c
     local s = L.svdvals(op.permute(x, order))
-    local y = ord == "nuc" and op.sum(s, { dim = { -1 } }) or (ord == 2 and op.amax or op.amin)(s, { dim = { -1 } })
+    local y = ord == "nuc" and op.sum(s, { dim = { -1 } }) or ord == 2 and largest(s, -1, false)
+      or smallest(fn, s, -1, false)
     if not keepdim then return y end
     return y:unsqueeze(math.min(r, c)):unsqueeze(math.max(r, c))
   end
