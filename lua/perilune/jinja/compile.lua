@@ -172,6 +172,7 @@ statements["for"] = function(self)
         return (captured(f, function() return iterate(f, args[1] == nil and NONE or args[1], depth + 1) end))
       end)
     end)
+    local finished = false -- as in Jinja, a round that break or continue leaves is none to `else`
     for i = 1, n do
       f.run.spend(1)
       local inner = scope(f)
@@ -180,8 +181,9 @@ statements["for"] = function(self)
       assign(inner, items[i])
       local signal = body(inner)
       if signal == "break" then break end
+      finished = finished or not signal
     end
-    if n == 0 and otherwise then return otherwise(scope(f)) end
+    if not finished and otherwise then return otherwise(scope(f)) end
   end
   return function(f) return iterate(f, source(f), 1) end
 end
@@ -229,7 +231,8 @@ function statements.set(self)
   local body = self:body "endset"
   self:want "end"
   return function(f)
-    local text = captured(scope(f), body)
+    local text, signal = captured(scope(f), body)
+    if signal then return signal end -- break and continue leave the block, and what was in it
     if filter then
       held[f.run] = text
       text = filter(f)
@@ -350,10 +353,10 @@ function statements.filter(self)
   self:want "end"
   return function(f)
     local text, signal = captured(scope(f), body)
+    if signal then return signal end
     held[f.run] = text
     f.run.write(values.str(e(f)))
     held[f.run] = nil
-    return signal
   end
 end
 

@@ -73,9 +73,10 @@ local function items_of(run, v)
   return items, n
 end
 
-local function list_filter(f)
+local function list_filter(f, any)
   return function(run, v, args, named)
-    local items, n = items_of(run, v)
+    local items, n = {}, 0
+    if not any or truth(v) then items, n = items_of(run, v) end -- any: what is false is no items, whatever it is
     return f(run, items, n, args, named)
   end
 end
@@ -238,7 +239,7 @@ filters.map = list_filter(function(run, items, n, args, named)
     out[i] = f(run, items[i], rest, named)
   end
   return generator(out)
-end)
+end, true)
 
 local function selecting(wanted, attribute)
   return list_filter(function(run, items, n, args, named)
@@ -260,7 +261,7 @@ local function selecting(wanted, attribute)
       if ok == wanted then out[#out + 1] = items[i] end
     end
     return generator(out)
-  end)
+  end, true)
 end
 filters.select, filters.reject = selecting(true, false), selecting(false, false)
 filters.selectattr, filters.rejectattr = selecting(true, true), selecting(false, true)

@@ -321,7 +321,7 @@ function M.percent(run, s, v)
     out[#out + 1] = item_text(name, flags, width, precision, kind)
     at = rest
   end
-  if k < args.n and not values.is_dict(v) then
+  if k < args.n and not values.is_dict(v) and not (type(v) == "table" and v.kind == "list") then
     fail "TypeError: not all arguments converted during string formatting"
   end
   return table.concat(out)

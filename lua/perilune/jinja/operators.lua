@@ -107,7 +107,8 @@ M.binary = {
   end,
   ["-"] = function(_, a, b) return subtract(a, b) end,
   ["*"] = function(run, a, b)
-    if countable(b) and math.type(a) == "integer" then a, b = b, a end
+    if countable(b) and not countable(a) then a, b = b, a end
+    if countable(a) and type(b) == "boolean" then b = b and 1 or 0 end
     if countable(a) and math.type(b) == "integer" then return repeated(run, a, b) end
     return multiply(a, b)
   end,
@@ -248,6 +249,11 @@ function M.slice(run, v, parts)
   local out = {}
   for i = from, step > 0 and to - 1 or to + 1, step do out[#out + 1] = all[i + 1] end
   if type(v) == "string" then return table.concat(out) end
+  if v.kind == "range" then
+    out.kind, out.n, out.step = "range", #out, v.step * step
+    out.from, out.to = v.from + from * v.step, v.from + to * v.step
+    return out
+  end
   return v.kind == "tuple" and values.tuple(out) or values.list(out)
 end
 
