@@ -387,6 +387,10 @@ describe("the gradients without a slope of", function()
     ["minimum of equal elements"] = { op "minimum", { { 1, 2, 3 }, { 1, 4, 0 } }, { { 0.5, 1, 0 }, { 0.5, 0, 1 } } },
     ["clamp at its limits"] = { op "clamp_tensor", { { 1, 2, 3 }, { 1, 0, 0 }, { 5, 2, 5 } },
       { { 0.5, 0.5, 1 }, { 0.5, 0, 0 }, { 0, 0.5, 0 } } },
+    ["clamp to one number"] = { op "clamp_tensor", { { 0, 1, 2, NAN }, { 1, 1, 1, 0 }, { 1, 1, 1, 2 } },
+      { { 0, 1, 0, 1 }, { 1, 0, 0, 0 }, { 0, 0, 1, 0 } } },
+    ["clamp with min above max"] = { op "clamp_tensor", { { -1, 0, 1, 2, 3 }, { 2, 2, 2, 2, 2 }, { 0, 0, 0, 0, 0 } },
+      { { 0, 0, 0, 0, 0 }, { 0, 0, 0, 0, 0 }, { 1, 1, 1, 1, 1 } } },
     ["powers of 0"] = { op "pow", { { 0, 0, 2, 0 }, { 2, 0, 3, 1 } }, { { 0, 0, 12, 1 }, { 0, 0, 8 * ln2, 0 } } },
     ["xlogy at 0"] = { op "xlogy", { { 0, 0, 0, 2 }, { 3, 0, -1, 3 } }, { { ln3, 0, 0, ln3 }, { 0, NAN, 0, 2 / 3 } } },
   } do

@@ -252,6 +252,18 @@ describe("gradients", function()
     assert.near(-root / 4 ^ 0.5, x.grad:select(1, 3):item(), 1e-12)
   end)
 
+  it("of second order of a norm are finite for what is not 0, whatever is 0 beside it", function()
+    local x = T.tensor({ 0, 3, -4 }, { dtype = "f64" }):requires_grad_()
+    for _, p in ipairs { 0.5, 1.5, 2, 2.5 } do
+      local y = x:narrow(1, 2, 2):detach():requires_grad_() -- without the 0
+      local function second(t)
+        local slope = T.grad_of({ t:norm(p) }, { t }, { create_graph = true })[1]
+        return T.grad_of({ (slope * slope):sum() }, { t })[1]
+      end
+      same(second(x):narrow(1, 2, 2), second(y), 1e-12)
+    end
+  end)
+
   it("of det where the matrix is singular are its cofactors", function()
     local x = T.tensor({ { 1.0, 2.0 }, { 2.0, 4.0 } }, { dtype = "f64" }):requires_grad_()
     same(T.grad_of({ L.det(x) }, { x })[1], T.tensor({ { 4.0, -2.0 }, { -2.0, 1.0 } }, { dtype = "f64" }))

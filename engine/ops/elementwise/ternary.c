@@ -134,20 +134,33 @@ PL_OP(clamp_bwd, .doc = "The gradient of clamp.", .nin = 2, .nout = 1, .nattr = 
       .attrs = {A_SCALAR_OPT("min"), A_SCALAR_OPT("max")}, .cls = PL_POINTWISE, .flags = PL_F_POLY | PL_F_INTERNAL,
       .promote = PL_PROMOTE_ALL, .infer = pl_infer_broadcast, .grad = clamp_bwd_grad, ELEMENTWISE(CLAMP_BWD));
 
-/* With tensors: m = max(x, lo), z = min(m, hi); at equality each side takes half, as in maximum. */
+/* With one tensor, as in maximum and minimum: at equality each side takes half. */
 static PlVal won(PlMaker *g, const PlOp *loses, PlVal a, PlVal b, PlVal dy) {
   PlVal shared = g_where(g, pl_g2(g, &pl_op_eq, a, b), g_muln(g, dy, 0.5), dy);
   return g_where(g, pl_g2(g, loses, a, b), zero(g), shared);
 }
+/* Both bounds: max where it is below min or x, min where x is below it, x between them; at a bound x and it take half each, unless
+ * min = max = x, which is x alone. A NaN is nobody's but x's. */
+static void clamp_between_grad(PlMaker *g) {
+  PlVal x = g->x[0], lo = g->x[1], hi = g->x[2], dy = g->dy[0], none = zero(g), half = g_muln(g, dy, 0.5);
+  PlVal over = pl_g2(g, &pl_op_logical_or, pl_g2(g, &pl_op_gt, x, hi), pl_g2(g, &pl_op_gt, lo, hi));
+  PlVal under = pl_g2(g, &pl_op_lt, x, lo), open = pl_g2(g, &pl_op_lt, lo, hi);
+  PlVal at_lo = pl_g2(g, &pl_op_logical_and, pl_g2(g, &pl_op_eq, x, lo), open);
+  PlVal at_hi = pl_g2(g, &pl_op_logical_and, pl_g2(g, &pl_op_eq, x, hi), open);
+  PlVal beside = pl_g2(g, &pl_op_logical_or, over, under), shared = pl_g2(g, &pl_op_logical_or, at_lo, at_hi);
+  if (g->want[0]) g_give(g, 0, g_where(g, beside, none, g_where(g, shared, half, dy)));
+  if (g->want[1]) g_give(g, 1, g_where(g, over, none, g_where(g, under, dy, g_where(g, at_lo, half, none))));
+  if (g->want[2]) g_give(g, 2, g_where(g, over, dy, g_where(g, at_hi, half, none)));
+}
 static PlStatus clamp_tensor_grad(PlMaker *g) {
-  bool low = g->nin > 1 && g->in[1], high = g->nin > 2 && g->in[2];
-  PlVal x = g->x[0], lo = low ? g->x[1] : PL_NONE, hi = high ? g->x[2] : PL_NONE, dm = g->dy[0];
-  PlVal m = low && high ? pl_g2(g, &pl_op_maximum, x, lo) : x;
-  if (high && g->want[2]) g_give(g, 2, won(g, &pl_op_gt, hi, m, g->dy[0]));
-  if (!g->want[0] && !(low && g->want[1])) return g->status;
-  if (high) dm = won(g, &pl_op_gt, m, hi, dm);
-  if (g->want[0]) g_give(g, 0, low ? won(g, &pl_op_lt, x, lo, dm) : dm);
-  if (low && g->want[1]) g_give(g, 1, won(g, &pl_op_lt, lo, x, dm));
+  const bool low = g->nin > 1 && g->in[1], high = g->nin > 2 && g->in[2];
+  const int at = low ? 1 : 2;
+  const PlOp *loses = low ? &pl_op_lt : &pl_op_gt, *wins = low ? &pl_op_gt : &pl_op_lt;
+  if (low && high) clamp_between_grad(g);
+  else {
+    if (g->want[0]) g_give(g, 0, won(g, loses, g->x[0], g->x[at], g->dy[0]));
+    if (g->want[at]) g_give(g, at, won(g, wins, g->x[0], g->x[at], g->dy[0]));
+  }
   return g->status;
 }
 static PlStatus clamp_tensor_infer(PlInfer *c) {
@@ -168,6 +181,6 @@ PL_OP(clamp_tensor,
              "Either bound may be left out.",
       .example = "print(T.clamp_tensor(T.tensor { -2, 0.5, 9 }, T.zeros(3), T.tensor { 1, 2, 3 }))\n"
                  "--> {0.0000, 0.5000, 3.0000}  -- f32[3] cpu",
-      .formula = "each of two equal values takes half of the gradient", .nin = 3, .nopt = 2, .nout = 1, .args = {"x", "min", "max"},
-      .cls = PL_POINTWISE, .flags = FLAGS, .promote = PL_PROMOTE_ALL, .kcode = PLK_EW_CLAMP_T, .infer = clamp_tensor_infer,
-      .grad = clamp_tensor_grad, PL_KERNEL_OWN(pl_host_clamp_tensor));
+      .formula = "the one taken gets the gradient, of two equal ones each half", .nin = 3, .nopt = 2, .nout = 1,
+      .args = {"x", "min", "max"}, .cls = PL_POINTWISE, .flags = FLAGS, .promote = PL_PROMOTE_ALL, .kcode = PLK_EW_CLAMP_T,
+      .infer = clamp_tensor_infer, .grad = clamp_tensor_grad, PL_KERNEL_OWN(pl_host_clamp_tensor));

@@ -52,8 +52,12 @@ static PlStatus norm_grad(PlMaker *g) {
     PlVal hit = pl_g2(g, &pl_op_eq, pl_g1(g, &pl_op_abs, x), y), n = g_reduce(g, &pl_op_sum, hit, a->ndim, mask);
     v = g_mul(g, g_mul(g, pl_g1(g, &pl_op_sign, x), hit), g_div(g, dy, n));
   } else {
-    PlVal m = pow_n(g, over(g, pl_g1(g, &pl_op_abs, x), y, y), p - 1); /* the quotient first: its powers stay in range */
-    if (p < 1) m = at_zero(g, y, 0, at_zero(g, x, 0, m));
+    PlVal size = pl_g1(g, &pl_op_abs, x);
+    /* The quotient first: its powers stay in range. Below 2 the next derivative of a power is infinite at 0, and NaN in all of the sum
+     * through y: where x is 0 its power is one of its own, and for p < 1 there is none. */
+    PlVal m = pow_n(g, over(g, p < 2 ? at_zero(g, x, 1, size) : size, y, y), p - 1);
+    if (p < 2) m = g_where(g, pl_g2(g, &pl_op_eq, x, pl_g_num(g, 0)), p < 1 ? pl_g_num(g, 0) : pow_n(g, size, p - 1), m);
+    if (p < 1) m = at_zero(g, y, 0, m);
     v = g_mul(g, g_mul(g, pl_g1(g, &pl_op_sign, x), m), dy);
   }
   g->dx[0] = g_to_input(g, v, (PlDtype)g->outd[0].dtype, 0);
