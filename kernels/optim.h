@@ -109,8 +109,10 @@ static inline unsigned plk_optim_writes(int64_t rule) {
   return plk_optim_facts(rule).writes | (second < 0 ? 0u : plk_optim_facts(second).writes);
 }
 /* What a formula gets, N, of the numbers of a call: most rules' are the optimizer's settings, of which the numbers of the step are made
- * here, for every device and for who steps without Lua. Others' depend on what the optimizer keeps beside its tensors (`carry` in
- * lua/perilune/optim/fused.lua), and are given as they are. */
+ * here, for every device and for who steps without Lua. Behind the settings of a rule with a number that it carries from step to step
+ * (`carry` in lua/perilune/optim/fused.lua) are that number as this step reads it, and what plk_optim_count keeps. Other rules' numbers
+ * are given as they are. */
+static inline double plk_nadam_mu(const double *s, double t) { return s[0] * (1 - 0.5 * pow(0.96, t * s[3])); }
 static inline void plk_optim_numbers(int64_t rule, double lr, double decay, int64_t step, const double *given, double *N) {
   const double *s = given, t = (double)step;
   memcpy(N, given, (size_t)plk_optim_facts(rule).numbers * sizeof *given);
@@ -122,6 +124,13 @@ static inline void plk_optim_numbers(int64_t rule, double lr, double decay, int6
     const double b1 = s[0], b2 = s[1], bias2 = 1 - pow(b2, t), far = 2 / (1 - b2) - 1, rho = far - 2 * t * pow(b2, t) / bias2;
     const double rect = rho > 5 ? sqrt((rho - 4) * (rho - 2) * far / ((far - 4) * (far - 2) * rho)) * sqrt(bias2) : 0;
     const double of[] = {b1, 1 - b1, b2, 1 - b2, lr / (1 - pow(b1, t)), rect, s[2]};
+    memcpy(N, of, sizeof of);
+  } else if (rule == PLK_OPTIM_NADAM) {
+    const double b1 = s[0], b2 = s[1], mu = plk_nadam_mu(s, t), next = plk_nadam_mu(s, t + 1), product = s[4] * mu;
+    const double of[] = {b1, 1 - b1, b2, 1 - b2, 1 - pow(b2, t), s[2], lr * (1 - mu) / (1 - product), lr * next / (1 - product * next)};
+    memcpy(N, of, sizeof of);
+  } else if (rule == PLK_OPTIM_ASGD) {
+    const double eta = s[3], of[] = {1 - s[0] * eta, eta, 1 / (t - 1 - s[2] > 1 ? t - 1 - s[2] : 1)};
     memcpy(N, of, sizeof of);
   } else if (rule == PLK_OPTIM_ADAGRAD) {
     N[1] = lr / (1 + (t - 1) * s[1]);
@@ -135,6 +144,22 @@ static inline void plk_optim_numbers(int64_t rule, double lr, double decay, int6
     const double b1 = s[0], b2 = s[1], first = s[3] != 0 ? 1 / (1 - pow(b1, t)) : 1, second = s[3] != 0 ? 1 / sqrt(1 - pow(b2, t)) : 1;
     const double of[] = {b1, 1 - b1, b2, 1 - b2, first, second, s[2], decay, lr, s[5], s[4] != 0 || decay != 0 ? 1. : 0.};
     memcpy(N, of, sizeof of);
+  }
+}
+
+/* The carried number from step `step` on to the next one, whose rate is lr (by 1), or back to where it was before that (by -1). */
+static inline void plk_optim_count(int64_t rule, int by, double lr, int64_t step, double *s) {
+  if (rule == PLK_OPTIM_NADAM) { /* product before the step, and the one before it */
+    const double was = s[4];
+    s[4] = by > 0 ? was * plk_nadam_mu(s, (double)step) : s[5];
+    s[5] = was;
+  } else if (rule == PLK_OPTIM_ASGD) { /* eta and lr of the step, and those before */
+    if (by > 0) {
+      s[5] = s[3], s[6] = s[4];
+      s[3] = s[4] / pow(1 + s[0] * s[4] * (double)step, s[1]), s[4] = lr;
+    } else {
+      s[3] = s[5], s[4] = s[6];
+    }
   }
 }
 

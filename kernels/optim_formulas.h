@@ -14,8 +14,9 @@ R(ADAMAX, 4, 3, 1, X | G | A | B, X | A | B, 0, {
   b = low > now || low != low ? low : now;
   x = x - a / b * N(4);
 })
-/* Dozat 2016. beta1, 1 - beta1, beta2, 1 - beta2, 1 - beta2^t, eps, the rates of gradient and momentum */
-R(NADAM, 4, 8, 0, X | G | A | B, X | A | B, 0, {
+/* Dozat 2016. Settings: beta1, beta2, eps, momentum_decay, and the carried product, twice. beta1, 1 - beta1, beta2, 1 - beta2,
+ * 1 - beta2^t, eps, the rates of gradient and momentum */
+R(NADAM, 4, 6, 1, X | G | A | B, X | A | B, 0, {
   a = a * N(0) + g * N(1);
   b = b * N(2) + g * g * N(3);
   const T under = SQRT(b / N(4)) + N(5);
@@ -43,8 +44,8 @@ R(ADADELTA, 4, 2, 1, X | G | A | B, X | A | B, 0, {
   b = b * N(0) + delta * delta * N(1);
   x = x - delta * N(3);
 })
-/* Polyak & Juditsky 1992. 1 - lambd eta, eta, mu */
-R(ASGD, 3, 3, 0, X | G | A, X | A, 0, {
+/* Polyak & Juditsky 1992. Settings: lambd, alpha, t0, and the carried eta and lr, twice. 1 - lambd eta, eta, mu */
+R(ASGD, 3, 7, 1, X | G | A, X | A, 0, {
   x = x * N(0) - g * N(1);
   a = N(2) == 1 ? x : a + (x - a) * N(2);
 })

@@ -65,7 +65,7 @@ static PlStatus check_writes(perilune_model *m) {
     if (rule >= 0 && !plk_optim_facts(pl_attr_i(n->attrs, rule)).settings)
       PL_FAIL(PL_ERR_UNSUPPORTED,
               "%s (%s): this optimizer's numbers of a step are computed by Lua; train with it there, or with SGD, Adam, AdamW, RMSprop, "
-              "Adamax, RAdam, LAMB, Adagrad, Adadelta, Rprop or Lion",
+              "Adamax, NAdam, RAdam, LAMB, Adagrad, Adadelta, ASGD, Rprop or Lion",
               n->name, n->op->name);
   }
   return PL_OK;

@@ -36,14 +36,23 @@ static void put_float(FILE *out, double v) {
 
 static bool is_number(const PlOp *op, int k) {
   const PlAttrType t = op->attrs[k].type;
-  return t == PL_A_INT || t == PL_A_FLOAT || t == PL_A_BOOL;
+  return t == PL_A_INT || t == PL_A_FLOAT || t == PL_A_BOOL || t == PL_A_FLOATS;
 }
 
 static void put_number(FILE *out, const PlOp *op, const PlAttrs *a, int k) {
   fprintf(out, " %s=", op->attrs[k].name);
   if (op->attrs[k].type == PL_A_FLOAT) put_float(out, pl_attr_f(a, k));
   else if (op->attrs[k].type == PL_A_INT) fprintf(out, "%" PRId64, pl_attr_i(a, k));
-  else fputs(pl_attr_i(a, k) ? "true" : "false", out);
+  else if (op->attrs[k].type == PL_A_FLOATS) {
+    fputc('{', out);
+    for (int i = 0; i < pl_attr_n(a, k); i++) {
+      double v;
+      memcpy(&v, pl_attr_list(a, k) + i, sizeof v);
+      if (i) fputc(',', out);
+      put_float(out, v);
+    }
+    fputc('}', out);
+  } else fputs(pl_attr_i(a, k) ? "true" : "false", out);
 }
 
 /* A node that writes: the line up to its attributes, then those that are numbers as they are now, then the others as they were. */

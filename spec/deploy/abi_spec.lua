@@ -268,7 +268,8 @@ first %s
       { "LAMB", { lr = 0.1, bias_correction = false } }, { "Adagrad", { lr = 0.1, lr_decay = 0.1 } }, { "LAMB" },
       { "Adamax" }, { "Adamax", { lr = 0.1, weight_decay = 0.1 } }, { "RAdam" },
       { "RAdam", { lr = 0.1, weight_decay = 0.1, decoupled_weight_decay = true, betas = { 0.8, 0.7 } } },
-      { "NAdam" }, { "ASGD" }, { "Adafactor" }, { "AdamWScheduleFree" },
+      { "NAdam" }, { "NAdam", { lr = 0.1, momentum_decay = 0.1, betas = { 0.8, 0.7 } } },
+      { "ASGD" }, { "ASGD", { lr = 0.1, lambd = 0.1, t0 = 3, alpha = 0.6 } }, { "Adafactor" }, { "AdamWScheduleFree" },
       { "SGDScheduleFree" }, { "Prodigy" }, { "Muon" }, { "SOAP" } } do
       local name = c[1] .. (c[2] and "+" or "")
       local made, step, opt = pcall(save_step, dir .. "/any", c[1], c[2] or { lr = 0.05 })
@@ -295,8 +296,8 @@ first %s
       end
     end
     assert.same("SGD SGD+ Adam+ AdamW RMSprop+ Adagrad+ Adadelta+ Lion+ Rprop LAMB+ Adagrad+ LAMB Adamax Adamax+ RAdam "
-      .. "RAdam+", table.concat(taken, " "))
-    assert.equal(8, #refused)
+      .. "RAdam+ NAdam NAdam+ ASGD ASGD+", table.concat(taken, " "))
+    assert.equal(6, #refused)
   end)
 
   it("saves what it trained, to be trained on", function()
@@ -371,7 +372,7 @@ first %s
     step(T.ones(3))
     assert(T.save_graph(dir .. "/adagrad", step:graph()))
     local body, changed = read(dir .. "/adagrad"):gsub("numbers=%b{}", "numbers={1.0,0.1,1.0}")
-      :gsub('rule="adagrad"', 'rule="asgd"')
+      :gsub('rule="adagrad"', 'rule="schedule_free_sgd"')
     assert.equal(1, changed)
     write(dir .. "/adagrad", body)
     text, ok = output("'%s' step '%s/adagrad' 1", program, dir)

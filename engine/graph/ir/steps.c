@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "engine/graph/ir/graph.h"
+#include "kernels/optim.h"
 
 int pl_graph_step_attr(const PlGNode *n, const char *name) {
   if (!(n->flags & PL_FN_MUTATES) || !n->attrs) return -1;
@@ -24,6 +25,15 @@ PlStatus pl_graph_step_count(const PlGraph *f, int by) {
     if (step < 0 && first < 0) continue;
     PlAttrs now;
     memcpy(&now, f->nodes[i].attrs, pl_attrs_size(f->nodes[i].attrs));
+    const int rule = pl_graph_step_attr(&f->nodes[i], "rule");
+    if (rule >= 0) {
+      double numbers[PLK_OPTIM_MOST];
+      int64_t *list = now.pool + now.v[PLK_OPTIM_NUMBERS].list.at;
+      const size_t n = (size_t)pl_attr_n(&now, PLK_OPTIM_NUMBERS) * sizeof *list;
+      memcpy(numbers, list, n);
+      plk_optim_count(pl_attr_i(&now, rule), by, pl_attr_f(&now, PLK_OPTIM_LR), pl_attr_i(&now, step), numbers);
+      memcpy(list, numbers, n);
+    }
     if (step >= 0) now.v[step].i += by;
     if (first >= 0 && by > 0) now.v[first].i = 0;
     PL_TRY(pl_graph_step_put(f, i, &now));

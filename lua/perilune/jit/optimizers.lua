@@ -147,7 +147,7 @@ local function place_update(self, t, d, out)
       end
       options.untraceable("%s: a parameter is used after %s:step(); this optimizer updates after the graph has run. "
         .. "Make the step the last thing that the traced function does, or use SGD, Adam, AdamW, RMSprop, Adamax, "
-        .. "LAMB, RAdam, Adagrad, Adadelta, Rprop or Lion", self.name, d.optimizer.name)
+        .. "LAMB, NAdam, RAdam, Adagrad, Adadelta, ASGD, Rprop or Lion", self.name, d.optimizer.name)
     end
     local g, last = d.grads[i], p.grad
     if g and not (last and core.jit_value(t.ir, last) == g.value) then -- it was cleared or written afterwards

@@ -44,12 +44,9 @@ local function mu_at(group, k) return group.betas[1] * (1 - 0.5 * 0.96 ^ (k * gr
 out.NAdam = fused.define("NAdam", 2e-3, { betas, eps(1e-8), decay(), { "momentum_decay", 4e-3, check.nonnegative },
   decoupled }, {
   rule = "nadam", columns = fused.moments, make = fused.make_moments, states = fused.all_states, carry = "mu_product",
-  numbers = function(group, t, s)
-    local b1, b2 = group.betas[1], group.betas[2]
-    local mu, next_mu = mu_at(group, t), mu_at(group, t + 1)
-    local product = (s.mu_product or 1.0) * mu
-    return { b1, 1 - b1, b2, 1 - b2, 1 - b2 ^ t, group.eps, group.lr * (1 - mu) / (1 - product),
-      group.lr * next_mu / (1 - product * next_mu) }
+  numbers = function(group, _, s)
+    local product = s.mu_product or 1.0
+    return { group.betas[1], group.betas[2], group.eps, group.momentum_decay, product, product }
   end,
   advance = function(group, t, s) s.mu_product = (s.mu_product or 1.0) * mu_at(group, t) end,
 })

@@ -5,7 +5,6 @@ local check = require("perilune.optim.optimizer").check
 local fused = require "perilune.optim.fused"
 
 local decay, zeros = fused.decay, fused.zeros
-local max = math.max
 local out = {}
 
 -- Averaged SGD (Polyak & Juditsky 1992); the average is in the state as `ax`. As in PyTorch the rate `eta` of a step
@@ -24,7 +23,9 @@ out.ASGD = fused.define("ASGD", 1e-2, { { "lambd", 1e-4, check.nonnegative }, { 
   { "t0", 1e6, check.nonnegative }, decay() }, {
   rule = "asgd", columns = { "ax" }, carry = "eta",
   make = function(p, group) return { ax = zeros(p), eta = group.lr } end,
-  numbers = function(group, t, s) return { 1 - group.lambd * s.eta, s.eta, 1 / max(1, t - 1 - group.t0) } end,
+  numbers = function(group, _, s)
+    return { group.lambd, group.alpha, group.t0, s.eta, group.lr, s.eta, group.lr }
+  end,
   advance = function(group, t, s) s.eta = group.lr / (1 + group.lambd * group.lr * t) ^ group.alpha end,
 })
 

@@ -12,10 +12,10 @@ local M = {}
 
 -- list: {name, default, check} after lr; rule.rule: its name; columns: the names of its state; make(p, group) → state,
 -- by name; numbers(group, step, state) → the rule's numbers: settings, of which plk_optim_numbers makes those of
--- a step, so that a saved graph can go on without Lua; or with carry those of this step. carry: the name of a number in
--- the state that numbers() reads and advance(group, step, state) moves; parameters that differ in it are not stepped
--- together. decay = "apart": weight decay never goes through the gradient; "inside": it is the rule's; else the group's
--- decoupled_weight_decay says so. states: what state_dtype may be.
+-- a step, so that a saved graph can go on without Lua. carry: the name of a number in the state that numbers() reads,
+-- as it was before the step, and advance(group, step, state) moves, as plk_optim_count does without Lua; parameters
+-- that differ in it are not stepped together. decay = "apart": weight decay never goes through the gradient; "inside":
+-- it is the rule's; else the group's decoupled_weight_decay says so. states: what state_dtype may be.
 function M.define(name, lr, list, rule)
   local settings = { { "lr", lr, check.nonnegative } }
   for _, s in ipairs(list) do settings[#settings + 1] = s end
@@ -34,22 +34,39 @@ function M.define(name, lr, list, rule)
     return o
   end
 
+  -- The call of list i, whose parameters have the same carried number: what it was before the step is what the step's
+  -- numbers come from, whenever a traced node asks for them.
+  local function carried(group, lists, i, o, count)
+    local at, own = lists.at and lists.at[i], {}
+    for k = 1, at and #at or #group.params do own[k] = group._state[at and at[k] or k] end
+    local before = { [carry] = own[1][carry] }
+    local function move(by, step)
+      if by > 0 then before[carry] = own[1][carry] end
+      for _, s in ipairs(own) do
+        if by > 0 then rule.advance(group, step, s) else s[carry] = before[carry] end
+      end
+    end
+    local function settings_of(g, to, step) return options(g, to, step, before) end
+    call(optimizer_step, group, lists, i, width, o, count, settings_of, move, function()
+      for _, s in ipairs(own) do if s[carry] ~= own[1][carry] then return false end end
+      return true
+    end)
+    move(1, count)
+  end
+
   function C:update(group)
-    if carry and T.core.jit_tracing() then return require("perilune.jit").defer(self, group) end
     local o = group._opts
     if not o then
       o = {}
       group._opts = o
     end
     local lists, counts, n = gather(group, rule.columns, rule.make, carry)
-    local params, state = group.params, group._state
     for i = 1, n do
-      local at = lists.at and lists.at[i]
-      local s = state[at and at[1] or 1]
-      call(optimizer_step, group, lists, i, width, o, counts[i], carry and function(g, to, step)
-        return options(g, to, step, s)
-      end or options)
-      for k = 1, carry and (at and #at or #params) or 0 do rule.advance(group, counts[i], state[at and at[k] or k]) end
+      if carry then
+        carried(group, lists, i, o, counts[i])
+      else
+        call(optimizer_step, group, lists, i, width, o, counts[i], options)
+      end
     end
     if n > 0 then forget_grads(group, width) end
   end

@@ -310,7 +310,7 @@ end
 
 -- op(lists[which], settings(group, o, count)): one engine call for the parameters in that list, all at step `count`. In
 -- a trace the call becomes a node that asks for its settings, and moves the counts, before each run.
-local function call(op, group, lists, which, width, o, count, settings)
+local function call(op, group, lists, which, width, o, count, settings, moved, level)
   local list = lists[which]
   op(list, settings(group, o, count))
   local whose = lists.at and lists.at[which]
@@ -330,7 +330,9 @@ local function call(op, group, lists, which, width, o, count, settings)
   end
   require("perilune.jit").live(function() return settings(group, own, group._steps[at[1]]) end, function(by)
     local steps = group._steps
+    if moved and by < 0 then moved(by, steps[at[1]]) end
     for k = 1, #at do steps[at[k]] = steps[at[k]] + by end
+    if moved and by > 0 then moved(by, steps[at[1]]) end
   end, function()
     for key, on in next, switches do
       if on ~= (group[key] ~= 0 and group[key] ~= false) then return false end
@@ -340,7 +342,7 @@ local function call(op, group, lists, which, width, o, count, settings)
     for k = 2, #at do
       if steps[at[k]] ~= first then return false end
     end
-    return rawequal(group._state, state)
+    return rawequal(group._state, state) and (not level or level())
   end)
 end
 
