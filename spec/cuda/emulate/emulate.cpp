@@ -21,7 +21,7 @@ std::atomic<size_t> asked{0};                             // the most that some 
 
 // ---- fibers: one stack a thread of the block, reused from block to block
 
-struct Fiber {
+struct alignas(64) Fiber {
   void *sp;
   char *stack;
 #if !defined(__x86_64__)
@@ -29,20 +29,19 @@ struct Fiber {
 #endif
   dim3 index;
   unsigned swaps; // of a whole warp, in this block
-  bool live;
 };
 Fiber fibers[MAX_THREADS];
 Fiber *self;
 void *scheduler_sp;
 void (*kernel_body)(void *);
 void *kernel_context;
-unsigned threads, live, arrived, generation;
+unsigned threads, live, arrived;
+// A warp runs until all of its threads wait for other warps, or ended; then the next one does.
 struct Warp {
-  unsigned live_mask, arrived_mask, generation;
+  unsigned live, arrived, ready; // threads that have not ended, that wait for some of their warp, that can go on
   alignas(16) unsigned char slot[32][3][16];
 } warps[MAX_THREADS / 32];
-unsigned progress; // moves whenever a fiber gets past something
-bool backwards;    // the last block and the last thread first
+bool backwards; // the last block and the last thread first
 
 #if defined(__x86_64__)
 // Saves the callee-saved registers on the old stack, then takes them from the new one.
@@ -70,11 +69,27 @@ plce_switch:
   ret
 .size plce_switch,.-plce_switch
 )");
-void to_scheduler() { plce_switch(&self->sp, scheduler_sp); }
+void go(Fiber *from, Fiber *to) { plce_switch(from ? &from->sp : &scheduler_sp, to ? to->sp : scheduler_sp); }
 #else
 ucontext_t scheduler_context;
-void to_scheduler() { swapcontext(&self->context, &scheduler_context); }
+void go(Fiber *from, Fiber *to) { swapcontext(from ? &from->context : &scheduler_context, to ? &to->context : &scheduler_context); }
 #endif
+
+unsigned linear() { return (unsigned)(self - fibers); }
+
+// The thread waits, or has ended: the next of its warp that is ready goes on, or the scheduler, which is NULL.
+void next_of(unsigned w, unsigned after) {
+  Fiber *from = self, *to = NULL;
+  if (const unsigned ready = warps[w].ready) {
+    const unsigned rest = backwards ? ready & ((1u << after) - 1) : ready & ~((2u << after) - 1), some = rest ? rest : ready;
+    to = &fibers[w * 32 + (unsigned)(backwards ? 31 - __builtin_clz(some) : __builtin_ctz(some))];
+    plce_thread = to->index;
+  }
+  if (to == from) return;
+  self = to;
+  go(from, to);
+}
+void wait() { next_of(linear() / 32, linear() & 31); }
 
 void thread_ends();
 
@@ -82,9 +97,12 @@ void entry() {
   for (;;) {
     kernel_body(kernel_context);
     thread_ends();
-    to_scheduler(); // resumed by the next block
+    wait(); // resumed by the next block
   }
 }
+
+// Where stacks begin differs in the lower bits of the address: else all of them would share a few lines of the caches.
+size_t colour(const Fiber *f) { return (size_t)(f - fibers) * 5 % 256 * 64; }
 
 void prepare(Fiber *f) {
   if (!f->stack) {
@@ -92,7 +110,7 @@ void prepare(Fiber *f) {
     if (p == MAP_FAILED) abort();
     f->stack = (char *)p;
 #if defined(__x86_64__)
-    void **sp = (void **)(void *)(f->stack + STACK - 64);
+    void **sp = (void **)(void *)(f->stack + STACK - 64 - colour(f));
     *--sp = NULL; // entry's return address, never used; keeps the stack aligned as after a call
     *--sp = (void *)entry;
     for (int i = 0; i < 6; i++) *--sp = NULL;
@@ -100,48 +118,31 @@ void prepare(Fiber *f) {
 #else
     getcontext(&f->context);
     f->context.uc_stack.ss_sp = f->stack;
-    f->context.uc_stack.ss_size = STACK;
+    f->context.uc_stack.ss_size = STACK - colour(f);
     makecontext(&f->context, entry, 0);
 #endif
   }
 }
 
-void resume(Fiber *f) {
-  self = f;
-  plce_thread = f->index;
-#if defined(__x86_64__)
-  plce_switch(&scheduler_sp, f->sp);
-#else
-  swapcontext(&scheduler_context, &f->context);
-#endif
-}
-
-unsigned linear() { return (unsigned)(self - fibers); }
-
 // Those who ended count as arrived.
 void release_barrier() {
-  if (live && arrived == live) {
-    arrived = 0;
-    generation++;
-    progress++;
-  }
+  if (!live || arrived != live) return;
+  arrived = 0;
+  for (unsigned w = 0; w * 32 < threads; w++) warps[w].ready = warps[w].live;
 }
-void release_warp(Warp *w) {
-  if (w->arrived_mask && (w->arrived_mask & w->live_mask) == w->live_mask) {
-    w->arrived_mask = 0;
-    w->generation++;
-    progress++;
-  }
+void release_warp(Warp *w, unsigned these) {
+  w->arrived &= ~these;
+  w->ready |= these;
 }
 
 void thread_ends() {
-  unsigned t = (unsigned)(self - fibers);
-  self->live = false;
+  Warp *w = &warps[linear() / 32];
+  const unsigned me = 1u << (linear() & 31);
   live--;
-  progress++;
-  warps[t / 32].live_mask &= ~(1u << (t % 32));
+  w->live &= ~me;
+  w->ready &= ~me;
   release_barrier();
-  release_warp(&warps[t / 32]);
+  if (w->arrived && w->arrived == w->live) release_warp(w, w->arrived);
 }
 
 // 227 KiB of shared memory; what a launch gets of it ends where memory ends.
@@ -159,19 +160,23 @@ void run_block(unsigned char *shared, size_t bytes) {
   memset(shared, PLCE_POISON, bytes);
   arrived = 0;
   live = threads;
-  for (unsigned w = 0; w * 32 < threads; w++) {
-    unsigned n = threads - w * 32;
-    warps[w].live_mask = n >= 32 ? 0xffffffffu : (1u << n) - 1;
-    warps[w].arrived_mask = 0;
+  const unsigned count = (threads + 31) / 32;
+  for (unsigned w = 0; w < count; w++) {
+    const unsigned n = threads - w * 32;
+    warps[w].live = warps[w].ready = n >= 32 ? 0xffffffffu : (1u << n) - 1;
+    warps[w].arrived = 0;
   }
-  for (unsigned t = 0; t < threads; t++) fibers[t].live = true, fibers[t].swaps = 0;
+  for (unsigned t = 0; t < threads; t++) fibers[t].swaps = 0;
   while (live) {
-    unsigned before = progress;
-    for (unsigned i = 0; i < threads; i++) {
-      const unsigned t = backwards ? threads - 1 - i : i;
-      if (fibers[t].live) resume(&fibers[t]);
+    bool moved = false;
+    for (unsigned i = 0; i < count; i++) {
+      const unsigned w = backwards ? count - 1 - i : i;
+      if (!warps[w].ready) continue;
+      self = NULL;
+      next_of(w, backwards ? 0 : 31);
+      moved = true;
     }
-    if (before == progress) {
+    if (!moved) {
       fprintf(stderr, "cuda emulation: a barrier that not all threads reach\n");
       abort();
     }
@@ -199,31 +204,32 @@ unsigned char *plce_shared;
 int plce_lane(void) { return (int)(linear() & 31); }
 
 void plce_barrier(void) {
-  unsigned g = generation;
+  warps[linear() / 32].ready &= ~(1u << plce_lane());
   arrived++;
-  release_barrier();
-  while (generation == g) to_scheduler();
+  if (arrived == live) release_barrier();
+  else wait();
 }
 
 void plce_warp_barrier(unsigned mask) {
   Warp *w = &warps[linear() / 32];
-  unsigned g = w->generation, want = mask & w->live_mask;
-  w->arrived_mask |= 1u << plce_lane();
-  if ((w->arrived_mask & want) == want) {
-    w->arrived_mask = 0;
-    w->generation++;
-    progress++;
-    return;
-  }
-  while (w->generation == g) to_scheduler();
+  const unsigned me = 1u << plce_lane(), want = (mask | me) & w->live;
+  w->arrived |= me;
+  w->ready &= ~me;
+  if ((w->arrived & want) == want) release_warp(w, want);
+  else wait();
 }
 
 // What lane `lane` gave at this swap. Those of whole warps take turns at two slots: nobody is at the next but one while
 // somebody still reads. Parts of warps use a third, and wait again.
 static unsigned char *given(Warp *w, int lane, unsigned slot) { return w->slot[lane][slot]; }
+static void put(void *to, const void *from, size_t n) {
+  if (n == 4) memcpy(to, from, 4);
+  else if (n == 8) memcpy(to, from, 8);
+  else memcpy(to, from, n);
+}
 static unsigned give(Warp *w, unsigned mask, const void *v, size_t n) {
   const unsigned slot = mask == 0xffffffffu ? self->swaps++ & 1 : 2;
-  memcpy(given(w, plce_lane(), slot), v, n);
+  put(given(w, plce_lane(), slot), v, n);
   plce_warp_barrier(mask);
   return slot;
 }
@@ -234,7 +240,7 @@ static void taken(unsigned mask, unsigned slot) {
 void plce_swap(unsigned mask, const void *v, size_t n, int from, void *out) {
   Warp *w = &warps[linear() / 32];
   const unsigned slot = give(w, mask, v, n);
-  memcpy(out, given(w, from, slot), n);
+  put(out, given(w, from, slot), n);
   taken(mask, slot);
 }
 

@@ -7,22 +7,13 @@
 #include <unistd.h>
 
 #include "inside.h"
+#include "lent.h"
 
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/libs/fused_source.h"
 extern "C" {
 #include "kernels/cuda/libs/libs.h"
 }
-
-// What emulate.cpp has for whole kernels; fused_before.h has it, too.
-struct Lent {
-  dim3 *thread, *block, *block_size, *grid_size;
-  void (*barrier)(void);
-  void (*warp_barrier)(unsigned);
-  void (*swap)(unsigned, const void *, size_t, int, void *);
-  unsigned (*ballot)(unsigned, int);
-  int (*lane)(void);
-};
 
 struct PlkFusedKernel {
   PlkFusedKernel *next;
@@ -50,7 +41,7 @@ static bool compile(const char *source, void **lib) {
   if (f) {
     fprintf(f, "%s%s", source, behind);
     fclose(f);
-    snprintf(command, sizeof command, "%s %s -include '%s' -shared -o %s %s 2>%s.log", PLC_CXX, PLC_FUSED_FLAGS, PLC_FUSED_BEFORE, so, path,
+    snprintf(command, sizeof command, "%s %s -nostdlib -include '%s' -shared -o %s %s 2>%s.log", PLC_CXX, PLC_FUSED_FLAGS, PLC_FUSED_BEFORE, so, path,
              base);
     if (system(command) == 0) *lib = dlopen(so, RTLD_NOW | RTLD_LOCAL);
   }

@@ -2,15 +2,8 @@
  * What stands before a generated kernel that fused.cpp compiles: what it asks of the emulation goes through a table. Compiled once, when
  * the emulation is built (cmake/Cuda.cmake): a kernel is a few lines, this is most of the work. */
 #include <cuda_runtime_api.h>
+#include <lent.h>
 
-struct Lent {
-  dim3 *thread, *block, *block_size, *grid_size;
-  void (*barrier)(void);
-  void (*warp_barrier)(unsigned);
-  void (*swap)(unsigned, const void *, size_t, int, void *);
-  unsigned (*ballot)(unsigned, int);
-  int (*lane)(void);
-};
 static Lent lent;
 #undef threadIdx
 #undef blockIdx
