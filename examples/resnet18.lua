@@ -2,7 +2,7 @@
 -- ResNet-18 (He et al. 2016) on Fashion-MNIST, 28 × 28 images of one channel: the first convolution has stride 2
 -- and no pooling follows, so that the four stages see 14, 7, 4 and 2 pixels a side.
 --   perilune run examples/resnet18.lua -- [--epochs 3] [--seed 1] [--quick] [--root DIR]
--- Ends with "ok" when the test accuracy is at least 90 % (--quick, 1,000 training and 300 test images, two epochs:
+-- Ends with "ok" when the test accuracy is at least 90 % (--quick, 500 training and 150 test images, two epochs:
 -- 55 %).
 local T = require "perilune"
 local nn, optim, data = T.nn, T.optim, T.data
@@ -12,7 +12,7 @@ local options = T.cli {
   about = "Trains a ResNet-18 on Fashion-MNIST.",
   { "epochs", type = "integer", min = 1, help = "passes over the images (3; 2 with --quick)" },
   { "seed", 1, "of all random numbers" },
-  { "quick", false, "1,000 of the images, a lower goal" },
+  { "quick", false, "500 of the images, a lower goal" },
   { "root", type = "string", help = "folder of the images" },
 }
 options.epochs = options.epochs or (options.quick and 2 or 3)
@@ -25,8 +25,8 @@ local classes = #test.classes
 local mean, deviation = train.images:mean():item(), train.images:std():item()
 for _, set in ipairs { train, test } do set.images:sub_(mean):div_(deviation) end
 if options.quick then
-  train = data.random_split(train, { 1000, #train - 1000 }, { seed = options.seed })[1]
-  test = data.Subset(test, T.arange(300))
+  train = data.random_split(train, { 500, #train - 500 }, { seed = options.seed })[1]
+  test = data.Subset(test, T.arange(150))
 end
 
 -- ---- network -----------------------------------------------------------------------------------------
@@ -72,7 +72,7 @@ end
 -- ---- training ----------------------------------------------------------------------------------------
 local net = ResNet(classes)
 print(("ResNet-18, %.1f million parameters"):format(net:num_parameters() / 1e6))
-local loader = data.DataLoader(train, { batch_size = 50, shuffle = true, drop_last = true })
+local loader = data.DataLoader(train, { batch_size = options.quick and 25 or 50, shuffle = true, drop_last = true })
 local opt = optim.SGD(net:parameters(), { lr = 0.1, momentum = 0.9, nesterov = true, weight_decay = 5e-4 })
 local history = T.fit(net, {
   train = loader,

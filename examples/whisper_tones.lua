@@ -8,11 +8,11 @@ local optim = T.optim
 
 local options = T.cli {
   about = "Learns to write down melodies.",
-  { "steps", type = "integer", min = 10, help = "training steps (400; 150 with --quick)" },
+  { "steps", type = "integer", min = 10, help = "training steps (400; 100 with --quick)" },
   { "seed", 1, "of all random numbers" },
   { "quick", false, "shorter melodies, a lower goal" },
 }
-local steps = options.steps or (options.quick and 150 or 400)
+local steps = options.steps or (options.quick and 100 or 400)
 local NOTES = options.quick and 2 or 4 -- of a melody
 T.manual_seed(options.seed)
 

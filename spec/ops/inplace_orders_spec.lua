@@ -241,14 +241,28 @@ local MODES = {
   end, some = true, traced = true },
 }
 
+-- Of the derivatives of third order each way to write meets another third from op to op, so it meets each of them with
+-- every third op: which is wrong in which way does not depend on one op. PERILUNE_SLOW=1: all.
+local slow, turns = os.getenv "PERILUNE_SLOW" == "1", {}
+local THIRD = {}
+for name in pairs(ORDERS) do if #name == 3 then THIRD[#THIRD + 1] = name end end
+table.sort(THIRD)
+local function in_turn(way)
+  local taken = {}
+  turns[way] = (turns[way] or 0) + 1
+  for i, name in ipairs(THIRD) do taken[name] = slow or (i + turns[way]) % 3 == 0 end
+  return taken
+end
+
 local count = 0
 local function check(info, row, args, way, wrong)
   local op, in_place = support.raw(info.name), T[info.name .. "_"]
   local like = support.results(op, args)[1]
   local xs, make = program(row, args, function(real, all) return way[2](op, in_place, real, all, like, info.name) end)
   local _, plain = program(row, args, function(real, all) return way[3](op, real, all) end)
+  local third = in_turn(way)
   for name, order in pairs(ORDERS) do
-    for _, mode in ipairs(MODES) do
+    for _, mode in ipairs(third[name] == false and {} or MODES) do
       if not (mode.traced and way.untraced or mode.some and not SOME[name]) then
         local known, want = pcall(mode[2], order, plain, xs)
         if known then
@@ -293,5 +307,5 @@ describe("written in place, derivatives of all orders are right:", function()
     end
   end
 
-  it("in more than 10000 programs", function() assert.is_true(count > 10000, count .. " programs") end)
+  it("in more than 7000 programs", function() assert.is_true(count > 7000, count .. " programs") end)
 end)
