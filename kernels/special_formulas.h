@@ -226,7 +226,7 @@ PLK_SF double sf_gammaincc(double a, double x) { return incomplete(a, x, 1); }
 
 PLK_SF double sf_sinc(double x) {
   const double a = PI * x;
-  return x == 0.0 ? 1.0 : sin(a) / a;
+  return x == 0.0 ? 1.0 : a == INFINITY || a == -INFINITY ? x * 0.0 : sin(a) / a; /* finite, but for NaN at infinity */
 }
 /* Python's //: (x - x % y) / y is a whole number but for rounding; snap it. */
 PLK_SF double sf_floor_divide(double x, double y) {

@@ -167,7 +167,8 @@ static PlStatus sinc_grad(PlMaker *g) {
   PlVal small = g_where(g, near, x, pl_g_num(g, 0)), q = F1(square, g_muln(g, small, PI));
   for (int k = 5; k >= 0; k--) sum = k == 5 ? g_muln(g, q, series[5]) : k ? g_mul(g, g_addn(g, sum, series[k]), q) : g_addn(g, sum, 1);
   PlVal inner = g_mul(g, g_muln(g, small, -PI * PI / 3), sum);
-  PlVal outer = g_div(g, g_sub(g, F1(cos, g_muln(g, x, PI)), g->y[0]), g_where(g, near, pl_g_num(g, 1), x));
+  PlVal turn = g_sub(g, x, g_muln(g, F1(round, g_muln(g, x, 0.5)), 2)); /* exact: pi x would round, and overflow */
+  PlVal outer = g_div(g, g_sub(g, F1(cos, g_muln(g, turn, PI)), g->y[0]), g_where(g, near, pl_g_num(g, 1), x));
   g->dx[0] = g_mul(g, g->dy[0], g_where(g, near, inner, outer));
   return g->status;
 }
@@ -196,10 +197,11 @@ FLOATING(cosh, COSH, "dx = dy sinh x", "The hyperbolic cosine, (e^x + e^-x) / 2.
          "print(T.tensor { 0, 1 }:cosh())  --> {1.0000, 1.5431}  -- f32[2] cpu")
 GRAD(tanh, pl_g2(g, &pl_op_tanh_bwd, dy, y))
 FLOATING(tanh, TANH, "dx = dy (1 - y^2)", "The hyperbolic tangent.", "print(T.tensor { 0, 1 }:tanh())  --> {0.0000, 0.7616}  -- f32[2] cpu")
-GRAD(asinh, g_mul(g, dy, F1(rsqrt, g_addn(g, g_mul(g, x, x), 1))))
+/* x^2 would be infinite where the slope is a plain number still. */
+GRAD(asinh, g_div(g, dy, pl_g2(g, &pl_op_hypot, x, pl_g_num(g, 1))))
 FLOATING(asinh, ASINH, "dx = dy (x^2 + 1)^(-1/2)", "The inverse hyperbolic sine.",
          "print(T.tensor { 0, 1 }:asinh())  --> {0.0000, 0.8814}  -- f32[2] cpu")
-GRAD(acosh, g_mul(g, dy, F1(rsqrt, g_addn(g, g_mul(g, x, x), -1))))
+GRAD(acosh, g_mul(g, g_mul(g, dy, F1(rsqrt, g_addn(g, F1(abs, x), -1))), F1(rsqrt, g_addn(g, F1(abs, x), 1))))
 FLOATING(acosh, ACOSH, "dx = dy (x^2 - 1)^(-1/2)", "The inverse hyperbolic cosine; NaN below 1.",
          "print(T.tensor { 1, 2 }:acosh())  --> {0.0000, 1.3170}  -- f32[2] cpu")
 GRAD(atanh, g_div(g, dy, one_minus_square(g, x)))
@@ -281,16 +283,45 @@ static PlVal over_x(PlMaker *g, PlVal v, PlVal x, bool scaled) {
 GRAD(i0, g_mul(g, dy, F1(i1, x)))
 FLOATING(i0, I0, "dx = dy i1(x)", "The modified Bessel function of the first kind of order 0.",
          "print(T.tensor { 0, 1 }:i0())  --> {1.0000, 1.2661}  -- f32[2] cpu")
-GRAD(i0e, g_mul(g, dy, g_sub(g, F1(i1e, x), g_mul(g, F1(sign, x), y))))
+/* From |x| = 50 on the slopes of i0e and i1e are differences of nearly equal numbers. There Hankel's expansion (DLMF 10.40.1) is differentiated:
+ * e^-x I_v(x) = (2 pi x)^(-1/2) sum of a_k x^-k, a_k = a_(k-1) ((2k-1)^2 - 4v^2) / (8k). near(x): the formula for smaller ones. */
+static PlVal bessel_slope(PlMaker *g, int order, PlVal (*near)(PlMaker *, PlVal, PlVal)) {
+  PlVal x = g->x[0], one = pl_g_num(g, 1), far = pl_g2(g, &pl_op_gt, F1(abs, x), pl_g_num(g, 50)), sum = PL_NONE;
+  PlVal t = F1(reciprocal, g_where(g, far, F1(abs, x), one));
+  double a[13] = {1};
+  for (int k = 1; k <= 12; k++) a[k] = a[k - 1] * ((2 * k - 1) * (2 * k - 1) - 4 * order * order) / (8 * k);
+  for (int k = 12; k >= 0; k--) {
+    const double c = -(k + 0.5) * a[k] * 0.39894228040143267794;
+    sum = k == 12 ? g_muln(g, t, c) : k ? g_mul(g, g_addn(g, sum, c), t) : g_addn(g, sum, c);
+  }
+  PlVal tail = g_mul(g, sum, g_mul(g, t, F1(sqrt, t)));
+  if (order == 0) tail = g_mul(g, tail, F1(sign, x));
+  return g_where(g, far, tail, near(g, g_where(g, far, one, x), g_where(g, far, one, g->y[0])));
+}
+static PlVal i0e_near(PlMaker *g, PlVal x, PlVal y) { return g_sub(g, F1(i1e, x), g_mul(g, F1(sign, x), y)); }
+static PlVal i1e_near(PlMaker *g, PlVal x, PlVal y) {
+  return g_sub(g, g_sub(g, F1(i0e, x), g_mul(g, F1(sign, x), y)), over_x(g, y, x, true));
+}
+GRAD(i0e, g_mul(g, dy, bessel_slope(g, 0, i0e_near)))
 FLOATING(i0e, I0E, "y = e^-|x| i0(x); dx = dy (i1e(x) - sign(x) y)", "i0 scaled by e^-|x|, so that it does not overflow.",
          "print(T.tensor { 0, 100 }:i0e())  --> {1.0000, 0.0399}  -- f32[2] cpu")
-GRAD(i1, g_mul(g, dy, g_sub(g, F1(i0, x), over_x(g, y, x, false))))
+/* Where both are infinite the slope is, too. */
+GRAD(i1, g_mul(g, dy, g_where(g, F1(isinf, y), F1(abs, y), g_sub(g, F1(i0, x), over_x(g, y, x, false)))))
 FLOATING(i1, I1, "dx = dy (i0(x) - y / x)", "The modified Bessel function of the first kind of order 1.",
          "print(T.tensor { 0, 1 }:i1())  --> {0.0000, 0.5652}  -- f32[2] cpu")
-GRAD(i1e, g_mul(g, dy, g_sub(g, g_sub(g, F1(i0e, x), g_mul(g, F1(sign, x), y)), over_x(g, y, x, true))))
+GRAD(i1e, g_mul(g, dy, bessel_slope(g, 1, i1e_near)))
 FLOATING(i1e, I1E, "y = e^-|x| i1(x); dx = dy (i0e(x) - sign(x) y - y / x)", "i1 scaled by e^-|x|, so that it does not overflow.",
          "print(T.tensor { 0, 100 }:i1e())  --> {0.0000, 0.0397}  -- f32[2] cpu")
-GRAD(erfcx, g_mul(g, dy, g_addn(g, g_muln(g, g_mul(g, x, y), 2), -TWO_RSQRT_PI)))
+/* y is 1/(sqrt(pi) x) (1 - u + 3 u^2 - 15 u^3 ...), u = 1/(2 x^2): from x = 10 on the difference is taken term by term. */
+static PlVal erfcx_slope(PlMaker *g) {
+  PlVal x = g->x[0], far = pl_g2(g, &pl_op_gt, x, pl_g_num(g, 10)), sum = pl_g_num(g, 1);
+  PlVal u = g_muln(g, F1(square, F1(reciprocal, g_where(g, far, x, pl_g_num(g, 10)))), 0.5);
+  for (int k = 13; k > 1; k--) sum = g_rsubn(g, 1, g_mul(g, g_muln(g, u, 2 * k - 1), sum));
+  PlVal at = g_where(g, far, pl_g_num(g, 1), x), y = g_where(g, far, pl_g_num(g, 1), g->y[0]);
+  PlVal near = g_addn(g, g_muln(g, g_mul(g, at, y), 2), -TWO_RSQRT_PI);
+  return g_where(g, far, g_mul(g, g_muln(g, u, -TWO_RSQRT_PI), sum), near);
+}
+GRAD(erfcx, g_mul(g, dy, erfcx_slope(g)))
 FLOATING(erfcx, ERFCX, "y = e^(x^2) erfc(x); dx = dy (2 x y - 2/sqrt(pi))", "erfc scaled by e^(x^2), so that it does not underflow.",
          "print(T.tensor { 0, 50 }:erfcx())  --> {1.0000, 0.0113}  -- f32[2] cpu")
 GRAD(ndtri, g_mul(g, dy, g_muln(g, F1(exp, g_muln(g, g_mul(g, y, y), 0.5)), SQRT_2PI)))
