@@ -64,6 +64,18 @@ describe("saved as ONNX and loaded", function()
     for _, p in ipairs(model:parameters()) do assert.is_truthy(p.grad) end
   end)
 
+  it("log1p and expm1 to the last digits, also of what is nearly 0, huge or no number", function()
+    local x = T.tensor { 0, 1e-30, -1e-9, 3e-7, -1e-4, 0.01, 0.3, -0.7, 5, 40, 1e9, 3e38, math.huge, 0 / 0, -0.9999999,
+      -1 }
+    assert(T.onnx.save(path, function(v) return v:log1p(), v:expm1() end, x))
+    local model = assert(T.onnx.load(path))
+    for _, dtype in ipairs { "f32", "f64" } do
+      local v = x:to(dtype)
+      local a, b = model(v)
+      assert.is_true(a:allclose(v:log1p(), { rtol = 5e-7, atol = 0, equal_nan = true }))
+      assert.is_true(b:allclose(v:expm1(), { rtol = 5e-7, atol = 0, equal_nan = true }))
+    end
+  end)
   it("functions with several inputs and results", function()
     local function f(a, b)
       local v, i = (a * 2 + b):max(2)

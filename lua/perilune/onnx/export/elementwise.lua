@@ -54,6 +54,25 @@ return function(Export)
   function ops.log10(e, node, x)
     return times(e, e:emit("Log", { e:cast(x, node.dtypes[1]) }), 1 / math.log(10), node.dtypes[1])
   end
+  -- Of x near 0, where 1 + x and exp(x) have lost most of it, by what they lost (Kahan): both factors err alike.
+  local function choose(e, c, a, b) return e:emit("Where", { c, a, b }) end
+  function ops.log1p(e, node, x)
+    local d = node.dtypes[1]
+    local v, one = e:cast(x, d), e:number(1, d)
+    local u = e:emit("Add", { v, one })
+    local share = e:emit("Div", { v, e:emit("Sub", { u, one }) })
+    share = choose(e, e:emit("Equal", { u, v }), one, share) -- so large that 1 is nothing, or infinite
+    return choose(e, e:emit("Equal", { u, one }), v, e:emit("Mul", { e:emit("Log", { u }), share }))
+  end
+  function ops.expm1(e, node, x)
+    local d = node.dtypes[1]
+    local v, one, least = e:cast(x, d), e:number(1, d), e:number(-1, d)
+    local u = e:emit("Exp", { v })
+    local less = e:emit("Sub", { u, one })
+    local share = choose(e, e:emit("Equal", { u, less }), one, e:emit("Div", { v, e:emit("Log", { u }) }))
+    local y = choose(e, e:emit("Equal", { less, least }), least, e:emit("Mul", { less, share }))
+    return choose(e, e:emit("Equal", { u, one }), v, y)
+  end
   function ops.erfc(e, node, x)
     return e:emit("Sub", { e:number(1, node.dtypes[1]), e:emit("Erf", { e:cast(x, node.dtypes[1]) }) })
   end
