@@ -166,6 +166,20 @@ describe("folders of GPTQ and AWQ", function()
     end
   end)
 
+  it("say on stderr which weights take more memory than in the file", function()
+    local said, stderr = {}, io.stderr
+    for _, o in ipairs { { bits = 4, sym = true, group_size = 32 }, { bits = 4, sym = true, group_size = 16 } } do
+      folder(function(dir)
+        write(dir, "Llama", o)
+        rawset(io, "stderr", { write = function(_, text) said[#said + 1] = text end })
+        local ok, net = pcall(T.models.load, dir)
+        rawset(io, "stderr", stderr)
+        assert(ok and net)
+      end)
+    end
+    assert.equal(1, #said)
+    assert.truthy(said[1]:find("packed weights have no blocks here and are numbers", 1, true))
+  end)
   it("say what does not fit", function()
     math.randomseed(8)
     local Q = "model.layers.0.self_attn.q_proj"

@@ -98,9 +98,11 @@ local KEYS = { "qweight", "qzeros", "scales", "g_idx" }
 
 --- Exchanges the packed weights among the tensors of a folder for blocks of ggml's formats, which hold the same
 -- numbers, or for numbers where none does or with numbers = true. path: the config's. → names of the weights, which are
--- [out, in] whatever the layer has.
+-- [out, in] whatever the layer has. Weights that become numbers without being asked to are told on stderr, as they take
+-- up to eight times the memory.
 function M.unpack(path, quantization, tensors, from, numbers)
   local set, list, names = read(path, quantization), {}, {}
+  local wide, packed, elements = 0, 0, 0
   for name in pairs(tensors) do
     local short = name:match "^(.*)%.qweight$"
     if short then list[#list + 1] = short end
@@ -110,16 +112,29 @@ function M.unpack(path, quantization, tensors, from, numbers)
   T.no_grad(function()
     for _, short in ipairs(list) do
       local part, file = {}, from[short .. ".qweight"]
+      local bytes = 0
       for _, key in ipairs(KEYS) do
         local name = short .. "." .. key
+        local t = tensors[name]
+        if t then bytes = bytes + t:numel() * t:element_size() end
         part[key], tensors[name], from[name] = tensors[name], nil, nil
       end
       local name = short .. ".weight"
       if tensors[name] then fault("%s: '%s' is there beside '%s.qweight'", file, name, short) end
-      tensors[name], from[name] = weight(set, file, short, part, numbers), file
+      local w = weight(set, file, short, part, numbers)
+      tensors[name], from[name] = w, file
       names[name] = true
+      if not numbers and T.is_tensor(w) and w:is_floating_point() then
+        wide, packed, elements = wide + 1, packed + bytes, elements + w:numel()
+      end
     end
   end)
+  if wide > 0 then
+    io.stderr:write(("warning: %s: %d of %d packed weights have no blocks here and are numbers, of f32 %.1f MB in "
+      .. "place of %.1f MB: inputs in another order (desc_act), groups that are no multiple of 32 inputs, or 8 bits "
+      .. "with a zero other than 128; quantize without these, or T.quantize the network once it is loaded\n"):format(
+      path, wide, #list, elements * 4e-6, packed * 1e-6))
+  end
   return names
 end
 
