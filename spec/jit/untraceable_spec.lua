@@ -16,7 +16,8 @@ end
 
 -- How messages speak of a trace.
 local WORDS = { "is symbolic", "traced function", "is traced", "jit traces", "has no values", "no values yet",
-  "graph does not know", "graph would", "in a graph", "graph has run", "into the graph", "inside of the graph" }
+  "graph does not know", "graph would", "in a graph", "which no graph",
+  "graph has run", "into the graph", "inside of the graph" }
 -- Those that are no fault of what is traced: it cannot run either, or has not been called in a trace.
 local OTHERS = { "out of memory", "trace is over", "trace the function with T.jit" }
 

@@ -55,6 +55,39 @@ describe("optimizers of PyTorch", function()
     assert.equal(16, n)
   end)
 
+  it("of which LBFGS has lists of vectors, under names of its own", function()
+    local a = T.tensor({ { 4, 1, 0 }, { 1, 3, 1 }, { 0, 1, 2 } }, { dtype = "f64" })
+    local function made(x)
+      local p = x:clone():requires_grad_()
+      local opt = T.optim.LBFGS({ p }, { lr = 0.5, max_iter = 3, history_size = 4 })
+      return p, opt, function()
+        opt:step(function()
+          opt:zero_grad()
+          local loss = p:dot(a:mv(p)) + p:exp():sum()
+          loss:backward()
+          return loss
+        end)
+      end
+    end
+    local p, opt, step = made(T.tensor({ 1, -2, 3 }, { dtype = "f64" }))
+    for _ = 1, 3 do step() end
+    local ours = opt:state_dict()
+    local s, theirs = ours.state[1], { old_dirs = {}, old_stps = {}, ro = {} }
+    for i = 1, s.dirs:size(1) do
+      theirs.old_dirs[i], theirs.old_stps[i], theirs.ro[i] = s.dirs[i], s.steps[i], s.rho[i]
+    end
+    theirs.n_iter, theirs.func_evals, theirs.d, theirs.t = s.n_iter, s.func_evals, s.d, s.t
+    theirs.prev_flat_grad, theirs.prev_loss, theirs.H_diag = s.last_grad, s.last_loss, s.scale
+    local q, other, go = made(p:detach())
+    other:load_state_dict { state = { [0] = theirs }, param_groups = ours.param_groups }
+    for _ = 1, 2 do
+      step()
+      go()
+    end
+    assert.is_true(p:equal(q))
+    other:load_state_dict { state = {}, param_groups = ours.param_groups } -- one that has made no step
+  end)
+
   it("have schedules that go on here, and from a file of ours", function()
     local failed, n, file = {}, 0, os.tmpname()
     for _, case in ipairs(assert(T.load_pt(path)).schedules) do

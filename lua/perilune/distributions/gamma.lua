@@ -16,7 +16,7 @@ local out = {}
 -- v = (1 + x / √(9 d))³, d v is a draw if log u < x²/2 + d - d v + d log v. Below 1 a draw of α + 1 times u^(1/α).
 local function draw(alpha)
   if core.jit_tracing() or core.is_batched(alpha) then
-    options.fail("distributions: draws of Gamma and of distributions made of it are repeated until all are "
+    options.untraceable("distributions: draws of Gamma and of distributions made of it are repeated until all are "
       .. "taken, which no graph and no T.vmap can; draw outside")
   end
   local like = { dtype = "f64", device = alpha:device() }

@@ -272,8 +272,25 @@ function LBFGS:state_dict()
   return out
 end
 
+-- The memory as PyTorch's optimizer keeps it, by the names here; before its first step there is none.
+local function from_pytorch(sd)
+  local s = sd.state[0]
+  if type(s) ~= "table" then return next(sd.state) == nil and { n_iter = 0, func_evals = 0 } or nil end
+  local out = { n_iter = s.n_iter, func_evals = s.func_evals, d = s.d, t = s.t, last_grad = s.prev_flat_grad,
+    last_loss = s.prev_loss, scale = s.H_diag }
+  if type(s.old_dirs) == "table" and #s.old_dirs > 0 then
+    out.dirs, out.steps, out.rho = T.stack(s.old_dirs, 1), T.stack(s.old_stps, 1), T.stack(s.ro, 1):to("f64")
+  end
+  for key, v in pairs(out) do
+    if type(v) == "userdata" and v:numel() == 1 and key ~= "rho" and v:dim() == 0 then out[key] = v:item() end
+  end
+  return out
+end
+
+--- Takes over what state_dict returned, here or of PyTorch's LBFGS.
 function LBFGS:load_state_dict(sd)
-  local s = type(sd) == "table" and type(sd.state) == "table" and sd.state[1]
+  local s = type(sd) == "table" and type(sd.state) == "table" and type(sd.param_groups) == "table"
+    and (sd.state[1] or from_pytorch(sd))
   if type(s) ~= "table" then fail("optim.LBFGS:load_state_dict: a table with state and param_groups is wanted") end
   base.Optimizer.load_state_dict(self, { state = {}, param_groups = sd.param_groups })
   local m = { n_iter = 0, func_evals = 0, dirs = {}, steps = {}, rho = {} }
