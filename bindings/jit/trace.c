@@ -25,7 +25,9 @@ typedef struct Where {
   lua_CFunction changing[NCHANGING];
   lua_CFunction yield, resume, wrapped; /* of coroutines; what coroutine.wrap gives */
   LKnown *known;                        /* functions that say what they see of sizes */
-  lua_Hook before;                      /* the hook that was there, a debugger's or a profiler's: it goes on */
+  struct PlCheckpoint *checkpoint;      /* whose function runs around the trace, and the clock of its memory */
+  uint64_t clock;
+  lua_Hook before; /* the hook that was there, a debugger's or a profiler's: it goes on */
   int before_mask, before_count;
 } Where;
 static _Thread_local Where *tracing; /* NULL: no trace runs */
@@ -186,6 +188,11 @@ static int jit_enter(lua_State *L) {
   f->where = script_line;
   f->where_ud = f;
   watch(L); /* may raise */
+  /* A checkpoint's function runs the graph. The trace is no part of it: when it runs again there is none, and what was made
+   * in there, such as constants of the graph, is from outside. */
+  tracing->checkpoint = pl_set_checkpoint(NULL);
+  tracing->clock = pl_clock;
+  pl_clock = PL_CLOCK_TRACE;
   pl_set_trace(f);
   return 0;
 }
@@ -195,7 +202,11 @@ void l_trace_end(PlGraph *f) {
   pl_calls_close(f);
   if (tracing && tracing->graph != f) return; /* it was not f that was traced */
   pl_set_trace(NULL);
-  if (tracing) unwatch();
+  if (tracing) {
+    pl_set_checkpoint(tracing->checkpoint);
+    pl_clock = tracing->clock;
+    unwatch();
+  }
   drop();
 }
 

@@ -21,6 +21,7 @@ enum {
 
 /* Stamps memory that is made; moves while checkpoints run (grad/checkpoint.h). Of this thread. */
 extern _Thread_local uint64_t pl_clock;
+enum { PL_CLOCK_TRACE = 1 }; /* while T.jit traces inside of a checkpoint's function */
 
 /* Memory with its version: every write after creation moves the version, saved tensors remember it. */
 struct PlStorage {

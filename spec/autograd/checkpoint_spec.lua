@@ -587,7 +587,7 @@ describe("a checkpoint is the plain program", function()
     local x = T.randn(3, 3):requires_grad_()
     local y = T.checkpoint(function(a) return step(a):exp() end, x)
     T.no_grad(function() w:mul_(2) end)
-    fails("which the function's a compiled graph reads, was modified", function() y:sum():backward() end)
+    fails("which the function's compiled graph reads, was modified", function() y:sum():backward() end)
   end)
 
   it("with custom rules and hooks inside", function()

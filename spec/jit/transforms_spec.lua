@@ -131,4 +131,47 @@ describe("a transform inside of a jitted function", function()
       end
     end
   end)
+
+  it("is traced inside of a checkpoint, which holds the graph alone for its function's work", function()
+    local l1, l2, v = T.nn.Linear(3, 3), T.nn.Linear(3, 3), T.randn(4, 3)
+    local function block(u) return l2((l1(u) * T.tensor { 1, 2, 3 }):tanh()) + T.tensor { 1, 1, 1 } end
+    local function whole(f) return function(u) return T.checkpoint(f, u) end end
+    local makes = {
+      ["as a whole"] = function() return whole(T.jit(block)) end,
+      ["with a checkpoint inside"] = function() return whole(T.jit(whole(block))) end,
+      ["in two"] = function() return whole(whole(T.jit(block))) end,
+      ["made in the function"] = function()
+        return whole(function(u)
+          local k = T.tensor { 1, 2, 3 }
+          return T.jit(function(a) return l2((l1(a) * k):tanh()) + T.tensor { 1, 1, 1 } end)(u)
+        end)
+      end,
+      ["between ops"] = function()
+        local f = T.jit(function(a) return (a * T.tensor { 1, 2, 3 }):tanh() end)
+        return whole(function(u) return l2(f(l1(u))) + T.tensor { 1, 1, 1 } end)
+      end,
+      ["after a trace that failed"] = function()
+        local bad = true
+        local f = T.jit(function(u) return bad and u:sum():item() or block(u) end)
+        return whole(function(u)
+          if bad then assert.is_false((pcall(f, u))) end
+          bad = false
+          return f(u)
+        end)
+      end,
+      ["running as it is written"] = function()
+        return whole(T.jit(function(u) return u:sum():item() and block(u) end, { fallback = true }))
+      end,
+    }
+    local function gradient(f)
+      local u = v:clone():requires_grad_()
+      f(u):square():sum():backward()
+      return u.grad
+    end
+    local want = gradient(block)
+    for name, make in pairs(makes) do
+      local f = make()
+      for _ = 1, 3 do assert.is_true(want:equal(gradient(f)), name) end
+    end
+  end)
 end)
