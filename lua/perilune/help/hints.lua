@@ -101,7 +101,7 @@ local SPACES = { nn = "nn.", F = "nn.F.", optim = "optim.", data = "data.", T = 
   linalg = "linalg.",
   lr_scheduler = "optim.lr_scheduler.", metrics = "metrics.", utils = "nn.utils.", transforms = "data.transforms.",
   models = "models.", onnx = "onnx.", swa_utils = "optim.swa_utils.", cuda = "cuda.", parallel = "nn.parallel.",
-  quant = "nn.quant.", rnn = "nn.utils.rnn.",
+  quant = "nn.quant.", rnn = "nn.utils.rnn.", prune = "nn.utils.prune.",
   plot = "plot.", log = "log.", special = "special.", distributions = "distributions.", distributed = "distributed." }
 
 -- What a method of another language's texts and lists is in Lua.

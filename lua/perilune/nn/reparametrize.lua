@@ -277,4 +277,6 @@ return function(utils)
       for _, p in ipairs(params) do if p.grad then p.grad:mul_(scale:to(p.grad:device())) end end
     end)
   end
+
+  return parameter, install
 end

@@ -135,5 +135,5 @@ end
 
 utils.rnn = surface.seal((require "perilune.nn.packed_sequence"))
 utils.pad_sequence, utils.unpad_sequence = utils.rnn.pad_sequence, utils.rnn.unpad_sequence
-require "perilune.nn.reparametrize"(utils)
+utils.prune = surface.seal(require "perilune.nn.utils.prune"(require "perilune.nn.reparametrize"(utils)))
 return utils
