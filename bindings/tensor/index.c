@@ -419,6 +419,8 @@ static int box_newindex(lua_State *L) {
   if (lua_type(L, 2) == LUA_TSTRING) {
     const char *key = lua_tostring(L, 2);
     if (set_field(L, b->t, key)) return 0;
+    if (is_name(key) && strcmp(key, "data") == 0)
+      return l_error(L, "tensors have no assignable field 'data'; values are changed by T.no_grad(function() x:copy_(t) end)");
     if (is_name(key)) return l_error(L, "tensors have no assignable field '%s' (only grad and requires_grad)", key);
   }
   l_collect(L);

@@ -56,6 +56,10 @@ local function check_params(who, list, seen)
     out[i] = p
   end
   if #out == 0 then
+    local name, first = next(list)
+    if type(name) == "string" and type(first) == "userdata" then
+      fail("%s: a list is wanted, got a table with names such as '%s'; net:parameters() is one", who, name)
+    end
     fail("%s: the list of parameters is empty%s", who, type(next(list)) == "string"
       and ("; it comes first, options behind it: %s(net:parameters(), { … })"):format(who)
       or "; a network has those of the modules that are assigned to its fields: self.fc = nn.Linear(…)")
