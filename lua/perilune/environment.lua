@@ -28,8 +28,8 @@ local function level(v, core)
   return core.isa() == v, ("not here; the kernels' level is %s"):format(core.isa())
 end
 
-M.passes = { "fold", "identities", "slices", "table", "layout", "cse", "tails", "blocks", "dce", "spare", "order",
-  "late", "fuse" }
+M.passes = { "fold", "identities", "slices", "table", "layout", "cse", "losses", "tails", "blocks", "dce", "spare",
+  "order", "late", "fuse" }
 
 local function passes(v)
   local names = {}

@@ -129,7 +129,7 @@ static bool in_bf16(const PlkGemm *g, PlDtype d, const PlArray *a, const PlArray
  * `init`, if given, fills y (in the compute dtype) before it is read through beta. */
 static PlStatus product(PlkGemm *g, const PlArray *a, const PlArray *b, const PlArray *bias, PlArray *y, const PlArray *init) {
   const PlDtype d = (PlDtype)y->dtype;
-  const bool matvec = !init && as_matvec(g, a, b, d), narrow_in = !matvec && in_bf16(g, d, a, b, y->numel);
+  const bool matvec = !init && (PlDtype)a->dtype == d && as_matvec(g, a, b, d), narrow_in = !matvec && in_bf16(g, d, a, b, y->numel);
   const PlDtype to = matvec ? d : narrow_in ? PL_BF16 : computes_in(d);
   Operand oa, ob;
   void *wide = NULL, *wide_bias = NULL;
@@ -150,7 +150,7 @@ static PlStatus product(PlkGemm *g, const PlArray *a, const PlArray *b, const Pl
     g->c_f32 = g->bias_f32 = narrow_in && d == PL_F32;
     g->A = oa.data, g->B = ob.data, g->C = wide ? wide : y->data;
     layout(g, a, &oa, &ob);
-    if (init) {
+    if (init && (init->data != g->C || !init->contiguous)) { /* what is y itself is there */
       PlkNd walk = {.n = 0};
       PlArray out = *y;
       plk_nd_walk(&walk, &out, init);

@@ -70,11 +70,12 @@ static PlStatus addmm(const PlkCall *call) {
       .m = a->shape[nd - 2], .k = a->shape[nd - 1], .n = b->shape[nd - 1], .alpha = scalar(call->attrs, 1), .beta = scalar(call->attrs, 0)};
   /* one row of dense values is a bias of the product's own */
   const bool row = nd == 2 && c->ndim > 0 && c->shape[c->ndim - 1] == g.n && c->numel == g.n && (g.n == 1 || c->strides[c->ndim - 1] == 1);
-  if (g.beta == 1 && row && pl_is_float((PlDtype)y->dtype)) {
+  const bool there = c->data == y->data && c->contiguous && c->numel == y->numel; /* y itself */
+  if (g.beta == 1 && row && !there && pl_is_float((PlDtype)y->dtype)) {
     g.beta = 0;
     g.epilogue = PLC_EPI_BIAS;
     g.bias = c->data;
-  } else if (g.beta != 0 && y->numel > 0) { /* fills y, which is then added to */
+  } else if (g.beta != 0 && y->numel > 0 && !there) { /* fills y, which is then added to */
     int64_t strides[PL_MAX_DIM];
     for (int d = 0; d < nd; d++) {
       const int at = d - (nd - c->ndim);

@@ -243,13 +243,15 @@ local function loss_of(self, x, labels)
   local l, trained = x:size(2), false
   for _, p in ipairs(head:parameters()) do trained = trained or p.requires_grad end
   local rows, classes = x:narrow(2, 1, l - 1):reshape(-1, d.width), labels:narrow(2, 2, l - 1):reshape(-1):long()
-  local chunk = chunked.rows_of(d.vocab, trained, x:is_cuda())
+  local chunk, o = chunked.rows_of(d.vocab, trained, x:is_cuda()), { index_base = 0, ignore_index = -100 }
+  local weight, bias = chunked.plain(head)
+  if weight and not d.cap then return chunked.linear(rows, weight, bias, classes, o, chunk, true) end
   local apply = chunked.head(head, rows:size(1) > chunk)
   local function logits(some)
     local y = apply(some):float()
     return d.cap and (y / d.cap):tanh() * d.cap or y
   end
-  return chunked.loss(logits, rows, classes, { index_base = 0, ignore_index = -100 }, chunk)
+  return chunked.loss(logits, rows, classes, o, chunk)
 end
 
 --- (ids, opts) → logits [B, L, vocab], output with loss where labels are given (they are shifted by one),

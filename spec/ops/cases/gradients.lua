@@ -257,6 +257,13 @@ for _, reduction in ipairs { "none", "sum", "mean" } do
       label_smoothing = 0.3 }
   end), function(g) return rand(g, { 2, 4, 3 }, -3, 3), rand(g, { 2, 4, 3 }, 0, 1), { reduction = reduction } end)
 end
+for _, reduction in ipairs { "none", "sum" } do
+  add("cross_entropy_linear", only({ 1, 2, 4 }, function(g)
+    return rand(g, { 5, 3 }, -2, 2), rand(g, { 4, 3 }, -2, 2), whole { 1, 4, 2, 3, 1 }, rand(g, { 4 }, -1, 1),
+      rand(g, { 4 }, 0.5, 2), { reduction = reduction, label_smoothing = 0.3, ignore_index = 2, chunk = 2 }
+  end), function(g) return rand(g, { 5, 3 }, -2, 2), rand(g, { 4, 3 }, -2, 2), whole { 0, 3, 2, 3, 1 },
+    { reduction = reduction, index_base = 0, chunk = 3 } end)
+end
 add("rnn_seq", function(g) return rand(g, { 4, 2, 3 }), rand(g, { 2, 3 }), rand(g, { 3, 3 }), { relu = true } end,
   function(g) return rand(g, { 4, 2, 3 }), rand(g, { 2, 3 }), rand(g, { 3, 3 }), { relu = true, reverse = true } end)
 add("lstm_seq", function(g) return rand(g, { 4, 2, 12 }), rand(g, { 2, 3 }), rand(g, { 2, 3 }), rand(g, { 12, 3 }),

@@ -42,6 +42,21 @@ R.cross_entropy = {
   args = function(g) return rand(g, { 3, 5 }), ints(g, { 3 }, 1, 5) end,
   ref = oracle.cross_entropy,
 }
+R.cross_entropy_linear = {
+  args = function(g) return rand(g, { 3, 2 }), rand(g, { 5, 2 }), ints(g, { 3 }, 1, 5), { chunk = 2 } end,
+  ref = function(x, w, t)
+    local s = 0.0
+    for i, k in ipairs(t.data) do
+      local y, sum = {}, 0.0
+      for c = 1, 5 do
+        y[c] = x.data[2 * i - 1] * w.data[2 * c - 1] + x.data[2 * i] * w.data[2 * c]
+        sum = sum + math.exp(y[c])
+      end
+      s = s + math.log(sum) - y[k]
+    end
+    return { shape = {}, data = { s } }
+  end,
+}
 R.nll_loss = {
   args = function(g) return rand(g, { 3, 5 }, -2, -0.1), ints(g, { 3 }, 1, 5) end,
   ref = function(x, t)

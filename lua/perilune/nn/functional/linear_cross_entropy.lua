@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: MIT
---- Cross entropy of a linear layer's outputs, which never stand whole: rows in chunks, each of which is a checkpoint,
--- so that backward computes its outputs again. @module perilune.nn.functional
+--- Cross entropy of a linear layer's outputs, which never stand whole: one op that takes rows in chunks. For any other
+-- head of a network each chunk is a checkpoint, so that backward computes its outputs again.
+-- @module perilune.nn.functional
 local T = require "perilune"
 local options = require "perilune.options"
 
@@ -11,10 +12,11 @@ local FEW, FEW_ON_GPU = 1 << 21, 1 << 26
 -- The gradient for a weight is added up from a term for each chunk, as large as the weight: these should be few.
 local ROWS_OF_TRAINED = 512
 
--- Rows of a chunk.
+-- Rows of a chunk: on a GPU whole tiles of a product.
 local function rows_of(classes, trained, on_gpu)
   local n = math.max((on_gpu and FEW_ON_GPU or FEW) // math.max(classes, 1), 64)
-  return trained and math.max(n, ROWS_OF_TRAINED) or n
+  if trained then n = math.max(n, ROWS_OF_TRAINED) end
+  return on_gpu and n // 64 * 64 or n
 end
 
 -- A weight of halves that several chunks read gets a gradient from each, which would be added up in halves, rounded
@@ -52,6 +54,12 @@ local function shared(w, many)
 end
 
 local M = { rows_of = rows_of }
+
+--- The weight and bias of a head that is x wᵀ + b and nothing else; nil: it is not.
+function M.plain(head)
+  local plain = getmetatable(head).__class == T.nn.Linear and not rawget(head, "_lora") and not rawget(head, "_hooks")
+  if plain and head._parameters.weight then return head.weight, head.bias end
+end
 
 --- A module as a function of the rows of a chunk; its weights' gradients are added up as `shared` says. many: of
 -- several chunks.
@@ -114,13 +122,31 @@ function M.loss(head, x, target, o, rows, classes, trained)
   return narrow and sum:to(narrow) or sum
 end
 
+--- The same where the head is linear, in one op. Under autocast x has the region's dtype, and so do w and b in the
+-- products; their gradients are f32. wide: the loss of halves stays f32.
+function M.linear(x, w, b, target, o, rows, wide)
+  local low, dtype = T.core.autocast_dtype(), x:dtype()
+  local function lowered(t, all)
+    local d = t and t:dtype()
+    local other = (d == "f32" and all) or (d == "f16" or d == "bf16") and d ~= low
+    return low and other and t:to(low) or t
+  end
+  x, w, b = lowered(x, true), lowered(w), lowered(b)
+  local none, halves = o.reduction == "none", not low and not wide and (dtype == "f16" or dtype == "bf16")
+  rows = rows or rows_of(w:size(1), w.requires_grad or b ~= nil and b.requires_grad, x:is_cuda())
+  local loss = T.cross_entropy_linear(x, w, target, b, o.weight, { reduction = none and "none" or "sum",
+    ignore_index = o.ignore_index, index_base = o.index_base, label_smoothing = o.label_smoothing, chunk = rows })
+  if not none and o.reduction ~= "sum" then loss = loss / amount(target, o, loss:dtype()) end
+  return halves and loss:to(dtype) or loss
+end
+
 function M.install(F)
   --- nn.F.linear_cross_entropy(x, linear_weight, target, {linear_bias=, weight=, reduction="mean", ignore_index=-100,
   --   label_smoothing=0, index_base=1, chunk=}) → tensor
   -- cross_entropy(linear(x, linear_weight, linear_bias), target), without ever having all outputs: chunk rows at a time
   -- (as many as give 8 MB, on a GPU 256 MB, or at least 512 where linear_weight is trained) are computed in forward,
-  -- and again in backward. The memory is that of one chunk's outputs in place of [N, C]; gradients are those of the
-  -- composition, of any order.
+  -- and again in backward; in a jitted step with its backward once. The memory is that of one chunk's outputs in place
+  -- of [N, C]; gradients are those of the composition, of any order.
   -- Shapes: x [*, K], linear_weight [C, K], target [*] (class numbers), linear_bias [C], weight [C] → [] or [*]
   --   local x, w = T.tensor { { 1, 0 }, { 0, 1 } }, T.tensor { { 2, 0 }, { 0, 2 } }
   --   print(nn.F.linear_cross_entropy(x, w, T.arange(2)))  --> 0.1269  -- f32[] cpu
@@ -144,12 +170,7 @@ function M.install(F)
         describe(target))
     end
     if o.chunk ~= nil then options.kind(who, "chunk", "count", o.chunk) end
-    local all = x:reshape(-1, w:size(2))
-    local chunk = o.chunk or rows_of(w:size(1), w.requires_grad or b ~= nil and b.requires_grad, x:is_cuda())
-    local many = all:size(1) > chunk
-    local weight, bias = shared(w, many), shared(b, many)
-    local function head(rows) return T.linear(rows, weight(), bias()) end
-    local loss = M.loss(head, all, target:reshape(-1), o, chunk)
+    local loss = M.linear(x:reshape(-1, w:size(2)), w, b, target:reshape(-1), o, o.chunk)
     return o.reduction == "none" and loss:reshape(shape) or loss
   end
 end
