@@ -231,6 +231,22 @@ describe("composites:", function()
     fails("clamp_min_", function() T.arange(2):clamp_min_("x") end)
   end)
 
+  -- What ignores NaN has the gradient of what does not, where there is none: also between equal elements.
+  it("without NaN have values and gradients of those that count it", function()
+    local rows = { { 1, 2, 2, 2, 3 }, { 2, 2 }, { -0.0, 0.0, 1 }, { math.huge, math.huge, 1 }, { 5 }, { 3, 1, 2, 1 } }
+    for _, row in ipairs(rows) do
+      for _, name in ipairs { "median", "sum", "mean" } do
+        local x = T.tensor(row, { dtype = "f64" }):requires_grad_()
+        local with = T.tensor(table.move({ 0 / 0 }, 1, 1, #row + 1, table.move(row, 1, #row, 1, {})), { dtype = "f64" })
+        local y, z = x[name](x), with:requires_grad_()["nan" .. name](with)
+        assert.equal(y:item(), z:item(), name)
+        local want = T.grad_of(y, x):totable()
+        want[#want + 1] = 0
+        assert.same(want, T.grad_of(z, with):totable(), name)
+      end
+    end
+  end)
+
   it("are differentiable", function()
     local w = T.randn({ 3, 3 }, { dtype = "f64" }):requires_grad_()
     assert.is_true(T.gradcheck(function(a)

@@ -265,7 +265,11 @@ return function(T, core)
     local sorted, places, count, d = ordered(number and a.x:reshape(1) or a.x, a.dim)
     local at = T.floor_divide(count:clamp { min = 1 } - 1, 2)
     local value = T.take_along_dim(sorted, at, { dim = d, index_base = 0 })
-    if not a.dim then return value:reshape {} end
+    if not a.dim then -- equal elements share the gradient, as in median
+      value = value:reshape {}
+      local shared = T.where(a.x:eq(value:detach()), a.x, T.full_like(value, -1 / 0)):amax()
+      return T.where(value:isnan(), value, shared)
+    end
     local place = T.take_along_dim(places, at, { dim = d, index_base = 0 }) - 1 + a.index_base
     if a.keepdim and not number then return value, place end
     return value:squeeze(d), place:squeeze(d)
