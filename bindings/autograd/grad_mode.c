@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
- * Whether ops record, and in what precision they compute, belongs to the coroutine. A scope (local _ <close> = T.no_grad(),
- * T.autocast("bf16")) that a coroutine opened holds while that coroutine runs: not for who resumed it, when it yields or is
- * abandoned inside. Other coroutines have the modes of the innermost one that resumed them.
+ * Whether ops record, with which managers, through which functions what they save passes, and in what precision they compute,
+ * belongs to the coroutine. A scope (local _ <close> = T.no_grad(), T.autocast("bf16"), T.saved_tensors{…}, gm:record()) that a
+ * coroutine opened holds while that coroutine runs, and what it resumes: not for who resumed it, when it yields or is abandoned
+ * inside. Other coroutines have the modes of the innermost one that resumed them.
  *
  * The engine knows one set of modes. A table of the registry keeps, for every coroutine with open scopes and for the main
  * thread, its modes, the number of scopes and when it last ran; what enters an op looks whether another coroutine than
@@ -9,15 +10,40 @@
  * coroutine opens a scope. */
 #include "bindings/core/lib.h"
 #include "engine/call/thread_state.h"
+#include "engine/grad/saved_tensors_hooks.h"
 
 static const char modes_key = 0;
 
 typedef struct Modes {
   uint64_t when;   /* it last ran */
+  uint64_t number; /* of the coroutine, while it has scopes open: PlKey.owner */
   int64_t nscopes; /* that it has open */
   PlAutocast autocast;
   bool recording;
+  PlPacking *packing; /* held */
 } Modes;
+
+static void put(Modes *m, Modes now) {
+  PlPacking *was = m->packing;
+  pl_packing_retain(now.packing);
+  *m = now;
+  pl_packing_release(was);
+}
+
+static int modes_gc(lua_State *L) {
+  put(lua_touserdata(L, 1), (Modes){.recording = true});
+  return 0;
+}
+
+/* Those of the thread as they are now. */
+static Modes now_on(uint64_t number, int64_t nscopes) {
+  return (Modes){.when = ++pl_state.mode_turn,
+                 .number = number,
+                 .nscopes = nscopes,
+                 .autocast = pl_autocast_now(),
+                 .recording = !pl_state.grad_off,
+                 .packing = pl_state.packing};
+}
 
 /* Is co running, or waiting for one that it resumed? Not where it yielded, ended or has not begun. */
 static bool in_chain(lua_State *co) {
@@ -37,7 +63,12 @@ static Modes *own(lua_State *L, int at) {
 /* Those of the coroutine at the top of the stack, which it takes; made where it has none. */
 static Modes *make(lua_State *L, int at) {
   Modes *m = lua_newuserdatauv(L, sizeof *m, 0);
-  *m = (Modes){.recording = true};
+  *m = (Modes){.number = ++pl_state.mode_turn, .recording = true};
+  if (luaL_newmetatable(L, "perilune.modes")) {
+    lua_pushcfunction(L, modes_gc);
+    lua_setfield(L, -2, "__gc");
+  }
+  lua_setmetatable(L, -2);
   lua_rawset(L, at);
   return m;
 }
@@ -53,6 +84,17 @@ static Modes inherited(lua_State *L, int at) {
   return best;
 }
 
+/* Does the coroutine with that number run, or wait for one that it resumed? */
+static bool runs(lua_State *L, int at, uint64_t number) {
+  bool found = false;
+  for (lua_pushnil(L); lua_next(L, at); lua_pop(L, 1)) {
+    lua_State *co = lua_tothread(L, -2);
+    const Modes *m = lua_touserdata(L, -1);
+    found |= m->number == number && (co == L || in_chain(co));
+  }
+  return found;
+}
+
 void l_modes_switch(lua_State *L) {
   luaL_checkstack(L, 8, NULL);
   if (lua_rawgetp(L, LUA_REGISTRYINDEX, &modes_key) != LUA_TTABLE) { /* another state of the same thread */
@@ -66,6 +108,9 @@ void l_modes_switch(lua_State *L) {
   pl_state.mode_owner = L;
   pl_state.grad_off = !m.recording;
   pl_autocast_set(m.autocast);
+  pl_packing_use(m.packing);
+  for (PlKey *k = pl_state.keys; k; k = k->next)
+    if (k->owner) pl_key_away(k, !runs(L, at, k->owner));
   lua_pop(L, 1);
 }
 
@@ -82,7 +127,8 @@ static bool push_modes(lua_State *L) {
   lua_setfield(L, -2, "__mode");
   lua_setmetatable(L, -2);
   lua_rawgeti(L, LUA_REGISTRYINDEX, LUA_RIDX_MAINTHREAD); /* has its modes as they are, for good */
-  *make(L, lua_gettop(L) - 1) = (Modes){++pl_state.mode_turn, 1, pl_autocast_now(), !pl_state.grad_off};
+  Modes *m = make(L, lua_gettop(L) - 1);
+  put(m, now_on(m->number, 1));
   lua_pushvalue(L, -1);
   lua_rawsetp(L, LUA_REGISTRYINDEX, &modes_key);
   pl_state.mode_owner = L;
@@ -97,7 +143,10 @@ void l_modes_set(lua_State *L, int step, bool recording, PlAutocast autocast) {
     Modes *m = own(L, at);
     if (!m) m = make(L, at); /* takes the thread */
     else lua_pop(L, 1);
-    *m = (Modes){++pl_state.mode_turn, m->nscopes + step, autocast, recording};
+    Modes now = now_on(m->number, m->nscopes + step);
+    now.autocast = autocast;
+    now.recording = recording;
+    put(m, now);
     if (main && m->nscopes < 1) m->nscopes = 1;
     if (m->nscopes < 1) { /* none is open: it goes with who resumes it */
       lua_pushthread(L);
@@ -141,7 +190,8 @@ static int restore_body(lua_State *L) {
     return 0;
   }
   if (!m) m = make(L, at);
-  *m = r->own;
+  else lua_pop(L, 1);
+  put(m, r->own);
   return 0;
 }
 
@@ -154,9 +204,12 @@ static int enter_body(lua_State *L) {
 /* Those of the main thread where no coroutine has opened a scope yet: the engine may have changed those of the script. */
 static Modes of_main(void) {
   const PlScope *s = &pl_state.around;
-  if (!pl_state.changed) return (Modes){pl_state.mode_turn, 1, pl_autocast_now(), !pl_state.grad_off};
-  const PlAutocast autocast = {.dtype = s->autocast, .cache = s->autocast_cache, .depth = (int16_t)s->autocast_depth};
-  return (Modes){pl_state.mode_turn, 1, autocast, !s->grad_off};
+  Modes m = now_on(++pl_state.mode_turn, 1);
+  if (!pl_state.changed) return m;
+  m.autocast = (PlAutocast){.dtype = s->autocast, .cache = s->autocast_cache, .depth = (int16_t)s->autocast_depth};
+  m.recording = !s->grad_off;
+  m.packing = pl_state.around_packing;
+  return m;
 }
 
 int l_call_in_modes(lua_State *L, void *ud) {
@@ -165,11 +218,13 @@ int l_call_in_modes(lua_State *L, void *ud) {
   const void *owner = pl_state.mode_owner;
   const PlScope around = pl_state.around;
   const bool changed = pl_state.changed;
-  Restored r = {.own = of_main(), .had = !owner};
+  PlPacking *around_packing = pl_state.around_packing, *packing = pl_packing_retain(pl_state.packing);
+  Restored r = {.had = !owner};
+  put(&r.own, of_main());
   if (PL_UNLIKELY(owner != NULL) && lua_checkstack(L, 4)) {
     if (lua_rawgetp(L, LUA_REGISTRYINDEX, &modes_key) == LUA_TTABLE) {
       const Modes *m = own(L, lua_gettop(L));
-      if ((r.had = m != NULL)) r.own = *m;
+      if ((r.had = m != NULL)) put(&r.own, *m);
     }
     lua_pop(L, 1);
     lua_pushcfunction(L, enter_body);
@@ -183,6 +238,7 @@ int l_call_in_modes(lua_State *L, void *ud) {
   pl_state.key_floor = floor;
   pl_state.key_ceiling = ceiling;
   pl_state.around = around;
+  pl_state.around_packing = around_packing;
   pl_state.changed = changed;
   const PlAutocast now = pl_autocast_now();
   if (PL_UNLIKELY(pl_state.mode_owner != NULL)) {
@@ -191,6 +247,9 @@ int l_call_in_modes(lua_State *L, void *ud) {
     if (lua_pcall(L, 1, 0, 0) != LUA_OK) lua_pop(L, 1);
     if (owner) pl_state.mode_owner = owner;
   }
+  put(&r.own, (Modes){.recording = true});
+  pl_packing_use(packing);
+  pl_packing_release(packing);
   pl_grad_enable(was);
   if (now.dtype != autocast.dtype || now.cache != autocast.cache || now.depth != autocast.depth) pl_autocast_set(autocast);
   return rc;
@@ -222,6 +281,39 @@ static int grad_records(lua_State *L) {
   return 1;
 }
 
+/* core.key_begins(key): it records what this coroutine computes, and those that it resumes. */
+static int key_begins(lua_State *L) {
+  PlKey **k = luaL_checkudata(L, 1, "perilune.GradKey"); /* the first field of grad_key.c's box */
+  l_modes_follow(L);
+  if (!*k || !push_modes(L)) return 0;
+  const int at = lua_gettop(L);
+  const bool main = lua_pushthread(L);
+  lua_pop(L, 1);
+  if (main) return 0; /* which always runs */
+  l_modes_set(L, 1, !pl_state.grad_off, pl_autocast_now());
+  (*k)->owner = own(L, at)->number;
+  return 0;
+}
+
+/* core.key_ends(key): that scope is over, whoever says so. */
+static int key_ends(lua_State *L) {
+  PlKey **k = luaL_checkudata(L, 1, "perilune.GradKey");
+  const uint64_t owner = *k ? (*k)->owner : 0;
+  if (!owner || !push_modes(L)) return 0;
+  (*k)->owner = 0;
+  const int at = lua_gettop(L);
+  for (lua_pushnil(L); lua_next(L, at); lua_pop(L, 1)) {
+    Modes *m = lua_touserdata(L, -1);
+    if (m->number != owner) continue;
+    if (--m->nscopes > 0) break;
+    lua_pop(L, 1);
+    lua_pushnil(L);
+    lua_rawset(L, at);
+    break;
+  }
+  return 0;
+}
+
 /* core.key_rest(key): it records no more, and can still be walked: what only waits for its walks is in nobody's way. */
 static int key_rest(lua_State *L) {
   PlKey **k = luaL_checkudata(L, 1, "perilune.GradKey"); /* the first field of grad_key.c's box */
@@ -231,6 +323,7 @@ static int key_rest(lua_State *L) {
 
 void l_modes_register(lua_State *L) {
   static const luaL_Reg functions[] = {{"grad_enter", grad_enter}, {"grad_leave", grad_leave}, {"grad_mode", grad_mode},
-                                       {"records", grad_records},  {"key_rest", key_rest},     {NULL, NULL}};
+                                       {"records", grad_records},  {"key_rest", key_rest},     {"key_begins", key_begins},
+                                       {"key_ends", key_ends},     {NULL, NULL}};
   luaL_setfuncs(L, functions, 0);
 }

@@ -136,12 +136,24 @@ static Handle *new_scope(lua_State *L) {
   return h;
 }
 
+/* A scope is the coroutine's (grad_mode.c). */
+static void open_scope(lua_State *L, Handle *h, PlPacking *p) {
+  l_modes_follow(L);
+  (void)l_modes_kept(L);
+  pl_packing_open(h->p = p);
+  l_modes_set(L, 1, !pl_state.grad_off, pl_autocast_now());
+}
+
 /* core.saved_close(scope) */
 static int t_close(lua_State *L) {
   Handle *h = luaL_checkudata(L, 1, scope_type.name);
   void *p = h->p;
   h->p = NULL;
-  if (p) scope_end(p);
+  if (p) {
+    l_modes_follow(L);
+    scope_end(p);
+    l_modes_set(L, -1, !pl_state.grad_off, pl_autocast_now());
+  }
   lua_settop(L, 1);
   if (lua_rawgetp(L, LUA_REGISTRYINDEX, &scopes_key) == LUA_TTABLE) {
     lua_pushvalue(L, 1);
@@ -174,7 +186,7 @@ static int t_open(lua_State *L) {
   *p = (PlPacking){.pack = lua_pack, .unpack = lua_unpack, .discard = lua_discard, .drop = lua_drop, .ud = pair};
   *pair = (LuaPair){.kept = k, .pack = pack, .unpack = unpack};
   k->refs++;
-  pl_packing_open(h->p = p);
+  open_scope(L, h, p);
   return 1;
 }
 
@@ -188,7 +200,7 @@ static int t_offload(lua_State *L) {
   PlPacking *p;
   PlStatus s = pl_offload_new(&p, disk, folder, (size_t)least);
   if (s != PL_OK) return l_fail(L, s);
-  pl_packing_open(h->p = p);
+  open_scope(L, h, p);
   return 1;
 }
 

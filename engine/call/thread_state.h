@@ -85,6 +85,7 @@ typedef struct PlState {
   struct PlCheckpoint *checkpoint; /* the innermost function that runs under one (grad/checkpoint.h); NULL: none does */
   int checkpoint_depth;            /* ops that run now, one inside the other, while one is watched */
   PlScope around;                  /* what the script has open, where the engine has changed that before it calls a function */
+  struct PlPacking *around_packing;
   bool changed;                    /* it has; false again in what it calls */
 } PlState;
 
@@ -144,6 +145,7 @@ static inline void pl_scope_set(const PlScope *s) {
 static inline bool pl_changes_begin(void) {
   if (pl_state.changed) return false;
   pl_state.around = pl_scope_now();
+  pl_state.around_packing = pl_state.packing;
   return pl_state.changed = true;
 }
 static inline void pl_changes_end(bool began) {

@@ -82,6 +82,15 @@ PlStatus pl_key_rename(PlKey *k, const char *name) {
 
 void pl_key_retain(PlKey *k) { k->refs++; }
 
+/* Does the ambient key rest because of it? */
+static bool mutes_now(const PlKey *k) { return k->active && k->mutes_ambient && !k->away; }
+
+void pl_key_away(PlKey *k, bool away) {
+  const bool was = mutes_now(k);
+  k->away = away;
+  pl_state.ambient_muted += mutes_now(k) - was;
+}
+
 static void leave_list(const PlKey *k) {
   for (PlKey **p = &pl_state.keys; *p; p = &(*p)->next)
     if (*p == k) {
@@ -94,7 +103,7 @@ static void leave_list(const PlKey *k) {
 /* Nodes may outlive the key through tensors: they are emptied and forget it. It will never record again, so that nobody has
  * to look at it, however long the embedding program holds it. */
 void pl_key_close(PlKey *k) {
-  if (k->active && k->mutes_ambient) pl_state.ambient_muted--;
+  if (mutes_now(k)) pl_state.ambient_muted--;
   k->active = false;
   k->closed |= k->walking;
   if (k->walking) return;
@@ -248,7 +257,7 @@ PlStatus pl_key_backward(PlKey *k, PlTensor *const *ys, PlTensor *const *dys, in
   }
   s = pl_walk_touch_always(&w, k);
   pl_key_retain(k);
-  bool mutes = k->mutes_ambient; /* the walk is not for the ambient key either */
+  const bool mutes = mutes_now(k); /* the walk is not for the ambient key either */
   k->mutes_ambient = false;
   k->active = false;
   w.status = s;

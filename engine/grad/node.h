@@ -119,8 +119,10 @@ struct PlKey {
   bool walking;    /* its backward runs: closing waits for the end … */
   bool closed;     /* … but no callback runs any more */
   bool has_always; /* some rule on the tape runs without gradients */
+  bool away;       /* a coroutine recorded with it that does not run now: `owner` */
   uint32_t muted;  /* running walks that this key must not record */
   uint64_t born;   /* keys made inside a walk are not muted by it */
+  uint64_t owner;  /* the embedding program's number of the coroutine whose ops alone it records; 0: of all */
   char name[64];
   PlNode tape; /* list head: prev/next only */
   PlKey *next; /* pl_state.keys */
@@ -165,7 +167,7 @@ PlStatus pl_record_rule_on(PlKey *key, PlTensor *const *in, int nin, PlTensor *c
 /* May this key record now? */
 static inline bool pl_key_records(const PlKey *k) {
   return k && k->active &&
-         ((k->recording && !k->muted && !(k->is_ambient && pl_state.ambient_muted) && k->born >= pl_state.key_floor &&
+         ((k->recording && !k->away && !k->muted && !(k->is_ambient && pl_state.ambient_muted) && k->born >= pl_state.key_floor &&
            k->born < ~pl_state.key_ceiling) ||
           pl_state.bookkeeping);
 }
@@ -207,6 +209,7 @@ PlStatus pl_key_rename(PlKey *k, const char *name);
 void pl_key_retain(PlKey *k);
 void pl_key_release(PlKey *k);
 void pl_key_close(PlKey *k); /* finalizes: clears the tape */
+void pl_key_away(PlKey *k, bool away);
 PlStatus pl_key_attach(PlKey *k, PlTensor *t, PlHook *callback_or_null);
 int pl_key_top_level(void);
 PlStatus pl_key_backward(PlKey *k, PlTensor *const *ys, PlTensor *const *dys, int n, bool strict);

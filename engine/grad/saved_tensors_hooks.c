@@ -15,22 +15,31 @@ struct PlPacked {
 
 void pl_packing_open(PlPacking *p) {
   p->refs = 1;
-  p->outer = pl_set_packing(p);
+  p->outer = pl_packing_retain(pl_set_packing(p));
+}
+
+void pl_packing_use(PlPacking *p) {
+  while (p && p->closed) p = p->outer;
+  pl_set_packing(p);
 }
 
 void pl_packing_close(PlPacking *p) {
-  PlPacking *top = pl_state.packing, **at = &top;
-  while (*at && *at != p) at = &(*at)->outer;
-  if (!*at) return;
-  *at = p->outer;
-  pl_set_packing(top);
+  p->closed = true;
+  pl_packing_use(pl_state.packing);
   pl_packing_release(p);
 }
 
+PlPacking *pl_packing_retain(PlPacking *p) {
+  if (p) p->refs++;
+  return p;
+}
+
 void pl_packing_release(PlPacking *p) {
-  if (!p || --p->refs) return;
-  if (p->drop) p->drop(p->ud);
-  free(p);
+  for (PlPacking *outer; p && !--p->refs; p = outer) {
+    outer = p->outer;
+    if (p->drop) p->drop(p->ud);
+    free(p);
+  }
 }
 
 /* The functions run as if no scope were open around them. What they do is no work of a checkpoint's function: its second run saves at
@@ -42,13 +51,14 @@ typedef struct Outside {
 } Outside;
 static Outside go_outside(void) {
   Outside o = {.changes = pl_changes_begin()};
-  o.packing = pl_set_packing(NULL);
+  o.packing = pl_packing_retain(pl_set_packing(NULL)); /* which they may close */
   o.checkpoint = pl_set_checkpoint(NULL);
   o.grad = pl_grad_enable(false);
   return o;
 }
 static void come_back(Outside o) {
-  pl_set_packing(o.packing);
+  pl_packing_use(o.packing);
+  pl_packing_release(o.packing);
   pl_set_checkpoint(o.checkpoint);
   pl_grad_enable(o.grad);
   pl_changes_end(o.changes);

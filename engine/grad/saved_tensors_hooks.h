@@ -16,14 +16,19 @@ struct PlPacking {
   void (*drop)(void *ud);                  /* once, at the end */
   void *ud;
   uint32_t refs;
-  struct PlPacking *outer; /* of pl_state.packing */
+  bool closed;
+  struct PlPacking *outer; /* in which it was opened; held */
 };
 
 /* Opens a pair: it is the innermost one now. The caller gets a reference; *p was malloc'ed. */
 void pl_packing_open(PlPacking *p);
-/* Closes it, wherever in the nest it is; what it has packed is unpacked with it all the same. */
+/* Closes it, wherever in the nest it is, or in that of another coroutine; what it has packed is unpacked with it all the same.
+ * Takes the caller's reference. */
 void pl_packing_close(PlPacking *p);
-void pl_packing_release(PlPacking *p);
+/* The innermost pair is p now, or where that is closed the innermost open one around it. */
+void pl_packing_use(PlPacking *p);
+PlPacking *pl_packing_retain(PlPacking *p_or_null);
+void pl_packing_release(PlPacking *p_or_null);
 
 /* One packed tensor with its place in the history. */
 typedef struct PlPacked PlPacked;

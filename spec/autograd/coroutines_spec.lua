@@ -7,6 +7,113 @@ local in_child = require "spec.support.child"
 
 local function records() return (T.ones(2):requires_grad_() * 2).requires_grad end
 
+-- What may be opened, each with what tells that it is open.
+local function keyed(f)
+  local x = T.ones(2)
+  local key <close> = T.GradKey { ambient = true }
+  key:attach(x)
+  return T.enable_grad(f, x)
+end
+local packed
+local KINDS = {
+  no_grad = { open = function() return T.no_grad() end, seen = function() return not T.is_grad_enabled() end },
+  autocast = { open = function() return T.autocast "bf16" end, seen = T.is_autocast_enabled },
+  saved = {
+    open = function()
+      return T.saved_tensors { pack = function(t) packed = true return t end, unpack = function(t) return t end }
+    end,
+    seen = function()
+      packed = false
+      keyed(function(x) return x * x end)
+      return packed
+    end,
+  },
+  record = {
+    open = function() return T.GradManager():attach(T.ones(2)):record() end,
+    seen = function() return not T.enable_grad(records) end,
+  },
+}
+local NAMES = { "no_grad", "autocast", "saved", "record" }
+
+describe("scopes of coroutines in any order", function()
+  local function check(open, where)
+    for _, name in ipairs(NAMES) do
+      if KINDS[name].seen() ~= ((open[name] or 0) > 0) then
+        error(("%s: %s is%s open"):format(where, name, (open[name] or 0) > 0 and " not" or ""), 0)
+      end
+    end
+  end
+
+  -- A coroutine that opens, closes and yields at random, `around` being open where it is resumed.
+  local function worker(draw, around, depth)
+    return coroutine.create(function()
+      local open = setmetatable({}, { __index = around })
+      local function block(level)
+        for _ = 1, draw(4) do
+          check(open, "in a coroutine")
+          local what = draw(8)
+          if what <= 3 then coroutine.yield()
+          elseif what <= 6 and level < 4 then
+            local name = NAMES[draw(#NAMES)]
+            do
+              local _ <close> = KINDS[name].open()
+              open[name] = (open[name] or 0) + 1
+              block(level + 1)
+            end
+            open[name] = open[name] - 1
+          elseif what == 7 and level > 0 and draw(3) == 1 then error "on purpose"
+          elseif depth < 2 then
+            local seen = {}
+            for _, name in ipairs(NAMES) do seen[name] = open[name] end
+            local child = worker(draw, seen, depth + 1)
+            for _ = 1, draw(6) do
+              if coroutine.status(child) == "suspended" then
+                local ok, why = coroutine.resume(child)
+                if not ok and not tostring(why):find "on purpose" then error(why, 0) end
+                check(open, "beside its child")
+              end
+            end
+            if draw(2) == 1 then coroutine.close(child) end
+            check(open, "after its child")
+          end
+        end
+      end
+      block(0)
+    end)
+  end
+
+  for _, outer in ipairs { "none", "no_grad", "autocast", "saved", "record" } do
+    it("are theirs, with " .. outer .. " around all", function()
+      local around = KINDS[outer] and { [outer] = 1 } or {}
+      local _ <close> = KINDS[outer] and KINDS[outer].open() or nil
+      local state = 7
+      local function draw(n)
+        state = (state * 6364136223846793005 + 1442695040888963407) & math.maxinteger
+        return (state >> 33) % n + 1
+      end
+      for round = 1, 60 do
+        local all = {}
+        for i = 1, 4 do all[i] = worker(draw, around, 0) end
+        for _ = 1, 40 do
+          local co = all[draw(4)]
+          if coroutine.status(co) == "suspended" then
+            if draw(20) == 1 then coroutine.close(co)
+            else
+              local ok, why = coroutine.resume(co)
+              if not ok and not tostring(why):find "on purpose" then error("round " .. round .. ": " .. why, 0) end
+            end
+          elseif draw(2) == 1 then coroutine.close(co) end
+          check(around, "outside, round " .. round)
+        end
+        all = nil -- luacheck: ignore 311
+        if round % 10 == 0 then collectgarbage() end
+      end
+      collectgarbage()
+      check(around, "after all")
+    end)
+  end
+end)
+
 describe("T.no_grad in a coroutine", function()
   after_each(function()
     assert.is_true(T.is_grad_enabled())

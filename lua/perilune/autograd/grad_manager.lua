@@ -95,6 +95,7 @@ return function(T, core)
     if self.key then fail("GradManager: it records already; call backward() or release() first") end
     local group = self.group
     self.key = core.GradKey { level = group and group.level, ambient = self.ambient }
+    core.key_begins(self.key) -- of this coroutine
     if group then
       group.level, group.running = self.key.level, group.running + 1
     end
@@ -111,6 +112,7 @@ return function(T, core)
       group.running = group.running - 1
       if group.running == 0 then group.level = nil end
     end
+    core.key_ends(key)
     key:close()
     return self
   end
