@@ -473,7 +473,11 @@ local function new_run(net, ...)
     fail("fit: the scheduler has %d steps, but with one an epoch it takes %d and never comes down; give schedule = "
       .. "\"batch\"", most, a.epochs)
   end
-  if a.scaler ~= nil and (type(a.scaler) ~= "table" or not a.scaler.unscale_) then
+  if a.scaler == nil and a.autocast == "f16" then
+    fail("fit: with autocast = \"f16\" gradients below 6e-8 become 0; give scaler = T.GradScaler(), or scaler = false "
+      .. "to do without")
+  end
+  if a.scaler and (type(a.scaler) ~= "table" or not a.scaler.unscale_) or a.scaler == true then
     fail("fit: scaler must be a T.GradScaler, got %s", describe(a.scaler))
   end
   if a.state ~= nil and type(a.state) ~= "table" then fail("fit: state must be a table of objects by name") end

@@ -237,7 +237,7 @@ define("ExponentialLR", { { "gamma", "number" } }, function(self, t, base) retur
 --     schedule:step()
 --   end
 --   print(table.concat(rates, " "))  --> 0.5 0.5 1 1
-define("ConstantLR", { { "factor", "probability", 1 / 3 }, { "total_iters", "size", 5 } },
+define("ConstantLR", { { "factor", "probability", 1 / 3 }, { "total_iters", "count", 5 } },
   function(self, t, base) return t < self.total_iters and base * self.factor or base end)
 
 --- optim.lr_scheduler.LinearLR(…) → schedule

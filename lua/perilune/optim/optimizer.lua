@@ -71,14 +71,20 @@ end
 -- A new optimizer class. `settings` is a list of {name, default, check}; check(v) returns true or what is
 -- wanted.
 local function class(name, settings)
+  local known = {}
   local C = setmetatable({ name = name, settings = settings }, {
-    __index = Optimizer,
+    __index = function(_, key) -- of optimizers, too, which have no such field
+      local v = Optimizer[key]
+      if v == nil and known[key] then
+        fail("optim.%s: %s is a setting of each group: opt.param_groups[1].%s", name, key, key)
+      end
+      return v
+    end,
     __call = function(C, ...) return C.new(C, ...) end,
   })
   C.__index = C
   classes.class(C, "opt", "update")
   C.__tostring = Optimizer.__tostring
-  local known = {}
   for _, s in ipairs(settings) do known[s[1]] = true end
   function C.__newindex(self, key, value)
     if known[key] then
@@ -433,7 +439,10 @@ function Optimizer:load_state_dict(sd)
     local given = plain(g)
     for key in pairs(given) do if self.defaults[key] == nil then given[key] = nil end end
     if self.defaults.state_dtype ~= nil and given.state_dtype == nil then given.state_dtype = false end
+    local lr = given.lr -- which a script or a schedule may have set below 0
+    if type(lr) == "number" and lr == lr then given.lr = math.max(lr, 0) else lr = nil end
     local f = { settings = checked(self, who, given, self.defaults), steps = {}, state = {} }
+    f.settings.lr = lr or f.settings.lr
     f.settings.initial_lr = type(g.initial_lr) == "number" and g.initial_lr or nil
     for i, number in ipairs(g.params) do
       local s = sd.state[number]
