@@ -322,8 +322,8 @@ static int key_rest(lua_State *L) {
 }
 
 void l_modes_register(lua_State *L) {
-  static const luaL_Reg functions[] = {{"grad_enter", grad_enter}, {"grad_leave", grad_leave}, {"grad_mode", grad_mode},
-                                       {"records", grad_records},  {"key_rest", key_rest},     {"key_begins", key_begins},
-                                       {"key_ends", key_ends},     {NULL, NULL}};
+  static const luaL_Reg functions[] = {
+      {"grad_enter", grad_enter}, {"grad_leave", grad_leave}, {"grad_mode", grad_mode}, {"records", grad_records},
+      {"key_rest", key_rest},     {"key_begins", key_begins}, {"key_ends", key_ends},   {NULL, NULL}};
   luaL_setfuncs(L, functions, 0);
 }

@@ -86,7 +86,7 @@ typedef struct PlState {
   int checkpoint_depth;            /* ops that run now, one inside the other, while one is watched */
   PlScope around;                  /* what the script has open, where the engine has changed that before it calls a function */
   struct PlPacking *around_packing;
-  bool changed;                    /* it has; false again in what it calls */
+  bool changed; /* it has; false again in what it calls */
 } PlState;
 
 extern _Thread_local PlState pl_state;

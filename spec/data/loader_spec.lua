@@ -471,6 +471,73 @@ describe("DataLoader", function()
     assert.same({ 1, 3, 5 }, firsts)
   end)
 
+  -- Batches that tell nothing of their loop: numbers, text, one object again and again.
+  local buffer = {}
+  local JOINS = {
+    numbers = function(s) return s[1] end,
+    text = function(s) return "batch " .. s[1] end,
+    ["one object"] = function() return buffer end,
+    ["equal numbers"] = function() return 1 end,
+  }
+  for name, join in pairs(JOINS) do
+    for _, workers in ipairs { 0, 1 } do
+      it(("nests and leaves loops over %s with %d workers"):format(name, workers), function()
+        local loader <close> = data.DataLoader({ 1, 2, 3 }, { collate = join, workers = workers })
+        local inner, outer = 0, 0
+        for _ = 1, 20 do -- more loops that are left than it remembers
+          for _ in loader do break end -- luacheck: ignore 512
+        end
+        for _ in loader do
+          outer = outer + 1
+          assert(outer < 9)
+          local k = 0
+          for _ in loader do
+            inner = inner + 1
+            assert(inner < 99)
+          end
+          for _ in loader do
+            k = k + 1
+            if k == 2 then break end
+          end
+        end
+        assert.same({ 3, 9 }, { outer, inner })
+      end)
+    end
+  end
+
+  it("gives passes that are read in turns the samples of passes one by one", function()
+    for _, workers in ipairs { 0, 2 } do
+      local function loader()
+        return data.DataLoader(noisy(9), { batch_size = 2, seed = 5, shuffle = true, workers = workers })
+      end
+      local want, got, at = {}, { {}, {}, {} }, {}
+      do
+        local l <close> = loader()
+        for k = 1, 3 do
+          want[k] = {}
+          for _, r in l do table.insert(want[k], r:sum():item()) end
+        end
+      end
+      local l <close> = loader()
+      for k = 1, 3 do at[k] = l:iter() end
+      for _ = 1, 5 do
+        for k = 1, 3 do table.insert(got[k], select(2, at[k]()):sum():item()) end
+      end
+      assert.same(want, got)
+    end
+  end)
+
+  it("refuses what would be batches of less than samples", function()
+    local short = { indices = function() return { 1 } end }
+    local sampler = setmetatable(short, { __len = function() return 3 end })
+    fails("gave 1 samples where its # says 3", function()
+      for _ in data.DataLoader({ 1, 2, 3 }, { batch_sampler = data.BatchSampler(sampler, 2) }) do end
+    end)
+    for _, samples in ipairs { { 1, true }, { true, 1 }, { 1, T.ones(1) }, { 1, "a" } } do
+      fails("samples 1 and 2 of a batch are", data.default_collate, samples)
+    end
+  end)
+
   it("works on subsets without collecting samples", function()
     local x, y = numbers(10)
     local sub = data.Subset(data.TensorDataset(x, y), { 10, 1, 5 })

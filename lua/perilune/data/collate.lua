@@ -36,6 +36,14 @@ function M.default(samples)
     for i, sample in ipairs(samples) do check_like(first, sample, i) end
     error(y, 0)
   end
+  if kind == "number" or kind == "boolean" then
+    for i, v in ipairs(samples) do
+      if type(v) ~= kind then
+        fail("data.DataLoader: samples 1 and %d of a batch are %s and %s, which make no tensor", i,
+          options.describe(first), options.describe(v))
+      end
+    end
+  end
   if kind == "number" then
     local all_integers = true
     for _, v in ipairs(samples) do all_integers = all_integers and math.type(v) == "integer" end

@@ -77,8 +77,9 @@ local function new(ds, opts)
       .. "batch_sampler and workers out")
   end
   if type(ds) == "userdata" then ds = dataset.TensorDataset(ds) end
-  a.dataset, a.epoch, a._active, a._passes = ds, 0, setmetatable({}, { __mode = "k" }), 0
-  return setmetatable(a, DataLoader)
+  a.dataset, a.epoch, a._passes = ds, 0, 0
+  setmetatable(a, DataLoader):_forget()
+  return a
 end
 
 --- The number of batches of one pass.
@@ -132,7 +133,7 @@ end
 
 -- ---- passes in this thread -----------------------------------------------------------------------------------
 
-local function local_pass(self, samples, count)
+local function local_pass(self, samples, count, base)
   local ds, b = self.dataset, 0
   local plain = getmetatable(ds) == dataset.TensorDataset -- draws no random numbers
   local job
@@ -142,7 +143,7 @@ local function local_pass(self, samples, count)
     local first, last = samples(b)
     if last then return ds:get_range(first, last) end
     if plain and type(first) == "userdata" then return ds:get_batch(first) end
-    job = job or { dataset = ds, collate = self.collate, base = self._base }
+    job = job or { dataset = ds, collate = self.collate, base = base }
     return collate.batch(job, first)
   end
 end
@@ -251,8 +252,8 @@ local function answer(pool, pass, b)
 end
 
 -- Batches come in order, whichever worker made them. The guard tells the workers when nobody wants the rest.
-local function worker_pass(self, samples, count)
-  local pool, base = pool_of(self), self._base
+local function worker_pass(self, samples, count, base)
+  local pool = pool_of(self)
   self._passes = self._passes + 1
   local pass, b, submitted = self._passes, 0, 0
   local function forget() pool:cancel(pass) end
@@ -287,14 +288,14 @@ local function pass(self)
   local count = #self
   local ds = self.dataset
   local plain = getmetatable(ds) == dataset.TensorDataset and not self.collate -- draws nothing
-  self._base = plain and 0 or base_seed(self)
+  local base = plain and 0 or base_seed(self) -- of this pass: others may begin before it ends
   local samples = plan(self)
   self.epoch = self.epoch + 1
   if self.workers > 0 and count > 0 then
-    local step, guard = worker_pass(self, samples, count)
+    local step, guard = worker_pass(self, samples, count, base)
     return for_gpu(self, step), guard
   end
-  return for_gpu(self, local_pass(self, samples, count))
+  return for_gpu(self, local_pass(self, samples, count, base))
 end
 
 --- T.data.DataLoader(dataset, {batch_size=1, shuffle=, drop_last=, seed=, collate=, sampler=, workers=0, …}) → loader
@@ -317,16 +318,52 @@ function DataLoader:iter()
   return step, nil, nil, guard
 end
 
--- The batch that a loop hands back tells which pass goes on, so loops over one loader may be nested.
+-- The batch that a loop hands back tells which pass goes on, so loops over one loader may be nested. A batch that
+-- begins with a number or text, or with the same object each time, may stand in several: then it is the loop of that
+-- line, else the latest.
+local MOST = 16 -- loops that were left, by break, are not told apart from those that go on
+
+function DataLoader:_forget()
+  self._active, self._sites, self._equal = setmetatable({}, { __mode = "k" }), setmetatable({}, { __mode = "k" }), {}
+end
+
+-- The line of the for, called in a function that __call calls.
+local function site_of_loop()
+  local at = debug.getinfo(4, "Sl")
+  return at and at.source .. ":" .. at.currentline or "?"
+end
+
+local function begin(self)
+  local step = pass(self)
+  self._sites[step] = site_of_loop()
+  return step
+end
+
+local function going_on(self, control)
+  local equal, found, site, at = self._equal, self._active[control], nil, nil
+  for i = #equal, 1, -1 do
+    if rawequal(equal[i].last, control) then
+      site = site or site_of_loop()
+      local here = self._sites[equal[i].step] == site
+      if not at or here and not equal[at].here then at = i end
+      equal[i].here = here
+    end
+  end
+  if at and (equal[at].here or not found) then return table.remove(equal, at).step end
+  self._active[control] = nil
+  return found
+end
+
 function DataLoader:__call(_, control)
   local step
   if control == nil then
-    step = pass(self)
+    step = begin(self)
   else
-    step = self._active[control] or self._current
-    self._active[control] = nil
+    step = going_on(self, control)
+    if not step then fail("data.DataLoader: no loop over it stands at the batch %s", describe(control)) end
   end
-  return self:_remember(self:_onwards(step, step()))
+  local site = self._sites[step]
+  return self:_remember(site, self:_onwards(step, step()))
 end
 
 -- What the pass gave; of an endless loader, at the end of a pass, the first batch of the next one.
@@ -336,10 +373,15 @@ function DataLoader:_onwards(step, first, ...)
   return step, step()
 end
 
-function DataLoader:_remember(step, first, ...)
-  self._current = step
-  if first ~= nil and (type(first) == "userdata" or type(first) == "table") then
+function DataLoader:_remember(site, step, first, ...)
+  if first == nil then return end
+  self._sites[step] = site
+  if (type(first) == "userdata" or type(first) == "table") and self._active[first] == nil then
     self._active[first] = step
+  else
+    local equal = self._equal
+    if #equal == MOST then table.remove(equal, 1) end
+    equal[#equal + 1] = { step = step, last = first }
   end
   return first, ...
 end
@@ -348,7 +390,8 @@ end
 function DataLoader:close()
   if type(self) ~= "table" then options.colon "loader:close()" end
   local pool = self._pool
-  self._pool, self._current, self._active = nil, nil, setmetatable({}, { __mode = "k" })
+  self._pool = nil
+  self:_forget()
   if pool then pool:close() end
 end
 DataLoader.__close = DataLoader.close

@@ -138,6 +138,9 @@ end
 Batch.__tostring = function(self) return ("BatchSampler of %d batches"):format(#self) end
 function Batch:batches()
   local order, out = M.indices(self.sampler), {}
+  if #order ~= #self.sampler then
+    fail("data.BatchSampler: the sampler gave %d samples where its # says %d", #order, #self.sampler)
+  end
   for b = 1, #self do out[b] = table.move(order, (b - 1) * self.size + 1, math.min(b * self.size, #order), 1, {}) end
   return out
 end
