@@ -268,6 +268,39 @@ describe("states in fewer bits", function()
     assert.equal("f32", opt:state_dict().state[1].exp_avg:dtype())
   end)
 
+  it("are in the dtype of the parameters that load them, of all optimizers", function()
+    local function stepped(make, dtype)
+      local p = T.nn.Parameter(T.linspace(-1, 1, 64):reshape(8, 8):to(dtype))
+      local opt = make { p }
+      p.grad = T.linspace(1, 2, 64):reshape(8, 8):to(dtype)
+      opt:step()
+      return opt, p
+    end
+    local function dtypes(opt)
+      local list = {}
+      for key, v in pairs(opt:state_dict().state[1] or {}) do list[key] = T.is_tensor(v) and v:dtype() or nil end
+      return list
+    end
+    local count = 0
+    for name, make in pairs(optim) do
+      if type(make) == "table" and make.settings and name ~= "LBFGS" then
+        count = count + 1
+        for _, from in ipairs { "f64", "f32", "bf16" } do
+          local saved = stepped(make, from):state_dict()
+          for _, to in ipairs { "f64", "f32", "bf16" } do
+            local opt, p = stepped(make, to)
+            local want = dtypes(opt)
+            opt:load_state_dict(saved)
+            assert.same(want, dtypes(opt), name .. " from " .. from .. " to " .. to)
+            p.grad = T.ones(8, 8, { dtype = to })
+            opt:step()
+          end
+        end
+      end
+    end
+    assert.is_true(count > 20)
+  end)
+
   it("are refused where they cannot be", function()
     local p = T.ones(5000):requires_grad_()
     fails([[state_dtype must be "f32", "bf16", "i8" or false, got "f16"]], optim.AdamW, { p }, { state_dtype = "f16" })

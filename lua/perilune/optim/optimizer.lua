@@ -418,8 +418,15 @@ local function steps_of(s)
   return 0
 end
 
---- Takes over what state_dict returned, here or of the same optimizer of PyTorch (T.load_pt); tensors are copied. The
--- groups must have as many parameters.
+-- What a state is kept in, of a parameter that may have another dtype than the one that it was saved with.
+local function dtype_for(v, p, state_dtype)
+  if not v:is_floating_point() or state_dtype and state_dtype ~= "i8" then return v:dtype() end
+  if state_dtype then return p:dtype() == "f64" and "f64" or "f32" end -- too small for 8 bits
+  return p:dtype()
+end
+
+--- Takes over what state_dict returned, here or of the same optimizer of PyTorch (T.load_pt); tensors are copied, in
+-- the dtypes of the parameters. The groups must have as many parameters.
 function Optimizer:load_state_dict(sd)
   local who = "optim." .. self.name .. ":load_state_dict"
   if type(sd) ~= "table" or type(sd.state) ~= "table" or type(sd.param_groups) ~= "table" then
@@ -459,7 +466,8 @@ function Optimizer:load_state_dict(sd)
             if not self.own_shapes and not is_coded(v, elements) and v:numel() ~= elements then
               fail("%s: %s of parameter %d has %d elements, the parameter %d", who, key, number, v:numel(), elements)
             end
-            f.state[i][key] = v:detach():to { device = group.params[i]:device(), copy = true }
+            f.state[i][key] = v:detach():to { device = group.params[i]:device(), copy = true,
+              dtype = dtype_for(v, group.params[i], f.settings.state_dtype) }
           elseif type(v) == "number" and key ~= "step" and key ~= "elements" then
             f.state[i][key] = v
           end
