@@ -11,6 +11,7 @@
 #include "bindings/core/lib.h"
 #include "engine/call/thread_state.h"
 #include "engine/grad/saved_tensors_hooks.h"
+#include "engine/vmap/vmap.h"
 
 static const char modes_key = 0;
 
@@ -84,8 +85,16 @@ static Modes inherited(lua_State *L, int at) {
   return best;
 }
 
+typedef struct Who {
+  lua_State *L;
+  int at; /* the table */
+} Who;
+
 /* Does the coroutine with that number run, or wait for one that it resumed? */
-static bool runs(lua_State *L, int at, uint64_t number) {
+static bool runs(void *ud, uint64_t number) {
+  const Who *who = ud;
+  lua_State *L = who->L;
+  const int at = who->at;
   bool found = false;
   for (lua_pushnil(L); lua_next(L, at); lua_pop(L, 1)) {
     lua_State *co = lua_tothread(L, -2);
@@ -109,8 +118,10 @@ void l_modes_switch(lua_State *L) {
   pl_state.grad_off = !m.recording;
   pl_autocast_set(m.autocast);
   pl_packing_use(m.packing);
+  Who who = {.L = L, .at = at};
   for (PlKey *k = pl_state.keys; k; k = k->next)
-    if (k->owner) pl_key_away(k, !runs(L, at, k->owner));
+    if (k->owner) pl_key_away(k, !runs(&who, k->owner));
+  pl_batches_turn(runs, &who);
   lua_pop(L, 1);
 }
 
@@ -281,36 +292,48 @@ static int grad_records(lua_State *L) {
   return 1;
 }
 
-/* core.key_begins(key): it records what this coroutine computes, and those that it resumes. */
-static int key_begins(lua_State *L) {
-  PlKey **k = luaL_checkudata(L, 1, "perilune.GradKey"); /* the first field of grad_key.c's box */
+uint64_t l_owner_begins(lua_State *L) {
+  luaL_checkstack(L, 12, NULL);
   l_modes_follow(L);
-  if (!*k || !push_modes(L)) return 0;
+  if (!push_modes(L)) return 0;
   const int at = lua_gettop(L);
   const bool main = lua_pushthread(L);
   lua_pop(L, 1);
-  if (main) return 0; /* which always runs */
-  l_modes_set(L, 1, !pl_state.grad_off, pl_autocast_now());
-  (*k)->owner = own(L, at)->number;
+  if (!main) l_modes_set(L, 1, !pl_state.grad_off, pl_autocast_now());
+  const uint64_t number = main ? 0 : own(L, at)->number;
+  lua_settop(L, at - 1);
+  return number;
+}
+
+void l_owner_ends(lua_State *L, uint64_t owner) {
+  if (!owner || !lua_checkstack(L, 8)) return;
+  const int top = lua_gettop(L), at = top + 1;
+  if (lua_rawgetp(L, LUA_REGISTRYINDEX, &modes_key) == LUA_TTABLE)
+    for (lua_pushnil(L); lua_next(L, at); lua_pop(L, 1)) {
+      Modes *m = lua_touserdata(L, -1);
+      if (m->number != owner) continue;
+      if (--m->nscopes > 0) break;
+      lua_pop(L, 1);
+      lua_pushnil(L);
+      lua_rawset(L, at);
+      break;
+    }
+  lua_settop(L, top);
+}
+
+/* core.key_begins(key): it records what this coroutine computes, and those that it resumes; until core.key_ends(key). */
+static int key_begins(lua_State *L) {
+  PlKey **k = luaL_checkudata(L, 1, "perilune.GradKey"); /* the first field of grad_key.c's box */
+  if (*k) (*k)->owner = l_owner_begins(L);
   return 0;
 }
 
-/* core.key_ends(key): that scope is over, whoever says so. */
 static int key_ends(lua_State *L) {
   PlKey **k = luaL_checkudata(L, 1, "perilune.GradKey");
-  const uint64_t owner = *k ? (*k)->owner : 0;
-  if (!owner || !push_modes(L)) return 0;
+  if (!*k) return 0;
+  const uint64_t owner = (*k)->owner;
   (*k)->owner = 0;
-  const int at = lua_gettop(L);
-  for (lua_pushnil(L); lua_next(L, at); lua_pop(L, 1)) {
-    Modes *m = lua_touserdata(L, -1);
-    if (m->number != owner) continue;
-    if (--m->nscopes > 0) break;
-    lua_pop(L, 1);
-    lua_pushnil(L);
-    lua_rawset(L, at);
-    break;
-  }
+  l_owner_ends(L, owner);
   return 0;
 }
 

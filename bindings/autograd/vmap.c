@@ -37,15 +37,19 @@ static int t_open(lua_State *L) {
   l->b = NULL;
   luaL_setmetatable(L, LEVEL);
   l_note_late(L);
+  const uint64_t owner = l_owner_begins(L);
   CALL(L, pl_batch_open(&l->b, n, random));
+  l->b->owner = owner;
   return 1;
 }
 
 static int level_close(lua_State *L) {
   LevelBox *l = luaL_testudata(L, 1, LEVEL);
   if (!l || !l->b) return 0;
+  const uint64_t owner = l->b->owner;
   pl_batch_close(l->b);
   l->b = NULL;
+  l_owner_ends(L, owner);
   return 0;
 }
 
@@ -95,7 +99,9 @@ static int t_reopen(lua_State *L) {
   l->b = NULL;
   luaL_setmetatable(L, LEVEL);
   l_note_late(L);
+  const uint64_t owner = l_owner_begins(L);
   CALL(L, pl_batch_open(&l->b, n, PL_RANDOM_SAME));
+  l->b->owner = owner;
   l->b->born = (uint64_t)born;
   return 1;
 }

@@ -136,6 +136,9 @@ bool l_modes_kept(lua_State *L);
 /* lua_pcall of the function on top with ud, for what the engine calls, such as hooks: what that leaves of no_grad and mixed precision ends
  * with it. Room for two values is needed; after a failure its error is on top. */
 int l_call_in_modes(lua_State *L, void *ud);
+/* Something begins that is L's alone → a number to keep with it; 0: of the main thread, which always runs. It ends, whoever says so. */
+uint64_t l_owner_begins(lua_State *L);
+void l_owner_ends(lua_State *L, uint64_t owner);
 static inline void l_modes_follow(lua_State *L) {
   if (PL_UNLIKELY(pl_state.mode_owner && pl_state.mode_owner != L)) l_modes_switch(L);
 }

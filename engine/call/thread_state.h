@@ -51,9 +51,9 @@ typedef struct PlState {
   uint32_t modes;         /* which of the fields that stand for modes are set; pl_set_NAME keeps both, nobody else */
   bool grad_off;          /* inside no_grad: nothing records */
   bool bookkeeping;       /* histories are brought up to date: every live key records, also one that is off now */
+  bool changed;           /* what `around` is of has been changed; false again in what the engine calls then */
   const void *mode_owner; /* of the program's coroutines the one that grad_off is of; NULL: no other has its own */
   uint64_t mode_turn;     /* counts the turns of coroutines */
-  int ambient_muted;      /* > 0: an explicit key with ambient=false records, the ambient one does not */
   PlKey *ambient;         /* made at first use, never finalized */
   PlKey *holder;          /* its leaves hold .grad of tensors that the ambient key does not track; made when needed */
   PlKey *keys;            /* live explicit keys, newest first */
@@ -68,6 +68,7 @@ typedef struct PlState {
   int in_backward;                 /* nesting depth */
   struct PlGraph *trace;           /* every op goes into this graph under construction; NULL: ops run */
   struct PlBatch *batch;           /* the innermost running one, or NULL (engine/vmap) */
+  struct PlBatch *batches;         /* all that are open, also of coroutines that do not run */
   uint64_t batch_loops;            /* ops computed element by element, for want of a rule */
   uint64_t batch_busy;             /* running batches and live batched handles: 0 spares ops the look */
   uint64_t key_floor, key_ceiling; /* keys born outside [floor, ~ceiling) do not record: batches keep levels apart */
@@ -84,9 +85,9 @@ typedef struct PlState {
   struct PlCasts *casts;      /* those casts, until the outermost region ends */
   struct PlCheckpoint *checkpoint; /* the innermost function that runs under one (grad/checkpoint.h); NULL: none does */
   int checkpoint_depth;            /* ops that run now, one inside the other, while one is watched */
+  int ambient_muted;               /* > 0: an explicit key with ambient=false records, the ambient one does not */
   PlScope around;                  /* what the script has open, where the engine has changed that before it calls a function */
   struct PlPacking *around_packing;
-  bool changed; /* it has; false again in what it calls */
 } PlState;
 
 extern _Thread_local PlState pl_state;

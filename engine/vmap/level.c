@@ -11,24 +11,35 @@
 PlStatus pl_batch_open(PlBatch **out, int64_t size, PlRandomness random) {
   PlBatch *b = malloc(sizeof *b);
   if (!b) PL_FAIL(PL_ERR_OOM, "vmap: out of memory");
-  *b = (PlBatch){.size = size, .born = ++pl_state.key_seq, .random = random, .outer = pl_state.batch};
-  pl_state.batch = b;
+  *b = (PlBatch){.size = size, .born = ++pl_state.key_seq, .random = random, .outer = pl_state.batch, .next = pl_state.batches};
+  pl_state.batch = pl_state.batches = b;
   pl_set_batch_busy(pl_state.batch_busy + 1);
   *out = b;
   return PL_OK;
 }
 
 void pl_batch_close(PlBatch *b) {
-  bool open = false;
-  for (PlBatch *p = pl_state.batch; p; p = p->outer) open |= p == b;
-  if (!open) return;
-  PlBatch *stop = b->outer;
-  while (pl_state.batch != stop) {
-    PlBatch *p = pl_state.batch;
-    pl_state.batch = p->outer;
-    pl_set_batch_busy(pl_state.batch_busy - 1);
-    free(p);
+  for (PlBatch **at = &pl_state.batches; *at;) {
+    if ((*at)->outer == b) (*at)->outer = b->outer;
+    if (*at == b) *at = b->next;
+    else at = &(*at)->next;
   }
+  if (pl_state.batch == b) pl_state.batch = b->outer;
+  pl_set_batch_busy(pl_state.batch_busy - 1);
+  free(b);
+}
+
+void pl_batches_turn(bool (*runs)(void *ud, uint64_t owner), void *ud) {
+  bool owned = false;
+  for (const PlBatch *b = pl_state.batches; b; b = b->next) owned |= b->owner != 0;
+  if (!owned) return;
+  PlBatch **at = &pl_state.batch;
+  for (PlBatch *b = pl_state.batches; b; b = b->next)
+    if (!b->owner || runs(ud, b->owner)) {
+      *at = b;
+      at = &b->outer;
+    }
+  *at = NULL;
 }
 
 /* A handle on full's memory without its first dimension. Of a graph's value it is no value itself: ops on it become nodes

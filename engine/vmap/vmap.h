@@ -20,11 +20,15 @@ typedef struct PlBatch {
   int64_t size;
   uint64_t born; /* on the clock of keys: keys with a larger number were made inside */
   PlRandomness random;
+  uint64_t owner; /* the embedding program's number of the coroutine that opened it; 0: it is around all of them */
   struct PlBatch *outer;
+  struct PlBatch *next; /* of all that are open, newest first */
 } PlBatch;
 
 PlStatus pl_batch_open(PlBatch **out, int64_t size, PlRandomness random);
-void pl_batch_close(PlBatch *b); /* takes NULL; batches opened later and still open are closed, too */
+void pl_batch_close(PlBatch *b); /* wherever in the nest it is, or in that of another coroutine */
+/* Those with owners for which runs says so are open now, and those without. */
+void pl_batches_turn(bool (*runs)(void *ud, uint64_t owner), void *ud);
 /* full[n, …] → a handle that represents its n elements. */
 PlStatus pl_batch_wrap(PlTensor **out, const PlBatch *b, PlTensor *full);
 /* The other way; a tensor that is the same for all n is repeated (expanded). */

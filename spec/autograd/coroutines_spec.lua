@@ -32,8 +32,12 @@ local KINDS = {
     open = function() return T.GradManager():attach(T.ones(2)):record() end,
     seen = function() return not T.enable_grad(records) end,
   },
+  vmap = { -- as T.vmap(f, {randomness = "different"}) has while f runs
+    open = function() return T.core.batch_open(3, "different") end,
+    seen = function() return T.core.is_batched(T.rand(2)) end,
+  },
 }
-local NAMES = { "no_grad", "autocast", "saved", "record" }
+local NAMES = { "no_grad", "autocast", "saved", "record", "vmap" }
 
 describe("scopes of coroutines in any order", function()
   local function check(open, where)
@@ -82,7 +86,7 @@ describe("scopes of coroutines in any order", function()
     end)
   end
 
-  for _, outer in ipairs { "none", "no_grad", "autocast", "saved", "record" } do
+  for _, outer in ipairs { "none", "no_grad", "autocast", "saved", "record", "vmap" } do
     it("are theirs, with " .. outer .. " around all", function()
       local around = KINDS[outer] and { [outer] = 1 } or {}
       local _ <close> = KINDS[outer] and KINDS[outer].open() or nil
@@ -91,7 +95,7 @@ describe("scopes of coroutines in any order", function()
         state = (state * 6364136223846793005 + 1442695040888963407) & math.maxinteger
         return (state >> 33) % n + 1
       end
-      for round = 1, 60 do
+      for round = 1, 20 do
         local all = {}
         for i = 1, 4 do all[i] = worker(draw, around, 0) end
         for _ = 1, 40 do
@@ -112,6 +116,68 @@ describe("scopes of coroutines in any order", function()
       check(around, "after all")
     end)
   end
+end)
+
+describe("functions that yield", function()
+  local x
+  before_each(function() x = T.linspace(-1, 2, 12):reshape(3, 4) end)
+  after_each(function() x = nil end)
+  local function pause() if coroutine.isyieldable() then coroutine.yield() end end
+  local function f(v)
+    pause()
+    local a = (v * 2):sin()
+    pause()
+    return a * v + a:sum()
+  end
+  local function total(v) return f(v):square():sum() end
+  local CALLS = {
+    grad = function() return T.grad(total)(x) end,
+    vjp = function()
+      local y, pull = T.vjp(f, x)
+      pause()
+      return (pull(y))
+    end,
+    jvp = function() return select(2, T.jvp(f, x, x)) end,
+    vmap = function() return T.vmap(f)(x) end,
+    ["vmap of grad"] = function() return T.vmap(T.grad(total))(x) end,
+    ["grad of vmap"] = function() return T.grad(function(v) return T.vmap(f)(v):square():sum() end)(x) end,
+    jacobian = function() return T.jacobian(f, x:select(1, 1)) end,
+  }
+  local names = {}
+  for name in pairs(CALLS) do names[#names + 1] = name end
+  table.sort(names)
+
+  it("give in turns what they give alone", function()
+    local want = {}
+    for _, name in ipairs(names) do
+      local alone = coroutine.wrap(function() return "done", CALLS[name]() end)
+      local state, y
+      repeat state, y = alone() until state == "done"
+      want[name] = y
+    end
+    for first = 1, #names do
+      for second = 1, #names do
+        local running = {}
+        for i, name in ipairs { names[first], names[second], names[(first + second) % #names + 1] } do
+          running[i] = { name = name, co = coroutine.create(CALLS[name]) }
+        end
+        local turn = first
+        while #running > 0 do
+          turn = turn * 5 + second + 1
+          local at = turn % #running + 1
+          turn = turn % 1009
+          local r = running[at]
+          local ok, y = coroutine.resume(r.co)
+          assert(ok, y)
+          if coroutine.status(r.co) == "dead" then
+            table.remove(running, at)
+            assert(y:allclose(want[r.name]), r.name)
+          end
+          assert(not T.core.is_batched(T.rand(2)))
+        end
+      end
+    end
+  end)
 end)
 
 describe("T.no_grad in a coroutine", function()

@@ -269,7 +269,7 @@ describe("states in fewer bits", function()
   end)
 
   it("are in the dtype of the parameters that load them, of all optimizers", function()
-    local function stepped(make, dtype)
+    local function made(make, dtype)
       local p = T.nn.Parameter(T.linspace(-1, 1, 64):reshape(8, 8):to(dtype))
       local opt = make { p }
       p.grad = T.linspace(1, 2, 64):reshape(8, 8):to(dtype)
@@ -286,9 +286,9 @@ describe("states in fewer bits", function()
       if type(make) == "table" and make.settings and name ~= "LBFGS" then
         count = count + 1
         for _, from in ipairs { "f64", "f32", "bf16" } do
-          local saved = stepped(make, from):state_dict()
+          local saved = made(make, from):state_dict()
           for _, to in ipairs { "f64", "f32", "bf16" } do
-            local opt, p = stepped(make, to)
+            local opt, p = made(make, to)
             local want = dtypes(opt)
             opt:load_state_dict(saved)
             assert.same(want, dtypes(opt), name .. " from " .. from .. " to " .. to)

@@ -39,7 +39,7 @@ return function(T, core)
     if not spec then
       gm.count = gm.count + 1
       spec = { number = gm.count, fns = {} }
-      gm.specs[t] = spec
+      gm.specs[t], gm.tensors[gm.count] = spec, t
       if gm.key then watch(gm, t, spec) end
     end
     for _, f in ipairs(type(fn) == "table" and fn or { fn }) do
@@ -74,7 +74,7 @@ return function(T, core)
   --- The attached tensors that are alive, in order of attachment.
   function Manager:attached()
     local list = {}
-    for t in pairs(check("attached", self).specs) do list[#list + 1] = t end
+    for _, t in pairs(check("attached", self).tensors) do list[#list + 1] = t end
     table.sort(list, function(a, b) return self.specs[a].number < self.specs[b].number end)
     return list
   end
@@ -140,8 +140,9 @@ return function(T, core)
     if o.ambient ~= nil and type(o.ambient) ~= "boolean" then
       fail("GradManager: ambient must be true or false, got %s", options.describe(o.ambient))
     end
-    local specs = setmetatable({}, { __mode = "k" })
-    return setmetatable({ specs = specs, count = 0, ambient = o.ambient or false }, Manager)
+    -- Weak keys would still have what is about to be finalized; weak values never do.
+    local specs, tensors = setmetatable({}, { __mode = "k" }), setmetatable({}, { __mode = "v" })
+    return setmetatable({ specs = specs, tensors = tensors, count = 0, ambient = o.ambient or false }, Manager)
   end
 
   -- T.GradManager.group{gm1, gm2, …} → the list. They record on one level: none sees another's backward.

@@ -31,6 +31,12 @@ end
 local Optimizer = classes.new("Optimizer", "opt")
 local known_groups = setmetatable({}, { __mode = "k" }) -- T.jit leaves out what optimizers keep there to themselves
 
+-- Where neither an optimizer nor its class has a field of that name.
+local all_settings = {}
+getmetatable(Optimizer).__index = function(_, key)
+  if all_settings[key] then fail("optim: %s is a setting of each group: opt.param_groups[1].%s", key, key) end
+end
+
 -- What a list has beside its entries would be dropped: optim.SGD{p, lr = 0.1}.
 local function check_list(who, list, what)
   local key = options.stray(list)
@@ -73,19 +79,13 @@ end
 local function class(name, settings)
   local known = {}
   local C = setmetatable({ name = name, settings = settings }, {
-    __index = function(_, key) -- of optimizers, too, which have no such field
-      local v = Optimizer[key]
-      if v == nil and known[key] then
-        fail("optim.%s: %s is a setting of each group: opt.param_groups[1].%s", name, key, key)
-      end
-      return v
-    end,
+    __index = Optimizer,
     __call = function(C, ...) return C.new(C, ...) end,
   })
   C.__index = C
   classes.class(C, "opt", "update")
   C.__tostring = Optimizer.__tostring
-  for _, s in ipairs(settings) do known[s[1]] = true end
+  for _, s in ipairs(settings) do known[s[1]], all_settings[s[1]] = true, true end
   function C.__newindex(self, key, value)
     if known[key] then
       fail("optim.%s: %s is a setting of each group: for _, group in ipairs(opt.param_groups) do group.%s = … end",
