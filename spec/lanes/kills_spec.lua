@@ -3,6 +3,7 @@
 -- random instants, and of T.fit, which goes on with the same bits. PERILUNE_LANES=long: 200 and more of each.
 
 local T = require "perilune"
+local folder = require "spec.support.folder"
 
 local build = os.getenv "PERILUNE_BUILD" or "build"
 local root = os.getenv "PERILUNE_ROOT" or "."
@@ -17,15 +18,6 @@ local function bytes(path)
   local s = f:read "a"
   f:close()
   return s
-end
-
-local function folder(f)
-  local name = os.tmpname()
-  os.remove(name)
-  assert(os.execute("mkdir '" .. name .. "'"))
-  local ok, err = pcall(f, name)
-  os.execute("rm -rf '" .. name .. "'")
-  if not ok then error(err, 0) end
 end
 
 -- Runs the command and kills it after so many seconds; the shell's own message about that goes nowhere.

@@ -4,6 +4,7 @@
 
 local T = require "perilune"
 local near = require "spec.support.near"
+local folder = require "spec.support.folder"
 local function fails(f, part) return near.fails(part, f) end
 
 local function ids(list) return T.tensor(list, { dtype = "i64" }) end
@@ -11,15 +12,6 @@ local function same(a, b, tol)
   assert.same(a:shape(), b:shape())
   local d = (a:detach() - b:detach()):abs():max():item()
   assert.is_true(d <= (tol or 1e-4), "differs by " .. d)
-end
-
-local function folder(f)
-  local dir = os.tmpname()
-  os.remove(dir)
-  assert(os.execute('mkdir "' .. dir .. '"'))
-  local ok, why = pcall(f, dir)
-  os.execute('rm -r "' .. dir .. '"')
-  if not ok then error(why, 0) end
 end
 
 local bert = { vocab_size = 32, hidden_size = 16, intermediate_size = 24, num_hidden_layers = 2,

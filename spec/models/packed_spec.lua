@@ -4,15 +4,7 @@
 
 local T = require "perilune"
 local json = require "perilune.io.json"
-
-local function folder(f)
-  local dir = os.tmpname()
-  os.remove(dir)
-  assert(os.execute('mkdir "' .. dir .. '"'))
-  local ok, why = pcall(f, dir)
-  os.execute('rm -r "' .. dir .. '"')
-  if not ok then error(why, 0) end
-end
+local folder = require "spec.support.folder"
 
 local function signed(word) return word >= 1 << 31 and word - (1 << 32) or word end
 

@@ -5,6 +5,7 @@
 local T = require "perilune"
 local json = require "perilune.io.json"
 local near = require "spec.support.near"
+local folder = require "spec.support.folder"
 local nn = T.nn
 local function fails(f, part) return near.fails(part, f) end
 
@@ -22,15 +23,6 @@ local function of(net) return T.no_grad(net, tokens()) end
 local function same(a, b, why)
   local off = (a - b):abs():max():item()
   assert.is_true(off < 1e-5, ("%s: off by %g"):format(why, off))
-end
-
-local function folder(f)
-  local dir = os.tmpname()
-  os.remove(dir)
-  assert(os.execute('mkdir "' .. dir .. '"'))
-  local ok, why = pcall(f, dir)
-  os.execute('rm -r "' .. dir .. '"')
-  if not ok then error(why, 0) end
 end
 
 -- What one adapter of a network has is made unlike what it was at first.

@@ -4,6 +4,7 @@
 local T = require "perilune"
 local json = require "perilune.io.json"
 local near = require "spec.support.near"
+local folder = require "spec.support.folder"
 local nn = T.nn
 local function fails(f, part) return near.fails(part, f) end
 
@@ -29,15 +30,6 @@ local function stirred(n) -- adapters that do something
     for _, m in ipairs(n:modules()) do if m.lora_B then m.lora_B:normal_(0, 0.5) end end
   end)
   return n
-end
-
-local function folder(f)
-  local dir = os.tmpname()
-  os.remove(dir)
-  assert(os.execute('mkdir "' .. dir .. '"'))
-  local ok, why = pcall(f, dir)
-  os.execute('rm -r "' .. dir .. '"')
-  if not ok then error(why, 0) end
 end
 
 describe("nn.lora", function()
