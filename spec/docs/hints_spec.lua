@@ -150,6 +150,13 @@ describe("a hint", function()
     assert.equal("T.nn.ReLU", elsewhere.meant "nn.Relu")
     assert.equal("T.nn.ReLU", elsewhere.find("Relu", "nn."))
     assert.truthy(T.help_text("optim.adam"):find("There is no optim.adam; this is T.optim.Adam.\noptim.Adam(", 1, true))
+    for written, meant in pairs { ["torch.relu"] = "T.relu", ["np.mean"] = "T.mean", ["torch.nn.Linear"] =
+      "T.nn.Linear", ["torch.nn.functional.relu"] = "T.relu", ["torch.optim.Adam"] = "T.optim.Adam" } do
+      local says = ("There is no %s; this is %s.\n"):format(written, meant)
+      assert.truthy(T.help_text(written):find(says, 1, true), written)
+    end
+    assert.truthy(T.help_text("plot.bar"):find("did you mean plot?", 1, true))
+    assert.falsy(require("perilune.repl.about").name("plot.bar", { T = T }):find("progress bar", 1, true))
     local _, message = pcall(T.fit, T.nn.Linear(1, 2), { train = {}, metrics = "acc", optimizer = { "SGD", lr = 1 } })
     assert.truthy(message:find("did you mean 'accuracy'?", 1, true), message)
   end)

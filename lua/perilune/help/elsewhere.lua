@@ -122,10 +122,20 @@ function M.method(name)
   return M.nearest(name, names)
 end
 
+-- What other libraries are called where they are used.
+local ROOTS = { torch = true, np = true, numpy = true, jnp = true, tf = true, mx = true }
+
 --- The path that is meant by one with a mistake, "optim.adam", "nn.Conv2D", "optim.Adm", "x:sumn"; or nil.
 function M.meant(path)
   if not index then load() end
   path = path:gsub("^T[.:]", "")
+  local root, rest = path:match "^(%a+)%.(.+)$"
+  if ROOTS[root] then
+    path = rest:gsub("^nn%.functional%.", "nn.F.")
+    for _, known in ipairs(index[plain(path:match "[^.:]+$")] or {}) do
+      if known == path then return shown(path) end
+    end
+  end
   if others[path] then return others[path] end
   local space, mark, name = path:match "^(.-)([.:])([^.:]+)$"
   if not name then name, space, mark = path, "", "" end

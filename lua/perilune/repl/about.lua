@@ -104,7 +104,11 @@ function M.name(name, env, width)
     return callable and page(value) or (last and page(name)) or (name:find ":" and page(last))
       or M.value(value, width, name)
   end
-  local text = page(name) or (last and page(last))
+  local text = page(name)
+  if not text and require("perilune.help.elsewhere").other(name:gsub("^T%.", "")) then -- plot.bar is no T.bar
+    return T.help_text(name), false
+  end
+  text = text or (last and page(last))
   if text then return text end
   return T.help_text(last or name), false
 end
