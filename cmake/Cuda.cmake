@@ -101,11 +101,7 @@ else()
       list(APPEND gencode "-gencode=arch=compute_${number},code=sm_${number}")
     endif()
   endforeach()
-  set(compress size) # of what is shipped; packing takes a seventh of the time
-  if(NOT cuda_wanted)
-    set(compress speed)
-  endif()
-  set(nvcc_flags -std=c++17 -O3 ${gencode} --fmad=false --compress-mode=${compress} -Wno-deprecated-gpu-targets
+  set(nvcc_flags -std=c++17 -O3 ${gencode} --fmad=false --compress-mode=size -Wno-deprecated-gpu-targets
       "-Xcompiler=-fPIC,-fvisibility=hidden,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics,-Wall,-Wno-unused-function,-ffp-contract=off"
       -diag-suppress=186 --expt-relaxed-constexpr --expt-extended-lambda "-I${PROJECT_SOURCE_DIR}" -DNDEBUG)
   if(PL_WERROR)

@@ -128,12 +128,9 @@ return function(T, W, tools)
       self.blocks = nn.Sequential(table.unpack(blocks))
       self.norm = nn.LayerNorm(dim, { bias = false })
     end
-    local function hidden(self, ids)
-      return self.norm(self.blocks(self.token(ids) + self.place.weight:narrow(1, 1, ids:size(2))))
-    end
-    function GPT:forward(ids) return F.linear(hidden(self, ids), self.token.weight) end
-    if vocab >= 4096 then -- the logits would be the largest tensor of a step
-      function GPT:loss(ids, y) return F.linear_cross_entropy(hidden(self, ids), self.token.weight, y) end
+    function GPT:forward(ids)
+      local x = self.token(ids) + self.place.weight:narrow(1, 1, ids:size(2))
+      return F.linear(self.norm(self.blocks(x)), self.token.weight)
     end
     local model = GPT()
     for _, p in ipairs(model:parameters()) do

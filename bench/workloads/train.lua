@@ -14,13 +14,9 @@ return function(T, W, tools)
       local loss
       do
         local _ <close> = T.autocast("bf16", { enabled = tools.amp or tools.mode == "bf16" })
-        if model.loss then
-          loss = model:loss(x, y)
-        else
-          local out = model(x)
-          if out:dim() > 2 then out, y = out:flatten(1, -2), y:flatten() end
-          loss = F.cross_entropy(out, y)
-        end
+        local out = model(x)
+        if out:dim() > 2 then out, y = out:flatten(1, -2), y:flatten() end
+        loss = F.cross_entropy(out, y)
       end
       loss:backward()
       if clip then clip(params) end

@@ -202,31 +202,34 @@ static int jit_joint(lua_State *L) {
   return 0;
 }
 
-/* Node n, if new, behind the list at 2, which is also a set. */
+/* Node n, if new, behind the list at 3, which is also a set. */
 static void note_node(lua_State *L, PlNode *n) {
-  if (n && lua_rawgetp(L, 2, n) == LUA_TNIL) {
+  if (n && lua_rawgetp(L, 3, n) == LUA_TNIL) {
     lua_pushboolean(L, 1);
-    lua_rawsetp(L, 2, n);
+    lua_rawsetp(L, 3, n);
     lua_pushlightuserdata(L, n);
-    lua_rawseti(L, 2, (lua_Integer)lua_rawlen(L, 2) + 1);
+    lua_rawseti(L, 3, (lua_Integer)lua_rawlen(L, 3) + 1);
   }
-  lua_settop(L, 2);
+  lua_settop(L, 3);
 }
 
-/* jit_spent(tensor) → does its history lead to a backward that has run, so that another cannot go there? */
+/* jit_spent(graph, tensor) → has a backward run in the trace through all of its history, so that no other can get to a leaf, or to
+ * what was recorded before the trace? */
 static int jit_spent(lua_State *L) {
-  bool spent = false;
-  lua_settop(L, 1);
+  const PlGraph *f = l_check_graph(L, 1);
+  PlNode *first = l_check_tensor(L, 2)->node;
+  bool reaches = !first;
+  lua_settop(L, 2);
   lua_newtable(L);
-  note_node(L, l_check_tensor(L, 1)->node);
-  for (lua_Integer i = 1; !spent && i <= (lua_Integer)lua_rawlen(L, 2); i++) {
-    lua_rawgeti(L, 2, i);
+  note_node(L, first);
+  for (lua_Integer i = 1; !reaches && i <= (lua_Integer)lua_rawlen(L, 3); i++) {
+    lua_rawgeti(L, 3, i);
     const PlNode *n = lua_touserdata(L, -1);
-    spent = n->spent && n->kind != PL_NODE_LEAF;
-    lua_settop(L, 2);
-    for (uint32_t d = 0; !spent && d < n->nin; d++) note_node(L, n->dests[d].node);
+    lua_settop(L, 3);
+    reaches = n->kind == PL_NODE_LEAF || n->seq <= f->began;
+    for (uint32_t d = 0; !reaches && !n->spent && d < n->nin; d++) note_node(L, n->dests[d].node);
   }
-  lua_pushboolean(L, spent);
+  lua_pushboolean(L, !reaches);
   return 1;
 }
 

@@ -255,9 +255,9 @@ describe("a saved graph", function()
         end
       end
       table.sort(gone_on)
-      assert.equal("Adadelta Adagrad Adam Adam8bit AdamW AdamW8bit Adamax LAMB Lion RAdam RMSprop Rprop SGD",
+      assert.equal("ASGD Adadelta Adagrad Adam Adam8bit AdamW AdamW8bit Adamax LAMB Lion NAdam RAdam RMSprop Rprop SGD",
         table.concat(gone_on, " "))
-      assert.is_true(#lost >= 8, table.concat(lost, " "))
+      assert.is_true(#lost >= 6, table.concat(lost, " "))
       local p = nn.Parameter(T.ones(1))
       local opt = T.optim.SGD({ p }, { lr = 0.1 })
       local schedule = T.optim.lr_scheduler.StepLR(opt, { step_size = 1 })

@@ -287,6 +287,21 @@ describe("T.jit in training:", function()
     end
   end)
 
+  it("a result keeps its history where a backward ran before the trace through what it captured", function()
+    local a = T.tensor({ 1, 2 }):requires_grad_()
+    local c = a * 2 -- recorded outside
+    (c * c):sum():backward()
+    local f = T.jit(function(x) return x * c end)
+    for _ = 1, 2 do assert.is_true(f(T.ones(2)).requires_grad) end
+    local b = T.tensor({ 3, 4 }):requires_grad_()
+    local g = T.jit(function(x) -- one part is spent, the other is not
+      local l = (b * x):sum()
+      l:backward()
+      return l + (b * x * x):sum()
+    end)
+    for _ = 1, 2 do assert.is_true(g(T.ones(2)).requires_grad) end
+  end)
+
   -- Steps as people write them: way(net, opt, x) → results.
   local ways = {
     ["losses whose backward has run are summed and returned"] = function(net, opt, x)

@@ -180,7 +180,7 @@ static PlStatus targets_fit(const Head *h) {
     default: v = ((const int64_t *)p)[i];
     }
     if (v != ignore && (v < base || (uint64_t)v - (uint64_t)base >= (uint64_t)h->classes))
-      PL_FAIL(PL_ERR_INDEX, "linear_cross_entropy: target %lld at position %lld is not in %lld … %lld (the %lld rows of linear_weight)%s",
+      PL_FAIL(PL_ERR_INDEX, "%s: target %lld at position %lld is not in %lld … %lld (the %lld rows of linear_weight)%s", h->call->name,
               (long long)v, (long long)(i + base), (long long)base, (long long)(base + h->classes - 1), (long long)h->classes,
               v == 0 && base == 1 ? "; classes count from 1, or pass index_base=0" : "");
   }

@@ -58,7 +58,7 @@ local function results_of(t, results, inputs, shown)
         root = { tensor = what, marks = {} }
         roots[number], order[#order + 1] = root, root
       end
-      root.tracked = root.tracked or t.grad and x.requires_grad and not core.jit_spent(x)
+      root.tracked = root.tracked or t.grad and x.requires_grad and not core.jit_spent(t.ir, x)
       mark = { views = views, recorded = x.requires_grad }
       root.marks[#root.marks + 1] = mark
       root.shown = all and x -- as pointwise results of transposed arguments are
@@ -141,7 +141,7 @@ local function inner_gradients(t, a, out)
       untraceable("the traced function changes whether argument tensor %d requires a gradient; call requires_grad_() "
         .. "outside", k)
     end
-    if t.grad and x.requires_grad and not x.is_leaf and not core.jit_spent(x) then
+    if t.grad and x.requires_grad and not x.is_leaf and not core.jit_spent(t.ir, x) then
       untraceable("the traced function writes argument tensor %d in place with a value that has a gradient, which a "
         .. "graph would lose; use the out-of-place form, and return the result", k)
     end

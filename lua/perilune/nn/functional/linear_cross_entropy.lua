@@ -134,8 +134,10 @@ function M.linear(x, w, b, target, o, rows, wide)
   x, w, b = lowered(x, true), lowered(w), lowered(b)
   local none, halves = o.reduction == "none", not low and not wide and (dtype == "f16" or dtype == "bf16")
   rows = rows or rows_of(w:size(1), w.requires_grad or b ~= nil and b.requires_grad, x:is_cuda())
-  local loss = T.cross_entropy_linear(x, w, target, b, o.weight, { reduction = none and "none" or "sum",
-    ignore_index = o.ignore_index, index_base = o.index_base, label_smoothing = o.label_smoothing, chunk = rows })
+  local settings = { reduction = none and "none" or "sum", ignore_index = o.ignore_index, index_base = o.index_base,
+    label_smoothing = o.label_smoothing, chunk = rows }
+  local loss = options.renamed("linear_cross_entropy",
+    pcall(T.cross_entropy_linear, x, w, target, b, o.weight, settings))
   if not none and o.reduction ~= "sum" then loss = loss / amount(target, o, loss:dtype()) end
   return halves and loss:to(dtype) or loss
 end
