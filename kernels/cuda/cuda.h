@@ -138,11 +138,11 @@ extern const PlcKernel plc_kernel_copy, plc_kernel_elementwise, plc_kernel_scan,
 
 /* ---- matrix products ------------------------------------------------------------------------------------------------ */
 
-typedef enum PlcEpilogue { PLC_EPI_NONE, PLC_EPI_BIAS, PLC_EPI_BIAS_RELU, PLC_EPI_BIAS_GELU } PlcEpilogue;
+typedef enum PlcEpilogue { PLC_EPI_NONE, PLC_EPI_BIAS, PLC_EPI_BIAS_RELU } PlcEpilogue;
 
 /* C[m,n] = epilogue(alpha op(A)[m,k] op(B)[k,n] + beta C), row-major: element (i, j) of X at i ldx + j; op transposes where
  * ta or tb is set, so A is stored k × m then. `batch` such products, sa, sb, sc elements apart (0 repeats). bias[n] has c's
- * dtype; BIAS_GELU is the exact gelu. f16 and bf16 accumulate in f32, f32 in f32 (TF32 where plc_tf32()), f64 in f64. */
+ * dtype. f16 and bf16 accumulate in f32, f32 in f32 (TF32 where plc_tf32()), f64 in f64. */
 typedef struct PlcGemm {
   int64_t m, n, k, batch;
   PlDtype dtype;  /* of a and b */

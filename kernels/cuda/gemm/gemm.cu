@@ -14,8 +14,6 @@ struct Product {
   int epilogue;
 };
 
-template <typename A> PLC_DEV A gelu(A x) { return x * (A)0.5 * ((A)1 + erf(x * (A)0.70710678118654752440)); }
-
 template <typename T, typename R, typename A> __global__ void plain(Product p, const T *a, const T *b, R *c, const R *bias) {
   __shared__ A as[DEPTH][TILE], bs[DEPTH][TILE];
   int tid = (int)threadIdx.x, tx = tid % 16, ty = tid / 16;
@@ -50,7 +48,6 @@ template <typename T, typename R, typename A> __global__ void plain(Product p, c
       if (p.beta != 0) v += (A)p.beta * (A)plc_type<R>::load(*at);
       if (p.epilogue != PLC_EPI_NONE) v += (A)plc_type<R>::load(bias[j]);
       if (p.epilogue == PLC_EPI_BIAS_RELU) v = v < 0 ? (A)0 : v;
-      if (p.epilogue == PLC_EPI_BIAS_GELU) v = gelu(v);
       *at = plc_type<R>::store(v);
     }
 }
