@@ -226,6 +226,16 @@ static void cofactor_change(const LaJob *job, const void *s, const double *g, do
     }
 }
 
+/* out = op(a) op(b), all n × n; op transposes where ta or tb is set. */
+static void product(int64_t n, const void *a, PlDtype da, bool ta, const void *b, PlDtype db, bool tb, double *out) {
+  for (int64_t i = 0; i < n; i++)
+    for (int64_t j = 0; j < n; j++) {
+      double sum = 0;
+      for (int64_t k = 0; k < n; k++) sum += la_get(a, da, ta ? k * n + i : i * n + k) * la_get(b, db, tb ? j * n + k : k * n + j);
+      out[i * n + j] = sum;
+    }
+}
+
 static PlStatus cofactor_bwd_one(const LaJob *job, int64_t b, void *const *mem) {
   PlArray *y = job->call->out[0];
   const int64_t n = job->n;
@@ -239,23 +249,11 @@ static PlStatus cofactor_bwd_one(const LaJob *job, int64_t b, void *const *mem) 
     return PL_OK;
   }
   if (!svd_run(job, &plan, mem[B_A], mem[B_S], mem[B_U], mem[B_VH], mem[B_WORK], mem[B_IWORK])) return no_svd(job, b, NO_CONVERGENCE);
-  memset(t, 0, (size_t)(n * n) * sizeof *t);
-  for (int64_t i = 0; i < n; i++) /* t = g V */
-    for (int64_t l = 0; l < n; l++)
-      for (int64_t j = 0; j < n; j++) t[i * n + l] += g[i * n + j] * la_get(mem[B_VH], d, l * n + j);
-  memset(g, 0, (size_t)(n * n) * sizeof *g);
-  for (int64_t i = 0; i < n; i++) /* g' = Uᵀ t */
-    for (int64_t k = 0; k < n; k++)
-      for (int64_t l = 0; l < n; l++) g[k * n + l] += la_get(mem[B_U], d, i * n + k) * t[i * n + l];
+  product(n, g, PL_F64, false, mem[B_VH], d, true, t); /* g V */
+  product(n, mem[B_U], d, true, t, PL_F64, false, g);  /* g' = Uᵀ g V */
   cofactor_change(job, mem[B_S], g, t);
-  memset(g, 0, (size_t)(n * n) * sizeof *g);
-  for (int64_t k = 0; k < n; k++) /* g = t Vᵀ */
-    for (int64_t l = 0; l < n; l++)
-      for (int64_t j = 0; j < n; j++) g[k * n + j] += t[k * n + l] * la_get(mem[B_VH], d, l * n + j);
-  memset(t, 0, (size_t)(n * n) * sizeof *t);
-  for (int64_t i = 0; i < n; i++) /* t = U g */
-    for (int64_t k = 0; k < n; k++)
-      for (int64_t j = 0; j < n; j++) t[i * n + j] += la_get(mem[B_U], d, i * n + k) * g[k * n + j];
+  product(n, t, PL_F64, false, mem[B_VH], d, false, g); /* t Vᵀ */
+  product(n, mem[B_U], d, false, g, PL_F64, false, t);  /* U t Vᵀ */
   const double sign = orientation(job, mem[B_U], mem[B_IWORK]) * orientation(job, mem[B_VH], mem[B_IWORK]);
   for (int64_t i = 0; i < n * n; i++) la_set(mem[B_A], d, i, sign * t[i]);
   plk_la_store(job, y, b, mem[B_A], n, false);
