@@ -53,6 +53,7 @@ enum { /* optimizer_step: param, grad, one to four tensors of state; behind the 
        PLK_OPTIM_STEP /* its number, from 1: of settings; what bf16 is rounded by */
 };
 enum { PLK_OPTIM_MAXIMIZE = 1, PLK_OPTIM_COUPLED = 2, PLK_OPTIM_DECOUPLED = 4 };
+enum { PLK_OPTIM_AVERAGED = 8 }; /* of a saved graph: its parameters are the averages of a schedule-free optimizer, which no step takes */
 /* Columns of a rule: what it reads and writes. */
 enum { PLK_OPTIM_X = 1, PLK_OPTIM_G = 2, PLK_OPTIM_A = 4, PLK_OPTIM_B = 8, PLK_OPTIM_C = 16, PLK_OPTIM_D = 32 };
 enum { PLK_OPTIM_COLUMNS = 6 };
@@ -112,6 +113,11 @@ static inline unsigned plk_optim_writes(int64_t rule) {
  * here, for every device and for who steps without Lua. Behind the settings of a rule with a number that it carries from step to step
  * (`carry` in lua/perilune/optim/fused.lua) are that number as this step reads it, and what plk_optim_count keeps. Other rules' numbers
  * are given as they are. */
+static inline double plk_optim_power(double x, double y) { return y == 2 ? x * x : pow(x, y); } /* as Lua takes it */
+/* Schedule-free, s from warmup_steps on: this step's rate; the weight of its z in the mean. */
+static inline double plk_schedule_free_lr(const double *s, double lr) { return s[3] <= s[0] ? lr * (s[3] / s[0]) : lr; }
+static inline double plk_schedule_free_weight(const double *s) { return plk_optim_power(s[3], s[1]) * plk_optim_power(s[5], s[2]); }
+static inline bool plk_optim_schedule_free(int64_t rule) { return rule == PLK_OPTIM_SCHEDULE_FREE_ADAMW || rule == PLK_OPTIM_SCHEDULE_FREE_SGD; }
 static inline double plk_nadam_mu(const double *s, double t) { return s[0] * (1 - 0.5 * pow(0.96, t * s[3])); }
 static inline void plk_optim_numbers(int64_t rule, double lr, double decay, int64_t step, const double *given, double *N) {
   const double *s = given, t = (double)step;
@@ -140,6 +146,12 @@ static inline void plk_optim_numbers(int64_t rule, double lr, double decay, int6
   } else if (rule == PLK_OPTIM_LION) {
     const double of[] = {s[0], 1 - s[0], s[1], 1 - s[1], lr};
     memcpy(N, of, sizeof of);
+  } else if (plk_optim_schedule_free(rule)) {
+    const double *own = s + (rule == PLK_OPTIM_SCHEDULE_FREE_ADAMW ? 3 : 1);
+    const double rate = plk_schedule_free_lr(own, lr), c = own[4] != 0 ? plk_schedule_free_weight(own) / own[4] : 0;
+    const double of[] = {s[1], 1 - s[1], 1 - pow(s[1], own[3]), s[2], decay, c, rate * (s[0] * (1 - c) - 1), rate};
+    if (rule == PLK_OPTIM_SCHEDULE_FREE_ADAMW) memcpy(N, of, sizeof of);
+    else memcpy(N, of + 5, 3 * sizeof *of);
   } else if (rule == PLK_OPTIM_LAMB) {
     const double b1 = s[0], b2 = s[1], first = s[3] != 0 ? 1 / (1 - pow(b1, t)) : 1, second = s[3] != 0 ? 1 / sqrt(1 - pow(b2, t)) : 1;
     const double of[] = {b1, 1 - b1, b2, 1 - b2, first, second, s[2], decay, lr, s[5], s[4] != 0 || decay != 0 ? 1. : 0.};
@@ -147,7 +159,7 @@ static inline void plk_optim_numbers(int64_t rule, double lr, double decay, int6
   }
 }
 
-/* The carried number from step `step` on to the next one, whose rate is lr (by 1), or back to where it was before that (by -1). */
+/* What is carried, from step `step` on to the next one, whose rate is lr (by 1), or back to where it was before that (by -1). */
 static inline void plk_optim_count(int64_t rule, int by, double lr, int64_t step, double *s) {
   if (rule == PLK_OPTIM_NADAM) { /* product before the step, and the one before it */
     const double was = s[4];
@@ -159,6 +171,17 @@ static inline void plk_optim_count(int64_t rule, int by, double lr, int64_t step
       s[3] = s[4] / pow(1 + s[0] * s[4] * (double)step, s[1]), s[4] = lr;
     } else {
       s[3] = s[5], s[4] = s[6];
+    }
+  } else if (plk_optim_schedule_free(rule)) {
+    double *own = s + (rule == PLK_OPTIM_SCHEDULE_FREE_ADAMW ? 3 : 1);
+    own[3] += by;
+    if (by > 0) {
+      const double rate = plk_schedule_free_lr(own, lr);
+      own[6] = own[4], own[7] = own[5];
+      own[5] = rate > own[5] ? rate : own[5];
+      own[4] += plk_schedule_free_weight(own);
+    } else {
+      own[4] = own[6], own[5] = own[7];
     }
   }
 }

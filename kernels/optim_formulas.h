@@ -63,17 +63,19 @@ R(LION, 3, 2, 1, X | G | A, X | A, 0, {
   x = x - ((T)(mix > 0) - (T)(mix < 0)) * N(4);
   a = a * N(2) + g * N(3);
 })
-/* Defazio et al. 2024; a the second moment, b the point z that is stepped, x an average of where z was, a bit towards z. beta2,
- * 1 - beta2, 1 - beta2^t, eps, decay, the average's rate, lr (beta1 (1 - that) - 1), lr */
-R(SCHEDULE_FREE_ADAMW, 4, 8, 0, X | G | A | B, X | A | B, 0, {
+/* Defazio et al. 2024; a the second moment, b the point z that is stepped, x an average of where z was, a bit towards z. Settings: beta1,
+ * beta2, eps, and what schedule_free_sgd has behind its first. beta2, 1 - beta2, 1 - beta2^t, eps, decay, the average's rate,
+ * lr (beta1 (1 - that) - 1), lr */
+R(SCHEDULE_FREE_ADAMW, 4, 11, 1, X | G | A | B, X | A | B, 0, {
   a = a * N(0) + g * g * N(1);
   T step = g / (SQRT(a / N(2)) + N(3));
   step = N(4) != 0 ? step + x * N(4) : step;
   x = x + (b - x) * N(5) + step * N(6);
   b = b - step * N(7);
 })
-/* a the point z. The average's rate, lr (momentum (1 - that) - 1), lr */
-R(SCHEDULE_FREE_SGD, 3, 3, 0, X | G | A, X | A, 0, {
+/* a the point z. Settings: momentum, warmup_steps, r, weight_lr_power, and carried: steps, the sum of weights and the largest rate, with
+ * this step, and the latter two without it. The average's rate, lr (momentum (1 - that) - 1), lr */
+R(SCHEDULE_FREE_SGD, 3, 9, 1, X | G | A, X | A, 0, {
   x = x + (a - x) * N(0) + g * N(1);
   a = a - g * N(2);
 })
@@ -116,3 +118,5 @@ R(ADAFACTOR_APPLY, 4, 5, 0, X | G | A | B, X, 0, {
   const T step = g / SQRT(square < N(0) ? N(0) : square);
   x = x * N(1) - step * F;
 })
+/* From where schedule-free optimizers take gradients to the average, and back; a the point z. How far towards z */
+R(SCHEDULE_FREE_MOVE, 3, 1, 0, X | A, X, 0, { x = x + (a - x) * N(0); })

@@ -40,7 +40,7 @@ extern "C" {
 #endif
 
 /* Of this header: 1000 * major + minor. */
-#define PERILUNE_ABI_VERSION 1001
+#define PERILUNE_ABI_VERSION 1002
 /* Of the library that was loaded: it has everything of this header if its thousands are the same and it is not smaller. */
 PERILUNE_API int32_t perilune_abi_version(void);
 /* The release, "0.1.0". */
@@ -180,6 +180,10 @@ PERILUNE_API perilune_status perilune_model_step(perilune_model *m, int32_t thre
 PERILUNE_API perilune_status perilune_model_set(perilune_model *m, const char *name, double value);
 /* The first one's number. Errors: as above. */
 PERILUNE_API perilune_status perilune_model_get(perilune_model *m, const char *name, double *out);
+/* Schedule-free optimizers step where gradients are taken; what is to be evaluated and used is the average of the way. on != 0: the weights
+ * become the averages, until 0 brings them back, without which steps are errors (STATE); further times are no change. A saved model
+ * stays as it is then. Errors: STATE (it does not train), UNSUPPORTED (its optimizer keeps no averages). */
+PERILUNE_API perilune_status perilune_model_average(perilune_model *m, int32_t on);
 /* Weight i, from 0, of perilune_model_weight_count: name is its key in the safetensors file. Data are the model's, on the CPU,
  * and change with perilune_model_step. Errors: ARG, UNSUPPORTED (on a GPU). */
 PERILUNE_API int32_t perilune_model_weight_count(const perilune_model *m);

@@ -5,6 +5,8 @@
 
 #include "engine/call/call.h"
 #include "engine/deploy/model.h"
+#include "engine/ops/names.h"
+#include "kernels/optim.h"
 
 static PlStatus must_train(const char *who, const perilune_model *m) {
   PL_TRY(pl_model_given(who, "the model", m));
@@ -75,4 +77,58 @@ perilune_status perilune_model_get(perilune_model *m, const char *name, double *
   pthread_mutex_unlock(&m->lock);
   if (s != PL_OK) PL_FAIL(s, "perilune_model_get: no optimizer of the model has a number '%s'", name);
   return PL_OK;
+}
+
+/* What schedule-free optimizers step in nodes of the graph, to the averages or back. Nothing is moved twice: a node's flag says where
+ * its parameters are. */
+static PlStatus average_node(const PlGraph *f, int32_t i, bool on) {
+  const PlGNode *n = &f->nodes[i];
+  PlAttrs now, move;
+  memcpy(&now, n->attrs, pl_attrs_size(n->attrs));
+  if (((pl_attr_i(&now, PLK_OPTIM_FLAGS) & PLK_OPTIM_AVERAGED) != 0) == on) return PL_OK;
+  const int k = (int)pl_attr_i(&now, PLK_OPTIM_K);
+  double part; /* of the average: the first number of both rules */
+  memcpy(&part, pl_attr_list(&now, PLK_OPTIM_NUMBERS), sizeof part);
+  part = on ? 1 - 1 / part : 1 - part;
+  pl_attrs_init(&pl_op_optimizer_step, &move);
+  pl_attrs_int(&move, PLK_OPTIM_K, 3);
+  pl_attrs_int(&move, PLK_OPTIM_RULE, PLK_OPTIM_SCHEDULE_FREE_MOVE);
+  int64_t bits;
+  memcpy(&bits, &part, sizeof bits);
+  PL_TRY(pl_attrs_list(&move, PLK_OPTIM_NUMBERS, 1, &bits));
+  PlTensor **list, *same = NULL;
+  void *room;
+  PL_TRY(plk_scratch((size_t)(n->nin / k) * 3 * sizeof *list, &room));
+  list = room;
+  for (int g = 0; g < n->nin / k; g++) {
+    list[3 * g] = f->vals[n->in[g * k]].real;
+    list[3 * g + 1] = list[3 * g + 2] = f->vals[n->in[g * k + k - 1]].real; /* z is the last column of both */
+  }
+  PlStatus s = pl_apply(&pl_op_optimizer_step, list, n->nin / k * 3, &move, &same);
+  pl_tensor_release(same);
+  plk_scratch_free(room);
+  PL_TRY(s);
+  now.v[PLK_OPTIM_FLAGS].i ^= PLK_OPTIM_AVERAGED;
+  return pl_graph_step_put(f, i, &now);
+}
+
+static bool has_averages(const PlGNode *n) {
+  const int rule = pl_graph_step_attr(n, "rule");
+  return rule >= 0 && plk_optim_schedule_free(pl_attr_i(n->attrs, rule));
+}
+
+perilune_status perilune_model_average(perilune_model *m, int32_t on) {
+  PL_TRY(must_train("perilune_model_average", m));
+  const PlGraph *f = m->base->saved.graph;
+  int32_t found = 0;
+  for (int32_t i = 0; i < f->nnodes; i++) found += has_averages(&f->nodes[i]);
+  if (found == 0)
+    PL_FAIL(PL_ERR_UNSUPPORTED, "perilune_model_average: the model's optimizer keeps no averages; that of AdamWScheduleFree or "
+                                "SGDScheduleFree does");
+  PlStatus s = PL_OK;
+  pthread_mutex_lock(&m->lock);
+  for (int32_t i = 0; i < f->nnodes && s == PL_OK; i++)
+    if (has_averages(&f->nodes[i])) s = average_node(f, i, on != 0);
+  pthread_mutex_unlock(&m->lock);
+  return s;
 }

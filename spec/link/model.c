@@ -221,6 +221,30 @@ static int step(perilune_model *model, int n, const char *saved, int sets) {
   return 0;
 }
 
+/* To the averages and back around steps; what a saved graph of averages says to one. */
+static int averages(perilune_model *model, const char *saved) {
+  Memory m;
+  perilune_tensor_info info;
+  if (prepare(model, 0, &m)) return fail("prepare");
+  const void *const *in = (const void *const *)m.in;
+  for (int k = 0; k < 3; k++) {
+    if (perilune_model_step(model, 1, in, m.nin, m.out, m.nout)) return fail("step");
+    if (perilune_model_average(model, 1) || perilune_model_average(model, 1)) return fail("average");
+    if (perilune_model_step(model, 1, in, m.nin, m.out, m.nout) != PERILUNE_ERR_STATE) return fail("a step at averages");
+    if (k == 2 && perilune_model_save(model, saved)) return fail("save");
+    for (int32_t i = 0; k == 2 && i < perilune_model_weight_count(model); i++) {
+      const void *data;
+      if (perilune_model_weight(model, i, &info, &data)) return fail("weight");
+      if (info.dtype == PERILUNE_F32 && info.bytes >= sizeof(float)) printf("%s %.9g\n", info.name, (double)*(const float *)data);
+    }
+    if (perilune_model_average(model, 0)) return fail("average");
+  }
+  if (perilune_model_step(model, 1, in, m.nin, m.out, m.nout)) return fail("step");
+  printf("loss %.9g\n", (double)*(const float *)m.out[0]);
+  release(&m);
+  return 0;
+}
+
 static int on(const char *path, const char *device) {
   const perilune_options options = {.size = sizeof options, .device = device};
   perilune_model *model;
@@ -380,6 +404,7 @@ int main(int argc, char **argv) {
   if (strcmp(argv[1], "free") == 0) status = free_sizes(model, argc - 3, argv + 3);
   if (strcmp(argv[1], "step") == 0 && argc >= 4) status = step(model, atoi(argv[3]), argv[4], 1);
   if (strcmp(argv[1], "steps") == 0 && argc >= 4) status = step(model, atoi(argv[3]), argv[4], 0);
+  if (strcmp(argv[1], "averages") == 0 && argc == 4) status = averages(model, argv[3]);
   if (strcmp(argv[1], "wrong") == 0) status = wrong(argv[2], model);
   perilune_model_release(model);
   return status;

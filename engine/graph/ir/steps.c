@@ -26,6 +26,10 @@ PlStatus pl_graph_step_count(const PlGraph *f, int by) {
     PlAttrs now;
     memcpy(&now, f->nodes[i].attrs, pl_attrs_size(f->nodes[i].attrs));
     const int rule = pl_graph_step_attr(&f->nodes[i], "rule");
+    if (rule >= 0 && by > 0 && plk_optim_schedule_free(pl_attr_i(&now, rule)) && pl_attr_i(&now, PLK_OPTIM_FLAGS) & PLK_OPTIM_AVERAGED)
+      PL_FAIL(PL_ERR_STATE,
+              "%s (%s): the weights are the optimizer's averages, at which no step begins; perilune_model_average(model, 0) goes back",
+              f->nodes[i].name, f->nodes[i].op->name);
     if (rule >= 0) {
       double numbers[PLK_OPTIM_MOST];
       int64_t *list = now.pool + now.v[PLK_OPTIM_NUMBERS].list.at;

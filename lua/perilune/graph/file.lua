@@ -142,9 +142,21 @@ end
 
 local function pair_of(text) return text:match("^[^\n]*\npair (%x+)\n") end
 
+-- What a graph's schedule-free optimizers step: the numbers of these values.
+local function stepped_by_modes(g)
+  local out = {}
+  for _, node in ipairs(g:nodes()) do
+    if node.op == "optimizer_step" and node.attrs.rule:find "^schedule_free" then
+      for at = 1, #node.inputs, node.attrs.k do out[node.inputs[at]] = true end
+    end
+  end
+  return out
+end
+
 -- A graph's lines, and its tensors by the numbers of their values.
 local function lines_of(g)
-  local lines, tensors, named = {}, {}, {}
+  local modes = package.loaded["perilune.optim.modes"] -- no optimizer, no modes
+  local lines, tensors, named, stepped = {}, {}, {}, stepped_by_modes(g)
   local function add(text) lines[#lines + 1] = { text } end
   for _, leaf in ipairs(core.graph_leaves(g.ir)) do
     if leaf.kind == "input" then
@@ -159,6 +171,7 @@ local function lines_of(g)
     else
       add(("%s %d"):format(leaf.kind, leaf.value))
       tensors[tostring(leaf.value)] = leaf.tensor
+      if modes then modes.check_saved(leaf.tensor, stepped[leaf.value] or false) end
     end
   end
   for _, node in ipairs(g:nodes()) do

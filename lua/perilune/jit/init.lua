@@ -352,5 +352,5 @@ local function jit(f, opts)
   }, Jit)
 end
 
-return { jit = jit, untraced = untraced, live = optimizers.live, defer = optimizers.defer,
+return { jit = jit, untraced = untraced, live = optimizers.live, move = optimizers.move, defer = optimizers.defer,
   act = optimizers.act, settle = optimizers.settle, tracing = core.jit_tracing }

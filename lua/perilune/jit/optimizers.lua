@@ -45,6 +45,11 @@ function optimizers.live(options_of, move, holds)
     fresh = true }
 end
 
+--- What an optimizer moves at each step, also where none of its parameters is stepped: move(±1).
+function optimizers.move(move)
+  current.live[#current.live + 1] = { move = move, holds = function() return true end, fresh = true }
+end
+
 -- What a schedule or scaler may change: its own fields and those of its parts, and its optimizer's settings
 -- → a function that puts all back.
 local function remember(object)

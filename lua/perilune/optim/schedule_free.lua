@@ -26,8 +26,14 @@ local function betas(v)
   return ok == true and v[1] == 0 and "two numbers below 1, the first above 0 and the second not below" or ok
 end
 
--- momentum(group): the part of x in y. numbers(group, c, lr): the rule's, c the newest z's weight in the mean.
-local function define(name, list, columns, rule, momentum, numbers)
+-- What is stepped so far, of a group: no settings that a trace was made for.
+local carried = { k = true, weight_sum = true, lr_max = true }
+
+-- lr in step k
+local function rate_at(group, k) return group.lr * (k <= group.warmup_steps and k / group.warmup_steps or 1) end
+
+-- momentum(group): the part of x in y. first(group): the rule's first settings (kernels/optim_formulas.h).
+local function define(name, list, columns, rule, momentum, first)
   local settings = {}
   for _, s in ipairs(list) do settings[#settings + 1] = s end
   for _, s in ipairs { fused.decay(), { "warmup_steps", 0, steps }, { "r", 0.0, check.number },
@@ -56,10 +62,14 @@ local function define(name, list, columns, rule, momentum, numbers)
     local _ <close> = T.core.hold_interrupts()
     for _, group in ipairs(self.param_groups) do
       if group.train_mode ~= training then
-        local m = momentum(group)
+        local m, on = momentum(group), {}
         for i, p in ipairs(group.params) do
-          local s = group._state[i]
-          if s then p:copy_(T.lerp(p, s.z:to(p:dtype()), training and 1 - m or 1 - 1 / m)) end
+          local s, device = group._state[i], p:device()
+          local list = on[device] or {}
+          if s then on[device] = table.move({ p, s.z, s.z }, 1, 3, #list + 1, list) end
+        end
+        for _, list in pairs(on) do
+          optimizer_step(list, { k = 3, rule = "schedule_free_move", numbers = { training and 1 - m or 1 - 1 / m } })
         end
         group.train_mode = training
       end
@@ -92,28 +102,41 @@ local function define(name, list, columns, rule, momentum, numbers)
       options.fail("optim.%s:step: the parameters are averages, in evaluation mode; call opt:train() before gradients "
         .. "are taken", name)
     end
-    if T.core.jit_tracing() then return require("perilune.jit").defer(self, group) end
-    local k = group.k + 1
-    local lr = group.lr * (k <= group.warmup_steps and k / group.warmup_steps or 1)
-    local lr_max = max(lr, group.lr_max)
-    local weight = k ^ group.r * lr_max ^ group.weight_lr_power
-    local sum = group.weight_sum + weight
-    local list_numbers = numbers(group, sum ~= 0 and weight / sum or 0, lr, k)
+    -- What is carried is the group's: it moves with the first call, and stands as it was if that fails.
+    local now = {}
+    local function move(by)
+      if by > 0 then
+        local k, lr_max = group.k + 1, max(rate_at(group, group.k + 1), group.lr_max)
+        now.was, now.k, now.lr_max = { k = group.k, lr_max = group.lr_max, weight_sum = group.weight_sum }, k, lr_max
+        now.weight_sum = group.weight_sum + k ^ group.r * lr_max ^ group.weight_lr_power
+      end
+      local to = by > 0 and now or now.was
+      group.k, group.lr_max, group.weight_sum = to.k, to.lr_max, to.weight_sum
+    end
+    local function of(g, to, step)
+      local numbers, was = first(g), now.was
+      for _, v in ipairs { g.warmup_steps, g.r, g.weight_lr_power, now.k, now.weight_sum, now.lr_max, was.weight_sum,
+        was.lr_max } do
+        numbers[#numbers + 1] = v
+      end
+      to.k, to.rule, to.numbers, to.step = width, rule, numbers, step
+      to.lr, to.weight_decay, to.flags = g.lr, g.weight_decay, g.maximize and 1 or 0
+      if columns[1] == "z" then to.flags = to.flags + 2 end
+      return to
+    end
     local o = group._opts
     if not o then
       o = {}
       group._opts = o
     end
-    local function of(g, to, step)
-      to.k, to.rule, to.numbers, to.step = width, rule, list_numbers, step
-      to.flags, to.weight_decay = g.maximize and 1 or 0, g.weight_decay
-      if columns[1] == "z" then to.flags = to.flags + 2 end
-      return to
-    end
     local lists, counts, n = gather(group, columns, make)
-    for i = 1, n do call(optimizer_step, group, lists, i, width, o, counts[i], of) end
+    move(1)
+    local _ <close> = setmetatable({}, { __close = function(_, failed) if failed then move(-1) end end })
+    if n == 0 and T.core.jit_tracing() then require("perilune.jit").move(move) end
+    for i = 1, n do
+      call(optimizer_step, group, lists, i, width, o, counts[i], of, i == 1 and move or nil, nil, carried)
+    end
     if n > 0 then forget_grads(group, width) end
-    group.k, group.lr_max, group.weight_sum = k, lr_max, sum
   end
 
   return C
@@ -136,10 +159,7 @@ out.AdamWScheduleFree = define("AdamWScheduleFree", { { "lr", 2.5e-3, check.nonn
   { "betas", { 0.9, 0.999 }, betas }, fused.eps(1e-8),
   base.settings.state_dtype(fused.all_states) }, { "exp_avg_sq", "z" }, "schedule_free_adamw",
   function(group) return group.betas[1] end,
-  function(group, c, lr, k)
-    local b1, b2 = group.betas[1], group.betas[2]
-    return { b2, 1 - b2, 1 - b2 ^ k, group.eps, group.weight_decay, c, lr * (b1 * (1 - c) - 1), lr }
-  end)
+  function(group) return { group.betas[1], group.betas[2], group.eps } end)
 
 -- `lr=1 momentum=0.9 weight_decay=0 warmup_steps=0 r=0 weight_lr_power=2`
 --- optim.SGDScheduleFree(…) → optimizer
@@ -155,6 +175,6 @@ out.AdamWScheduleFree = define("AdamWScheduleFree", { { "lr", 2.5e-3, check.nonn
 --   print((p * p):sum():item() < 0.5)  --> true
 out.SGDScheduleFree = define("SGDScheduleFree", { { "lr", 1.0, check.nonnegative }, { "momentum", 0.9, between } },
   { "z" }, "schedule_free_sgd", function(group) return group.momentum end,
-  function(group, c, lr) return { c, lr * (group.momentum * (1 - c) - 1), lr } end)
+  function(group) return { group.momentum } end)
 
 return out
