@@ -117,7 +117,9 @@ static inline double plk_optim_power(double x, double y) { return y == 2 ? x * x
 /* Schedule-free, s from warmup_steps on: this step's rate; the weight of its z in the mean. */
 static inline double plk_schedule_free_lr(const double *s, double lr) { return s[3] <= s[0] ? lr * (s[3] / s[0]) : lr; }
 static inline double plk_schedule_free_weight(const double *s) { return plk_optim_power(s[3], s[1]) * plk_optim_power(s[5], s[2]); }
-static inline bool plk_optim_schedule_free(int64_t rule) { return rule == PLK_OPTIM_SCHEDULE_FREE_ADAMW || rule == PLK_OPTIM_SCHEDULE_FREE_SGD; }
+static inline bool plk_optim_schedule_free(int64_t rule) {
+  return rule == PLK_OPTIM_SCHEDULE_FREE_ADAMW || rule == PLK_OPTIM_SCHEDULE_FREE_SGD;
+}
 static inline double plk_nadam_mu(const double *s, double t) { return s[0] * (1 - 0.5 * pow(0.96, t * s[3])); }
 static inline void plk_optim_numbers(int64_t rule, double lr, double decay, int64_t step, const double *given, double *N) {
   const double *s = given, t = (double)step;
@@ -146,6 +148,14 @@ static inline void plk_optim_numbers(int64_t rule, double lr, double decay, int6
   } else if (rule == PLK_OPTIM_LION) {
     const double of[] = {s[0], 1 - s[0], s[1], 1 - s[1], lr};
     memcpy(N, of, sizeof of);
+  } else if (rule == PLK_OPTIM_ADAFACTOR) {
+    const double of[] = {s[0] * s[0], 1 - lr * decay, lr < 1 / sqrt(t) ? lr : 1 / sqrt(t), s[1], s[2]};
+    memcpy(N, of, sizeof of);
+  } else if (rule == PLK_OPTIM_ADAFACTOR_MEAN) {
+    const double w = pow(t, s[0]), of[] = {1 - w, w};
+    memcpy(N, of, sizeof of);
+  } else if (rule == PLK_OPTIM_MUON) {
+    N[0] = lr * s[0];
   } else if (plk_optim_schedule_free(rule)) {
     const double *own = s + (rule == PLK_OPTIM_SCHEDULE_FREE_ADAMW ? 3 : 1);
     const double rate = plk_schedule_free_lr(own, lr), c = own[4] != 0 ? plk_schedule_free_weight(own) / own[4] : 0;

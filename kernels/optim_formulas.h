@@ -105,9 +105,9 @@ R(PRODIGY, 6, 6, 0, X | G | A | B | C | D, A | B | C, 1, {
 })
 /* The step that the sums' estimate allows. d eps, rate */
 R(PRODIGY_APPLY, 6, 2, 0, X | A | B, X, 0, { x = x - a / (SQRT(b) + N(0)) * N(1); })
-/* Shazeer & Stern 2018; a and b are factors of the second moment, or it and 1, read alone. eps1^2, 1 - lr decay, the rate, eps2, d.
- * Sums: squares of parameter and step */
-R(ADAFACTOR, 4, 5, 0, X | G | A | B, 0, 1, {
+/* Shazeer & Stern 2018; a and b are factors of the second moment, or it and 1, read alone. Settings: eps1, eps2, d. eps1^2,
+ * 1 - lr decay, the rate, eps2, d. Sums: squares of parameter and step */
+R(ADAFACTOR, 4, 3, 1, X | G | A | B, 0, 1, {
   const T square = a * b;
   const T step = g / SQRT(square < N(0) ? N(0) : square);
   s = x * x;
@@ -120,3 +120,7 @@ R(ADAFACTOR_APPLY, 4, 5, 0, X | G | A | B, X, 0, {
 })
 /* From where schedule-free optimizers take gradients to the average, and back; a the point z. How far towards z */
 R(SCHEDULE_FREE_MOVE, 3, 1, 0, X | A, X, 0, { x = x + (a - x) * N(0); })
+/* Adafactor's means: x one of them, a what it moves towards. Setting: beta2_decay. 1 - t^beta2_decay, t^beta2_decay */
+R(ADAFACTOR_MEAN, 3, 1, 1, X | A, X, 0, { x = x * N(0) + a * N(1); })
+/* Jordan et al. 2024; a the orthogonal step. Setting: its scale. lr times that */
+R(MUON, 3, 1, 1, X | A, X, 0, { x = x - a * N(0); })

@@ -64,8 +64,8 @@ static PlStatus check_writes(perilune_model *m) {
     const int rule = pl_graph_step_attr(n, "rule");
     if (rule >= 0 && !plk_optim_facts(pl_attr_i(n->attrs, rule)).settings)
       PL_FAIL(PL_ERR_UNSUPPORTED,
-              "%s (%s): this optimizer's numbers of a step are computed by Lua; train with it there, or with SGD, Adam, AdamW, RMSprop, "
-              "Adamax, NAdam, RAdam, LAMB, Adagrad, Adadelta, ASGD, Rprop or Lion",
+              "%s (%s): this optimizer's numbers of a step are computed by Lua; train with it there, or with another optimizer, such as "
+              "AdamW",
               n->name, n->op->name);
   }
   return PL_OK;

@@ -154,7 +154,7 @@ PL_OP(optimizer_step,
                                     .type = PL_A_ENUM,
                                     .choices = "adamax|nadam|radam|adagrad|adadelta|asgd|rprop|lion|schedule_free_adamw|"
                                                "schedule_free_sgd|lamb|lamb_apply|prodigy|prodigy_apply|adafactor|"
-                                               "adafactor_apply|schedule_free_move"},
+                                               "adafactor_apply|schedule_free_move|adafactor_mean|muon"},
                 [PLK_OPTIM_NUMBERS] = {.name = "numbers", .type = PL_A_FLOATS},
                 [PLK_OPTIM_LR] = A_FLOAT("lr", 0),
                 [PLK_OPTIM_DECAY] = A_FLOAT("weight_decay", 0),

@@ -255,9 +255,8 @@ describe("a saved graph", function()
         end
       end
       table.sort(gone_on)
-      assert.equal("ASGD Adadelta Adagrad Adam Adam8bit AdamW AdamW8bit Adamax LAMB Lion NAdam RAdam RMSprop Rprop SGD",
-        table.concat(gone_on, " "))
-      assert.is_true(#lost >= 6, table.concat(lost, " "))
+      assert.is_true(#gone_on >= 19, table.concat(gone_on, " "))
+      assert.is_true(#lost <= 2, table.concat(lost, " ")) -- spec/optim/forms_spec.lua has their names
       local p = nn.Parameter(T.ones(1))
       local opt = T.optim.SGD({ p }, { lr = 0.1 })
       local schedule = T.optim.lr_scheduler.StepLR(opt, { step_size = 1 })

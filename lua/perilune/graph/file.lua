@@ -295,6 +295,7 @@ function M.save(path, g, ...)
       .. "function, and do it where the graph runs (perilune_model_set sets lr)", table.concat(g.beside, ", "),
       #g.beside == 1 and "steps" or "step")
   end
+  if g.traced then require("perilune.jit.optimizers").settle_saved(g) end
   local lines, tensors = lines_of(g)
   return write_files(path, texts_of(lines), tensors)
 end

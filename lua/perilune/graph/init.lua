@@ -350,7 +350,12 @@ function Graph:run(feed, opts)
     if not known then fail("run: out: the graph has no output '%s'", tostring(k)) end
     if not core.is_tensor(t) then fail("run: out: '%s' must be a tensor, got %s", tostring(k), describe(t)) end
   end
-  local res, list = {}, core.graph_run(compiled(self), inputs, self.trains)
+  local res, list = {}
+  if self.beside or self.traced then
+    list = require("perilune.jit.optimizers").run_graph(self, compiled(self), inputs)
+  else
+    list = core.graph_run(compiled(self), inputs, self.trains)
+  end
   for i, k in ipairs(self.keys) do
     local given = out and out[k]
     if given and opts.add then

@@ -19,6 +19,7 @@ return function(Jit)
     local t = last(self, "graph")
     local g = graphs.wrap(t.ir)
     g.given, g.beside, g.trains = t.given, t.beside, true
+    if #t.live > 0 then g.traced = t end -- its optimizers count in Lua
     return g
   end
 

@@ -39,15 +39,16 @@ function optimizers.settle(f, ...)
 end
 
 --- The attributes of the newest node that writes are options() from now on, asked before each run; move(±1) moves the
--- counters that options reads. holds() → may the node still be used?
-function optimizers.live(options_of, move, holds)
+-- counters that options reads, keep() notes what they are, for move(-1) to go back to. holds() → may the node still be
+-- used?
+function optimizers.live(options_of, move, holds, keep)
   current.live[#current.live + 1] = { node = core.jit_node(true), options = options_of, move = move, holds = holds,
-    fresh = true }
+    keep = keep, fresh = true }
 end
 
---- What an optimizer moves at each step, also where none of its parameters is stepped: move(±1).
-function optimizers.move(move)
-  current.live[#current.live + 1] = { move = move, holds = function() return true end, fresh = true }
+--- What an optimizer moves at each step, also where none of its parameters is stepped: move(±1), keep(), as above.
+function optimizers.move(move, keep)
+  current.live[#current.live + 1] = { move = move, holds = function() return true end, keep = keep, fresh = true }
 end
 
 -- What a schedule or scaler may change: its own fields and those of its parts, and its optimizer's settings
@@ -151,8 +152,8 @@ local function place_update(self, t, d, out)
           self.name, d.optimizer.name)
       end
       options.untraceable("%s: a parameter is used after %s:step(); this optimizer updates after the graph has run. "
-        .. "Make the step the last thing that the traced function does, or use SGD, Adam, AdamW, RMSprop, Adamax, "
-        .. "LAMB, NAdam, RAdam, Adagrad, Adadelta, ASGD, Rprop or Lion", self.name, d.optimizer.name)
+        .. "Make the step the last thing that the traced function does, or use another optimizer, such as AdamW",
+        self.name, d.optimizer.name)
     end
     local g, last = d.grads[i], p.grad
     if g and not (last and core.jit_value(t.ir, last) == g.value) then -- it was cleared or written afterwards
@@ -231,6 +232,50 @@ function optimizers.undo(t, all)
     local l = t.live[i]
     if l.fresh or all then l.move(-1) end
     l.fresh = nil
+  end
+end
+
+-- A node that steps what its optimizer no longer has, or would step otherwise, is of no use.
+local function check_live(who, t)
+  for _, l in ipairs(t.live) do
+    if not l.holds() then
+      options.fail("%s: since the graph was made its optimizer changed (a state was loaded, a setting switched on or "
+        .. "off, a parameter left out of a step); call the function again and take its graph", who)
+    end
+  end
+end
+
+--- g:run of a jitted function's own graph is a call of it: what counts in Lua moves along.
+function optimizers.run_graph(g, plan, inputs)
+  if g.beside then
+    options.fail("run: %s %s beside the graph, which alone would lack that; call the function",
+      table.concat(g.beside, ", "), #g.beside == 1 and "steps" or "step")
+  end
+  local t = g.traced
+  check_live("run", t)
+  optimizers.before(t)
+  local _ <close> = setmetatable({}, { __close = function(_, failed)
+    if failed then optimizers.undo(t, true) end
+  end })
+  return core.graph_run(plan, inputs)
+end
+
+--- What is saved are the numbers of the graph's last run, with weights and states as they are: of one moment? Settings
+-- are those that the next step would have.
+function optimizers.settle_saved(g)
+  local t, nodes = g.traced, nil
+  check_live("save_graph", t)
+  for _, l in ipairs(t.live) do
+    if l.node then
+      nodes = nodes or g:nodes()
+      local has, now = nodes[l.node].attrs, l.options()
+      if has.step ~= now.step then
+        options.fail("save_graph: the graph was run last in step %s of its optimizer, which has made %s; call the "
+          .. "function once more, and save then", tostring(has.step), tostring(now.step))
+      end
+      if l.keep then now.numbers = has.numbers end -- what is carried behind them is of the last step
+      core.jit_attrs(t.program, l.node, now)
+    end
   end
 end
 

@@ -5,9 +5,7 @@ local T = require "perilune"
 local check = require("perilune.optim.optimizer").check
 local simple = require "perilune.optim.simple"
 
-local decay, zeros, toward = simple.decay, simple.zeros, simple.toward
-local min, sqrt = math.min, math.sqrt
-local step = T.core.op.optimizer_step
+local decay, zeros = simple.decay, simple.zeros
 local out = {}
 
 local function positive(v) return type(v) == "number" and v > 0 and v < math.huge or "a finite number > 0" end
@@ -31,34 +29,41 @@ end
 --   opt:step()
 --   opt:zero_grad()
 --   print((p * p):sum():item() < before:item())  --> true
-out.Adafactor = simple.define("Adafactor", 1e-2, {
+out.Adafactor = simple.define_live("Adafactor", 1e-2, {
   { "beta2_decay", -0.8, check.number }, { "eps", { false, 1e-3 }, factors },
   { "d", 1.0, positive }, decay() },
-  function(p)
-    if p:dim() < 2 then return { variance = zeros(p) } end
-    local rows, cols = p:shape(), p:shape()
-    rows[#rows], cols[#cols - 1] = 1, 1
-    local o = { dtype = p:dtype(), device = p:device() }
-    return { row_var = T.zeros(rows, o), col_var = T.zeros(cols, o) }
-  end,
-  function(p, g, s, t, group)
-    local w = t ^ group.beta2_decay
-    local eps1 = group.eps[1] or spacing[p:dtype()]
-    local rows, columns = s.row_var, s.col_var
-    if rows then
+  {
+    fixed = { "eps" },
+    key = function(p) return p:dtype() end,
+    make = function(p)
+      if p:dim() < 2 then return { variance = zeros(p) } end
+      local rows, cols = p:shape(), p:shape()
+      rows[#rows], cols[#cols - 1] = 1, 1
+      local o = { dtype = p:dtype(), device = p:device() }
+      return { row_var = T.zeros(rows, o), col_var = T.zeros(cols, o) }
+    end,
+    means = function(_, g, s)
+      if s.variance then
+        local square = g * g
+        return { s.variance, square, square }
+      end
       local function mean_square(d) return g:norm(2, d, { keepdim = true }):square():div_(g:size(d)) end
-      toward(rows, mean_square(-1), w)
-      toward(s.col_var, mean_square(-2), w)
-      rows = (rows / rows:mean(-2, { keepdim = true }):clamp { min = eps1 }):expand_as(p)
-      columns = columns:expand_as(p)
-    else
-      toward(s.variance, g * g, w)
-      rows, columns = s.variance, T.ones({}, { dtype = p:dtype(), device = p:device() }):expand_as(p)
-    end
-    local keep, rate = 1 - group.lr * group.weight_decay, min(group.lr, 1 / sqrt(t))
-    step({ p, g, rows, columns },
-      { k = 4, rule = "adafactor", numbers = { eps1 * eps1, keep, rate, group.eps[2], group.d } })
-  end, true)
+      local rows, columns = mean_square(-1), mean_square(-2)
+      return { s.row_var, rows, rows, s.col_var, columns, columns }
+    end,
+    means_settings = function(group, step)
+      return { k = 3, rule = "adafactor_mean", numbers = { group.beta2_decay }, step = step }
+    end,
+    columns = function(p, g, s, group)
+      if s.variance then return g, s.variance, T.ones({}, { dtype = p:dtype(), device = p:device() }):expand_as(p) end
+      local eps = group.eps[1] or spacing[p:dtype()]
+      local rows = s.row_var / s.row_var:mean(-2, { keepdim = true }):clamp { min = eps }
+      return g, rows:expand_as(p), s.col_var:expand_as(p)
+    end,
+    settings = function(group, _, dtype)
+      return { rule = "adafactor", numbers = { group.eps[1] or spacing[dtype], group.eps[2], group.d }, flags = 0 }
+    end,
+  })
 
 out.Adafactor.own_shapes = true -- its state is smaller than the parameters
 

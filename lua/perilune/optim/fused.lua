@@ -39,15 +39,16 @@ function M.define(name, lr, list, rule)
   local function carried(group, lists, i, o, count)
     local at, own = lists.at and lists.at[i], {}
     for k = 1, at and #at or #group.params do own[k] = group._state[at and at[k] or k] end
-    local before = { [carry] = own[1][carry] }
+    local before = {}
+    local function keep() before[carry] = own[1][carry] end
+    keep()
     local function move(by, step)
-      if by > 0 then before[carry] = own[1][carry] end
       for _, s in ipairs(own) do
         if by > 0 then rule.advance(group, step, s) else s[carry] = before[carry] end
       end
     end
     local function settings_of(g, to, step) return options(g, to, step, before) end
-    call(optimizer_step, group, lists, i, width, o, count, settings_of, move, function()
+    call(optimizer_step, group, lists, i, width, o, count, settings_of, move, keep, function()
       for _, s in ipairs(own) do if s[carry] ~= own[1][carry] then return false end end
       return true
     end)

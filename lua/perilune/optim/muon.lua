@@ -15,7 +15,7 @@ local function orthogonalized(g, steps, epsilon)
   local a, b, c = 3.4445, -4.7750, 2.0315
   local tall = g:size(1) > g:size(2)
   local x = tall and g:t() or g
-  x = x / max(x:norm():item(), epsilon)
+  x = x / x:norm():clamp { min = epsilon }
   for _ = 1, steps do
     local m = x:matmul(x:t())
     x = x * a + (m * b + m:matmul(m) * c):matmul(x)
@@ -34,20 +34,24 @@ end
 --   opt:step()
 --   opt:zero_grad()
 --   print((p * p):sum():item() < before:item())  --> true
-out.Muon = simple.define("Muon", 1e-3, { decay(0.1), { "momentum", 0.95, check.nonnegative },
+out.Muon = simple.define_live("Muon", 1e-3, { decay(0.1), { "momentum", 0.95, check.nonnegative },
   { "nesterov", true, check.bool },
   { "ns_steps", 5, check.nonnegative }, eps(1e-7) },
-  function(p)
-    if p:dim() ~= 2 then options.fail("optim.Muon: only matrices, got %s", options.describe(p)) end
-    return { momentum_buffer = zeros(p) }
-  end,
-  function(p, g, s, _, group)
-    local m = group.momentum
-    toward(s.momentum_buffer, g, 1 - m)
-    local step = group.nesterov and g * (1 - m) + s.momentum_buffer * m or s.momentum_buffer
-    step = orthogonalized(step, group.ns_steps, group.eps)
-    p:mul_(1 - group.lr * group.weight_decay)
-    p:sub_(step * (group.lr * sqrt(max(1, p:size(1) / p:size(2)))))
-  end, true)
+  {
+    fixed = { "momentum", "nesterov", "ns_steps", "eps" },
+    key = function(p) return sqrt(max(1, p:dim() == 2 and p:size(2) > 0 and p:size(1) / p:size(2) or 1)) end,
+    make = function(p)
+      if p:dim() ~= 2 then options.fail("optim.Muon: only matrices, got %s", options.describe(p)) end
+      return { momentum_buffer = zeros(p) }
+    end,
+    columns = function(_, g, s, group)
+      local m = group.momentum
+      toward(s.momentum_buffer, g, 1 - m)
+      local step = group.nesterov and g * (1 - m) + s.momentum_buffer * m or s.momentum_buffer
+      step = orthogonalized(step, group.ns_steps, group.eps)
+      return step, step
+    end,
+    settings = function(_, _, scale) return { rule = "muon", numbers = { scale }, flags = 4 } end,
+  })
 
 return out

@@ -319,10 +319,10 @@ local function gather(group, columns, make, carry)
 end
 
 -- op(lists[which], settings(group, o, count)): one engine call for the parameters in that list, all at step `count`. In
--- a trace the call becomes a node that asks for its settings, and moves the counts, before each run. moved(±1, step) moves
--- what else settings() reads; level() → are the parameters alike in that? carried: names of the group's numbers that are
--- no settings, but move.
-local function call(op, group, lists, which, width, o, count, settings, moved, level, carried)
+-- a trace the call becomes a node that asks for its settings, and moves the counts, before each run. Of what else
+-- settings() reads: moved(±1, step) moves it, to where it was when keep() was called last; level() → are the parameters
+-- alike in it? carried: names of the group's numbers that are no settings, but move.
+local function call(op, group, lists, which, width, o, count, settings, moved, keep, level, carried)
   local list = lists[which]
   op(list, settings(group, o, count))
   local whose = lists.at and lists.at[which]
@@ -338,8 +338,8 @@ local function call(op, group, lists, which, width, o, count, settings, moved, l
   -- are still at one step: one without a gradient for a while, which was not stepped then, is behind the others.
   local state, switches = group._state, {}
   for key, v in pairs(group) do
-    local own = key:sub(1, 1) == "_" or carried and carried[key]
-    if not own and (type(v) == "boolean" or type(v) == "number") then switches[key] = v ~= 0 and v ~= false end
+    local moves = key:sub(1, 1) == "_" or carried and carried[key]
+    if not moves and (type(v) == "boolean" or type(v) == "number") then switches[key] = v ~= 0 and v ~= false end
   end
   require("perilune.jit").live(function() return settings(group, own, group._steps[at[1]]) end, function(by)
     local steps = group._steps
@@ -356,7 +356,7 @@ local function call(op, group, lists, which, width, o, count, settings, moved, l
       if steps[at[k]] ~= first then return false end
     end
     return rawequal(group._state, state) and (not level or level())
-  end)
+  end, keep)
 end
 
 -- Gradients stay alive through the lists until the next step; let them go with the step instead.
@@ -534,5 +534,5 @@ end
 
 return {
   Optimizer = Optimizer, class = class, gather = gather, call = call, forget_grads = forget_grads, check = check,
-  settings = settings, groups = known_groups,
+  settings = settings, groups = known_groups, real = real,
 }

@@ -65,11 +65,11 @@ local function define(name, list, columns, rule, momentum, first)
         local m, on = momentum(group), {}
         for i, p in ipairs(group.params) do
           local s, device = group._state[i], p:device()
-          local list = on[device] or {}
-          if s then on[device] = table.move({ p, s.z, s.z }, 1, 3, #list + 1, list) end
+          local there = on[device] or {}
+          if s then on[device] = table.move({ p, s.z, s.z }, 1, 3, #there + 1, there) end
         end
-        for _, list in pairs(on) do
-          optimizer_step(list, { k = 3, rule = "schedule_free_move", numbers = { training and 1 - m or 1 - 1 / m } })
+        for _, there in pairs(on) do
+          optimizer_step(there, { k = 3, rule = "schedule_free_move", numbers = { training and 1 - m or 1 - 1 / m } })
         end
         group.train_mode = training
       end
@@ -103,19 +103,21 @@ local function define(name, list, columns, rule, momentum, first)
         .. "are taken", name)
     end
     -- What is carried is the group's: it moves with the first call, and stands as it was if that fails.
-    local now = {}
+    local was = {}
+    local function keep() was.k, was.lr_max, was.weight_sum = group.k, group.lr_max, group.weight_sum end
     local function move(by)
-      if by > 0 then
-        local k, lr_max = group.k + 1, max(rate_at(group, group.k + 1), group.lr_max)
-        now.was, now.k, now.lr_max = { k = group.k, lr_max = group.lr_max, weight_sum = group.weight_sum }, k, lr_max
-        now.weight_sum = group.weight_sum + k ^ group.r * lr_max ^ group.weight_lr_power
+      if by < 0 then
+        group.k, group.lr_max, group.weight_sum = was.k, was.lr_max, was.weight_sum
+        return
       end
-      local to = by > 0 and now or now.was
-      group.k, group.lr_max, group.weight_sum = to.k, to.lr_max, to.weight_sum
+      local k = group.k + 1
+      local lr_max = max(rate_at(group, k), group.lr_max)
+      group.k, group.lr_max = k, lr_max
+      group.weight_sum = group.weight_sum + k ^ group.r * lr_max ^ group.weight_lr_power
     end
     local function of(g, to, step)
-      local numbers, was = first(g), now.was
-      for _, v in ipairs { g.warmup_steps, g.r, g.weight_lr_power, now.k, now.weight_sum, now.lr_max, was.weight_sum,
+      local numbers = first(g)
+      for _, v in ipairs { g.warmup_steps, g.r, g.weight_lr_power, g.k, g.weight_sum, g.lr_max, was.weight_sum,
         was.lr_max } do
         numbers[#numbers + 1] = v
       end
@@ -130,11 +132,12 @@ local function define(name, list, columns, rule, momentum, first)
       group._opts = o
     end
     local lists, counts, n = gather(group, columns, make)
+    keep()
     move(1)
     local _ <close> = setmetatable({}, { __close = function(_, failed) if failed then move(-1) end end })
-    if n == 0 and T.core.jit_tracing() then require("perilune.jit").move(move) end
+    if n == 0 and T.core.jit_tracing() then require("perilune.jit").move(move, keep) end
     for i = 1, n do
-      call(optimizer_step, group, lists, i, width, o, counts[i], of, i == 1 and move or nil, nil, carried)
+      call(optimizer_step, group, lists, i, width, o, counts[i], of, i == 1 and move or nil, keep, nil, carried)
     end
     if n > 0 then forget_grads(group, width) end
   end

@@ -116,7 +116,7 @@ out.SOAP = simple.define("SOAP", 3e-3, { { "betas", { 0.95, 0.95 }, check.betas 
     if group.weight_decay ~= 0 then p:mul_(1 - group.lr * group.weight_decay) end
     statistics(g, s, w)
     if n % group.precondition_frequency == 0 then refresh(s, p:dim()) end
-  end, true)
+  end)
 
 out.SOAP.own_shapes = true -- what it remembers of a dim is a square
 

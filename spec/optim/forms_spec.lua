@@ -1,0 +1,162 @@
+-- SPDX-License-Identifier: MIT
+-- Every optimizer that there is, with options drawn at random, in every form that trains: as the script is written,
+-- under T.jit, and as a saved graph that goes on without the script. An optimizer that a form lacks is on the list
+-- below and is refused by name; one that is not listed must have the bits of the script.
+
+local T = require "perilune"
+local nn, optim = T.nn, T.optim
+
+-- Their steps do not fit a graph: what they do depends on the step (SOAP refreshes its bases in some), or on values.
+local BEHIND = { SOAP = true, Prodigy = true }
+local CLOSURE = { LBFGS = true }
+
+-- The optimizers: what optim holds that makes objects with a step.
+local function inventory()
+  local names = {}
+  for name, class in pairs(optim) do
+    if type(class) == "table" and rawget(class, "settings") and not CLOSURE[name] then names[#names + 1] = name end
+  end
+  table.sort(names)
+  return names
+end
+
+local SHAPES = { { 6, 5 }, { 5 }, { 3, 2, 4 }, {}, { 0, 3 }, { 70, 64 } }
+
+local function wave(shape, k)
+  local n, list = 1, {}
+  for _, size in ipairs(shape) do n = n * size end
+  for i = 0, n - 1 do list[i + 1] = ((i * 37 + k * 61 + 11) % 97 - 48) / 32 end
+  if n == 0 then return T.zeros(shape) end
+  return T.tensor(list):view(shape)
+end
+
+-- A value for each setting, unless its default is kept.
+local function draw(class, random)
+  local given = {}
+  local values = {
+    lr = function() return ({ 0.5, 0.1, 0.01 })[random(3)] end,
+    betas = function() return { 0.5 + random(4) / 10, 0.8 + random(19) / 100 } end,
+    weight_decay = function() return random(3) / 20 end,
+    momentum = function() return 0.4 + random(5) / 10 end,
+    eps = function(v) return type(v) == "number" and 1e-3 or { random(2) == 1 and 1e-6, 1e-2 } end,
+    state_dtype = function() return ({ "f32", "bf16", "i8" })[random(3)] end,
+    warmup_steps = function() return random(6) end,
+    momentum_decay = function() return random(9) / 50 end,
+    precondition_frequency = function() return 2 end,
+    d0 = function() return 1e-3 end,
+    growth_rate = function() return 1.5 end,
+  }
+  local booleans = { "maximize", "amsgrad", "centered", "nesterov", "decoupled_weight_decay", "bias_correction" }
+  for _, key in ipairs(booleans) do values[key] = function() return random(2) == 1 end end
+  for _, s in ipairs(class.settings) do
+    if values[s[1]] and (random(2) == 1 or s[1] == "lr") then given[s[1]] = values[s[1]](s[2]) end
+    if given[s[1]] ~= nil and s[3](given[s[1]]) ~= true then given[s[1]] = nil end
+  end
+  if given.nesterov and not given.momentum then given.nesterov = nil end
+  if given.centered and given.state_dtype then given.state_dtype = nil end
+  return given
+end
+
+local function bits_of(list)
+  local out = {}
+  for i, t in ipairs(list) do out[i] = t:detach():contiguous():to_string() end
+  return table.concat(out, "\n")
+end
+
+-- n steps from the same start: losses, and the parameters in the end. form: "written", "jit", "graph" (the script under
+-- T.jit for some steps, then the graph of the last one, saved and loaded). away: steps in which a parameter has no
+-- gradient. saved: the step behind which its state goes into new objects.
+local function train(name, opts, form, how)
+  local params, path = {}, os.tmpname()
+  for j, shape in ipairs(SHAPES) do
+    if name ~= "Muon" or #shape == 2 and j > 0 and shape[1] > 0 then
+      params[#params + 1] = wave(shape, j):requires_grad_()
+    end
+  end
+  local opt
+  local function make()
+    local last = { params = { params[#params] }, lr = how.second_lr }
+    local first = table.move(params, 1, #params - 1, 1, {})
+    opt = optim[name]({ { params = first }, last }, opts)
+  end
+  make()
+  local function script(x, all)
+    opt:zero_grad()
+    local loss = 0
+    for j, p in ipairs(params) do
+      if all or j ~= 2 then loss = loss + ((p - 0.1 * j) ^ 2 * x):sum() + (p:sin() * x):sum() end
+    end
+    loss:backward()
+    if how.clip then nn.utils.clip_grad_norm_(params, 2) end
+    opt:step()
+    return loss
+  end
+  local step = form == "written" and script or T.jit(script, { max_traces = 32 })
+  local out, graph = {}, nil
+  for t = 1, how.steps do
+    local x = T.tensor(((t * 7) % 5 + 1) / 4)
+    if t == how.rate_at then
+      for _, group in ipairs(opt.param_groups) do group.lr = group.lr * 0.5 end
+    end
+    if form == "graph" and t == how.graph_at then
+      assert(T.save_graph(path, step:graph()))
+      graph = assert(T.load_graph(path))
+    end
+    if graph then
+      out[#out + 1] = graph:run { x1 = x }[1]
+    else
+      out[#out + 1] = step(x, not how.away[t])
+    end
+    if t == how.saved then
+      local state = opt:state_dict()
+      for j, p in ipairs(params) do params[j] = p:detach():clone():requires_grad_() end
+      make()
+      opt:load_state_dict(state)
+      step = form == "written" and script or T.jit(script, { max_traces = 32 })
+    end
+  end
+  os.remove(path)
+  os.remove(path .. ".safetensors")
+  if not graph then
+    if opt.eval then opt:eval() end
+    for _, p in ipairs(params) do out[#out + 1] = p end
+  end
+  for _, p in ipairs(params) do p.grad = nil end
+  return out
+end
+
+describe("optimizers in every form:", function()
+  it("the inventory knows them all", function()
+    local names = inventory()
+    assert.is_true(#names >= 20, table.concat(names, " "))
+    for name in pairs(BEHIND) do assert.truthy(optim[name]) end
+  end)
+
+  for _, name in ipairs(inventory()) do
+    it(name, function()
+      local seed = 7
+      local function random(n)
+        seed = (seed * 1103515245 + 12345) % 2147483648
+        return seed // 65536 % n + 1
+      end
+      for round = 1, 3 do
+        local opts = draw(optim[name], random)
+        local text = { name, "round " .. round }
+        for k, v in pairs(opts) do text[#text + 1] = k .. "=" .. (type(v) == "table" and table.concat({ tostring(v[1]),
+          tostring(v[2]) }, ",") or tostring(v)) end
+        text = table.concat(text, " ")
+        local how = { steps = 9, away = round % 2 == 0 and { [3] = true, [4] = true } or {}, rate_at = 5,
+          saved = round == 3 and 4 or nil, clip = round == 1 }
+        assert.equal(bits_of(train(name, opts, "written", how)), bits_of(train(name, opts, "jit", how)), text)
+        how.away, how.graph_at, how.rate_at = {}, 6, 4
+        if round == 3 then how.saved = nil end
+        local want = train(name, opts, "written", how)
+        if BEHIND[name] then
+          assert.error_matches(function() train(name, opts, "graph", how) end, "optim." .. name)
+        else
+          assert.equal(bits_of(table.move(want, 1, 9, 1, {})), bits_of(train(name, opts, "graph", how)), text)
+        end
+      end
+    end)
+  end
+end)
