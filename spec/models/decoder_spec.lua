@@ -571,6 +571,23 @@ describe("T.models.load", function()
     has(config(function(c) c.partial_rotary_factor = 0.5 end, "GPTNeoX"), "partial_rotary_factor = 0.5 is not")
     has(config(function(c) c.rope_theta = 500.0 end, "GPTNeoX"), "rope_theta = 500.0 is not supported (only 10000.0)")
     has(config(function(c) c.head_dim = 2 end, "GPTNeoX"), "head_dim = 2 is not")
+    for _, name in ipairs { "Llama", "Gemma2", "GPT2" } do -- every decoder
+      has(config(function(c) c.is_causal = false end, name), "is_causal = false is not supported")
+    end
+    -- words for layers: too few, unknown ones, windows of no width, and those that transformers takes no notice of
+    local function layers(words, name, window)
+      return config(function(c) c.layer_types, c.sliding_window = json.array(words), window end, name)
+    end
+    local all, some = "full_attention", "sliding_attention"
+    has(layers({ all }, "Gemma2", 4), "layer_types must be a list of 2 words, one for each layer, got 1 of them")
+    has(layers({ all, "linear_attention" }, "Gemma2", 4), "unknown entry of layer_types 'linear_attention'")
+    has(layers({ all, some }, "Gemma2", json.null), "entry 2 of layer_types is sliding_attention, and there is no")
+    has(layers({ all, some }, "Mistral", 4), "entry 1 of layer_types is full_attention, which is not supported")
+    has(layers({ all, some }, "Llama"), "entry 2 of layer_types is sliding_attention, which is not supported")
+    has(config(function(c) c.rope_scaling = { type = "linear", factor = 8.0 } end, "Gemma3"),
+      "rope_scaling says type = linear, which is called rope_type here")
+    has(config(function(c) c.rope_parameters = { rope_type = "linear", factor = 8.0 } end, "Gemma3"),
+      "rope_parameters must have full_attention and sliding_attention")
     -- other names that fields have in transformers win over their own
     has(config(function(c) c.num_hidden_layers = 3 end, "GPT2"), "missing", "transformer.h.2")
     has(config(function(c) c.num_experts = 4 end, "Mixtral"), "mlp.gate.weight' is [3, 16], expected [4, 16]")

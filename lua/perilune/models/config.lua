@@ -146,18 +146,48 @@ function config.rope(who, c, rope, head_dim, defaults)
   return s
 end
 
---- rope_parameters where it is there, else rope_scaling.
-function config.rope_of(c) return given(c.rope_parameters) or given(c.rope_scaling) end
+--- rope_scaling where it says something, else rope_parameters, as in transformers.
+function config.rope_of(c)
+  local old = given(c.rope_scaling)
+  if type(old) == "table" and next(old) == nil then old = nil end
+  return old or given(c.rope_parameters)
+end
 
 --- Per layer whether it looks through the window: layer_types, or rule(i) where there are none.
-function config.windows(c, rule)
-  local list, types = {}, given(c.layer_types)
-  for i = 1, c.num_hidden_layers do
+function config.windows(c, who, rule)
+  local list, types, n = {}, given(c.layer_types), c.num_hidden_layers
+  if types and (type(types) ~= "table" or #types ~= n) then
+    fault("%s: layer_types must be a list of %d words, one for each layer, got %s", who, n,
+      type(types) == "table" and #types .. " of them" or tostring(types))
+  end
+  for i = 1, n do
     local slides
-    if types then slides = types[i] == "sliding_attention" else slides = rule(i) end
+    if types then
+      slides = types[i] == "sliding_attention"
+      if not slides and types[i] ~= "full_attention" then
+        fault("%s: %s", who, options.unknown("entry of layer_types", tostring(types[i]), { "full_attention",
+          "sliding_attention" }))
+      elseif slides and not c.sliding_window then
+        fault("%s: entry %d of layer_types is sliding_attention, and there is no sliding_window", who, i)
+      end
+    else
+      slides = rule(i)
+    end
     list[i] = slides and c.sliding_window or false
   end
   return list
+end
+
+--- Refuses layer_types where an architecture takes no notice of them and they say otherwise than what it does: all of
+-- its layers have the window, or, where there is none, see all.
+function config.no_layer_types(who, given_, c)
+  local types, all = given(given_.layer_types), c.sliding_window and "sliding_attention" or "full_attention"
+  for i, word in ipairs(type(types) == "table" and types or {}) do
+    if word ~= all then
+      fault("%s: entry %d of layer_types is %s, which is not supported: all layers are %s here, as in transformers",
+        who, i, tostring(word), all)
+    end
+  end
 end
 
 return config

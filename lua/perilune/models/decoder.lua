@@ -4,6 +4,7 @@
 -- @module perilune.models.decoder
 local T = require "perilune"
 local base = require "perilune.models.base"
+local config = require "perilune.models.config"
 local chunked = require "perilune.nn.functional.linear_cross_entropy"
 local attention = require "perilune.nn.grouped_attention"
 local module = require "perilune.nn.module"
@@ -446,6 +447,13 @@ local heads = { ForCausalLM = Causal, ForSequenceClassification = Sequence, ForT
 -- settings(c, who) → d.
 function M.family(a)
   a.classes = {}
+  local check, heeds = a.check, false
+  for _, field in ipairs(a.fields) do heeds = heeds or field[1] == "layer_types" end
+  function a.check(path, given, c)
+    config.only(path, given, { is_causal = { true } })
+    if not heeds then config.no_layer_types(path, given, c) end
+    if check then check(path, given, c) end
+  end
   for suffix, Head in pairs(heads) do
     local name = a.class_names and a.class_names[suffix] or a.name .. suffix
     local C = module.class(name, Head)

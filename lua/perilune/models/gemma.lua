@@ -21,7 +21,7 @@ function M.norm(c)
 end
 
 --- What all Gemmas refuse.
-function M.check(path, given)
+function M.refused(path, given)
   config.only(path, given, { use_bidirectional_attention = { false } })
 end
 
@@ -41,7 +41,7 @@ local family = llama.family("Gemma", "gemma", M.common, function(c, who)
   -- early files say "gelu" and mean its form with tanh
   c.hidden_act = c.hidden_activation or c.hidden_act == "gelu" and "gelu_pytorch_tanh" or c.hidden_act
   return M.decoder_settings(c, who)
-end, { check = M.check })
+end, { check = M.refused })
 for key, v in pairs(family) do M[key] = v end
 
 return M

@@ -33,9 +33,10 @@ end
 local family = llama.family("Gemma2", "gemma2", M.own_fields, function(c, who)
   c.hidden_act = c.hidden_activation
   return gemma.decoder_settings(c, who, { cap = c.final_logit_softcapping,
-    windows = config.windows(c, function(i) return i % 2 == 1 end), attention = function() return M.attention(c) end },
+    windows = config.windows(c, who, function(i) return i % 2 == 1 end),
+    attention = function() return M.attention(c) end },
     M.names)
-end, { check = gemma.check })
+end, { check = gemma.refused })
 for key, v in pairs(family) do M[key] = v end
 
 return M

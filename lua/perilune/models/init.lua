@@ -296,6 +296,7 @@ local function to_json(net, dtype)
   if out.tie_word_embeddings ~= nil or not net.config.tie_word_embeddings then
     out.tie_word_embeddings = net.config.tie_word_embeddings
   end
+  for _, name in ipairs(m.architecture.settled or {}) do out[name] = net.config[name] end -- what follows from others
   out.architectures = json.array { m.class }
   out.torch_dtype, out.dtype = dtype_names[dtype], nil
   return out

@@ -10,7 +10,7 @@ local llama = require "perilune.models.llama"
 --   print(table.concat((net(T.tensor({ { 0, 7, 3 } }, { dtype = "i64" }))):shape(), " "))  --> 1 3 8
 return llama.family("Mistral", "mistral", { { "intermediate_size", "count", 14336 }, { "num_key_value_heads", "count",
   8 },
-  { "max_position_embeddings", "count", 131072 }, { "sliding_window", "count", 4096 }, { "layer_types", "any" },
+  { "max_position_embeddings", "count", 131072 }, { "sliding_window", "count", 4096 },
   { "bos_token_id", "int", 1 }, { "eos_token_id", "ints", 2 } }, function(c, who)
-  return llama.settings(c, who, { d = { windows = config.windows(c, function() return true end) } })
+  return llama.settings(c, who, { d = { windows = config.windows(c, who, function() return true end) } })
 end)

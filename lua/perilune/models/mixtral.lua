@@ -27,7 +27,7 @@ end
 --   print(table.concat((net(T.tensor({ { 0, 7, 3 } }, { dtype = "i64" }))):shape(), " "))  --> 1 3 8
 return llama.family("Mixtral", "mixtral", fields, function(c, who)
   local act = config.activation(who, c.hidden_act)
-  return llama.settings(c, who, { theta = 1e6, d = { windows = config.windows(c, function() return true end),
+  return llama.settings(c, who, { theta = 1e6, d = { windows = config.windows(c, who, function() return true end),
     mlp = function() return nn.MixtureOfExperts(c.hidden_size, c.intermediate_size, { num_experts = c.num_local_experts,
       top_k = c.num_experts_per_tok, activation = act }) end } })
 end, { alias = { num_experts = "num_local_experts" },

@@ -11,9 +11,9 @@ local M = { fields = { { "vocab_size", "count", 151936 }, { "intermediate_size",
   { "layer_types", "any" } } }
 
 --- The windows of a config of Qwen.
-function M.windows(c)
+function M.windows(c, who)
   if not c.use_sliding_window then return nil end
-  return config.windows(c, function(i) return i > c.max_window_layers end)
+  return config.windows(c, who, function(i) return i > c.max_window_layers end)
 end
 
 --- T.models.Qwen2{…} → module
@@ -23,7 +23,7 @@ end
 --   print(table.concat((net(T.tensor({ { 0, 7, 3 } }, { dtype = "i64" }))):shape(), " "))  --> 1 3 8
 local family = llama.family("Qwen2", "qwen2", M.fields, function(c, who)
   local width = c.hidden_size
-  return llama.settings(c, who, { d = { windows = M.windows(c), attention = function()
+  return llama.settings(c, who, { d = { windows = M.windows(c, who), attention = function()
     return nn.GroupedQueryAttention(width, c.num_attention_heads, {
       num_kv_heads = c.num_key_value_heads or c.num_attention_heads, head_dim = c.head_dim, bias = true,
         out_bias = false,

@@ -22,7 +22,7 @@ for _, field in ipairs(qwen2.own_fields) do fields[#fields + 1] = field end
 --     num_attention_heads = 2, num_key_value_heads = 1, head_dim = 4 }
 --   print(table.concat((net(T.tensor({ { 0, 7, 3 } }, { dtype = "i64" }))):shape(), " "))  --> 1 3 8
 local family = llama.family("Qwen3", "qwen3", fields, function(c, who)
-  return llama.settings(c, who, { d = { windows = qwen2.windows(c), attention = function()
+  return llama.settings(c, who, { d = { windows = qwen2.windows(c, who), attention = function()
     return M.attention(c) end } })
 end)
 for key, v in pairs(family) do M[key] = v end

@@ -42,7 +42,7 @@ end
 --   print(table.concat((net(T.tensor({ { 0, 7, 3 } }, { dtype = "i64" }))):shape(), " "))  --> 1 3 8
 local family = llama.family("Qwen3Moe", "qwen3_moe", fields, function(c, who)
   local act = config.activation(who, c.hidden_act)
-  local windows = c.use_sliding_window and config.windows(c, function() return true end) or nil
+  local windows = c.use_sliding_window and config.windows(c, who, function() return true end) or nil
   return llama.settings(c, who, { d = { windows = windows, attention = function() return qwen3.attention(c) end,
     mlp = function(i)
       if not sparse(c, i) then return nn.GatedMLP(c.hidden_size, c.intermediate_size, { activation = act }) end

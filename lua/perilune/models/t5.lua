@@ -7,6 +7,7 @@ local attention = require "perilune.nn.grouped_attention"
 local base = require "perilune.models.base"
 local config = require "perilune.models.config"
 local encoder = require "perilune.models.encoder"
+local json = require "perilune.io.json"
 local module = require "perilune.nn.module"
 local nn = require "perilune.nn"
 local seq2seq = require "perilune.models.seq2seq"
@@ -173,15 +174,22 @@ end
 local family = encoder.family({ model_type = "t5", default = "T5ForConditionalGeneration", fields = fields,
   alias = { hidden_size = "d_model", num_attention_heads = "num_heads", num_hidden_layers = "num_layers",
     head_dim = "d_kv" },
+  settled = { "scale_decoder_outputs" },
   ignore = { "^decoder%.block%.0%.layer%.1%.EncDecAttention%.relative_attention_bias", "^decoder%.", "^lm_head%." },
-  check = function(path, given)
+  check = function(path, given, c)
+    -- transformers takes what is null as false, but for tie_word_embeddings: all is tied where files do not have more
+    local null = json.null
+    if given.scale_decoder_outputs == nil then c.scale_decoder_outputs = given.tie_word_embeddings ~= false
+    elseif given.scale_decoder_outputs == null then c.scale_decoder_outputs = false end
+    if given.is_gated_act == null then c.is_gated_act = false end
+    if given.tie_word_embeddings == null then c.tie_word_embeddings = true end
     local list = given.architectures
     if type(list) == "table" and list[1] == "T5EncoderModel" then return end
-    config.only(path, given, { is_encoder_decoder = { true } })
+    config.only(path, given, { is_encoder_decoder = { true }, is_causal = { true } })
   end,
   look = function(c, tensors) -- newer configs say tied of files that hold a head of its own
     local head, words = tensors["lm_head.weight"], tensors["shared.weight"]
-    if head and words and not head:equal(words) then c.tie_word_embeddings = false end
+    if head and words then c.tie_word_embeddings = head:equal(words) else c.tie_word_embeddings = true end
   end },
   { T5ForConditionalGeneration = Model, T5EncoderModel = Encoder }, function(c, who)
     local act = c.feed_forward_proj:gsub("^gated%-", "")
@@ -189,7 +197,6 @@ local family = encoder.family({ model_type = "t5", default = "T5ForConditionalGe
     if c.gated and act == "gelu" then act = "gelu_new" end
     if c.is_gated_act ~= nil then c.gated = c.is_gated_act end -- these two win in transformers, where a config has them
     c.act = config.activation(who, c.dense_act_fn or act)
-    if c.scale_decoder_outputs == nil then c.scale_decoder_outputs = c.tie_word_embeddings end
     c.who = who
     return c
   end)

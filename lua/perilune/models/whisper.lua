@@ -198,7 +198,8 @@ end
 --   print(table.concat((net(T.zeros(1, 80, 100), { decoder_input_ids = ids })):shape(), " "))  --> 1 3 8
 local family = encoder.family({ model_type = "whisper", prefix = "model", default = "WhisperForConditionalGeneration",
   fields = fields, alias = { init_std = "initializer_range", hidden_size = "d_model",
-    num_attention_heads = "encoder_attention_heads", num_hidden_layers = "encoder_layers" } },
+    num_attention_heads = "encoder_attention_heads", num_hidden_layers = "encoder_layers" },
+  check = function(path, given) config.only(path, given, { is_causal = { true } }) end },
   { WhisperForConditionalGeneration = Model },
   function(c, who)
     c.act, c.who = config.activation(who, c.activation_function), who
