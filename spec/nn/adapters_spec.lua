@@ -176,4 +176,52 @@ describe("several adapters", function()
       assert.truthy(why:find("are one tensor, which a LlamaForCausalLM does not say", 1, true), why)
     end)
   end)
+
+  it("train biases beside, and what is shared stays so in files", function()
+    local function biased()
+      return T.models.Llama({ vocab_size = 24, hidden_size = 8, intermediate_size = 12, num_hidden_layers = 1,
+        num_attention_heads = 2, attention_bias = true, mlp_bias = true, tie_word_embeddings = true }):eval()
+    end
+    T.manual_seed(7)
+    local source = biased():state_dict()
+    local function fresh()
+      local net = biased()
+      assert(net:load_state_dict(source))
+      return net
+    end
+    for bias, count in pairs { none = 0, lora_only = 1, all = 7 } do
+      local net = nn.lora(fresh(), { target = "q_proj", bias = bias })
+      local trained = 0
+      for name, p in net:named_parameters() do
+        if p.requires_grad and name:find "bias$" then trained = trained + 1 end
+      end
+      assert.equal(count, trained)
+      stir(net, "default", 5)
+      local want = of(net)
+      folder(function(dir)
+        assert(nn.save_lora(net, dir))
+        assert.equal(bias, assert(json.read(dir .. "/adapter_config.json")).bias)
+        same(of(assert(nn.load_lora(fresh(), dir))), want, bias)
+      end)
+      nn.set_adapter(net, false)
+      same(of(net), of(fresh()), "the network's own biases")
+      nn.set_adapter(net, "default")
+      same(of(nn.merge_lora(net)), want, "merged")
+    end
+    local net = nn.lora(fresh(), { target = "q_proj" })
+    net.model.embed_tokens.weight:requires_grad_(true) -- which is that of the head
+    T.no_grad(function() net.model.embed_tokens.weight:mul_(2) end)
+    folder(function(dir)
+      assert(nn.save_lora(net, dir))
+      local c = assert(json.read(dir .. "/adapter_config.json"))
+      assert.same({ "lm_head", "model.embed_tokens" }, { table.unpack(c.modules_to_save) })
+      assert.is_true(c.ensure_weight_tying)
+      local again = assert(nn.load_lora(fresh(), dir))
+      same(of(again), of(net), "tied")
+      assert.equal(again.lm_head.weight, again.model.embed_tokens.weight)
+    end)
+    fails(function() nn.lora(fresh(), { bias = "some" }) end, "unknown bias 'some'")
+    local _, names = nn.lora(fresh(), { target = "all-linear", modules_to_save = "mlp" }) -- no adapters within
+    assert.equal(4, #names)
+  end)
 end)

@@ -108,16 +108,38 @@ end
 -- No plain table, as what rests in it is on purpose no parameter of the module.
 local Own = { __copied = true }
 
--- An adapter's own parameters in place of the network's, key → parameter, while it is active: modules_to_save of PEFT.
--- _lora_own: { base = key → the network's, of = name → key → parameter }.
-function M.own(m, name, parameters)
+-- An adapter's own parameter in place of the network's while it is active. how: the name of the module that is trained
+-- as a whole (modules_to_save of PEFT), or M.BIAS, which is trained by itself, or M.FROZEN, which is not trained.
+-- _lora_own: { base = key → the network's, of = name → key → parameter, how = name → key → how }.
+M.BIAS, M.FROZEN = {}, {}
+function M.own(m, name, key, parameter, how)
   local o = rawget(m, "_lora_own")
   if not o then
-    o = setmetatable({ base = {}, of = {} }, Own)
+    o = setmetatable({ base = {}, of = {}, how = {} }, Own)
     rawset(m, "_lora_own", o)
   end
-  for key in pairs(parameters) do o.base[key] = o.base[key] or m._parameters[key] end
-  o.of[name] = parameters
+  o.base[key] = o.base[key] or m._parameters[key]
+  o.of[name], o.how[name] = o.of[name] or {}, o.how[name] or {}
+  o.of[name][key], o.how[name][key] = parameter, how
+end
+
+-- The network's own parameter of a module, also while an adapter has another in its place.
+function M.plain(m, key)
+  local o = rawget(m, "_lora_own")
+  return o and o.base[key] or m._parameters[key]
+end
+
+-- Parameter of the network → list of { module, key, name of the module }: more than one where it is shared.
+function M.owners(net)
+  local out = {}
+  for at, m in base.named_modules(net, 0) do
+    for key in pairs(m._parameters) do
+      local p = M.plain(m, key)
+      out[p] = out[p] or {}
+      table.insert(out[p], { m, key, at })
+    end
+  end
+  return out
 end
 
 -- Each of these layers has these adapters of its own, and no others, active.
@@ -138,15 +160,18 @@ function M.activate(net, names)
       end
     end
     for key, plain in pairs(o and o.base or {}) do
-      local now, new = m._parameters[key], plain
-      for _, name in ipairs(names) do new = o.of[name] and o.of[name][key] or new end
+      local now, new, how = m._parameters[key], plain, nil
+      for _, name in ipairs(names) do
+        local own = o.of[name] and o.of[name][key]
+        if own then new, how = own, o.how[name][key] end
+      end
       if now ~= new then
         if new:device() ~= now:device() or new:dtype() ~= now:dtype() then -- after net:to
           T.core.rebind(new, new:detach():to { device = now:device(), dtype = now:dtype() })
         end
         m[key] = new
       end
-      if new ~= plain then new:requires_grad_(true) end
+      if new ~= plain then new:requires_grad_(how ~= M.FROZEN) end
     end
   end
 end

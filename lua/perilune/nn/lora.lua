@@ -46,7 +46,7 @@ local function chooser(who, target)
   end
 end
 
--- module → list of names of its parameters, of all modules that end so and what is in them.
+-- module → { name of its parameter = name of the whole }, of all modules that end so and what is in them.
 local function whole_modules(who, net, wanted)
   if type(wanted) == "string" then wanted = { wanted } end
   options.list(who, "modules_to_save", wanted, "names")
@@ -57,11 +57,10 @@ local function whole_modules(who, net, wanted)
       if type(word) == "string" and ends(name, word) then
         found = true
         for _, part in base.named_modules(m, 0) do
-          local keys = {}
+          out[part] = out[part] or {}
           for key, p in pairs(part._parameters) do
-            if p:is_floating_point() and not key:find "^lora_" then keys[#keys + 1] = key end
+            if p:is_floating_point() and not key:find "^lora_" then out[part][key] = out[part][key] or name end
           end
-          if #keys > 0 then out[part] = keys end
         end
       end
     end
@@ -70,21 +69,45 @@ local function whole_modules(who, net, wanted)
   return out
 end
 
---- nn.lora(net, {rank=8, alpha=16, target=, dropout=0, rslora=false, dora=false, name=, modules_to_save=}) → net, names
+-- Parameters for an adapter alone in the place of the network's: those of modules that are trained as a whole, and
+-- biases. What is shared within one of them stays shared.
+local function own_parameters(net, name, saved, bias, layers)
+  local made, owners = {}, adapters.owners(net)
+  local function add(m, key, how, group)
+    local p = adapters.plain(m, key)
+    made[group] = made[group] or {}
+    made[group][p] = made[group][p] or base.Parameter(p:detach():clone())
+    adapters.own(m, name, key, made[group][p], how)
+  end
+  for m, keys in pairs(saved) do for key, whole in pairs(keys) do add(m, key, whole, whole) end end
+  local function bias_of(m)
+    local p = m._parameters.bias and adapters.plain(m, "bias")
+    if not p or not p:is_floating_point() or saved[m] then return end
+    for _, owner in ipairs(owners[p]) do
+      if not saved[owner[1]] then add(owner[1], owner[2], adapters.BIAS, owners) end
+    end
+  end
+  if bias == "lora_only" then for _, item in ipairs(layers) do bias_of(item[2]) end end
+  if bias == "all" then for _, m in base.named_modules(net, 0) do bias_of(m) end end
+end
+
+--- nn.lora(net, {rank=8, alpha=16, target=, dropout=0, rslora=false, dora=false, name=, modules_to_save=,
+--   bias="none"}) → net, names
 -- Freezes net and puts an adapter beside each layer that target names: y = W x + alpha/rank B A x, A [rank, in]
 -- random, B [out, rank] zeros, parameters lora_A and lora_B of the layer (Hu et al. 2021). target: ends of names, or
 -- one, "all-linear", all but heads, or f(name, layer); by default queries and values. rslora: alpha/√rank. dora:
 -- lengths of rows are trained, too (lora_magnitude_vector). Layers may be of any kind that has in_features and
 -- out_features, also with weights that cannot be trained. A network may have several adapters by names, whose
 -- parameters are lora_A_NAME …; the newest is active, nn.set_adapter chooses. modules_to_save: ends of names of modules
--- that are trained as a whole, a copy for this adapter. nn.merge_lora, nn.save_lora, nn.load_lora.
+-- that are trained as a whole, a copy for this adapter, and have no adapters within. bias: "all" are trained, too,
+-- copies for this adapter, or those of its layers, "lora_only". nn.merge_lora, nn.save_lora, nn.load_lora.
 --   local net = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
 --   nn.lora(net, { rank = 2, target = "all-linear" })
 --   print(net:num_parameters { trainable = true })  --> 24
 function M.lora(net, opts)
   network("nn.lora", net)
   local o = options.check("nn.lora", opts, { "rank", "alpha", "target", "dropout", "rslora", "dora",
-    "name", "modules_to_save" })
+    "name", "modules_to_save", "bias" })
   local function of(name, kind, default)
     if o[name] == nil then return default end
     return options.kind("nn.lora", name, kind, o[name])
@@ -92,10 +115,14 @@ function M.lora(net, opts)
   local set = { rank = of("rank", "count", 8), alpha = of("alpha", "positive", 16), dropout = of("dropout",
     "probability", 0.0), rslora = of("rslora", "bool", false), dora = of("dora", "bool", false) }
   set.name = adapters.checked_name("nn.lora", o.name)
+  local bias = o.bias == nil and "none" or o.bias
+  if bias ~= "none" and bias ~= "all" and bias ~= "lora_only" then
+    fail("nn.lora: %s", options.unknown("bias", tostring(bias), { "none", "all", "lora_only" }))
+  end
   local list, wanted, all_met = {}, chooser("nn.lora", o.target)
   local saved = o.modules_to_save and whole_modules("nn.lora", net, o.modules_to_save) or {}
   for name, m in base.named_modules(net, 0) do
-    if is_layer(m) and wanted(name, m) then
+    if is_layer(m) and wanted(name, m) and not saved[m] then
       if rawget(m, "_lora") and m._lora.of[set.name] then
         fail("nn.lora: %s has an adapter already, '%s'; give the new one another name, or nn.merge_lora(net) first",
           name, set.name)
@@ -117,14 +144,7 @@ function M.lora(net, opts)
     adapters.attach(m, set, a, T.zeros({ m.out_features, set.rank }, at))
     names[i] = item[1]
   end
-  for m, keys in pairs(saved) do
-    local own = {}
-    for _, key in ipairs(keys) do
-      local o_ = rawget(m, "_lora_own")
-      own[key] = base.Parameter((o_ and o_.base[key] or m._parameters[key]):detach():clone())
-    end
-    adapters.own(m, set.name, own)
-  end
+  own_parameters(net, set.name, saved, bias, list)
   adapters.activate(net, { set.name })
   return net, names
 end

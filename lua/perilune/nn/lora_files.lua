@@ -37,25 +37,52 @@ local function chosen(net, name)
 end
 
 -- What else was trained goes into the file with an adapter: its own parameters, and those of the network that require
--- gradients and are no adapter's. → { name, tensor } …
+-- gradients and are no adapter's. → { name, tensor } …; modules that are trained as a whole; "none", "all" or
+-- "lora_only", which biases are trained by themselves; whether such modules share a parameter
 local function others_of(net, name)
-  local out, seen, adapter = {}, {}, {}
+  local out, wholes, adapter = {}, {}, {}
+  local bias, tied, whole_of = "none", false, {}
   for _, item in ipairs(adapted(net)) do
     for _, set in pairs(item[2]._lora.of) do
       for kind in pairs(KINDS) do adapter[item[2]._parameters[set[kind]] or 0] = true end
     end
   end
   for at, m in base.named_modules(net, 0) do
-    local o = rawget(m, "_lora_own")
+    local o, layer = rawget(m, "_lora_own"), rawget(m, "_lora") and m._lora.of[name]
+    local own, how = o and o.of[name] or {}, o and o.how[name] or {}
+    local prefix = at == "" and "" or at .. "."
+    if layer then prefix = prefix .. "base_layer." end
+    local function add(key, p, kind)
+      out[#out + 1] = { prefix .. key, p:detach() }
+      if kind == adapters.BIAS then
+        if bias ~= "all" then bias = layer and "lora_only" or "all" end
+      elseif kind ~= adapters.FROZEN and not layer then
+        local whole = kind == "" and key or kind
+        wholes[whole] = true
+        tied = tied or whole_of[p] ~= nil and whole_of[p] ~= whole
+        whole_of[p] = whole
+      end
+    end
+    local free, others = {}, 0 -- what is trained although no adapter asked for it, and what rests beside it
     for _, key in ipairs(base.member_names(m)) do
-      local p, own = m._parameters[key], o and o.of[name] and o.of[name][key]
-      if own or p and p.requires_grad and not adapter[p] and not (o and o.base[key]) and not seen[p] then
-        seen[own or p] = true
-        out[#out + 1] = { at == "" and key or at .. "." .. key, (own or p):detach() }
+      local p = m._parameters[key]
+      if p and own[key] then add(key, own[key], how[key])
+      elseif p and not adapter[p] and not (o and o.base[key]) then
+        if p.requires_grad then free[#free + 1] = key else others = others + 1 end
+      end
+    end
+    if #free == 1 and free[1] == "bias" and (layer or others > 0) then add("bias", m.bias, adapters.BIAS)
+    elseif #free > 0 then
+      for _, key in ipairs(base.member_names(m)) do -- PEFT has all of a module, or none
+        local p = m._parameters[key]
+        if p and not adapter[p] and not own[key] then add(key, p, at) end
       end
     end
   end
-  return out
+  local list = {}
+  for whole in pairs(wholes) do list[#list + 1] = whole end
+  table.sort(list)
+  return out, list, bias, tied
 end
 
 --- nn.save_lora(net, dir, {name=}) → true; or nil and a message
@@ -75,10 +102,10 @@ function M.save_lora(net, dir, opts)
   end
   local tensors, targets, seen, first, transposed = {}, json.array {}, {}, list[1][3], false
   local ranks, alphas = {}, {}
-  -- PEFT makes an adapter for every layer whose name ends in a target.
+  -- PEFT makes an adapter for every module whose name ends in a target, or says that it is of no such kind.
   local function all_of(word)
     for at, m in base.named_modules(net, 0) do
-      if is_layer(m) and ends(at, word) and not (rawget(m, "_lora") and m._lora.of[name]) then return false end
+      if ends(at, word) and not (rawget(m, "_lora") and m._lora.of[name]) then return false end
     end
     return true
   end
@@ -106,16 +133,13 @@ function M.save_lora(net, dir, opts)
     transposed = transposed or m.transposed == true
   end
   table.sort(targets)
-  local kept = json.array {}
-  for _, item in ipairs(others_of(net, name)) do
-    tensors[PREFIX .. item[1]] = item[2]
-    local module_name = item[1]:match "([^.]+)%.[^.]+$" or item[1]
-    if kept[#kept] ~= module_name then kept[#kept + 1] = module_name end
-  end
+  local others, kept, bias, tied = others_of(net, name)
+  for _, item in ipairs(others) do tensors[PREFIX .. item[1]] = item[2] end
   local c = { peft_type = "LORA", task_type = json.null, r = first.rank, lora_alpha = first.alpha,
-    lora_dropout = first.dropout + 0.0, bias = "none", fan_in_fan_out = transposed, target_modules = targets,
+    lora_dropout = first.dropout + 0.0, bias = bias, fan_in_fan_out = transposed, target_modules = targets,
     use_rslora = first.rslora, use_dora = first.dora, inference_mode = true, base_model_name_or_path = json.null,
-    rank_pattern = ranks, alpha_pattern = alphas, modules_to_save = #kept > 0 and kept or json.null }
+    rank_pattern = ranks, alpha_pattern = alphas, modules_to_save = #kept > 0 and json.array(kept) or json.null,
+    ensure_weight_tying = tied or nil }
   local ok, why, code = T.save(dir .. "/adapter_model.safetensors", tensors, { metadata = { format = "pt" } })
   if not ok then return nil, why .. (T.core.list_folder(dir) and "" or "; make the folder first"), code end
   return json.write(dir .. "/adapter_config.json", c)
@@ -167,6 +191,62 @@ end
 
 local function dims(t) return "[" .. table.concat(t:shape(), ", ") .. "]" end
 
+-- The module that is trained as a whole and has a parameter of this name.
+local function whole_of(c, plain)
+  local words = c.modules_to_save
+  for _, word in ipairs(type(words) == "table" and words or {}) do
+    local at = ""
+    for part in plain:gmatch "[^.]+" do
+      at = at == "" and part or at .. "." .. part
+      if type(word) == "string" and word ~= "" and at:sub(-#word) == word then return at end -- as PEFT has it
+    end
+  end
+  return nil
+end
+
+-- Other parameters of a file → list of { modules and their keys that have it, tensor, how, the network's }. Files have
+-- more than what is trained: embeddings beside an adapted head. rest: list of { { module, key, parameter, name },
+-- tensor, name, whether it is a base layer's }.
+local function kinds_of(net, c, rest, adapted_names)
+  local out, owners, by = {}, adapters.owners(net), {}
+  table.sort(rest, function(a, b) return a[3] < b[3] end)
+  for _, item in ipairs(rest) do
+    local m, key, p, at = table.unpack(item[1])
+    local t, whole, layer = item[2], whole_of(c, item[3]), adapted_names[at] ~= nil
+    local how = not item[4] and whole or adapters.FROZEN
+    if how == adapters.FROZEN and key == "bias" and (c.bias == "all" or c.bias == "lora_only" and layer) then
+      how = adapters.BIAS
+    end
+    if how ~= adapters.FROZEN or not t:to(p:dtype()):equal(p:detach():to "cpu") then
+      local group = how == whole and c.ensure_weight_tying ~= true and whole or "the network"
+      by[group] = by[group] or {}
+      local met = by[group][p]
+      if met and met[2]:equal(t) then
+        table.insert(met[1], { m, key })
+        if how == whole then met[3] = how end
+      else
+        met = { { { m, key } }, t, how, p }
+        out[#out + 1] = met
+        by[group][p] = by[group][p] or met
+      end
+    end
+  end
+  for group, list in pairs(by) do -- who shares it has it, too
+    for p, met in pairs(list) do
+      for _, owner in ipairs(owners[p]) do
+        if group == "the network" or owner[3] == group or owner[3]:sub(1, #group + 1) == group .. "." then
+          local has = false
+          for _, item in ipairs(out) do
+            for _, one in ipairs(item[1]) do has = has or one[1] == owner[1] and one[2] == owner[2] end
+          end
+          if not has then table.insert(met[1], { owner[1], owner[2] }) end
+        end
+      end
+    end
+  end
+  return out
+end
+
 -- Everything that a folder says, checked against net: list of { layer, settings, A, B, magnitude }, other parameters.
 local function plan(net, dir, adapter)
   local path = dir .. "/adapter_config.json"
@@ -182,14 +262,18 @@ local function plan(net, dir, adapter)
   local layers, own = {}, {}
   for name, m in base.named_modules(net, 0) do
     layers[name] = m
-    for key, p in pairs(m._parameters) do own[name == "" and key or name .. "." .. key] = { m, key, p } end
+    for key in pairs(m._parameters) do
+      own[name == "" and key or name .. "." .. key] = { m, key, adapters.plain(m, key), name }
+    end
   end
   local found, rest, names = {}, {}, {}
   for name, t in pairs(tensors) do
     local short = name:gsub("^base_model%.model%.", "")
     local at, key = short:match "^(.*)%.(lora_[AB])%.weight$"
     if not at then at = short:match "^(.*)%.lora_magnitude_vector" key = at and "lora_magnitude_vector" end
-    local plain = short:gsub("%.modules_to_save%.", "."):gsub("%.base_layer%.", ".")
+    local resting = short:find "%.original_module%." ~= nil -- the network's, beside a copy that is trained
+    local plain = short:gsub("%.modules_to_save%.default%.", "."):gsub("%.modules_to_save%.", ".")
+      :gsub("%.base_layer%.", "."):gsub("%.original_module%.", ".")
     if at then
       if not layers[at] or not is_layer(layers[at]) then
         fault("format", "%s: '%s' is for the layer '%s', which the network does not have", file, name, at)
@@ -207,7 +291,12 @@ local function plan(net, dir, adapter)
       if dims(t) ~= dims(own[plain][3]) then
         fault("format", "%s: '%s' is %s, expected %s", file, name, dims(t), dims(own[plain][3]))
       end
-      rest[#rest + 1] = { own[plain], t }
+      local p = own[plain][3]
+      if not resting then
+        rest[#rest + 1] = { own[plain], t, plain, short:find "%.base_layer%." ~= nil }
+      elseif not t:to(p:dtype()):equal(p:detach():to "cpu") then
+        fault("format", "%s: '%s' is another than the network has", file, name)
+      end
     else
       fault("format", "%s: nothing in the network is what '%s' is for", file, name)
     end
@@ -234,7 +323,7 @@ local function plan(net, dir, adapter)
     list[i] = { m, { name = adapter, rank = rank, alpha = alpha, dropout = dropout,
       rslora = c.use_rslora == true, dora = c.use_dora == true }, f.lora_A, f.lora_B, f.lora_magnitude_vector }
   end
-  return list, rest, names
+  return list, kinds_of(net, c, rest, found), names
 end
 
 --- nn.load_lora(net, dir, {name="default"}) → net, names of the layers; or nil and a message
@@ -261,13 +350,11 @@ function M.load_lora(net, dir, opts)
     local function moved(t) return t and t:to(dtype):to(where) end
     adapters.attach(m, set, moved(item[3]), moved(item[4]), moved(item[5]))
   end
-  local own = {}
   for _, item in ipairs(rest) do
-    local m, key, p = table.unpack(item[1])
-    own[m] = own[m] or {}
-    own[m][key] = base.Parameter(item[2]:to { dtype = p:dtype(), device = p:device(), copy = true })
+    local p = item[4]
+    local own = base.Parameter(item[2]:to { dtype = p:dtype(), device = p:device(), copy = true })
+    for _, at in ipairs(item[1]) do adapters.own(at[1], adapter, at[2], own, item[3]) end
   end
-  for m, parameters in pairs(own) do adapters.own(m, adapter, parameters) end
   adapters.activate(net, { adapter })
   return net, names
 end
