@@ -63,8 +63,10 @@ void pl_prefixes_free(PlPrefixes *p) {
 static double rounded(const PlModel *m, double score) { return m->single ? (double)(float)score : score; }
 
 /* What is compared is not rounded, what is kept is, as in sentencepiece. */
+static bool better(const PlBest *to, double score) { return to->from == UINT32_MAX || score > to->score; }
+
 static void offer(const PlModel *m, PlBest *to, double score, int32_t id, size_t from) {
-  if (to->from != UINT32_MAX && !(score > to->score)) return;
+  if (!better(to, score)) return;
   *to = (PlBest){rounded(m, score), id, (uint32_t)from};
 }
 
@@ -90,8 +92,8 @@ static PlStatus viterbi(const PlModel *m, PlModelWork *w, const char *s, size_t 
       offer(m, &best[k + 1], here + m->score[e->id], e->id, i);
       single = single || k + 1 == i + len;
     }
-    if (!single && m->unknown < 0) return no_unknown(s + i, len);
     double unknown = rounded(m, rounded(m, m->least - unknown_penalty) + here);
+    if (!single && m->unknown < 0 && better(&best[i + len], unknown)) return no_unknown(s + i, len);
     if (!single) offer(m, &best[i + len], unknown, m->unknown, i);
     if (step % 65536 == 65535) PL_TRY(plk_poll());
   }

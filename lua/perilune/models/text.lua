@@ -73,6 +73,7 @@ function M.sampling(given, own)
     local counts = own and (own.do_sample == true or name == "repetition_penalty")
     if o[name] == nil and counts and type(own[name]) == "number" then o[name] = own[name] end
   end
+  if o.temperature == nil and own and own.do_sample == true then o.temperature = 1.0 end -- else nothing would be drawn
   if o.temperature == 0 then return { repetition_penalty = o.repetition_penalty } end
   if o.top_k == 0 then o.top_k = nil end
   return o
