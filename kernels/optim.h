@@ -43,7 +43,7 @@ enum { /* rmsprop_step: param, grad, mean of squares [, momentum buffer] [, mean
        PLK_RMS_FLAGS,
        PLK_RMS_STEP
 };
-enum { /* optimizer_step: param, grad, one to four tensors of state; behind the last, for a rule that says so, f64[2]: its sums */
+enum { /* optimizer_step: param, grad, one to four tensors of state; behind the last, for a rule that says so, its estimate */
        PLK_OPTIM_K,
        PLK_OPTIM_RULE,
        PLK_OPTIM_NUMBERS, /* settings, or the formula's numbers: kernels/optim_formulas.h */
@@ -149,7 +149,7 @@ static inline void plk_optim_numbers(int64_t rule, double lr, double decay, int6
     const double of[] = {s[0], 1 - s[0], s[1], 1 - s[1], lr};
     memcpy(N, of, sizeof of);
   } else if (rule == PLK_OPTIM_ADAFACTOR) {
-    const double of[] = {s[0] * s[0], 1 - lr * decay, lr < 1 / sqrt(t) ? lr : 1 / sqrt(t), s[1], s[2]};
+    const double of[] = {1 / s[0], 1 - lr * decay, lr < 1 / sqrt(t) ? lr : 1 / sqrt(t), s[1], s[2]};
     memcpy(N, of, sizeof of);
   } else if (rule == PLK_OPTIM_ADAFACTOR_MEAN) {
     const double w = pow(t, s[0]), of[] = {1 - w, w};
@@ -206,7 +206,69 @@ static inline PlkOptimDecay plk_optim_decay(double lr, double decay, int64_t fla
   return (PlkOptimDecay){apart ? 1 - lr * decay : decay, decay != 0 && (flags & PLK_OPTIM_COUPLED) != 0, decay != 0 && apart};
 }
 
-static inline bool plk_optim_sums_out(int64_t rule) { return rule == PLK_OPTIM_PRODIGY; }
+/* ---- Prodigy's estimate ---------------------------------------------------------------------------------------------------
+ * Mishchenko & Defazio 2024. An f64[6] behind the lists of its two rules: calls of prodigy, one for each group, add to its sums; calls of
+ * prodigy_apply step by the estimate that these sums allow, and the last of them keeps it. Who makes the calls knows nothing of it, so a
+ * graph can have them. */
+
+/* The rate, 0: not estimated yet; the largest that it could have been; the numerator's mean; steps; sums of the step. */
+enum { PLK_EST_D, PLK_EST_MOST, PLK_EST_NUMERATOR, PLK_EST_STEPS, PLK_EST_WAY, PLK_EST_LENGTH, PLK_ESTIMATE };
+/* Settings of both rules; those of prodigy, then those of prodigy_apply. */
+enum { PLK_EST_BETA1, PLK_EST_BETA2, PLK_EST_BETA3, PLK_EST_D0, PLK_EST_CORRECTED /* bias */, PLK_EST_OWN };
+enum { PLK_EST_GROUP_D0 = PLK_EST_OWN, PLK_EST_SAFE /* warmup */ };
+enum { PLK_EST_EPS = PLK_EST_OWN, PLK_EST_COEF, PLK_EST_GROWTH, PLK_EST_LAST };
+
+PLK_STATES_FN double plk_prodigy_d(const double *s, const double *est) { return est[PLK_EST_D] != 0 ? est[PLK_EST_D] : s[PLK_EST_D0]; }
+/* What a step is multiplied by. */
+PLK_STATES_FN double plk_prodigy_rate(const double *s, const double *est, double lr) {
+  const double t = est[PLK_EST_STEPS] + 1;
+  const double corrected = s[PLK_EST_CORRECTED] != 0 ? sqrt(1 - pow(s[PLK_EST_BETA2], t)) / (1 - pow(s[PLK_EST_BETA1], t)) : 1;
+  return plk_prodigy_d(s, est) * lr * corrected;
+}
+/* What rule prodigy's first sum counts by. */
+PLK_STATES_FN double plk_prodigy_gain(const double *s, const double *est, double lr) {
+  return plk_prodigy_d(s, est) / s[PLK_EST_GROUP_D0] * plk_prodigy_rate(s, est, lr);
+}
+/* The numbers of rule prodigy. */
+PLK_STATES_FN void plk_prodigy_moments(const double *s, const double *est, double lr, double *N) {
+  const double d = plk_prodigy_d(s, est), b1 = s[PLK_EST_BETA1], b2 = s[PLK_EST_BETA2], b3 = s[PLK_EST_BETA3];
+  const double weight = d / s[PLK_EST_GROUP_D0] * (s[PLK_EST_SAFE] != 0 ? d : plk_prodigy_rate(s, est, lr));
+  N[0] = b1, N[1] = d * (1 - b1), N[2] = b2, N[3] = d * d * (1 - b2), N[4] = b3, N[5] = weight;
+}
+/* The estimate with this step's sums: the first four of to. */
+PLK_STATES_FN void plk_prodigy_estimate(const double *s, const double *est, double lr, double *to) {
+  const double numerator = est[PLK_EST_NUMERATOR] * s[PLK_EST_BETA3] + est[PLK_EST_WAY];
+  double d = plk_prodigy_d(s, est), most = est[PLK_EST_MOST] != 0 ? est[PLK_EST_MOST] : s[PLK_EST_D0];
+  if (lr > 0) {
+    const double hat = s[PLK_EST_COEF] * numerator / est[PLK_EST_LENGTH];
+    if (d == s[PLK_EST_D0] && hat > d) d = hat;
+    most = hat > most ? hat : most;
+    d = most < d * s[PLK_EST_GROWTH] ? most : d * s[PLK_EST_GROWTH];
+  }
+  to[PLK_EST_D] = d, to[PLK_EST_MOST] = most, to[PLK_EST_NUMERATOR] = numerator, to[PLK_EST_STEPS] = est[PLK_EST_STEPS] + 1;
+}
+/* The numbers of rule prodigy_apply, and what decay multiplies parameters by. false: there is no step, as no gradient was seen. */
+PLK_STATES_FN bool plk_prodigy_apply(const double *s, const double *est, double lr, double weight_decay, double *N, double *decay) {
+  double now[PLK_ESTIMATE];
+  if (est[PLK_EST_LENGTH] == 0) return false;
+  plk_prodigy_estimate(s, est, lr, now);
+  const double rate = plk_prodigy_rate(s, est, lr);
+  N[0] = now[PLK_EST_D] * s[PLK_EST_EPS], N[1] = rate;
+  *decay = 1 - rate * weight_decay;
+  return true;
+}
+/* The last call of a step. */
+PLK_STATES_FN void plk_prodigy_keep(const double *s, double *est, double lr) {
+  double now[PLK_ESTIMATE];
+  if (est[PLK_EST_LENGTH] != 0) {
+    plk_prodigy_estimate(s, est, lr, now);
+    for (int i = 0; i < PLK_EST_WAY; i++) est[i] = now[i];
+  }
+  est[PLK_EST_WAY] = est[PLK_EST_LENGTH] = 0;
+}
+
+/* Has its list an estimate at its end? Its numbers are settings until that is read, where the step is made (above). */
+static inline bool plk_optim_estimates(int64_t rule) { return rule == PLK_OPTIM_PRODIGY || rule == PLK_OPTIM_PRODIGY_APPLY; }
 
 enum { PLK_RMS_BUFFER = 1, PLK_RMS_CENTERED = 2, PLK_RMS_MAXIMIZE = 4 };
 enum { PLK_ADAM_DECOUPLED = 1, PLK_ADAM_MAXIMIZE = 2 };

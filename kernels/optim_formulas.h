@@ -94,28 +94,28 @@ R(LAMB_APPLY, 4, 11, 0, X | A | B, X, 0, {
   step = N(7) != 0 ? step + x * N(7) : step;
   x = x - step * (N(8) * F);
 })
-/* Mishchenko & Defazio 2024; c the sum of gradients, d the parameter at first. beta1, d (1 - beta1), beta2, d^2 (1 - beta2), beta3,
- * the gradient's weight in c. Sums: gradient times way from the start, magnitudes of c */
-R(PRODIGY, 6, 6, 0, X | G | A | B | C | D, A | B | C, 1, {
+/* Mishchenko & Defazio 2024; c the sum of gradients, d the parameter at first. Settings: PLK_EST_BETA1 …. beta1, d (1 - beta1),
+ * beta2, d^2 (1 - beta2), beta3, the gradient's weight in c. Sums: gradient times way from the start, magnitudes of c */
+R(PRODIGY, 6, 7, 1, X | G | A | B | C | D, A | B | C, 1, {
   a = a * N(0) + g * N(1);
   b = b * N(2) + g * g * N(3);
   c = c * N(4) + g * N(5);
   s = g * (d - x);
   t = ABS(c);
 })
-/* The step that the sums' estimate allows. d eps, rate */
-R(PRODIGY_APPLY, 6, 2, 0, X | A | B, X, 0, { x = x - a / (SQRT(b) + N(0)) * N(1); })
-/* Shazeer & Stern 2018; a and b are factors of the second moment, or it and 1, read alone. Settings: eps1, eps2, d. eps1^2,
- * 1 - lr decay, the rate, eps2, d. Sums: squares of parameter and step */
+/* The step that the sums' estimate allows. Settings as above. d eps, rate */
+R(PRODIGY_APPLY, 6, 9, 1, X | A | B, X, 0, { x = x - a / (SQRT(b) + N(0)) * N(1); })
+/* Shazeer & Stern 2018; a and b are the inverse roots of the second moment's factors, or its own and 1, read alone: no element needs a
+ * root or a quotient. Settings: eps1, eps2, d. 1 / eps1, 1 - lr decay, the rate, eps2, d. Sums: squares of parameter and step */
 R(ADAFACTOR, 4, 3, 1, X | G | A | B, 0, 1, {
-  const T square = a * b;
-  const T step = g / SQRT(square < N(0) ? N(0) : square);
+  const T scale = a * b;
+  const T step = g * (scale > N(0) ? N(0) : scale);
   s = x * x;
   t = step * step;
 })
 R(ADAFACTOR_APPLY, 4, 5, 0, X | G | A | B, X, 0, {
-  const T square = a * b;
-  const T step = g / SQRT(square < N(0) ? N(0) : square);
+  const T scale = a * b;
+  const T step = g * (scale > N(0) ? N(0) : scale);
   x = x * N(1) - step * F;
 })
 /* From where schedule-free optimizers take gradients to the average, and back; a the point z. How far towards z */

@@ -129,20 +129,21 @@ static PlStatus formula_infer(PlInfer *c) {
   if (pl_attr_n(c->attrs, PLK_OPTIM_NUMBERS) != facts.numbers)
     PL_FAIL(PL_ERR_ARG, "optimizer_step: got %d numbers, but this rule needs %d", pl_attr_n(c->attrs, PLK_OPTIM_NUMBERS), facts.numbers);
   if (facts.settings && pl_attr_i(c->attrs, PLK_OPTIM_STEP) < 1) PL_FAIL(PL_ERR_ARG, "optimizer_step: step counts from 1");
-  const int n = c->nin - plk_optim_sums_out(rule);
+  const int n = c->nin - plk_optim_estimates(rule);
   if (n < c->nin) {
     const PlArray *a = c->in[n];
-    if (n == 0 || a->dtype != PL_F64 || a->ndim != 1 || a->numel != 2 || !a->contiguous)
-      PL_FAIL(PL_ERR_ARG, "optimizer_step: the last tensor of this rule's list takes its sums and is a contiguous f64[2], got %s",
-              pl_desc_text(a));
+    if (n == 0 || a->dtype != PL_F64 || a->ndim != 1 || a->numel != PLK_ESTIMATE || !a->contiguous)
+      PL_FAIL(PL_ERR_ARG, "optimizer_step: the last tensor of this rule's list has its estimate and is a contiguous f64[%d], got %s",
+              PLK_ESTIMATE, pl_desc_text(a));
   }
   return check_groups(c, n, k, 3, PLK_OPTIM_COLUMNS, plk_optim_writes(rule));
 }
 
 PL_OP(optimizer_step,
       .doc = "One step of a rule over the list {param, grad, a [, b …], param …}, k tensors a parameter, a, b … its state, in "
-             "place; rule prodigy adds up two sums in an f64[2] at the end of the list. numbers: the rule's settings, or its numbers of "
-             "this step. flags: 1 maximize, 2 weight_decay p is added to the gradient, 4 p is multiplied by 1 - lr weight_decay "
+             "place; rules prodigy and prodigy_apply have an f64[6], their estimate, at the end of the list. numbers: the rule's settings, "
+             "or its numbers of this step. flags: 1 maximize, 2 weight_decay p is added to the gradient, 4 p is multiplied by 1 - lr "
+             "weight_decay "
              "first. step: its number, from 1.",
       .example = "local p, grad, s = T.tensor { 1 }, T.tensor { 2 }, T.zeros(1)\n"
                  "T.core.op.optimizer_step({ p, grad, s }, { k = 3, rule = \"adagrad\", lr = 0.1, numbers = { 0, 0 } }) -- eps, lr_decay\n"

@@ -7,7 +7,7 @@ local T = require "perilune"
 local nn, optim = T.nn, T.optim
 
 -- Their steps do not fit a graph: what they do depends on the step (SOAP refreshes its bases in some), or on values.
-local BEHIND = { SOAP = true, Prodigy = true }
+local BEHIND = { SOAP = true }
 local CLOSURE = { LBFGS = true }
 
 -- The optimizers: what optim holds that makes objects with a step.

@@ -4,13 +4,14 @@
 #include "kernels/cuda/optim/step.h"
 
 /* live: the rule of the moment in captured work, else NULL. factor: of each parameter, or NULL. part: two sums for each chunk, or
- * NULL. */
+ * NULL. est: the rule's estimate, or NULL. */
 __global__ void step_groups(const __grid_constant__ Rule given, const Rule *live, const __grid_constant__ Groups gs, const double *factor,
-                            double *part) {
+                            double *part, const double *est) {
   __shared__ uint32_t room[32];
   __shared__ double wide_room[32];
   Rule rule = live ? *live : given;
   rule.formula = given.formula, rule.reads = given.reads, rule.writes = given.writes; /* of two passes, this one */
+  if (est && !by_estimate(&rule, est)) return;
   Now<float> r(rule);
   for (int64_t b = blockIdx.x; b < gs.first[gs.n]; b += gridDim.x) {
     const int lo = plc_list_of(gs.first, gs.n, b);
@@ -31,11 +32,12 @@ __global__ void step_groups(const __grid_constant__ Rule given, const Rule *live
 
 /* One group with strides of its own. A thread block works on rows of CHUNK elements, so that there are as many parts. */
 __global__ void step_strided(const __grid_constant__ Rule given, const Rule *live, int k, const __grid_constant__ Group g,
-                             const __grid_constant__ plc_layout<COLUMNS> l, const double *factor, double *part) {
+                             const __grid_constant__ plc_layout<COLUMNS> l, const double *factor, double *part, const double *est) {
   __shared__ uint32_t room[32];
   __shared__ double wide_room[32];
   Rule rule = live ? *live : given;
   rule.formula = given.formula, rule.reads = given.reads, rule.writes = given.writes;
+  if (est && !by_estimate(&rule, est)) return;
   Now<float> r(rule);
   Now<double> wide(rule);
   if (factor) r.factor = (float)factor[0], wide.factor = factor[0];
@@ -75,13 +77,22 @@ __global__ void group_sums(const __grid_constant__ Rule given, const Rule *live,
   if (given.factor_of && threadIdx.x == 0)
     sums[2 * g] = plk_optim_factor(given.formula, rule.number, sums[2 * g], sums[2 * g + 1], first.numel[g]);
 }
-/* Adds those of all groups to out[0] and out[1]. */
-__global__ void join_sums(int64_t groups, const double *sums, double *out) {
+/* Adds those of all groups to the estimate's. */
+__global__ void join_sums(const __grid_constant__ Rule given, const Rule *live, int64_t groups, const double *sums, double *est) {
   __shared__ double room[32];
   double sum1 = 0, sum2 = 0, both[2] = {0, 0};
   for (int64_t g = threadIdx.x; g < groups; g += blockDim.x) sum1 += sums[2 * g], sum2 += sums[2 * g + 1];
   put_sums(sum1, sum2, both, room);
-  if (threadIdx.x == 0) out[0] += both[0], out[1] += both[1];
+  const Rule &rule = live ? *live : given;
+  if (threadIdx.x == 0) {
+    est[PLK_EST_WAY] += plk_prodigy_gain(rule.number, est, rule.lr) * both[0];
+    est[PLK_EST_LENGTH] += both[1];
+  }
+}
+/* Behind a call of prodigy_apply: the last one keeps the estimate. */
+__global__ void keep_estimate(const __grid_constant__ Rule given, const Rule *live, double *est) {
+  const Rule &rule = live ? *live : given;
+  if (threadIdx.x == 0 && rule.number[PLK_EST_LAST] != 0) plk_prodigy_keep(rule.number, est, rule.lr);
 }
 
 /* What a list's launches share. */
@@ -90,6 +101,7 @@ struct Run {
   const double *factor; /* two numbers a group, the first counts, or NULL */
   double *part;         /* the next chunk's two sums, or NULL; then */
   double *sums;         /* those of groups */
+  double *est;          /* the rule's estimate, or NULL */
 };
 
 /* Behind a launch that left its parts: `groups` of them, their chunks from first[0] … */
@@ -106,7 +118,8 @@ static PlStatus sum_up(Run *run, int groups, const int64_t *first, const Group *
 static PlStatus flush(Run *run, Groups *gs) {
   if (gs->n && gs->first[gs->n]) {
     int64_t blocks = gs->first[gs->n], most = plc_most_blocks();
-    PLC_LAUNCH(step_groups, (unsigned)(blocks < most ? blocks : most), PLC_BLOCK, 0, *run->r, run->live, *gs, run->factor, run->part);
+    PLC_LAUNCH(step_groups, (unsigned)(blocks < most ? blocks : most), PLC_BLOCK, 0, *run->r, run->live, *gs, run->factor, run->part,
+               (const double *)run->est);
   }
   if (gs->n) PL_TRY(sum_up(run, gs->n, gs->first, gs->g, gs->before));
   gs->before += gs->n;
@@ -152,7 +165,7 @@ static PlStatus run(const PlkCall *c, int ntensor, int k, Run now) {
       plc_layout_of<COLUMNS>(&l, arr);
       const int64_t chunks = (l.numel + CHUNK - 1) / CHUNK, most = plc_most_blocks();
       PLC_LAUNCH(step_strided, (unsigned)(chunks < most ? chunks : most), PLC_BLOCK, 0, *r, now.live, k, g, l,
-                 now.factor ? now.factor + 2 * gs.before : NULL, now.part);
+                 now.factor ? now.factor + 2 * gs.before : NULL, now.part, (const double *)now.est);
       const int64_t ends[2] = {0, chunks};
       PL_TRY(sum_up(&now, 1, ends, &g, gs.before));
       gs.before++;
@@ -215,15 +228,15 @@ static void of_pass(Rule *r, int rule) {
 static void formula_rule(const PlAttrs *a, void *out) {
   const int64_t flags = pl_attr_i(a, PLK_OPTIM_FLAGS);
   Rule r = blank(FORMULA);
+  r.lr = pl_attr_f(a, PLK_OPTIM_LR), r.weight_decay = pl_attr_f(a, PLK_OPTIM_DECAY);
   r.formula = (int)pl_attr_i(a, PLK_OPTIM_RULE), r.count = pl_attr_i(a, PLK_OPTIM_STEP);
   r.maximize = (flags & PLK_OPTIM_MAXIMIZE) != 0;
-  const double lr = pl_attr_f(a, PLK_OPTIM_LR), wanted = pl_attr_f(a, PLK_OPTIM_DECAY);
-  const PlkOptimDecay decay = plk_optim_decay(lr, wanted, flags);
+  const PlkOptimDecay decay = plk_optim_decay(r.lr, r.weight_decay, flags);
   r.decay = decay.factor, r.coupled = decay.coupled, r.decoupled = decay.decoupled;
   of_pass(&r, r.formula);
   double given[PLK_OPTIM_MOST];
   memcpy(given, pl_attr_list(a, PLK_OPTIM_NUMBERS), (size_t)pl_attr_n(a, PLK_OPTIM_NUMBERS) * sizeof given[0]);
-  plk_optim_numbers(r.formula, lr, wanted, r.count, given, r.number);
+  plk_optim_numbers(r.formula, r.lr, r.weight_decay, r.count, given, r.number);
   memcpy(out, &r, sizeof r);
 }
 
@@ -240,31 +253,36 @@ static PlStatus update(const PlkCall *c, const PlcSettings *settings) {
   Rule r;
   const void *live;
   PL_TRY(plc_settings(settings, c, &r, &live));
-  return run(c, c->nin, (int)tensors_each(c->attrs), Run{&r, (const Rule *)live, NULL, NULL, NULL});
+  return run(c, c->nin, (int)tensors_each(c->attrs), Run{&r, (const Rule *)live, NULL, NULL, NULL, NULL});
 }
 static PlStatus sgd_step(const PlkCall *c) { return update(c, &sgd_settings); }
 static PlStatus adam_step(const PlkCall *c) { return update(c, &adam_settings); }
 static PlStatus rmsprop_step(const PlkCall *c) { return update(c, &rms_settings); }
 
-static PlStatus join(int64_t groups, const double *sums, double *out) {
-  PLC_LAUNCH(join_sums, 1, PLC_BLOCK, 0, groups, sums, out);
+static PlStatus join(const Rule *r, const Rule *live, int64_t groups, const double *sums, double *est) {
+  PLC_LAUNCH(join_sums, 1, PLC_BLOCK, 0, *r, live, groups, sums, est);
+  return PL_OK;
+}
+static PlStatus keep(const Rule *r, const Rule *live, double *est) {
+  PLC_LAUNCH(keep_estimate, 1, 32, 0, *r, live, est);
   return PL_OK;
 }
 
-/* A rule with sums: its pass; for one of two passes another with what they say of each parameter, else the sums go to the last tensor. */
+/* A rule with sums: its pass; for one of two passes another with what they say of each parameter, else the sums go to the estimate. */
 static PlStatus with_sums(const PlkCall *c, int rule, Rule *r, const Rule *live) {
-  const int k = (int)tensors_each(c->attrs), ntensor = c->nin - plk_optim_sums_out(rule), groups = ntensor / k;
+  const int k = (int)tensors_each(c->attrs), ntensor = c->nin - plk_optim_estimates(rule), groups = ntensor / k;
+  double *est = ntensor < c->nin ? (double *)c->in[ntensor]->data : NULL;
   int64_t chunks = 0;
   for (int g = 0; g < groups; g++) chunks += (c->in[g * k]->numel + CHUNK - 1) / CHUNK;
   void *room;
   PL_TRY(plc_scratch((size_t)(2 * chunks + 2 * groups + 1) * sizeof(double), &room));
   double *part = (double *)room, *sums = part + 2 * chunks;
-  PlStatus s = run(c, ntensor, k, Run{r, live, NULL, part, sums});
+  PlStatus s = run(c, ntensor, k, Run{r, live, NULL, part, sums, est});
   if (s == PL_OK && plk_optim_second(rule) >= 0) {
     of_pass(r, plk_optim_second(rule));
-    s = run(c, ntensor, k, Run{r, live, sums, NULL, NULL});
+    s = run(c, ntensor, k, Run{r, live, sums, NULL, NULL, NULL});
   } else if (s == PL_OK) {
-    s = join(groups, sums, (double *)c->in[ntensor]->data);
+    s = join(r, live, groups, sums, est);
   }
   plc_scratch_free(room);
   return s;
@@ -272,11 +290,16 @@ static PlStatus with_sums(const PlkCall *c, int rule, Rule *r, const Rule *live)
 
 static PlStatus optimizer_step(const PlkCall *c) {
   const int rule = (int)pl_attr_i(c->attrs, PLK_OPTIM_RULE);
-  if (!plk_optim_facts(rule).sums) return update(c, &formula_settings);
+  if (!plk_optim_facts(rule).sums && !plk_optim_estimates(rule)) return update(c, &formula_settings);
   Rule r;
   const void *live;
   PL_TRY(plc_settings(&formula_settings, c, &r, &live));
   of_pass(&r, rule); /* also while captured, where the rule's numbers come later */
+  if (!plk_optim_facts(rule).sums) {
+    double *est = (double *)c->in[c->nin - 1]->data;
+    PL_TRY(run(c, c->nin - 1, (int)tensors_each(c->attrs), Run{&r, (const Rule *)live, NULL, NULL, NULL, est}));
+    return keep(&r, (const Rule *)live, est);
+  }
   return with_sums(c, rule, &r, (const Rule *)live);
 }
 PLC_KERNEL_SET(sgd_step, sgd_step, &sgd_settings)

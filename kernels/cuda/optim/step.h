@@ -20,6 +20,7 @@ struct Rule {
   unsigned reads, writes; /* columns, a bit each */
   int64_t count;          /* of the step */
   bool factor_of;         /* its sums become a factor */
+  double weight_decay;    /* as it was given */
   double number[PLK_OPTIM_MOST];
 };
 
@@ -242,6 +243,15 @@ PLC_DEV void put_sums(double sum1, double sum2, double *part, double *room) {
   sum2 = plc_block_all(sum2, plc_sum{}, 0.0, room);
   __syncthreads();
   if (threadIdx.x == 0) part[0] = sum1, part[1] = sum2;
+}
+
+/* Makes the numbers of a rule with an estimate of its settings; false: there is nothing to do. */
+PLC_DEV bool by_estimate(Rule *r, const double *est) {
+  double s[PLK_OPTIM_MOST];
+  for (int k = 0; k < PLK_OPTIM_MOST; k++) s[k] = r->number[k];
+  if (r->formula != PLK_OPTIM_PRODIGY) return plk_prodigy_apply(s, est, r->lr, r->weight_decay, r->number, &r->decay);
+  plk_prodigy_moments(s, est, r->lr, r->number);
+  return true;
 }
 
 #endif

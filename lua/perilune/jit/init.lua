@@ -352,5 +352,6 @@ local function jit(f, opts)
   }, Jit)
 end
 
-return { jit = jit, untraced = untraced, live = optimizers.live, move = optimizers.move, defer = optimizers.defer,
+return { jit = jit, untraced = untraced, live = optimizers.live, move = optimizers.move,
+  behind = optimizers.behind, defer = optimizers.defer,
   act = optimizers.act, settle = optimizers.settle, tracing = core.jit_tracing }

@@ -46,9 +46,11 @@ function optimizers.live(options_of, move, holds, keep)
     keep = keep, fresh = true }
 end
 
---- What an optimizer moves at each step, also where none of its parameters is stepped: move(±1), keep(), as above.
-function optimizers.move(move, keep)
-  current.live[#current.live + 1] = { move = move, holds = function() return true end, keep = keep, fresh = true }
+--- What an optimizer moves at each step, also where none of its parameters is stepped: move(±1), keep() and holds(), as
+-- above.
+function optimizers.move(move, keep, holds)
+  holds = holds or function() return true end
+  current.live[#current.live + 1] = { move = move, holds = holds, keep = keep, fresh = true }
 end
 
 -- What a schedule or scaler may change: its own fields and those of its parts, and its optimizer's settings
@@ -141,6 +143,11 @@ function optimizers.defer(optimizer, group, tensor, unless)
     end
   end)
   current.deferred[#current.deferred + 1] = d
+end
+
+--- What an optimizer does behind each run of the graph, without a part in what it computes: f().
+function optimizers.behind(f)
+  current.deferred[#current.deferred + 1] = { tensors = {}, keep = function() return f end, act = f }
 end
 
 local function place_update(self, t, d, out)
@@ -257,7 +264,9 @@ function optimizers.run_graph(g, plan, inputs)
   local _ <close> = setmetatable({}, { __close = function(_, failed)
     if failed then optimizers.undo(t, true) end
   end })
-  return core.graph_run(plan, inputs)
+  local list = core.graph_run(plan, inputs)
+  for _, d in ipairs(t.deferred) do d.act {} end -- what is not beside the graph
+  return list
 end
 
 --- What is saved are the numbers of the graph's last run, with weights and states as they are: of one moment? Settings
@@ -269,7 +278,7 @@ function optimizers.settle_saved(g)
     if l.node then
       nodes = nodes or g:nodes()
       local has, now = nodes[l.node].attrs, l.options()
-      if has.step ~= now.step then
+      if now.step and has.step ~= now.step then
         options.fail("save_graph: the graph was run last in step %s of its optimizer, which has made %s; call the "
           .. "function once more, and save then", tostring(has.step), tostring(now.step))
       end

@@ -55,10 +55,14 @@ out.Adafactor = simple.define_live("Adafactor", 1e-2, {
       return { k = 3, rule = "adafactor_mean", numbers = { group.beta2_decay }, step = step }
     end,
     columns = function(p, g, s, group)
-      if s.variance then return g, s.variance, T.ones({}, { dtype = p:dtype(), device = p:device() }):expand_as(p) end
+      local dtype = p:dtype() == "f64" and "f64" or "f32" -- in which it is computed
+      if s.variance then
+        return g, s.variance:to(dtype):rsqrt(), T.ones({}, { dtype = dtype, device = p:device() }):expand_as(p)
+      end
       local eps = group.eps[1] or spacing[p:dtype()]
-      local rows = s.row_var / s.row_var:mean(-2, { keepdim = true }):clamp { min = eps }
-      return g, rows:expand_as(p), s.col_var:expand_as(p)
+      local rows = s.row_var:to(dtype)
+      rows = (rows / rows:mean(-2, { keepdim = true }):clamp { min = eps }):rsqrt()
+      return g, rows:expand_as(p), s.col_var:to(dtype):rsqrt():expand_as(p)
     end,
     settings = function(group, _, dtype)
       return { rule = "adafactor", numbers = { group.eps[1] or spacing[dtype], group.eps[2], group.d }, flags = 0 }

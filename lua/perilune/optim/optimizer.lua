@@ -10,10 +10,11 @@ local classes = require "perilune.classes"
 local options = require "perilune.options"
 local surface = require "perilune.surface"
 local modes = require "perilune.optim.modes"
+local states = require "perilune.optim.states"
 
 local fail, describe = options.fail, options.describe
 local core = T.core
-local zero = core.op.zero
+local zero, zeros = core.op.zero, states.zeros
 local tracing = core.jit_tracing
 
 -- State is made of real tensors, also while a traced function runs.
@@ -227,28 +228,6 @@ function Optimizer:step(closure)
   return loss
 end
 
--- Second moments and the like have no sign: in 8 bits all codes are for what is not negative.
-local unsigned = { exp_avg_sq = true, max_exp_avg_sq = true, square_avg = true, exp_inf = true }
-local ROW, BLOCK = 260, 256 -- a row of codes, kernels/optim_states.h
-local FEWEST = 4096 -- elements of a parameter whose states are kept in 8 bits
-
--- The shape of a state in 8 bits of n elements.
-local function coded_shape(n) return { (n + BLOCK - 1) // BLOCK, ROW } end
--- Is v such a state? Its last row may be of any number of elements, so state_dict says how many there are.
-local function is_coded(v, n)
-  return core.is_tensor(v) and not v:is_floating_point() and v:dim() == 2 and v:size(1) == coded_shape(n)[1]
-    and v:size(2) == ROW
-end
-
--- A state of zeros, in the group's state_dtype or that of the parameter.
-local function zeros(p, group, column)
-  local dtype = group and group.state_dtype
-  if not dtype then return T.zeros_like(p) end
-  if dtype ~= "i8" then return T.zeros_like(p, { dtype = dtype }) end
-  if p:numel() < FEWEST then return T.zeros_like(p, { dtype = p:dtype() == "f64" and "f64" or "f32" }) end
-  return T.zeros(coded_shape(p:numel()), { dtype = unsigned[column] and "u8" or "i8", device = p:device() })
-end
-
 -- The tensors of one engine call, by parameter: param, grad, then what `columns` names. Parameters whose
 -- count of steps or device differs cannot share a call, so there is a list for each; almost always one.
 -- make(p, group) returns the state of a parameter at its first step, a table by column name. The counts move when the
@@ -369,122 +348,6 @@ local function forget_grads(group, width)
   end
 end
 
--- ---- state -------------------------------------------------------------------------------------------
-
-local function plain(group)
-  local out = {}
-  for key, v in pairs(group) do
-    if key ~= "params" and key:sub(1, 1) ~= "_" then
-      out[key] = type(v) == "table" and { table.unpack(v) } or v
-    end
-  end
-  return out
-end
-
---- Settings and state as plain tables and tensors (shared, not copied): what T.save takes.
--- Parameters are numbered from 1 over all groups.
-function Optimizer:state_dict()
-  local out, n = { state = {}, param_groups = {} }, 0
-  for k, group in ipairs(self.param_groups) do
-    local g = plain(group)
-    g.params = {}
-    for i = 1, #group.params do
-      n = n + 1
-      g.params[i] = n
-      if group._steps[i] then
-        local s = { step = group._steps[i] }
-        local elements = group.params[i]:numel()
-        for key, v in pairs(group._state[i]) do
-          s[key] = v
-          if is_coded(v, elements) then s.elements = elements end
-        end
-        out.state[n] = s
-      end
-    end
-    out.param_groups[k] = g
-  end
-  return out
-end
-
--- What PyTorch keeps in 0-d tensors, also of parameters that are 0-d themselves.
-local counters = { step = true, mu_product = true, eta = true, mu = true }
-local function number_of(key, v)
-  return counters[key] and core.is_tensor(v) and v:numel() == 1 and v:item() or v
-end
-
--- How many steps a state is of. PyTorch counts none where its formula asks only for the first (SGD, Muon): what is kept
--- was left by one.
-local function steps_of(s)
-  local count = options.integer(number_of("step", s.step))
-  if count or s.step ~= nil then return count or 0 end
-  for _, v in pairs(s) do if core.is_tensor(v) then return 1 end end
-  return 0
-end
-
--- What a state is kept in, of a parameter that may have another dtype than the one that it was saved with.
-local function dtype_for(v, p, state_dtype)
-  if not v:is_floating_point() or state_dtype and state_dtype ~= "i8" then return v:dtype() end
-  if state_dtype then return p:dtype() == "f64" and "f64" or "f32" end -- too small for 8 bits
-  return p:dtype()
-end
-
---- Takes over what state_dict returned, here or of the same optimizer of PyTorch (T.load_pt); tensors are copied, in
--- the dtypes of the parameters. The groups must have as many parameters.
-function Optimizer:load_state_dict(sd)
-  local who = "optim." .. self.name .. ":load_state_dict"
-  if type(sd) ~= "table" or type(sd.state) ~= "table" or type(sd.param_groups) ~= "table" then
-    fail("%s: a table with state and param_groups is wanted, got %s", who, describe(sd))
-  end
-  if #sd.param_groups ~= #self.param_groups then
-    fail("%s: the state has %d groups, the optimizer %d", who, #sd.param_groups, #self.param_groups)
-  end
-  local fresh = {}
-  local _ <close> = T.no_grad()
-  for k, group in ipairs(self.param_groups) do
-    local g = sd.param_groups[k]
-    if type(g) ~= "table" or type(g.params) ~= "table" or #g.params ~= #group.params then
-      fail("%s: group %d has %d parameters in the state, %d here", who, k,
-        type(g) == "table" and type(g.params) == "table" and #g.params or 0, #group.params)
-    end
-    local given = plain(g)
-    for key in pairs(given) do if self.defaults[key] == nil then given[key] = nil end end
-    if self.defaults.state_dtype ~= nil and given.state_dtype == nil then given.state_dtype = false end
-    local lr = given.lr -- which a script or a schedule may have set below 0
-    if type(lr) == "number" and lr == lr then given.lr = math.max(lr, 0) else lr = nil end
-    local f = { settings = checked(self, who, given, self.defaults), steps = {}, state = {} }
-    f.settings.lr = lr or f.settings.lr
-    f.settings.initial_lr = type(g.initial_lr) == "number" and g.initial_lr or nil
-    for i, number in ipairs(g.params) do
-      local s = sd.state[number]
-      if s then
-        f.steps[i], f.state[i] = steps_of(s), {}
-        local elements = group.params[i]:numel()
-        if s.elements ~= nil and s.elements ~= elements then
-          fail("%s: the states of parameter %d are of %s elements in 8 bits, the parameter has %d", who, number,
-            tostring(s.elements), elements)
-        end
-        for key, v in pairs(s) do
-          v = number_of(key, v)
-          if type(v) == "userdata" then
-            if not self.own_shapes and not is_coded(v, elements) and v:numel() ~= elements then
-              fail("%s: %s of parameter %d has %d elements, the parameter %d", who, key, number, v:numel(), elements)
-            end
-            f.state[i][key] = v:detach():to { device = group.params[i]:device(), copy = true,
-              dtype = dtype_for(v, group.params[i], f.settings.state_dtype) }
-          elseif type(v) == "number" and key ~= "step" and key ~= "elements" then
-            f.state[i][key] = v
-          end
-        end
-      end
-    end
-    fresh[k] = f
-  end
-  for k, group in ipairs(self.param_groups) do
-    for key, v in pairs(fresh[k].settings) do group[key] = v end
-    group._steps, group._state, group._lists, group._full = fresh[k].steps, fresh[k].state, nil, nil
-  end
-end
-
 function Optimizer:__tostring()
   local lines = { self.name .. " (" }
   for k, group in ipairs(self.param_groups) do
@@ -498,6 +361,7 @@ function Optimizer:__tostring()
   return table.concat(lines, "\n") .. "\n)"
 end
 
+states.methods(Optimizer, checked)
 
 -- Checks of settings: true, or what would have been right.
 local check = {}

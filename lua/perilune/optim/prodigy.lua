@@ -8,7 +8,8 @@ local options = require "perilune.options"
 
 local check, gather, forget_grads, call = base.check, base.gather, base.forget_grads, base.call
 local optimizer_step = T.core.op.optimizer_step
-local sqrt, max, min, huge = math.sqrt, math.max, math.min, math.huge
+local real, tracing = base.real, T.core.jit_tracing
+local sqrt, max, huge = math.sqrt, math.max, math.huge
 
 local function positive(v) return type(v) == "number" and v > 0 and v < huge or "a finite number > 0" end
 local function growth(v) return type(v) == "number" and v > 1 or "a number > 1" end
@@ -51,9 +52,9 @@ local function make(p, group)
   return s
 end
 
--- The first group's settings count for the estimate; its rate of this step, and lr.
+-- The first group's settings count for the estimate, and one lr for all.
 local function rate_of(self)
-  local first, lr = self.param_groups[1], 0.0
+  local lr = 0.0
   for _, group in ipairs(self.param_groups) do lr = max(lr, group.lr) end
   for _, group in ipairs(self.param_groups) do
     if group.lr ~= lr and group.lr ~= 0 then
@@ -61,73 +62,160 @@ local function rate_of(self)
         .. "and %g", group.lr, lr)
     end
   end
-  local b1, b2, k = first.betas[1], first.betas[2], first.k
-  local correction = first.use_bias_correction and sqrt(1 - b2 ^ (k + 1)) / (1 - b1 ^ (k + 1)) or 1
-  local d = first.d ~= 0 and first.d or first.d0
-  return d, d * lr * correction, lr
+  return lr
 end
 
--- First pass: moments and sums of one group, `sums` grows.
-local function moments(self, group, d, rate)
-  local o, b1, b2 = group._opts or {}, self.param_groups[1].betas[1], self.param_groups[1].betas[2]
-  group._opts = o
-  local b3 = self.param_groups[1].beta3 or sqrt(b2)
+-- ---- the estimate: in a tensor that the rules read and write (kernels/optim.h), and in the groups -----------
+
+local WAY, LENGTH = 5, 6 -- the sums; before them what FIELDS says
+local FIELDS = { "d", "d_max", "d_numerator", "k" }
+local carried = { d = true, d_max = true, d_numerator = true, k = true }
+
+-- That of a device; what a script or a loaded state changed in the groups goes into it before a step.
+local function estimate_on(self, device)
+  local first, known = self.param_groups[1], self._estimates[device]
+  local changed = not known
+  if not known then
+    known = { has = {}, tensor = real(T.zeros, { 6 }, { dtype = "f64", device = device }) }
+    self._estimates[device] = known
+  end
+  for _, key in ipairs(FIELDS) do changed = changed or known.has[key] ~= first[key] end
+  if changed then
+    for _, key in ipairs(FIELDS) do known.has[key] = first[key] end
+    real(function()
+      local now = { first.d, first.d_max, first.d_numerator, first.k, 0, 0 }
+      T.no_grad(function() known.tensor:copy_(T.tensor(now, { dtype = "f64" })) end)
+    end)
+  end
+  return known
+end
+
+-- Behind a step: the groups have what it made.
+local function tell(self)
+  local known = self._estimates[self.param_groups[1].params[1]:device()] or select(2, next(self._estimates))
+  if not known then return end
+  local now = known.tensor:tolist()
+  for at, key in ipairs(FIELDS) do
+    local v = key == "k" and math.tointeger(now[at]) or now[at]
+    for _, group in ipairs(self.param_groups) do group[key] = v end
+    for _, one in pairs(self._estimates) do one.has[key] = v end
+  end
+end
+
+-- Sums of several devices are one.
+local function join(self)
+  local _, one = next(self._estimates)
+  if not one or not next(self._estimates, (next(self._estimates))) then return end
+  local way, length = 0.0, 0.0
+  for _, known in pairs(self._estimates) do
+    local now = known.tensor:tolist()
+    way, length = way + now[WAY], length + now[LENGTH]
+  end
+  T.no_grad(function()
+    for _, known in pairs(self._estimates) do
+      known.tensor:narrow(1, WAY, 2):copy_(T.tensor({ way, length }, { dtype = "f64" }))
+    end
+  end)
+end
+
+-- ---- steps ---------------------------------------------------------------------------------------------------------
+
+-- The settings that both rules begin with.
+local function settings_of(self)
+  local first = self.param_groups[1]
+  return { first.betas[1], first.betas[2], first.beta3 or sqrt(first.betas[2]), first.d0,
+    first.use_bias_correction and 1 or 0 }
+end
+
+local function with_estimate(list, known)
+  local out = table.move(list, 1, #list, 1, {})
+  out[#out + 1] = known.tensor
+  return out
+end
+
+-- First pass: moments and sums of one group.
+local function moments(self, group)
   if group.lr == 0 then return end
-  local coupled = group.weight_decay ~= 0 and not self.param_groups[1].decouple
-  local numbers = { b1, d * (1 - b1), b2, d * d * (1 - b2), b3, d / group.d0 * (group.safeguard_warmup and d or rate) }
+  local o = group._opts or {}
+  group._opts = o
   local function of(g, to, step)
-    to.k, to.rule, to.numbers, to.step = WIDTH, "prodigy", numbers, step
-    to.weight_decay, to.flags = g.weight_decay, (g.maximize and 1 or 0) + (coupled and 2 or 0)
+    local coupled = g.weight_decay ~= 0 and not self.param_groups[1].decouple
+    to.k, to.rule, to.numbers, to.step = WIDTH, "prodigy", settings_of(self), step
+    to.numbers[6], to.numbers[7] = g.d0, g.safeguard_warmup and 1 or 0
+    to.lr, to.weight_decay, to.flags = rate_of(self), g.weight_decay, (g.maximize and 1 or 0) + (coupled and 2 or 0)
     return to
   end
   local lists, counts, n = gather(group, columns, make)
   for i = 1, n do
-    local sums = T.zeros({ 2 }, { dtype = "f64", device = lists[i][1]:device() })
-    local with_sums = table.move(lists[i], 1, #lists[i], 1, {})
-    with_sums[#with_sums + 1] = sums
-    call(function(_, settings) optimizer_step(with_sums, settings) end, group, lists, i, WIDTH, o, counts[i], of)
-    local s = sums:tolist()
-    self._way = self._way + d / group.d0 * rate * s[1]
-    self._length = self._length + s[2]
+    local known = estimate_on(self, lists[i][1]:device())
+    local list = with_estimate(lists[i], known)
+    call(function(_, settings) optimizer_step(list, settings) end, group, lists, i, WIDTH, o, counts[i], of, nil, nil,
+      nil, carried)
+    self._pending[#self._pending + 1] = { group = group, list = list, last = i == n, device = known }
   end
-  self._pending[#self._pending + 1] = { group = group, lists = lists, n = n }
 end
 
 -- Second pass, when the sums of all groups are known.
-local function apply(self, d, rate, lr)
-  local first = self.param_groups[1]
-  local pending, length = self._pending, self._length
-  local b3 = first.beta3 or sqrt(first.betas[2])
-  local numerator = first.d_numerator * b3 + self._way
+local function apply(self)
+  local pending, first = self._pending, self.param_groups[1]
   self._pending = nil
-  if length ~= 0 then
-    local d_max = first.d_max ~= 0 and first.d_max or first.d0
-    if lr > 0 then
-      local d_hat = first.d_coef * numerator / length
-      if d == first.d0 then d = max(d, d_hat) end
-      d_max = max(d_max, d_hat)
-      d = min(d_max, d * first.growth_rate)
+  join(self)
+  local last = {} -- call of each device
+  for i, part in ipairs(pending) do last[part.device] = i end
+  for i, part in ipairs(pending) do
+    local group, keeps = part.group, last[part.device] == i and 1 or 0
+    local function of()
+      local numbers = settings_of(self)
+      numbers[6], numbers[7], numbers[8], numbers[9] = group.eps, first.d_coef, first.growth_rate, keeps
+      return { k = WIDTH, rule = "prodigy_apply", numbers = numbers, lr = rate_of(self),
+        weight_decay = group.weight_decay, flags = group.weight_decay ~= 0 and first.decouple and 4 or 0 }
     end
-    for _, group in ipairs(self.param_groups) do
-      group.d, group.d_max, group.d_numerator, group.k = d, d_max, numerator, group.k + 1
+    optimizer_step(part.list, of())
+    if tracing() then
+      require("perilune.jit").live(of, function() end, function() return true end)
     end
-  end
-  for _, part in ipairs(pending) do
-    local group, apart = part.group, part.group.weight_decay ~= 0 and first.decouple
-    local to = { k = WIDTH, rule = "prodigy_apply", numbers = { d * group.eps, rate },
-      lr = rate, weight_decay = group.weight_decay, flags = apart and 4 or 0 }
-    for i = 1, length ~= 0 and part.n or 0 do optimizer_step(part.lists[i], to) end
-    if part.n > 0 then forget_grads(group, WIDTH) end
+    if part.last then forget_grads(group, WIDTH) end
   end
 end
 
+-- Do all parameters lie on one device?
+local function on_one_device(self)
+  local device
+  for _, group in ipairs(self.param_groups) do
+    for _, p in ipairs(group.params) do
+      device = device or p:device()
+      if p:device() ~= device then return false end
+    end
+  end
+  return true
+end
+
+-- In a trace: what changed in the groups goes into the estimate before a run, and what the run made of it back.
+local function follow(self)
+  local device = self.param_groups[1].params[1]:device()
+  local jit = require "perilune.jit"
+  local moves = {}
+  for k, group in ipairs(self.param_groups) do moves[k] = group.lr ~= 0 end
+  jit.move(function(by) if by > 0 then estimate_on(self, device) end end, nil, function()
+    for k, group in ipairs(self.param_groups) do if moves[k] ~= (group.lr ~= 0) then return false end end
+    return true
+  end)
+  jit.behind(function() tell(self) end)
+end
+
 function Prodigy:update(group)
-  if T.core.jit_tracing() then return require("perilune.jit").defer(self, group) end
-  local groups = self.param_groups
-  if rawequal(group, groups[1]) then self._pending, self._way, self._length = {}, 0.0, 0.0 end
-  local d, rate, lr = rate_of(self)
-  moments(self, group, d, rate)
-  if rawequal(group, groups[#groups]) then apply(self, d, rate, lr) end
+  local groups, in_trace = self.param_groups, tracing()
+  if in_trace and not on_one_device(self) then return require("perilune.jit").defer(self, group) end
+  if rawequal(group, groups[1]) then
+    self._pending = {}
+    self._estimates = self._estimates or {}
+    if in_trace then follow(self) end
+  end
+  moments(self, group)
+  if rawequal(group, groups[#groups]) then
+    apply(self)
+    if not in_trace then tell(self) end
+  end
 end
 
 return { Prodigy = Prodigy }
