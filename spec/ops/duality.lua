@@ -205,4 +205,66 @@ function M.check(what, f, args, c)
   return true
 end
 
+-- Where zeros stand among the numbers, formulas that divide must give what the polynomial has. Quotients from both
+-- sides, and with another step, say whether f is smooth there; then derivatives of first and second order must be
+-- theirs, in all mixtures of modes.
+function M.at_zeros(what, f, args, c)
+  local n, at, xs = args.n or #args, {}, {}
+  for i = 1, n do
+    if T.is_tensor(args[i]) and args[i]:dtype() == "f64" and (not c.which or c.which[i]) then
+      local x = args[i]:detach():clone():reshape(-1)
+      for k = c.first, x:numel(), c.every do x[k] = 0 end
+      at[#at + 1], xs[#xs + 1] = i, x:view(args[i]:shape())
+    end
+  end
+  local g = random.new(5)
+  local function directions() return mapped(xs, function(x) return numbers(g, x) end) end
+  local vs, us, ws = directions(), directions(), {}
+  local function scalar(...)
+    local all = table.move(args, 1, n, 1, {})
+    for k, i in ipairs(at) do all[i] = (select(k, ...)) end
+    local s = T.zeros({}, { dtype = "f64" })
+    for i, y in ipairs(floats(table.pack(f(table.unpack(all, 1, n))))) do
+      ws[i] = ws[i] or numbers(g, y)
+      s = s + (y * ws[i]):sum()
+    end
+    return s
+  end
+  -- (of(x + h u) - of(x - h u)) / 2h, or nil where there is no such slope
+  local function slope(of, u)
+    local function moved(h)
+      local points = {}
+      for k, x in ipairs(xs) do points[k] = x + u[k] * h end
+      return of(table.unpack(points)):item()
+    end
+    local here, up, down = moved(0), moved(STEP), moved(-STEP)
+    local q, wide = (up - down) / (2 * STEP), (moved(8 * STEP) - moved(-8 * STEP)) / (16 * STEP)
+    local near = 1e-3 * (1 + math.abs(q))
+    if math.abs(up + down - 2 * here) / STEP <= near and math.abs(q - wide) <= near then return q end
+  end
+  local function judge(order, name, got, want)
+    if math.abs(got - want) <= 1e-3 * (1 + math.abs(want)) then return end
+    error(("%s, with a zero at each of %d from %d: order %d by %s is %.9g, should be %.9g"):format(what, c.every,
+      c.first, order, name, got, want), 0)
+  end
+  if #xs == 0 or not pcall(scalar, table.unpack(xs)) then return false end
+  local function first(...) return along(scalar, { ... }, vs) end
+  local function first_by_reverse(...)
+    local s = T.zeros({}, { dtype = "f64" })
+    for k, d in ipairs(gradients(scalar, { ... })) do s = s + (d * vs[k]):sum() end
+    return s
+  end
+  local ok, want = pcall(slope, scalar, vs) -- a step may leave the domain
+  if not ok or not want then return false end
+  judge(1, "forward", first(table.unpack(xs)):item(), want)
+  judge(1, "reverse", first_by_reverse(table.unpack(xs)):item(), want)
+  want = not c.once and slope(first, us)
+  if not want then return true end
+  judge(2, "forward over forward", along(first, xs, us):item(), want)
+  judge(2, "reverse over forward", dot(gradients(first, xs), us), want)
+  judge(2, "forward over reverse", along(first_by_reverse, xs, us):item(), want)
+  judge(2, "reverse over reverse", dot(gradients(first_by_reverse, xs), us), want)
+  return true
+end
+
 return M

@@ -265,13 +265,13 @@ WIDE(hypot, "x", "y", HYPOT, PL_PROMOTE_ALL, pl_infer_broadcast, NULL, "dx = dz 
 /* The slope is ±1 in x, 0 at x = 0. */
 static PlStatus copysign_grad(PlMaker *g) {
   if (g->want[0]) {
-    PlVal x = strong(g, 0), ratio = g_div(g, g->y[0], x);
-    g_give(g, 0, g_mul(g, g->dy[0], g_where(g, pl_g2(g, &pl_op_eq, x, zero(g)), zero(g), ratio)));
+    PlVal sign = pl_g1(g, &pl_op_sign, strong(g, 0));
+    g_give(g, 0, g_mul(g, g->dy[0], g_mul(g, sign, pl_g2(g, &pl_op_copysign, sign, g->y[0]))));
   }
   g_flat(g, 1);
   return g->status;
 }
-BINARY(copysign, "x", "y", COPYSIGN, PL_PROMOTE_FLOAT, pl_infer_broadcast, NULL, "dx = dz z / x; dy = 0",
+BINARY(copysign, "x", "y", COPYSIGN, PL_PROMOTE_FLOAT, pl_infer_broadcast, NULL, "dx = dz sign(x) sign(z); dy = 0",
        "|x| with the sign of y, that of -0 included.",
        "print(T.copysign(T.tensor { 1, 2 }, T.tensor { -1, 1 }))  --> {-1.,  2.}  -- f32[2] cpu")
 

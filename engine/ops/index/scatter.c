@@ -45,12 +45,12 @@ static PlVal like_src(PlMaker *g, PlVal v) {
   int64_t shape[PL_MAX_DIM];
   if (src->ndim == 0) return index->ndim == 0 ? v : pl_g_sum_sizes(g, v, 2);
   if (index->numel == 0) return pl_g_zeros_like(g, 2);
-  if (index->ndim == 0) return pl_g_reshape(g, v, src->ndim, src->shape);
-  for (int d = 0; d < index->ndim; d++) shape[d] = index->shape[d];
-  for (int d = 0; d < index->ndim; d++) {
+  for (int d = 0; d < src->ndim; d++) shape[d] = index->ndim ? index->shape[d] : 1;
+  if (index->ndim == 0) v = pl_g_reshape(g, v, 1, shape);
+  for (int d = 0; d < src->ndim; d++) {
     if (shape[d] == src->shape[d]) continue;
     shape[d] = src->shape[d];
-    v = pl_g_slice_bwd(g, v, index->ndim, shape, d, 0, 1);
+    v = pl_g_slice_bwd(g, v, src->ndim, shape, d, 0, 1);
   }
   return v;
 }
@@ -128,13 +128,15 @@ PL_OP(scatter_add, .doc = "x with src's elements added where index says along di
 
 enum { RED_SUM, RED_PROD, RED_MEAN, RED_AMAX, RED_AMIN };
 
-/* src cut down to index's shape. */
+/* src cut down to index's shape: a 0-d index takes the first of a row. */
 static PlVal cut_src(PlMaker *g) {
   const PlArray *index = g->in[1], *src = g->in[2];
   PlVal v = g->x[2];
-  for (int d = 0; d < index->ndim && src->ndim; d++)
-    if (index->shape[d] != src->shape[d]) v = pl_g_slice(g, v, d, 0, index->shape[d], 1);
-  return v;
+  for (int d = 0; d < src->ndim; d++) {
+    const int64_t size = index->ndim ? index->shape[d] : 1;
+    if (size != src->shape[d]) v = pl_g_slice(g, v, d, 0, size, 1);
+  }
+  return src->ndim > index->ndim ? pl_g_reshape(g, v, 0, NULL) : v;
 }
 
 static PlVal as_float(PlMaker *g, PlVal v) { return pl_g_cast(g, v, (PlDtype)g->in[0]->dtype); }
@@ -154,38 +156,47 @@ static void mean_grad(PlMaker *g, PlVal *dself, PlVal *dsrc, bool self) {
   *dsrc = gather_again(g, *dself);
 }
 
-/* All values that equal the extreme share its gradient evenly. */
-static void extreme_grad(PlMaker *g, PlVal *dself, PlVal *dsrc) {
+/* All values that equal the extreme share its gradient evenly; what was only overwritten is none of them. */
+static void extreme_grad(PlMaker *g, PlVal *dself, PlVal *dsrc, bool counts) {
   PlVal self = as_float(g, pl_g2(g, &pl_op_eq, g->x[0], g->y[0]));
+  if (!counts) self = scatter_of(g, &pl_op_scatter, self, pl_g_num(g, 0));
   PlVal src = as_float(g, pl_g2(g, &pl_op_eq, cut_src(g), gather_again(g, g->y[0])));
   PlVal share = pl_g2(g, &pl_op_div, g->dy[0], scatter_of(g, &pl_op_scatter_add, self, src));
   *dself = pl_g2(g, &pl_op_mul, self, share);
   *dsrc = pl_g2(g, &pl_op_mul, src, gather_again(g, share));
 }
 
-/* The product over the others: y divided by the value itself, and where it is the only zero, the product with
- * it replaced by one. */
+/* The product over the others: y divided by the value itself. Where it is the only zero, the product with it replaced by one; of two
+ * zeros, that times the other one, which is 0 and has a slope (of three the third derivative is left out). */
 static void prod_grad(PlMaker *g, PlVal *dself, PlVal *dsrc) {
-  PlVal one = pl_g_num(g, 1), zero = pl_g_num(g, 0), src = cut_src(g), dy = g->dy[0];
+  PlVal one = pl_g_num(g, 1), zero = pl_g_num(g, 0), src = cut_src(g), dy = g->dy[0], none = pl_g_zeros_like(g, 0);
   PlVal x1 = pl_g3(g, &pl_op_masked_fill, g->x[0], pl_g2(g, &pl_op_eq, g->x[0], zero), one);
   *dself = pl_g2(g, &pl_op_div, pl_g2(g, &pl_op_mul, dy, reduce_again(g, x1, src)), x1);
   PlVal is_zero = pl_g2(g, &pl_op_eq, src, zero);
-  PlVal zeros = gather_again(g, scatter_of(g, &pl_op_scatter_add, pl_g_zeros_like(g, 0), as_float(g, is_zero)));
-  PlVal single = pl_g2(g, &pl_op_logical_and, is_zero, pl_g2(g, &pl_op_eq, zeros, one));
-  PlVal y1 = reduce_again(g, g->x[0], pl_g3(g, &pl_op_masked_fill, src, single, one));
-  PlVal there = gather_again(g, pl_g2(g, &pl_op_mul, dy, y1));
+  PlVal zeros = gather_again(g, scatter_of(g, &pl_op_scatter_add, none, as_float(g, is_zero)));
+  PlVal two = pl_g2(g, &pl_op_logical_and, is_zero, pl_g2(g, &pl_op_eq, zeros, pl_g_num(g, 2)));
+  PlVal few = pl_g2(g, &pl_op_logical_and, is_zero, pl_g2(g, &pl_op_le, zeros, pl_g_num(g, 2)));
+  PlVal sum = gather_again(g, scatter_of(g, &pl_op_scatter_add, none, pl_g3(g, &pl_op_where, two, src, zero)));
+  PlVal y1 = reduce_again(g, g->x[0], pl_g3(g, &pl_op_masked_fill, src, few, one));
+  PlVal there =
+      pl_g2(g, &pl_op_mul, gather_again(g, pl_g2(g, &pl_op_mul, dy, y1)), pl_g3(g, &pl_op_where, two, pl_g2(g, &pl_op_sub, sum, src), one));
   PlVal plain = pl_g2(g, &pl_op_div, gather_again(g, pl_g2(g, &pl_op_mul, dy, g->y[0])), pl_g3(g, &pl_op_masked_fill, src, is_zero, one));
-  *dsrc = pl_g3(g, &pl_op_where, single, there, plain);
+  *dsrc = pl_g3(g, &pl_op_where, few, there, plain);
 }
 
 static PlStatus scatter_reduce_grad(PlMaker *g) {
   bool self = pl_attr_i(g->attrs, 2) != 0;
   PlVal dself = g->dy[0], dsrc = PL_NONE;
+  if (g->in[1]->numel == 0) { /* src, of whatever shape, is not read */
+    if (g->want[0]) g->dx[0] = dself;
+    if (g->want[2]) g->dx[2] = pl_g_zeros_like(g, 2);
+    return g->status;
+  }
   switch (pl_attr_i(g->attrs, 1)) {
   case RED_SUM: dsrc = gather_again(g, g->dy[0]); break;
   case RED_PROD: prod_grad(g, &dself, &dsrc); break;
   case RED_MEAN: mean_grad(g, &dself, &dsrc, self); break;
-  default: extreme_grad(g, &dself, &dsrc); break;
+  default: extreme_grad(g, &dself, &dsrc, self); break;
   }
   if (g->want[0]) g->dx[0] = self ? dself : scatter_of(g, &pl_op_scatter, dself, pl_g_num(g, 0));
   if (g->want[2]) g->dx[2] = like_src(g, dsrc);

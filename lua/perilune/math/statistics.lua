@@ -267,7 +267,8 @@ return function(T, core)
     local value = T.take_along_dim(sorted, at, { dim = d, index_base = 0 })
     if not a.dim then -- equal elements share the gradient, as in median
       value = value:reshape {}
-      local shared = T.where(a.x:eq(value:detach()), a.x, T.full_like(value, -1 / 0)):amax()
+      local sign = value:detach():lt(0):to(a.x:dtype()) * -2 + 1 -- so that nothing else is as low as -inf
+      local shared = T.where(a.x:eq(value:detach()), a.x * sign, T.full_like(value, -1 / 0)):amax() * sign
       return T.where(value:isnan(), value, shared)
     end
     local place = T.take_along_dim(places, at, { dim = d, index_base = 0 }) - 1 + a.index_base

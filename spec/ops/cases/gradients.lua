@@ -450,7 +450,13 @@ for _, reduce in ipairs { "sum", "prod", "mean", "amax", "amin" } do
     add("scatter_reduce", function(g)
       return rand(g, { 4, 2 }, 0.5, 2), whole { { 0, 3 }, { 0, 1 }, { 2, 1 } }, rand(g, { 3, 2 }, 0.5, 2),
         { dim = 1, index_base = 0, reduce = reduce, include_self = include }
-    end)
+    end, function(g) -- of a row the first
+      return rand(g, {}, 0.5, 2), T.tensor(0, { dtype = "i64" }), rand(g, { 3 }, 0.5, 2),
+        { dim = 1, index_base = 0, reduce = reduce, include_self = include }
+    end, not include and function(g) -- sources that are equal to what they replace
+      return T.full({ 3 }, 0.5, { dtype = "f64" }), whole { 0, 2 }, T.full({ 2 }, 0.5, { dtype = "f64" }),
+        { dim = 1, index_base = 0, reduce = reduce, include_self = include }
+    end or nil)
   end
 end
 add("index_add", function(g) return rand(g, { 3, 4 }), whole { 0, 3, 0 }, rand(g, { 3, 3 }), { dim = 2, alpha = -1.7,
