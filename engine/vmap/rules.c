@@ -97,6 +97,22 @@ static PlStatus shifted(const PlBatchCall *c, int ndim, PlAttrs *a, bool *flat) 
   return PL_OK;
 }
 
+/* A source that is the same number for all positions and all elements of the batch. */
+static bool one_value(const PlBatchCall *c, int i) {
+  return i > 1 && c->in[i] && !c->full[i] && c->in[i]->a.ndim == 0 && c->in[1]->a.ndim > 0;
+}
+
+/* A 0-d tensor stands for a row of one here, which with the batch in front it no longer does. */
+static bool numbers_beside_rows(const PlBatchCall *c) {
+  bool numbers = false, rows = false;
+  for (int i = 0; i < c->nin; i++) {
+    if (!c->in[i] || (c->in[i]->a.weak && !c->full[i]) || one_value(c, i)) continue;
+    numbers |= c->in[i]->a.ndim == 0;
+    rows |= c->in[i]->a.ndim > 0;
+  }
+  return numbers && rows;
+}
+
 /* every: all inputs get the batch; else input 1 is shared by all and must not be batched. A 0-d input 0 gets a dim. */
 static void by_dims(PlBatchCall *c, bool every) {
   PlTensor *in[PL_MAX_IN], *first = c->in[0];
@@ -114,9 +130,12 @@ static void by_dims(PlBatchCall *c, bool every) {
   for (int k = 0; ndim > 0 && k < c->op->nattr; k++) /* dims of something 0-d, such as the windows of a number */
     if (c->op->attrs[k].type == PL_A_SHAPE && pl_attr_has(c->attrs, k) && pl_attr_n(c->attrs, k) == 0) c->declined = true;
   for (int i = 2; !every && i < c->nin; i++) c->declined |= c->full[i] && c->in[i]->a.ndim == 0;
-  if (c->declined) return;
+  if (c->declined || (every && numbers_beside_rows(c))) {
+    c->declined = true;
+    return;
+  }
   for (int i = 0; i < c->nin && c->status == PL_OK; i++) {
-    bool shared = !every && (i == 1 || (i > 1 && c->in[i] && c->in[i]->a.ndim == 0));
+    bool shared = every ? one_value(c, i) : i == 1 || (i > 1 && c->in[i] && c->in[i]->a.ndim == 0);
     in[i] = shared || !c->in[i] || (c->in[i]->a.weak && !c->full[i]) ? c->in[i] : pl_b_each(c, i);
     bool like_first = c->in[i] && c->in[i]->a.ndim == ndim && !(c->in[i]->a.weak && !c->full[i]);
     if (shared || !in[i] || !like_first || !(ndim == 0 || flat) || c->status != PL_OK) continue;

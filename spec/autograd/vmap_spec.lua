@@ -319,6 +319,42 @@ describe("vmap", function()
     end
   end)
 
+  it("takes numbers for rows of one where ops with indices do", function()
+    local i64 = { dtype = "i64" }
+    local shapes = { {}, { 2 }, { 2, 3 } }
+    local ops = {
+      gather = function(x, i) return x:gather(1, i) end,
+      take_along_dim = function(x, i) return x:take_along_dim(i, 1) end,
+      index_select = function(x, i) return x:index_select(1, i) end,
+      index_fill = function(x, i, s) return x:index_fill(1, i, s) end,
+      scatter = function(x, i, s) return x:scatter(1, i, s) end,
+      scatter_add = function(x, i, s) return x:scatter_add(1, i, s) end,
+      scatter_reduce = function(x, i, s) return x:scatter_reduce(1, i, s, "prod") end,
+    }
+    local function both(f, a, b) return { f(table.unpack(a)), f(table.unpack(b)) } end
+    local ran = 0
+    for name, f in pairs(ops) do
+      for k = 0, 26 do
+        local x, s = T.randn(shapes[k % 3 + 1], f64), T.randn(shapes[k // 3 % 3 + 1], f64)
+        local i = T.ones(({ {}, { 1 }, { 1, 2 } })[k // 9 + 1], i64)
+        local function slope(a, c) return T.grad(function(p, q) return (f(p, i, q) * 3):sum() end)(a, c or s) end
+        if pcall(f, x, i, s) then
+          ran = ran + 1
+          local what = ("%s of %s, %s, %s"):format(name, x:describe(), i:describe(), s:describe())
+          local function same(want, got) assert(want[1]:allclose(got[1]) and want[2]:allclose(got[2]), what) end
+          local xs, ss, shared = T.stack { x, x * 2 }, T.stack { s, s * 3 }, { false, false }
+          same(both(f, { x, i, s }, { x * 2, i, s * 3 }), T.vmap(f, { in_dims = { 1, false, 1 } })(xs, i, ss))
+          same(both(f, { x, i, s }, { x * 2, i, s }), T.vmap(f, { in_dims = { 1, table.unpack(shared) } })(xs, i, s))
+          same(both(slope, { x }, { x * 2 }), (T.vmap(slope)(xs)))
+          if f(x, i, s):allclose(f(x, i, s * 3)) then goto next end -- it takes no source
+          same(both(f, { x, i, s }, { x, i, s * 3 }), T.vmap(f, { in_dims = { false, false, 1 } })(x, i, ss))
+          ::next::
+        end
+      end
+    end
+    assert.is_true(ran > 60, ran .. " calls")
+  end)
+
   it("works in place on what differs, not on what is shared", function()
     local x = T.randn({ 3, 2 }, f64)
     near(x * 2 + 1, (T.vmap(function(r)
