@@ -9,10 +9,6 @@ local rows = {
     reason = "like Lua's for loop, arange is empty when the step leads away from the end",
   },
   {
-    op = "batch_norm", id = "/ois/003$", text = "f%d+%[0%]",
-    reason = "an input without a channel dimension is refused, as PyTorch's own modules do",
-  },
-  {
     op = "lerp", id = "/error/int$",
     reason = "integers are promoted to the default float, as everywhere else",
   },
@@ -94,7 +90,6 @@ database("scaled_dot_product_attention", "/0%d%d$", "element", "dropout: random 
 database("cov", "/f64/", "element", "weights of f32 are summed in f64; PyTorch sums them in f32")
 database("matrix_exp", "/f32/", "element", "nearer to what f64 gives: 2e-8 of the largest element, PyTorch 5e-7")
 database("logcumsumexp", "/f32/", "gradient", "nearer to what f64 gives than PyTorch's: 2e-7 where that is off by 2e-3")
-database("logcumsumexp", "/f64/", "tangent", "PyTorch's tangent is NaN where a number is given here")
 database("logcumsumexp", "/f64/", "second order", "PyTorch's derivative is NaN where a number is given here")
 for _, op in ipairs { "linalg.norm", "linalg.norm@subgradients_at_zero" } do
   database(op, "/f64/", "should be %-?nan", "at 0 the subgradient 0 has derivatives 0; PyTorch divides by the norm")
@@ -104,6 +99,9 @@ database("arange", "/007$", "boolean", "a boolean is no number")
 database("rsub", "/", "unknown option 'alpha'", "rsub has no alpha: write y - alpha * x")
 database("topk", "/", "unknown option 'dtype'", "indices are i64")
 database("grid_sample", "/", "bicubic takes", "bicubic sampling is for pictures; PyTorch's newest takes volumes")
+for _, text in ipairs { "are wanted, got", "must be class numbers" } do
+  database("linear_cross_entropy", "/", text, "rows and class numbers; other shapes and shares of classes are refused")
+end
 database("sum_to_size", "/", "shape is missing", "sizes are given, {} too")
 for _, op in ipairs { "clamp_max", "clamp_min" } do
   database(op, "/error/", "not refused", "a number may stand for any operand of an elementwise op")
@@ -167,5 +165,39 @@ for _, op in ipairs { "hardshrink", "hardtanh", "relu6", "softshrink" } do
   database(op, "/slope/nan$", "gradient", "NaN is in no range: slope 0")
 end
 database("softplus", "/slope/20", "second order", "below and at the threshold the formula holds")
+
+-- ---- tangents.py ----------------------------------------------------------------------------------------------------
+
+-- Rows of several ops: of tangents alone, by the name of the twist.
+local function tangents(ops, id, reason, text)
+  for op in ops:gmatch "%S+" do database(op, id, text or "tangent", reason) end
+end
+tangents("kthvalue topk mode", "/", "which of equal elements is meant is open")
+tangents("quantile nanquantile", "/expanded$", "which of equal elements is meant is open")
+tangents("quantile nanquantile mode", "/nan$", "what is NaN by definition has no slope")
+tangents("linalg.svdvals linalg.eigvalsh linalg.matrix_norm pdist", "/%a+$",
+  "which basis of equal singular values, and which of equal distances, is open")
+tangents("linalg.qr linalg.cond pinverse", "/%-?%a+$", "singular: there is no derivative, NaN or not")
+tangents("logdet linalg.slogdet linalg.eig", "/expanded$", "singular: refused by name", "is singular")
+tangents("linalg.householder_product ormqr", "/", "as difference quotients; PyTorch's divides by 0 where a factor is 1")
+tangents("nextafter", "/", "moves as its first argument does, also beside an equal one; PyTorch's does not")
+tangents("prelu", "/", "the slope at 0 is the weight, as in PyTorch's backward; its tangents take 1 there")
+tangents("scatter_reduce@prod", "/zeros$",
+  "as difference quotients: the product of the others; PyTorch's forward mode gives 0")
+tangents("logcumsumexp", "/", "as difference quotients; PyTorch's forward mode loses digits and is 0 or NaN at 0")
+tangents("digamma", "/ties$", "poles are infinite; PyTorch's sine of a multiple of pi is not 0")
+tangents("std std@unbiased std_mean std_mean@unbiased linalg.norm@subgradients_at_zero", "/expanded$",
+  "at 0 the subgradient 0; PyTorch divides by 0")
+tangents("var var@unbiased var_mean var_mean@unbiased", "/empty$",
+  "the variance of nothing is NaN, and so is its tangent")
+tangents("kl_div", "/empty$", "along no direction nothing changes; PyTorch's mean of nothing is NaN")
+tangents("pixel_unshuffle", "/empty$", "PyTorch's tangent of nothing has the argument's shape")
+tangents("hardshrink softshrink hardtanh relu6", "/nan$", "NaN is in no range: slope 0")
+tangents("hinge_embedding_loss margin_ranking_loss", "/nan$", "NaN is in no range: slope 0")
+tangents("pow tan binary_cross_entropy gaussian_nll_loss", "/f16/",
+  "between argument and tangent are numbers that f16 does not have")
+tangents("normalize rms_norm pairwise_distance", "/b?f16/",
+  "what is added to 0, 1e-12 or epsilon, depends on the dtype")
+tangents("conv3d", "/f16/", "each of the two products is rounded before they are added up")
 
 return rows

@@ -5,8 +5,9 @@ numbers put in, in other layouts, of no elements, in all floating dtypes; J v by
 Run: python3 spec/golden/tangents.py DIR [op ...] (needs torch and expecttest), then
      build/bin/perilune run spec/golden.lua -- DIR
 
-Where PyTorch's two modes disagree either is right, and so is NaN at NaN and infinite arguments. Halves are judged by what double
-gives for the same numbers.
+Where PyTorch's two modes disagree either is right, and at NaN and infinite arguments NaN of either library says nothing. Halves are
+judged by what double gives for the same numbers. What differs beyond that was compared with difference quotients in double, from
+both sides, and has its reason in spec/golden/exceptions.lua.
 """
 import os
 import sys
@@ -23,13 +24,7 @@ TOLERANCE = {"f64": 1e-9, "f32": 2e-4, "f16": 6e-3, "bf16": 4e-2}
 HALVES = (torch.float16, torch.bfloat16)
 MOST = 400  # elements of a tensor
 SPECIAL = ("nan", "inf", "-inf")
-# Which of equal elements is meant, or which basis of an equal eigenvalue, is free; at the ends of their domains the two disagree on purpose.
-EQUAL = """kthvalue median nanmedian mode quantile nanquantile sort msort topk clamp prelu nextafter digamma pdist logcumsumexp std var
-std_mean var_mean kl_div scatter_reduce logdet pinverse ormqr linalg.cond linalg.eig linalg.eigvalsh linalg.householder_product
-linalg.matrix_norm linalg.norm linalg.qr linalg.slogdet linalg.svdvals""".split()
-# Between argument and tangent there are larger numbers than f16 has.
-RANGE = ("pow", "tan", "binary_cross_entropy", "gaussian_nll_loss")
-PRECISION = ("normalize", "rms_norm")  # what they add to 0 depends on the dtype
+
 
 
 def put(x, value, every):
@@ -170,11 +165,7 @@ def write(op, folder, twists):
             for twist in twists:
                 if dtype in HALVES and twist in (*SPECIAL, "stepped"):
                     continue
-                if dtype == torch.float16 and op.name.split(".")[-1] in RANGE or sample.kwargs.get("dropout_p"):
-                    continue
-                if op.name in EQUAL and twist not in ("plain", "transposed", "stepped"):
-                    continue
-                if dtype in HALVES and twist in ("ties", "zeros", "zero", "one") and op.name.split(".")[-1] in PRECISION:
+                if sample.kwargs.get("dropout_p"):
                     continue
                 try:
                     add(file, op, sample, f"{name}/{NAMES[dtype]}/{k + 1:03}/{twist}", dtype, twist)
