@@ -1,7 +1,11 @@
 /* SPDX-License-Identifier: MIT
  * The hot float ops, one expression each; no include guard, float.h expands it several times.
  * U unary, B binary, T3 ternary, P1/P2 predicates, G gradient of (dy, x). F(f) is f for the element type,
- * K(c) a constant, p0 … parameters. Comparisons combine with | and &, which vectorize. */
+ * K(c) a constant, p0 … parameters. Comparisons combine with | and &, which vectorize. WHOLE_VECTORS(f): where a level has
+ * vector code of its own for f, it comes first. */
+#ifndef WHOLE_VECTORS
+#define WHOLE_VECTORS(f)
+#endif
 /* clang-format off */
 
 /* arithmetic */
@@ -53,7 +57,7 @@ P1(ISINF, F(vm_abs)(x) > LARGEST)
 P1(ISFINITE, F(vm_abs)(x) <= LARGEST)
 
 /* functions */
-U(EXP, , F(vm_exp)(x))
+U(EXP, WHOLE_VECTORS(vm_exp_whole), F(vm_exp)(x))
 U(EXPM1, , F(vm_expm1)(x))
 U(LOG, , F(vm_log)(x))
 U(TANH, , F(vm_tanh)(x))

@@ -62,6 +62,27 @@ describe("f32 agrees with f64:", function()
   end
 end)
 
+-- Whole vectors, what is left of them and runs in which some numbers take a longer way: an element's bits are its own.
+describe("bits do not depend on neighbours:", function()
+  for _, name in ipairs { "exp", "expm1", "exp2", "log", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "tanh",
+    "sigmoid", "erf", "erfinv" } do
+    it(name, function()
+      T.manual_seed(6)
+      for _, dtype in ipairs { "f32", "f64" } do
+        local parts = { T.randn(67) * 3, T.rand(40), T.randn(20) * 3e4, T.randn(9) * 3e6, T.tensor(SPECIAL) }
+        local x = T.cat(parts, 1):to(dtype)
+        local all = x[name](x)
+        for i = 1, x:numel() do
+          local one = x:narrow(1, i, 1):clone()
+          local got, want = one[name](one):item(), all[i]:item()
+          local same = got == want and 1 / got == 1 / want or got ~= got and want ~= want
+          assert.is_true(same, ("%s of %.9g: %.17g alone, %.17g among others"):format(dtype, one:item(), got, want))
+        end
+      end
+    end)
+  end
+end)
+
 -- Units of the last place between two doubles.
 local function ulps(p, q)
   if p ~= p or q ~= q then return (p ~= p and q ~= q) and 0 or math.huge end

@@ -3,17 +3,26 @@
  * and float_f64.c expand it): runs of elements that all fit take it; in other runs each element takes the way its own
  * value says, so a result never depends on neighbours. */
 
-/* Sine and its kin: magnitudes up to `limit` fit. */
-#define TRIG(NAME, limit, FAST, SLOW)                                                            \
+/* Sine and its kin: magnitudes up to `limit` fit. Up to `near` a shorter formula holds, which a run takes where all fit it; where
+ * there is none, near is -1. */
+#define TRIG(NAME, near, NEAR, limit, FAST, SLOW)                                                \
   static int loop_##NAME(char *const *ptr, const int64_t *stride, int64_t n, const PlAttrs *p) { \
     (void)stride, (void)p;                                                                       \
     for (int64_t at = 0; at < n; at += 512) {                                                    \
       T *const o = (T *)(void *)ptr[0] + at;                                                     \
       const T *const a = (const T *)(const void *)ptr[1] + at;                                   \
       const int64_t m = n - at < 512 ? n - at : 512;                                             \
-      uint32_t big = 0;                                                                          \
-      for (int64_t i = 0; i < m; i++) big |= (uint32_t) !(F(vm_abs)(a[i]) <= K(limit));          \
-      if (!big) {                                                                                \
+      uint32_t far = 0, big = 0;                                                                 \
+      for (int64_t i = 0; i < m; i++) {                                                          \
+        far |= (uint32_t) !(F(vm_abs)(a[i]) <= K(near));                                         \
+        big |= (uint32_t) !(F(vm_abs)(a[i]) <= K(limit));                                        \
+      }                                                                                          \
+      if (!far) {                                                                                \
+        PLK_IVDEP for (int64_t i = 0; i < m; i++) {                                              \
+          const T x = a[i];                                                                      \
+          o[i] = (NEAR);                                                                         \
+        }                                                                                        \
+      } else if (!big) {                                                                         \
         PLK_IVDEP for (int64_t i = 0; i < m; i++) {                                              \
           const T x = a[i];                                                                      \
           o[i] = (FAST);                                                                         \

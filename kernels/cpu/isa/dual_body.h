@@ -32,33 +32,42 @@ D1(SILU, x *F(vm_sigmoid)(x), v *F(silu_slope)(x))
 D1(GELU, K(0.5) * x * (K(1) + F(vm_erf_fast)(x * K(0.70710678118654752))), v *F(gelu_slope)(x))
 D1(GELU_TANH, K(0.5) * x * (K(1) + F(vm_tanh)(F(gelu_inner)(x))), v *F(gelu_tanh_slope)(x))
 
-/* As TRIG in chunks.h: large numbers take libm's way. */
-#define DUAL_TRIG(NAME, Z, DZ, SLOW_Z, SLOW_DZ)                                               \
-  static int F(dual_##NAME)(ARGS) {                                                           \
-    (void)stride, (void)p;                                                                    \
-    for (int64_t at = 0; at < n; at += 512) {                                                 \
-      T *const o = (T *)(void *)ptr[0] + at, *const t = (T *)(void *)ptr[1] + at;             \
-      const T *const a = IN(2) + at, *const da = IN(3) + at;                                  \
-      const int64_t m = n - at < 512 ? n - at : 512;                                          \
-      uint32_t big = 0;                                                                       \
-      for (int64_t i = 0; i < m; i++) big |= (uint32_t) !(F(vm_abs)(a[i]) <= K(VM_TRIG_MAX)); \
-      const int64_t all = big ? 0 : m;                                                        \
-      PLK_IVDEP for (int64_t i = 0; i < all; i++) {                                           \
-        const T x = a[i], v = da[i];                                                          \
-        o[i] = (Z);                                                                           \
-        t[i] = (DZ);                                                                          \
-      }                                                                                       \
-      for (int64_t i = 0; big && i < m; i++) {                                                \
-        const T x = a[i], v = da[i];                                                          \
-        const bool fits = F(vm_abs)(x) <= K(VM_TRIG_MAX);                                     \
-        o[i] = fits ? (Z) : (SLOW_Z);                                                         \
-        t[i] = fits ? (DZ) : (SLOW_DZ);                                                       \
-      }                                                                                       \
-    }                                                                                         \
-    return 0;                                                                                 \
+/* As TRIG in chunks.h: a shorter formula near 0, libm's way for large numbers. */
+#define DUAL_TRIG_LOOP(Z, DZ)                 \
+  PLK_IVDEP for (int64_t i = 0; i < m; i++) { \
+    const T x = a[i], v = da[i];              \
+    o[i] = (Z);                               \
+    t[i] = (DZ);                              \
   }
-DUAL_TRIG(SIN, F(vm_sin)(x), v *F(vm_cos)(x), (T)LIBM(sin)(x), v *(T)LIBM(cos)(x))
-DUAL_TRIG(COS, F(vm_cos)(x), -(v *F(vm_sin)(x)), (T)LIBM(cos)(x), -(v *(T)LIBM(sin)(x)))
+#define DUAL_TRIG(NAME, NEAR_Z, NEAR_DZ, Z, DZ, SLOW_Z, SLOW_DZ)                  \
+  static int F(dual_##NAME)(ARGS) {                                               \
+    (void)stride, (void)p;                                                        \
+    for (int64_t at = 0; at < n; at += 512) {                                     \
+      T *const o = (T *)(void *)ptr[0] + at, *const t = (T *)(void *)ptr[1] + at; \
+      const T *const a = IN(2) + at, *const da = IN(3) + at;                      \
+      const int64_t m = n - at < 512 ? n - at : 512;                              \
+      uint32_t far = 0, big = 0;                                                  \
+      for (int64_t i = 0; i < m; i++) {                                           \
+        far |= (uint32_t) !(F(vm_abs)(a[i]) <= F(VM_TRIG_NEAR));                  \
+        big |= (uint32_t) !(F(vm_abs)(a[i]) <= K(VM_TRIG_MAX));                   \
+      }                                                                           \
+      if (!far) {                                                                 \
+        DUAL_TRIG_LOOP(NEAR_Z, NEAR_DZ)                                           \
+      } else if (!big) {                                                          \
+        DUAL_TRIG_LOOP(Z, DZ)                                                     \
+      } else {                                                                    \
+        for (int64_t i = 0; i < m; i++) {                                         \
+          const T x = a[i], v = da[i];                                            \
+          const bool fits = F(vm_abs)(x) <= K(VM_TRIG_MAX);                       \
+          o[i] = fits ? (Z) : (SLOW_Z);                                           \
+          t[i] = fits ? (DZ) : (SLOW_DZ);                                         \
+        }                                                                         \
+      }                                                                           \
+    }                                                                             \
+    return 0;                                                                     \
+  }
+DUAL_TRIG(SIN, F(vm_sin_near)(x), v *F(vm_cos_near)(x), F(vm_sin)(x), v *F(vm_cos)(x), (T)LIBM(sin)(x), v *(T)LIBM(cos)(x))
+DUAL_TRIG(COS, F(vm_cos_near)(x), -(v *F(vm_sin_near)(x)), F(vm_cos)(x), -(v *F(vm_sin)(x)), (T)LIBM(cos)(x), -(v *(T)LIBM(sin)(x)))
 
 /* One array of tangents, of the first or the second input, or both. */
 #define D2_ONE(NAME, Z, DZ)                                           \
@@ -132,5 +141,6 @@ D2(DIV, x / y, v / y, -w * ((x / y) / y), v / y + -w * ((x / y) / y))
 #undef IN
 #undef D1
 #undef DUAL_TRIG
+#undef DUAL_TRIG_LOOP
 #undef D2_ONE
 #undef D2

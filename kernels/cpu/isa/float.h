@@ -13,6 +13,10 @@
 #define IN(k)               ((const T *)(const void *)ptr[k])
 #define OUT(type)           ((type *)(void *)ptr[0])
 
+#if defined(__AVX512F__)
+#define WHOLE_VECTORS(f) n = F(f)(o, a, n);
+#endif
+
 /* ---- loops ---- */
 
 #define U(NAME, PARAMS, E)       \

@@ -15,10 +15,10 @@
 #include "kernels/cpu/isa/chunks.h"
 
 #define EXTRA_LOOPS                                                                    \
-  TRIG(SIN, VM_TRIG_MAX, vm_sin_f32(x), sinf(x))                                       \
-  TRIG(COS, VM_TRIG_MAX, vm_cos_f32(x), cosf(x))                                       \
-  TRIG(TAN, VM_TRIG_MAX, vm_tan_f32(x), tanf(x))                                       \
-  TRIG(SINC, VM_TRIG_MAX / 4.0f, vm_sinc_f32(x), slow_sinc(x))                         \
+  TRIG(SIN, VM_TRIG_NEAR_f32, vm_sin_near_f32(x), VM_TRIG_MAX, vm_sin_f32(x), sinf(x)) \
+  TRIG(COS, VM_TRIG_NEAR_f32, vm_cos_near_f32(x), VM_TRIG_MAX, vm_cos_f32(x), cosf(x)) \
+  TRIG(TAN, VM_TRIG_NEAR_f32, vm_tan_near_f32(x), VM_TRIG_MAX, vm_tan_f32(x), tanf(x)) \
+  TRIG(SINC, -1, x, VM_TRIG_MAX / 4.0f, vm_sinc_f32(x), slow_sinc(x))                  \
   U(EXP2, , vm_exp2_f32(x))                                                            \
   U(LOG2, , vm_log2_f32(x))                                                            \
   U(LOG10, , vm_log10_f32(x))                                                          \

@@ -12,9 +12,9 @@
 #include "kernels/cpu/isa/chunks.h"
 
 #define EXTRA_LOOPS                                                                        \
-  TRIG(SIN, VM_TRIG_MAX, vm_sin_f64(x), sin(x))                                            \
-  TRIG(COS, VM_TRIG_MAX, vm_cos_f64(x), cos(x))                                            \
-  TRIG(TAN, VM_TRIG_MAX, vm_tan_f64(x), tan(x))                                            \
+  TRIG(SIN, -1, x, VM_TRIG_MAX, vm_sin_f64(x), sin(x))                                     \
+  TRIG(COS, -1, x, VM_TRIG_MAX, vm_cos_f64(x), cos(x))                                     \
+  TRIG(TAN, -1, x, VM_TRIG_MAX, vm_tan_f64(x), tan(x))                                     \
   PAIRS(ATAN2, 1, vm_atan2_f64(x, y), 0.0)                                                 \
   PAIRS(HYPOT, 1, vm_hypot_f64(x, y), 0.0)                                                 \
   PAIRS(FMOD, DIVIDES(VM_FMOD_MAX_F64), vm_fmod_f64(x, y), fmod(x, y))                     \

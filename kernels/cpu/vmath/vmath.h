@@ -112,43 +112,57 @@ VM double vm_scale_f64(double p, double t) {
   return p * vm_pow2_f64(h) * vm_pow2_f64(n - h);
 }
 
-/* e^x = 2^n e^r, r = x - n ln2. Beyond the clamps the result is 0 or inf anyway. */
+/* The lesser of t = VM_RINT + n and VM_RINT + most, for n > -2^22 and anything greater, as integers: one instruction. NaN becomes
+ * some number. Clamping x from both sides instead would cost eight: compilers merge such comparisons. */
+VM float vm_most_f32(float t, int32_t most) {
+  const int32_t u = (int32_t)vm_bits_f32(t), m = 0x4b400000 + most;
+  return vm_from_f32((uint32_t)(u < m ? u : m));
+}
+
+/* e^x = 2^n e^r, r = x - n ln2. Below -104 the result is 0 anyway; of greater x n stops at 129, where 2^n e^r is inf
+ * whatever r > 0 is; a NaN is in r. */
 VM float vm_exp_f32(float x) {
-  const float lo = x < -104.0f ? -104.0f : x, c = lo > 89.0f ? 89.0f : lo;
-  const float t = vm_fma_f32(c, (float)VM_LOG2E, VM_RINT_F32), n = t - VM_RINT_F32;
+  const float c = x < -104.0f ? -104.0f : x;
+  const float t = vm_most_f32(vm_fma_f32(c, (float)VM_LOG2E, VM_RINT_F32), 129), n = t - VM_RINT_F32;
   const float r = vm_fma_f32(n, -VM_LN2_LO_F32, vm_fma_f32(n, -VM_LN2_HI_F32, c));
   return vm_scale_f32(vm_fma_f32(r * r, vm_expq_f32(r), r) + 1.0f, t);
 }
+/* The same for -80 < x <= 0, where nothing is clamped and 2^n is one factor. */
+VM float vm_exp_below_f32(float x) {
+  const float t = vm_fma_f32(x, (float)VM_LOG2E, VM_RINT_F32), n = t - VM_RINT_F32;
+  const float r = vm_fma_f32(n, -VM_LN2_LO_F32, vm_fma_f32(n, -VM_LN2_HI_F32, x));
+  return (vm_fma_f32(r * r, vm_expq_f32(r), r) + 1.0f) * vm_pow2_f32(vm_bits_f32(t) - 0x4b400000u);
+}
 VM double vm_exp_f64(double x) {
-  const double lo = x < -746.0 ? -746.0 : x, c = lo > 710.0 ? 710.0 : lo;
-  const double t = vm_fma_f64(c, VM_LOG2E, VM_RINT_F64), n = t - VM_RINT_F64;
+  const double c = x < -746.0 ? -746.0 : x, u = vm_fma_f64(c, VM_LOG2E, VM_RINT_F64);
+  const double t = u > VM_RINT_F64 + 1025.0 ? VM_RINT_F64 + 1025.0 : u, n = t - VM_RINT_F64;
   const double r = vm_fma_f64(n, -VM_LN2_LO_F64, vm_fma_f64(n, -VM_LN2_HI_F64, c));
   return vm_scale_f64(vm_fma_f64(r * r, vm_expq_f64(r), r) + 1.0, t);
 }
 VM double vm_exp_low(double x) { /* to 1e-9 relative */
-  const double lo = x < -746.0 ? -746.0 : x, c = lo > 710.0 ? 710.0 : lo;
-  const double t = vm_fma_f64(c, VM_LOG2E, VM_RINT_F64), n = t - VM_RINT_F64;
+  const double c = x < -746.0 ? -746.0 : x, u = vm_fma_f64(c, VM_LOG2E, VM_RINT_F64);
+  const double t = u > VM_RINT_F64 + 1025.0 ? VM_RINT_F64 + 1025.0 : u, n = t - VM_RINT_F64;
   const double r = vm_fma_f64(n, -VM_LN2_LO_F64, vm_fma_f64(n, -VM_LN2_HI_F64, c));
   return vm_scale_f64(vm_fma_f64(r * r, vm_expq_low(r), r) + 1.0, t);
 }
 VM float vm_exp2_f32(float x) {
-  const float lo = x < -151.0f ? -151.0f : x, c = lo > 129.0f ? 129.0f : lo;
-  const float t = c + VM_RINT_F32, r = (c - (t - VM_RINT_F32)) * 0.693147182f;
+  const float c = x < -151.0f ? -151.0f : x, t = vm_most_f32(c + VM_RINT_F32, 129);
+  const float r = (c - (t - VM_RINT_F32)) * 0.693147182f;
   return vm_scale_f32(vm_fma_f32(r * r, vm_expq_f32(r), r) + 1.0f, t);
 }
 
-/* e^x - 1 = 2 (2^(n-1) (e^r - 1) + 2^(n-1) - 1/2): the half keeps n = 128 in range. */
+/* e^x - 1 = 2 (2^(n-1) (e^r - 1) + 2^(n-1) - 1/2): the half keeps n = 128 in range, where n stops. */
 VM float vm_expm1_f32(float x) {
-  const float lo = x < -20.0f ? -20.0f : x, c = lo > 89.0f ? 89.0f : lo;
-  const float t = vm_fma_f32(c, (float)VM_LOG2E, VM_RINT_F32), n = t - VM_RINT_F32;
+  const float c = x < -20.0f ? -20.0f : x;
+  const float t = vm_most_f32(vm_fma_f32(c, (float)VM_LOG2E, VM_RINT_F32), 128), n = t - VM_RINT_F32;
   const float r = vm_fma_f32(n, -VM_LN2_LO_F32, vm_fma_f32(n, -VM_LN2_HI_F32, c));
   const float s = vm_pow2_f32(vm_bits_f32(t) - 0x4b400001u);
   const float y = 2.0f * vm_fma_f32(s, vm_fma_f32(r * r, vm_expq_f32(r), r), s - 0.5f);
   return x == 0.0f ? x : y;
 }
 VM double vm_expm1_f64(double x) {
-  const double lo = x < -40.0 ? -40.0 : x, c = lo > 710.0 ? 710.0 : lo;
-  const double t = vm_fma_f64(c, VM_LOG2E, VM_RINT_F64), n = t - VM_RINT_F64;
+  const double c = x < -40.0 ? -40.0 : x, u = vm_fma_f64(c, VM_LOG2E, VM_RINT_F64);
+  const double t = u > VM_RINT_F64 + 1024.0 ? VM_RINT_F64 + 1024.0 : u, n = t - VM_RINT_F64;
   const double r = vm_fma_f64(n, -VM_LN2_LO_F64, vm_fma_f64(n, -VM_LN2_HI_F64, c));
   const double s = vm_pow2_f64(vm_bits_f64(t) - 0x4338000000000001u);
   const double y = 2.0 * vm_fma_f64(s, vm_fma_f64(r * r, vm_expq_f64(r), r), s - 0.5);
@@ -158,15 +172,17 @@ VM double vm_expm1_f64(double x) {
 /* ---- log ---- */
 
 /* k ln2 + log(1 + f), f in [sqrt(1/2) - 1, sqrt(2) - 1]: log(1+f) = f - f^2/2 + f^3 P(f). */
-VM float vm_logk_f32(float f, float k) {
+VM float vm_logp_f32(float f) {
   float p = vm_fma_f32(-0.0790274367f, f, 0.126223192f);
   p = vm_fma_f32(p, f, -0.129981831f);
   p = vm_fma_f32(p, f, 0.142144963f);
   p = vm_fma_f32(p, f, -0.166412815f);
   p = vm_fma_f32(p, f, 0.200010449f);
   p = vm_fma_f32(p, f, -0.25000307f);
-  p = vm_fma_f32(p, f, 0.333333313f);
-  const float z = f * f, lo = vm_fma_f32(z * f, p, k * VM_LN2_LO_F32);
+  return vm_fma_f32(p, f, 0.333333313f);
+}
+VM float vm_logk_f32(float f, float k) {
+  const float z = f * f, lo = vm_fma_f32(z * f, vm_logp_f32(f), k * VM_LN2_LO_F32);
   return vm_fma_f32(k, VM_LN2_HI_F32, f - (0.5f * z - lo));
 }
 /* The same through s = f / (2 + f): log(1+f) = f - s (f - R), R = z (2/3 + 2/5 z + …), z = s^2. */
@@ -227,14 +243,6 @@ VM double vm_log_low(double x) {
 }
 VM float vm_log2_f32(float x) { return vm_log_edge_f32(x, (float)(vm_log_low((double)x) * VM_LOG2E)); }
 VM float vm_log10_f32(float x) { return vm_log_edge_f32(x, (float)(vm_log_low((double)x) * 0.43429448190325183)); }
-/* u = 1 + x in double: the rounding of u matters only while its exponent is 0, and then f is x itself. */
-VM float vm_log1p_f32(float x) {
-  const double u = 1.0 + (double)x;
-  double f;
-  const double k = vm_split_f64(vm_bits_f64(u), &f);
-  const float y = vm_log_edge_f32((float)u, (float)vm_logk_low(k == 0.0 ? (double)x : f, k));
-  return x == 0.0f ? x : y;
-}
 /* log(1 + z) for z in [0, 1]. */
 VM float vm_log1p01_f32(float z) {
   const float u = 1.0f + z, k = u > 1.41421354f ? 1.0f : 0.0f;
@@ -246,8 +254,8 @@ VM double vm_log1p01_f64(double z) {
 }
 
 #define VM_PIO2 1.57079632679489662
-
-#define VM_PIO2 1.57079632679489662
+#include "kernels/cpu/vmath/vmath_avx512.h"
+#include "kernels/cpu/vmath/vmath_f32.h"
 #include "kernels/cpu/vmath/vmath_f64.h"
 #include "kernels/cpu/vmath/vmath_trig.h"
 #include "kernels/cpu/vmath/vmath_via_f64.h"

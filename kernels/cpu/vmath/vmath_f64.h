@@ -47,7 +47,12 @@ VM double vm_tan_f64(double x) {
   return x == 0.0 ? x : y;
 }
 
-/* ---- inverse trigonometric: as in vmath_via_f64.h ---- */
+/* No shorter formula near 0, as floats have. */
+#define VM_TRIG_NEAR_f64 -1.0
+VM double vm_sin_near_f64(double x) { return vm_sin_f64(x); }
+VM double vm_cos_near_f64(double x) { return vm_cos_f64(x); }
+
+/* ---- inverse trigonometric: as in vmath_f32.h ---- */
 
 VM double vm_atan_unit_f64(double t) {
   const double z = t * t;

@@ -76,7 +76,7 @@ VM float vm_erf_f32(float x) {
   q = vm_fma_f32(q, c, 0.630953014f);
   q = vm_fma_f32(q, c, 1.1306752f);
   q = vm_fma_f32(q, c, -0.000416329218f);
-  const float big = 1.0f - vm_exp_f32(-q);
+  const float big = 1.0f - vm_exp_below_f32(-q);
   return vm_copysign_f32(a < 1.0f ? vm_fma_f32(a, p, a) : big, x);
 }
 VM double vm_erf_f64(double x) { return erf(x); }
@@ -153,23 +153,26 @@ VM uint64_t vm_sincos_low(double x, double *s, double *c) {
   *c = vm_fma_f64(z * z, q, vm_fma_f64(z, -0.5, 1.0));
   return vm_bits_f64(t);
 }
-VM float vm_sin_f32(float x) {
+VM float vm_sin_wide_f32(float x) {
   double s, c;
   const uint64_t q = vm_sincos_low((double)x, &s, &c);
   const double y = (q & 1) ? c : s;
   return (float)vm_from_f64(vm_bits_f64(y) ^ ((q & 2) << 62));
 }
-VM float vm_cos_f32(float x) {
+VM float vm_cos_wide_f32(float x) {
   double s, c;
   const uint64_t q = vm_sincos_low((double)x, &s, &c);
   const double y = (q & 1) ? s : c;
   return (float)vm_from_f64(vm_bits_f64(y) ^ (((q + 1) & 2) << 62));
 }
-VM float vm_tan_f32(float x) {
+VM float vm_tan_wide_f32(float x) {
   double s, c;
   const uint64_t q = vm_sincos_low((double)x, &s, &c);
   return (float)((q & 1) ? -c / s : s / c);
 }
+VM float vm_sin_f32(float x) { return vm_abs_f32(x) <= VM_TRIG_NEAR_f32 ? vm_sin_near_f32(x) : vm_sin_wide_f32(x); }
+VM float vm_cos_f32(float x) { return vm_abs_f32(x) <= VM_TRIG_NEAR_f32 ? vm_cos_near_f32(x) : vm_cos_wide_f32(x); }
+VM float vm_tan_f32(float x) { return vm_abs_f32(x) <= VM_TRIG_NEAR_f32 ? vm_tan_near_f32(x) : vm_tan_wide_f32(x); }
 VM float vm_sinc_f32(float x) { /* sin(pi x) / (pi x) */
   const double a = VM_PI * (double)x;
   double s, c;

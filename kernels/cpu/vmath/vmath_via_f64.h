@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: MIT
- * More functions of floats, computed in double (vmath.h includes this): inverse trigonometric, hyperbolic and error
- * functions, remainders. Polynomials as there; errors of 1e-9 and less vanish in the rounding to float. */
+ * More functions of floats, computed in double (vmath.h includes this): atan2, hyperbolic functions, erfc, remainders. Polynomials as there; errors of 1e-9 and less vanish in the rounding to float. */
 #ifndef PL_KERNELS_CPU_VMATH_VMATH_VIA_F64_H
 #define PL_KERNELS_CPU_VMATH_VMATH_VIA_F64_H
 
-/* ---- inverse trigonometric ---- */
+/* ---- angles ---- */
 
 /* atan t for 0 <= t <= 1: t + t^3 P(t^2). */
 VM double vm_atan_low(double t) {
@@ -22,11 +21,6 @@ VM double vm_atan_low(double t) {
   p = vm_fma_f64(p, z, -0.33333333326944142);
   return vm_fma_f64(t * z, p, t);
 }
-VM float vm_atan_f32(float x) {
-  const double a = (double)vm_abs_f32(x);
-  const double p = vm_atan_low(a > 1.0 ? 1.0 / a : a);
-  return vm_copysign_f32((float)(a > 1.0 ? VM_PIO2 - p : p), x);
-}
 /* From the octant's angle; zeros and infinities keep their signs' quadrants as in IEEE 754. */
 VM float vm_atan2_f32(float y, float x) {
   const float ay = vm_abs_f32(y), ax = vm_abs_f32(x);
@@ -40,36 +34,6 @@ VM float vm_atan2_f32(float y, float x) {
   p = (vm_bits_f32(x) >> 31) ? VM_PI - p : p;
   const float r = vm_copysign_f32((float)p, y);
   return ((x != x) | (y != y)) ? x + y : r;
-}
-
-/* asin a on [0, 1/2] is s + s^3 P(s^2); above, pi/2 - 2 asin sqrt((1 - a) / 2). */
-VM double vm_asin_low(double a, double *s) {
-  const int big = a > 0.5;
-  const double z = big ? (1.0 - a) * 0.5 : a * a;
-  const double r = vm_sqrt_f64(z);
-  *s = big ? r : a;
-  double p = vm_fma_f64(0.02834674523183333, z, 0.0010675063150363119);
-  p = vm_fma_f64(p, z, 0.01686409027396012);
-  p = vm_fma_f64(p, z, 0.016902683886393575);
-  p = vm_fma_f64(p, z, 0.022412417726695433);
-  p = vm_fma_f64(p, z, 0.030379945210024933);
-  p = vm_fma_f64(p, z, 0.044642906474584965);
-  p = vm_fma_f64(p, z, 0.074999999534297118);
-  p = vm_fma_f64(p, z, 0.16666666666738633);
-  return vm_fma_f64(*s * z, p, *s);
-}
-VM float vm_asin_f32(float x) {
-  const double a = (double)vm_abs_f32(x);
-  double s;
-  const double p = vm_asin_low(a, &s);
-  return vm_copysign_f32((float)(a > 0.5 ? VM_PIO2 - 2.0 * p : p), x);
-}
-VM float vm_acos_f32(float x) {
-  const double a = (double)vm_abs_f32(x);
-  double s;
-  const double p = vm_asin_low(a, &s);
-  const double far = x > 0.0f ? 2.0 * p : VM_PI - 2.0 * p, near = x > 0.0f ? VM_PIO2 - p : VM_PIO2 + p;
-  return (float)(a > 0.5 ? far : near);
 }
 
 /* ---- hyperbolic ---- */
@@ -110,7 +74,7 @@ VM float vm_cosh_f32(float x) {
   return (float)(0.5 * (e + 1.0 / e));
 }
 
-/* ---- error functions ---- */
+/* ---- error function ---- */
 
 /* erfc a = t e^(P(t) - a^2), t = 2 / (2 + a). */
 VM float vm_erfc_f32(float x) {
@@ -133,36 +97,6 @@ VM float vm_erfc_f32(float x) {
   const double y = t * vm_exp_low(vm_fma_f64(-a, a, p));
   return (float)(x < 0.0f ? 2.0 - y : y);
 }
-/* x P(w), w = -log(1 - x^2); beyond w = 5 x Q(sqrt w). */
-VM float vm_erfinv_f32(float x) {
-  const double a = (double)vm_abs_f32(x), w = -vm_log_low((1.0 - a) * (1.0 + a)), s = vm_sqrt_f64(w);
-  double p = vm_fma_f64(-2.1203565131819003e-11, w, 7.5913584368577816e-10);
-  p = vm_fma_f64(p, w, -1.129706500238048e-08);
-  p = vm_fma_f64(p, w, 8.3506536840041186e-08);
-  p = vm_fma_f64(p, w, -2.3506233780258301e-07);
-  p = vm_fma_f64(p, w, -5.7285457350203835e-07);
-  p = vm_fma_f64(p, w, 1.3458075851527609e-06);
-  p = vm_fma_f64(p, w, 4.7313270917026537e-05);
-  p = vm_fma_f64(p, w, -0.00012851973714040642);
-  p = vm_fma_f64(p, w, -0.00233490579592786);
-  p = vm_fma_f64(p, w, 0.011549299438956629);
-  p = vm_fma_f64(p, w, 0.23201367024532019);
-  p = vm_fma_f64(p, w, 0.88622692539813952);
-  double q = vm_fma_f64(-3.3921101043504567e-05, s, 0.0011849739963004766);
-  q = vm_fma_f64(q, s, -0.018528967489780397);
-  q = vm_fma_f64(q, s, 0.17053833356639297);
-  q = vm_fma_f64(q, s, -1.0210546579672581);
-  q = vm_fma_f64(q, s, 4.1428231385608152);
-  q = vm_fma_f64(q, s, -11.482312461484714);
-  q = vm_fma_f64(q, s, 21.300738820187359);
-  q = vm_fma_f64(q, s, -24.957338124289723);
-  q = vm_fma_f64(q, s, 17.200681741488747);
-  q = vm_fma_f64(q, s, -4.2824569642206907);
-  const float y = (float)((double)x * (w > 5.0 ? q : p));
-  const float r = a == 1.0 ? vm_copysign_f32(INFINITY, x) : y;
-  return a <= 1.0 ? r : NAN;
-}
-
 /* ---- remainders ---- */
 
 /* Exact where |x| <= VM_FMOD_MAX |y| and y is finite and not 0: the quotient has 29 bits, so its product with y and
