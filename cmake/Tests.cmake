@@ -231,7 +231,7 @@ if(PL_BUSTED AND runner)
   # Kernels once more as processors of lower levels run them (cmake/Isa.cmake); a level that this one lacks falls back.
   foreach(level IN LISTS PL_ISA_LEVELS)
     foreach(name kernels/conv kernels/copies kernels/int_mm kernels/loops kernels/matvec kernels/one_value kernels/pool
-                 kernels/products kernels/reductions kernels/vector_math ops/values)
+                 kernels/products kernels/reductions kernels/short_rows kernels/vector_math ops/values)
       if(NOT EXISTS "${src}/spec/${name}_spec.lua")
         message(FATAL_ERROR "cmake/Tests.cmake names spec/${name}_spec.lua, which is not there")
       endif()

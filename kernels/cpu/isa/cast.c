@@ -100,8 +100,33 @@ static int f32_i32_wide(ARGS) {
   return f32_i32(rest, stride, n - i, p);
 }
 #define f32_i32 f32_i32_wide
-#endif
 FROM_FLOAT(double, f64)
+#else
+FROM_FLOAT(double, f64)
+/* Runs within 2^31 take the instruction for 32 bits, others the way that looks at each number. */
+#define RUNS(name, S, D)                                                                    \
+  static int name##_runs(ARGS) {                                                            \
+    for (int64_t at = 0; at < n; at += 64) {                                                \
+      D *const o = (D *)(void *)ptr[0] + at;                                                \
+      const S *const a = (const S *)(const void *)ptr[1] + at;                              \
+      char *const run[2] = {(char *)(void *)o, ptr[1] + at * (int64_t)sizeof(S)};           \
+      const int64_t m = n - at < 64 ? n - at : 64;                                          \
+      int far = 0;                                                                          \
+      for (int64_t i = 0; i < m; i++) far |= !((a[i] > (S)-0x1p31f) & (a[i] < (S)0x1p31f)); \
+      if (PL_UNLIKELY(far)) name(run, stride, m, p);                                        \
+      else PLK_IVDEP for (int64_t i = 0; i < m; i++) o[i] = (D)(int32_t)a[i];               \
+    }                                                                                       \
+    return 0;                                                                               \
+  }
+RUNS(f32_i32, float, int32_t)
+RUNS(f32_i64, float, int64_t)
+RUNS(f64_i32, double, int32_t)
+RUNS(f64_i64, double, int64_t)
+#define f32_i32 f32_i32_runs
+#define f32_i64 f32_i64_runs
+#define f64_i32 f64_i32_runs
+#define f64_i64 f64_i64_runs
+#endif
 FROM_INT(int8_t, i8)
 FROM_INT(int16_t, i16)
 FROM_INT(int32_t, i32)

@@ -9,7 +9,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#if defined(__AVX512F__)
+#if defined(__AVX512F__) || defined(__AVX2__)
 #include <immintrin.h>
 #endif
 #if defined(__GNUC__)
@@ -26,11 +26,30 @@ enum { PLK_N_f32 = 16, PLK_N_f64 = 8 };
 
 #define PLK_LANE static inline __attribute__((always_inline, unused))
 
+#if defined(__AVX2__)
+/* Half a vector of the k elements at p, none if k < 0, the other lanes `fill`. */
+PLK_LANE __m256i plk_first_f32(int64_t k) {
+  return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)k), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+PLK_LANE __m256i plk_first_f64(int64_t k) { return _mm256_cmpgt_epi64(_mm256_set1_epi64x(k), _mm256_setr_epi64x(0, 1, 2, 3)); }
+PLK_LANE PlkH_f32 plk_tail_half_f32(const float *p, int64_t k, float fill) {
+  const __m256i m = plk_first_f32(k);
+  return (PlkH_f32)_mm256_blendv_ps(_mm256_set1_ps(fill), _mm256_maskload_ps(p, m), _mm256_castsi256_ps(m));
+}
+PLK_LANE PlkH_f64 plk_tail_half_f64(const double *p, int64_t k, double fill) {
+  const __m256i m = plk_first_f64(k);
+  return (PlkH_f64)_mm256_blendv_pd(_mm256_set1_pd(fill), _mm256_maskload_pd(p, m), _mm256_castsi256_pd(m));
+}
+#endif
+
 /* The k < lanes elements at p, the other lanes `fill`. Masked where the machine can: a vector read back from
  * partial stores waits for them. */
 PLK_LANE PlkV_f32 plk_tail_f32(const float *p, int64_t k, float fill) {
 #if defined(__AVX512F__)
   return (PlkV_f32)_mm512_mask_loadu_ps(_mm512_set1_ps(fill), (__mmask16)((1u << k) - 1), p);
+#elif defined(__AVX2__)
+  const PlkH_f32 low = plk_tail_half_f32(p, k, fill), high = plk_tail_half_f32(p + 8, k - 8, fill);
+  return __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
 #else
   float t[PLK_N_f32];
   for (int i = 0; i < PLK_N_f32; i++) t[i] = i < k ? p[i] : fill;
@@ -40,6 +59,9 @@ PLK_LANE PlkV_f32 plk_tail_f32(const float *p, int64_t k, float fill) {
 PLK_LANE PlkV_f64 plk_tail_f64(const double *p, int64_t k, double fill) {
 #if defined(__AVX512F__)
   return (PlkV_f64)_mm512_mask_loadu_pd(_mm512_set1_pd(fill), (__mmask8)((1u << k) - 1), p);
+#elif defined(__AVX2__)
+  const PlkH_f64 low = plk_tail_half_f64(p, k, fill), high = plk_tail_half_f64(p + 4, k - 4, fill);
+  return __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7);
 #else
   double t[PLK_N_f64];
   for (int i = 0; i < PLK_N_f64; i++) t[i] = i < k ? p[i] : fill;
@@ -51,6 +73,12 @@ PLK_LANE PlkV_f64 plk_tail_f64(const double *p, int64_t k, double fill) {
 PLK_LANE PlkV_f32 plk_max_f32(PlkV_f32 acc, PlkV_f32 v) {
 #if defined(__AVX512F__)
   return (PlkV_f32)_mm512_max_ps((__m512)v, (__m512)acc);
+#elif defined(__AVX2__) /* as one vector gcc would compare number by number */
+  PlkH_f32 a[2], b[2];
+  memcpy(a, &acc, sizeof a), memcpy(b, &v, sizeof b);
+  for (int i = 0; i < 2; i++) a[i] = (PlkH_f32)_mm256_max_ps((__m256)b[i], (__m256)a[i]);
+  memcpy(&acc, a, sizeof a);
+  return acc;
 #else
   PlkM_f32 m = (PlkM_f32)(v > acc);
   return (PlkV_f32)(((PlkM_f32)v & m) | ((PlkM_f32)acc & ~m));
@@ -59,6 +87,12 @@ PLK_LANE PlkV_f32 plk_max_f32(PlkV_f32 acc, PlkV_f32 v) {
 PLK_LANE PlkV_f64 plk_max_f64(PlkV_f64 acc, PlkV_f64 v) {
 #if defined(__AVX512F__)
   return (PlkV_f64)_mm512_max_pd((__m512d)v, (__m512d)acc);
+#elif defined(__AVX2__) /* as one vector gcc would compare number by number */
+  PlkH_f64 a[2], b[2];
+  memcpy(a, &acc, sizeof a), memcpy(b, &v, sizeof b);
+  for (int i = 0; i < 2; i++) a[i] = (PlkH_f64)_mm256_max_pd((__m256d)b[i], (__m256d)a[i]);
+  memcpy(&acc, a, sizeof a);
+  return acc;
 #else
   PlkM_f64 m = (PlkM_f64)(v > acc);
   return (PlkV_f64)(((PlkM_f64)v & m) | ((PlkM_f64)acc & ~m));

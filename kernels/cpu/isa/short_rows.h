@@ -5,7 +5,7 @@
  * Of m < PLK_N rows the last is repeated.
  *   plk_turn_back_<type>(v, y, ld, n): the reverse, of f32 and f64.
  *   plk_join_<type>(lane, live, sum): plk_lanes_sum_<type> of each row, lane[k] being its lane k; those from `live` on are 0.
- * Only where shuffles reach all lanes (PLK_SHORT_ROWS); other levels go row by row. */
+ * With AVX-512 and AVX2 (PLK_SHORT_ROWS); other levels go row by row. */
 #ifndef PL_KERNELS_CPU_ISA_SHORT_ROWS_H
 #define PL_KERNELS_CPU_ISA_SHORT_ROWS_H
 
@@ -122,6 +122,88 @@ PLK_LANE void plk_turn_back_f64(const PlkV_f64 *v, double *y, int64_t ld, int64_
   }
 }
 
+#elif defined(__AVX2__)
+#define PLK_SHORT_ROWS 1
+
+PLK_LANE PlkV_f64 plk_low(PlkV_f32 v) { return __builtin_convertvector(__builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7), PlkV_f64); }
+PLK_LANE PlkV_f64 plk_high(PlkV_f32 v) {
+  return __builtin_convertvector(__builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15), PlkV_f64);
+}
+
+/* Eight rows of eight in place: pairs, pairs of pairs, halves. */
+PLK_LANE void plk_eight(PlkH_f32 *v) {
+  PlkH_f32 a[8], b[8];
+  for (int i = 0; i < 8; i += 2) {
+    a[i] = __builtin_shufflevector(v[i], v[i + 1], 0, 8, 1, 9, 4, 12, 5, 13);
+    a[i + 1] = __builtin_shufflevector(v[i], v[i + 1], 2, 10, 3, 11, 6, 14, 7, 15);
+  }
+  for (int i = 0; i < 8; i += 4)
+    for (int j = 0; j < 2; j++) {
+      b[i + 2 * j] = __builtin_shufflevector(a[i + j], a[i + j + 2], 0, 1, 8, 9, 4, 5, 12, 13);
+      b[i + 2 * j + 1] = __builtin_shufflevector(a[i + j], a[i + j + 2], 2, 3, 10, 11, 6, 7, 14, 15);
+    }
+  for (int i = 0; i < 4; i++) {
+    v[i] = __builtin_shufflevector(b[i], b[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
+    v[i + 4] = __builtin_shufflevector(b[i], b[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
+  }
+}
+/* Four rows of four. */
+PLK_LANE void plk_four(PlkH_f64 *v) {
+  const PlkH_f64 a = __builtin_shufflevector(v[0], v[1], 0, 4, 2, 6), b = __builtin_shufflevector(v[0], v[1], 1, 5, 3, 7);
+  const PlkH_f64 c = __builtin_shufflevector(v[2], v[3], 0, 4, 2, 6), d = __builtin_shufflevector(v[2], v[3], 1, 5, 3, 7);
+  v[0] = __builtin_shufflevector(a, c, 0, 1, 4, 5), v[1] = __builtin_shufflevector(b, d, 0, 1, 4, 5);
+  v[2] = __builtin_shufflevector(a, c, 2, 3, 6, 7), v[3] = __builtin_shufflevector(b, d, 2, 3, 6, 7);
+}
+
+PLK_LANE PlkH_f32 plk_half_f32(const float *p, int64_t k) { return k >= 8 ? *(const PlkH_f32 *)p : plk_tail_half_f32(p, k, 0); }
+PLK_LANE PlkH_f64 plk_half_f64(const double *p, int64_t k) { return k >= 4 ? *(const PlkH_f64 *)p : plk_tail_half_f64(p, k, 0); }
+#define PLK_HALF(sfx)                                              \
+  PLK_LANE PlkH_f32 plk_half_##sfx(const uint16_t *p, int64_t k) { \
+    if (k >= 8) return plk_eight_##sfx(p);                         \
+    uint16_t t[8] = {0};                                           \
+    for (int i = 0; i < k; i++) t[i] = p[i];                       \
+    return plk_eight_##sfx(t);                                     \
+  }
+PLK_HALF(bf16)
+PLK_HALF(f16)
+
+/* H elements of each of H rows at a time go to half a vector. */
+#define PLK_TURN(S, sfx, V, PART, H, BLOCK)                                                                     \
+  PLK_LANE void plk_turn_##sfx(const S *x, int64_t ld, int64_t n, int64_t m, V *to) {                           \
+    for (int64_t k = 0; k < n; k += H)                                                                          \
+      for (int64_t g = 0; g < 2 * H; g += H) {                                                                  \
+        PART v[H];                                                                                              \
+        for (int64_t r = 0; r < H; r++) v[r] = plk_half_##sfx(x + (g + r < m ? g + r : m - 1) * ld + k, n - k); \
+        BLOCK(v);                                                                                               \
+        for (int j = 0; j < H; j++) ((PART *)(to + k + j))[g / H] = v[j];                                       \
+      }                                                                                                         \
+  }
+PLK_TURN(float, f32, PlkV_f32, PlkH_f32, 8, plk_eight)
+PLK_TURN(uint16_t, bf16, PlkV_f32, PlkH_f32, 8, plk_eight)
+PLK_TURN(uint16_t, f16, PlkV_f32, PlkH_f32, 8, plk_eight)
+PLK_TURN(double, f64, PlkV_f64, PlkH_f64, 4, plk_four)
+
+#define PLK_TURN_BACK(S, sfx, V, PART, H, BLOCK, STORE, M)                                                    \
+  PLK_LANE void plk_turn_back_##sfx(const V *v, S *y, int64_t ld, int64_t n) {                                \
+    for (int64_t k = 0; k < n; k += H)                                                                        \
+      for (int64_t g = 0; g < 2 * H; g += H) {                                                                \
+        PART part[H];                                                                                         \
+        for (int64_t j = 0; j < H; j++) part[j] = k + j < n ? ((const PART *)(v + k + j))[g / H] : (PART){0}; \
+        BLOCK(part);                                                                                          \
+        S *const p = y + g * ld + k;                                                                          \
+        if (n - k >= H)                                                                                       \
+          for (int64_t r = 0; r < H; r++) *(PART *)(p + r * ld) = part[r];                                    \
+        else                                                                                                  \
+          for (int64_t r = 0; r < H; r++) STORE(p + r * ld, plk_first_##sfx(n - k), (M)part[r]);              \
+      }                                                                                                       \
+  }
+PLK_TURN_BACK(float, f32, PlkV_f32, PlkH_f32, 8, plk_eight, _mm256_maskstore_ps, __m256)
+PLK_TURN_BACK(double, f64, PlkV_f64, PlkH_f64, 4, plk_four, _mm256_maskstore_pd, __m256d)
+#else
+#define PLK_SHORT_ROWS 0
+#endif
+
+#if PLK_SHORT_ROWS
 PLK_LANE void plk_join_f64(const PlkV_f64 *lane, int64_t live, double *sum) {
   PlkV_f64 d[8];
   for (int k = 0; k < 8; k++) d[k] = k < live ? lane[k] : (PlkV_f64){0};
@@ -137,8 +219,6 @@ PLK_LANE void plk_join_f32(const PlkV_f32 *lane, int64_t live, double *sum) {
   plk_join_f64(low, live, sum);
   plk_join_f64(high, live, sum + 8);
 }
-#else
-#define PLK_SHORT_ROWS 0
 #endif
 
 #endif

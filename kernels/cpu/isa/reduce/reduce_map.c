@@ -9,7 +9,8 @@
 #include "kernels/cpu/loops.h"
 #include "kernels/cpu/vmath/vmath.h"
 
-PLK_LANE PlkP_f64 magnitude(PlkP_f64 v) { return (PlkP_f64)((PlkPM_f64)v & INT64_MAX); }
+/* Of PlkP_f64 and of PlkV_f64, which differ below AVX-512. */
+#define magnitude(v) ((__typeof__(v))(((__typeof__((v) > (v)))(v)) & INT64_MAX))
 
 #if PLK_SHORT_ROWS
 /* As name_of, of n < 32 elements GET(e[k]) of eight rows. */
