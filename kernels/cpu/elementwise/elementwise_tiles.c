@@ -14,8 +14,8 @@ enum {
   TILE_BYTES = 8192, /* of one operand in a tile with gathered operands: all stay in L1 */
   HALF_TILE = 512,   /* elements of a tile that is converted; measured, larger ones are slower */
   DIRECT = PLK_EW_DIRECT,
-  NARROW = 128,   /* rows shorter than this are joined into tiles */
-  CROSS_ROWS = 64 /* rows of a tile some operand of which runs along the rows */
+  NARROW = 128, /* rows shorter than this are joined into tiles */
+  LINE = 64     /* bytes of an operand that runs along the rows of a tile: more rows touch more pages, less share lines of the cache */
 };
 
 /* How the bytes of an operand become loop elements. */
@@ -289,14 +289,17 @@ static void collapse(Plan *p) {
   p->nd = p->nd == 0 ? 1 : w + 1;
 }
 
-/* A dimension along which some operand runs contiguously although it does not along the last; -1: none. */
-static int crossing_dim(const Plan *p) {
+/* A dimension along which some operand, of *item bytes, runs contiguously although it does not along the last; -1: none. */
+static int crossing_dim(const Plan *p, int *item) {
   const int inner = p->nd - 1;
   for (int k = 0; k < p->nop; k++) {
     const int64_t *st = p->op[k].stride;
     if (st[inner] == p->op[k].item || st[inner] == 0) continue;
     for (int d = inner - 1; d >= 0; d--)
-      if (st[d] == p->op[k].item && p->shape[d] > 1) return d;
+      if (st[d] == p->op[k].item && p->shape[d] > 1) {
+        *item = p->op[k].item;
+        return d;
+      }
   }
   return -1;
 }
@@ -315,12 +318,13 @@ static bool cut(Plan *p) {
     direct = direct && o->convert == AS_IS && (o->stride[inner] == o->item || one || n == 1);
   }
   if (p->one_value && p->op[1].stride[inner] == 0 && p->op[2].stride[inner] == 0) direct = false;
-  const int cross = crossing_dim(p);
+  int item = 1;
+  const int cross = crossing_dim(p, &item);
   p->rdim = -1, p->rows = 1, p->nrow = 1;
   const int tile = halves && cross < 0 ? HALF_TILE : TILE_BYTES / widest;
   p->cols = direct ? DIRECT : tile;
   if (cross >= 0) {
-    p->rdim = cross, p->rows = CROSS_ROWS, p->cols = tile / CROSS_ROWS;
+    p->rdim = cross, p->rows = LINE / item, p->cols = tile / p->rows;
   } else if (n < NARROW && p->nd > 1) {
     p->rdim = inner - 1, p->rows = tile / n;
   }
