@@ -169,6 +169,11 @@ static inline void plk_optim_numbers(int64_t rule, double lr, double decay, int6
   }
 }
 
+/* Does it carry anything, or keep an estimate? A step's number is not all of where it is then. */
+static inline bool plk_optim_carries(int64_t rule) {
+  return rule == PLK_OPTIM_NADAM || rule == PLK_OPTIM_ASGD || rule == PLK_OPTIM_PRODIGY || plk_optim_schedule_free(rule);
+}
+
 /* What is carried, from step `step` on to the next one, whose rate is lr (by 1), or back to where it was before that (by -1). */
 static inline void plk_optim_count(int64_t rule, int by, double lr, int64_t step, double *s) {
   if (rule == PLK_OPTIM_NADAM) { /* product before the step, and the one before it */

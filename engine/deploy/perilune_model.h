@@ -175,7 +175,8 @@ PERILUNE_API const void *perilune_session_result(const perilune_session *s, int3
  * be partly new. */
 PERILUNE_API perilune_status perilune_model_step(perilune_model *m, int32_t threads, const void *const *in, int32_t nin, void *const *out,
                                                  int32_t nout);
-/* Sets a number of all optimizers of the model, such as "lr" or "weight_decay", or "step", their count of steps so far.
+/* Sets a number of all optimizers of the model, such as "lr" or "weight_decay", or "step", their count of steps so far
+ * (not where more is kept of these: NAdam, ASGD, Prodigy, the schedule-free ones).
  * Errors: ARG (none of them has it, or it does not take this value), STATE (it does not train). */
 PERILUNE_API perilune_status perilune_model_set(perilune_model *m, const char *name, double value);
 /* The first one's number. Errors: as above. */

@@ -37,6 +37,11 @@ static PlStatus set(const perilune_model *m, const char *name, double value) {
   for (int32_t i = 0; i < f->nnodes; i++) {
     const int k = pl_graph_step_attr(&f->nodes[i], name);
     if (k < 0) continue;
+    const int rule = strcmp(name, "step") == 0 ? pl_graph_step_attr(&f->nodes[i], "rule") : -1;
+    if (rule >= 0 && plk_optim_carries(pl_attr_i(f->nodes[i].attrs, rule)))
+      PL_FAIL(PL_ERR_ARG,
+              "perilune_model_set: %s (%s) keeps more of its steps than their count, which would stay as it is; load the model again",
+              f->nodes[i].name, f->nodes[i].op->name);
     PlAttrs now;
     memcpy(&now, f->nodes[i].attrs, pl_attrs_size(f->nodes[i].attrs));
     const PlAttrType type = f->nodes[i].op->attrs[k].type;

@@ -100,6 +100,8 @@ static PlStatus rmsprop_infer(PlInfer *c) {
   if (k != need)
     PL_FAIL(PL_ERR_ARG, "rmsprop_step: k is %lld, but flags %lld need %lld tensors a parameter", (long long)k, (long long)flags,
             (long long)need);
+  if (!(flags & PLK_RMS_BUFFER) && pl_attr_f(c->attrs, PLK_RMS_MOMENTUM) != 0)
+    PL_FAIL(PL_ERR_ARG, "rmsprop_step: momentum needs a buffer for each parameter (flag 1, one tensor more)");
   return check_groups(c, c->nin, k, 3, 5, ALL_BUT_GRADIENT);
 }
 

@@ -228,6 +228,7 @@ static int averages(perilune_model *model, const char *saved) {
   if (prepare(model, 0, &m)) return fail("prepare");
   const void *const *in = (const void *const *)m.in;
   for (int k = 0; k < 3; k++) {
+    if (perilune_model_average(model, 0) == PERILUNE_OK && perilune_model_set(model, "step", 0) != PERILUNE_ERR_ARG) return fail("count");
     if (perilune_model_step(model, 1, in, m.nin, m.out, m.nout)) return fail("step");
     if (perilune_model_average(model, 1) || perilune_model_average(model, 1)) return fail("average");
     if (perilune_model_step(model, 1, in, m.nin, m.out, m.nout) != PERILUNE_ERR_STATE) return fail("a step at averages");

@@ -171,7 +171,7 @@ local function lines_of(g)
     else
       add(("%s %d"):format(leaf.kind, leaf.value))
       tensors[tostring(leaf.value)] = leaf.tensor
-      if modes then modes.check_saved(leaf.tensor, stepped[leaf.value] or false) end
+      if modes then modes.check_saved("save_graph", leaf.tensor, stepped[leaf.value] or false) end
     end
   end
   for _, node in ipairs(g:nodes()) do

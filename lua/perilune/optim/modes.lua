@@ -24,16 +24,16 @@ function M.check(net, training)
   end
 end
 
---- Called where a graph is saved that has tensor p: stepped by it, or read alone.
-function M.check_saved(p, stepped)
+--- Called where a graph is saved (by who) that has tensor p: stepped by it, or read alone.
+function M.check_saved(who, p, stepped)
   local opt = M.owners[p]
   if not opt or opt:is_training() == stepped then return end
   if stepped then
-    options.fail("save_graph: the graph's parameters are the averages of optim.%s in evaluation mode, which its steps "
-      .. "must not begin at; call opt:train() first", opt.name)
+    options.fail("%s: the graph's parameters are the averages of optim.%s in evaluation mode, which its steps "
+      .. "must not begin at; call opt:train() first", who, opt.name)
   end
-  options.fail("save_graph: the graph's parameters are where optim.%s takes gradients, not their averages; call "
-    .. "opt:eval() first", opt.name)
+  options.fail("%s: the graph's parameters are where optim.%s takes gradients, not their averages; call "
+    .. "opt:eval() first", who, opt.name)
 end
 
 return M

@@ -139,7 +139,7 @@ local function moments(self, group)
   local o = group._opts or {}
   group._opts = o
   local function of(g, to, step)
-    local coupled = g.weight_decay ~= 0 and not self.param_groups[1].decouple
+    local coupled = not self.param_groups[1].decouple
     to.k, to.rule, to.numbers, to.step = WIDTH, "prodigy", settings_of(self), step
     to.numbers[6], to.numbers[7] = g.d0, g.safeguard_warmup and 1 or 0
     to.lr, to.weight_decay, to.flags = rate_of(self), g.weight_decay, (g.maximize and 1 or 0) + (coupled and 2 or 0)
@@ -168,7 +168,7 @@ local function apply(self)
       local numbers = settings_of(self)
       numbers[6], numbers[7], numbers[8], numbers[9] = group.eps, first.d_coef, first.growth_rate, keeps
       return { k = WIDTH, rule = "prodigy_apply", numbers = numbers, lr = rate_of(self),
-        weight_decay = group.weight_decay, flags = group.weight_decay ~= 0 and first.decouple and 4 or 0 }
+        weight_decay = group.weight_decay, flags = first.decouple and 4 or 0 }
     end
     optimizer_step(part.list, of())
     if tracing() then

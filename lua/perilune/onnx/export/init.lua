@@ -194,6 +194,8 @@ local function value_of(e, first, k)
     known = { number = leaf.number, dtype = leaf.dtype, weak = leaf.weak, shape = {} }
   else
     local name = e.names[leaf.tensor]
+    local modes = package.loaded["perilune.optim.modes"] -- no optimizer, no modes
+    if modes then modes.check_saved(e.who, leaf.tensor, false) end
     known = { name = e:constant(leaf.tensor, name or "captured"), dtype = leaf.tensor:dtype(),
       shape = leaf.tensor:shape() }
   end
