@@ -126,6 +126,7 @@ INLINE void numbers(Unpack *unpack, int elements, int bytes, int zero, const uin
     if (n == many) unpack(w, many, &s);
     else unpack(w, n, &s);
     for (int p = 0; p < n * elements / 16; p++, x += 16)
+#pragma GCC unroll 1 /* gcc unrolls it before it would make vectors of it, and then makes none */
       for (int j = 0; j < 16; j++) {
         const float v = s.scale[p] * (float)value(&s, 16 * p + j, zero);
         x[j] = zero == MIN ? v - s.min[p] : v;

@@ -326,8 +326,10 @@ INLINE uint8_t ternary(uint8_t q, int power) { return (uint8_t)((int)(uint8_t)(q
 SUPER(tq1_0) {
   (void)n;
   static const int powers[5] = {1, 3, 9, 27, 81};
-  for (int j = 0; j < 160; j++) s->q[j] = ternary(b[j % 32], powers[j / 32]);
-  for (int j = 0; j < 80; j++) s->q[160 + j] = ternary(b[32 + j % 16], powers[j / 16]);
+  for (int g = 0; g < 5; g++)
+    for (int j = 0; j < 32; j++) s->q[32 * g + j] = ternary(b[j], powers[g]);
+  for (int g = 0; g < 5; g++)
+    for (int j = 0; j < 16; j++) s->q[160 + 16 * g + j] = ternary(b[32 + j], powers[g]);
   for (int j = 0; j < 16; j++) s->q[240 + j] = ternary(b[48 + j % 4], powers[j / 4]);
   for (int p = 0; p < 16; p++) s->scale[p] = half(b + 52);
 }
