@@ -155,7 +155,12 @@ database("logaddexp", "/", "element", "f32 to its last digits where the sum is n
 database("logaddexp2", "/", "element", "f32 and f64 to their last digits where the sum is near 0")
 database("ldexp", "/", "element", "x 2^y where the dtype has no 2^y; PyTorch multiplies by that")
 database("lcm", "/", "element", "where the multiple overflows, its magnitude wraps")
-database("floor_divide", "/bf16/number/10000", "element", "numbers are rounded to the tensor's dtype first")
+for _, op in ipairs { "add", "sub", "floor_divide", "remainder", "fmod", "pow" } do
+  database(op, "/bf16/number/10000", "element", "the number as it is; PyTorch rounds it to bf16 first")
+end
+for _, op in ipairs { "acosh", "erfcx", "gelu" } do
+  database(op, "/", "should be %-?nan", "has a limit at infinity; PyTorch multiplies 0 by it")
+end
 database("softsign", "/", "element", "integers are converted before they are added to: no wrap")
 database("entr", "/slope/", "element", "below 0, where the function is -inf, it has no slope")
 for _, op in ipairs { "celu", "elu", "selu", "hardswish" } do

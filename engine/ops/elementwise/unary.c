@@ -287,14 +287,15 @@ FLOATING(i0, I0, "dx = dy i1(x)", "The modified Bessel function of the first kin
  * e^-x I_v(x) = (2 pi x)^(-1/2) sum of a_k x^-k, a_k = a_(k-1) ((2k-1)^2 - 4v^2) / (8k). near(x): the formula for smaller ones. */
 static PlVal bessel_slope(PlMaker *g, int order, PlVal (*near)(PlMaker *, PlVal, PlVal)) {
   PlVal x = g->x[0], one = pl_g_num(g, 1), far = pl_g2(g, &pl_op_gt, F1(abs, x), pl_g_num(g, 50)), sum = PL_NONE;
-  PlVal t = F1(reciprocal, g_where(g, far, F1(abs, x), one));
+  PlVal inf = F1(isinf, x); /* the root of 1 / x has no slope there */
+  PlVal t = F1(reciprocal, g_where(g, inf, one, g_where(g, far, F1(abs, x), one)));
   double a[13] = {1};
   for (int k = 1; k <= 12; k++) a[k] = a[k - 1] * ((2 * k - 1) * (2 * k - 1) - 4 * order * order) / (8 * k);
   for (int k = 12; k >= 0; k--) {
     const double c = -(k + 0.5) * a[k] * 0.39894228040143267794;
     sum = k == 12 ? g_muln(g, t, c) : k ? g_mul(g, g_addn(g, sum, c), t) : g_addn(g, sum, c);
   }
-  PlVal tail = g_mul(g, sum, g_mul(g, t, F1(sqrt, t)));
+  PlVal tail = g_where(g, inf, pl_g_num(g, 0), g_mul(g, sum, g_mul(g, t, F1(sqrt, t))));
   if (order == 0) tail = g_mul(g, tail, F1(sign, x));
   return g_where(g, far, tail, near(g, g_where(g, far, one, x), g_where(g, far, one, g->y[0])));
 }
