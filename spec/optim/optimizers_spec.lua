@@ -77,6 +77,22 @@ describe("SGD", function()
     opt:step()
     eq(p, -1 - 1 - 1.5)
   end)
+
+  it("starts a buffer that a loaded state lacks, also where there was one before", function()
+    local function made(momentum)
+      local p = nn.Parameter(T.zeros(1))
+      local opt = optim.SGD({ p }, { lr = 1.0, momentum = momentum, dampening = 0.5 })
+      p.grad = T.ones(1)
+      opt:step()
+      return opt, p
+    end
+    local opt, p = made(0.9)
+    opt:load_state_dict(made(0):state_dict())
+    opt.param_groups[1].momentum = 0.9
+    p.grad = T.ones(1)
+    opt:step()
+    eq(p, -1 - 1)
+  end)
 end)
 
 describe("Adam and AdamW", function()

@@ -142,7 +142,8 @@ function M.methods(Optimizer, checked)
     end
     for k, group in ipairs(self.param_groups) do
       for key, v in pairs(fresh[k].settings) do group[key] = v end
-      group._steps, group._state, group._lists, group._full = fresh[k].steps, fresh[k].state, nil, nil
+      group._steps, group._state = fresh[k].steps, fresh[k].state
+      group._lists, group._full, group._columns = nil, nil, nil -- what is made of them
     end
   end
 end
