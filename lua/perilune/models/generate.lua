@@ -38,8 +38,19 @@ local function list_of(who, ids)
   return out
 end
 
+-- Which ids [B, L] are no padding where no mask says it, as transformers has it (of prompts; what an encoder reads is
+-- all real there): those that are not pad_token_id, unless that ends a text, too. nil: all are real. config: a
+-- generation_config.json's table.
+local function real_ones(ids, config)
+  local pad, ends = config.pad_token_id, config.eos_token_id
+  if math.type(pad) ~= "integer" then return nil end
+  for _, id in ipairs(type(ends) == "table" and ends or { ends }) do if id == pad then return nil end end
+  local real = ids:ne(pad)
+  return not real:all():item() and real or nil
+end
+
 -- Prompts as lists of ids, and whether there was one alone.
-local function prompts(who, ids, mask)
+local function prompts(who, ids, mask, config)
   local rows, alone = {}, false
   if T.is_tensor(ids) and ids:dim() == 2 then
     if ids:is_floating_point() or ids:dtype() == "bool" then
@@ -50,7 +61,9 @@ local function prompts(who, ids, mask)
       or mask:size(2) ~= ids:size(2)) then
       fail("%s: attention_mask must be as ids, %s, got %s", who, describe(ids), describe(mask))
     end
-    local real = mask and mask:ne(0):long():totable()
+    local real = mask
+    if real == nil then real = real_ones(ids, config) end
+    real = real and real:ne(0):long():totable()
     for r, row in ipairs(ids:totable()) do
       rows[r] = {}
       for i, id in ipairs(row) do if not real or real[r][i] == 1 then table.insert(rows[r], id) end end
@@ -259,7 +272,7 @@ function M.run(net, ids, opts)
   if not net.begin then fail("%s: %s makes no text; a model with a head for the next token is wanted", who,
     net:type()) end
   if ids == nil and net.first_ids then ids = net:first_ids(o) end
-  local rows, alone = prompts(who, ids, o.attention_mask)
+  local rows, alone = prompts(who, ids, o.attention_mask, net.generation_config or {})
   if o.generation_config ~= nil and options.kind(who, "generation_config", "bool", o.generation_config) then
     local longest = 0
     for _, row in ipairs(rows) do longest = math.max(longest, #row) end

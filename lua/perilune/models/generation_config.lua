@@ -21,7 +21,10 @@ local others = { constraints = false, diversity_penalty = 0, dola_layers = false
   forced_bos_token_id = false, forced_decoder_ids = false, forced_eos_token_id = false, guidance_scale = 1,
   max_time = false, num_beam_groups = 1, num_return_sequences = 1, penalty_alpha = 0, prompt_lookup_num_tokens = false,
   renormalize_logits = false, sequence_bias = false, stop_strings = false, token_healing = false, top_h = false,
-  watermarking_config = false }
+  watermarking_config = false,
+  -- Whisper's own: tokens that its generate puts in front
+  is_multilingual = false, lang_to_id = false, task_to_id = false, no_timestamps_token_id = false,
+  return_timestamps = false, prompt_ids = false }
 
 -- transformers draws from so many tokens where nothing is said.
 local TOP_K = 50

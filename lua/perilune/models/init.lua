@@ -152,7 +152,7 @@ local function source(dir, o)
   local given = read_json(path)
   if types[given.model_type] then -- else there is no use in reading them
     local tensors, from = weights.read(dir, o.mmap ~= false)
-    return given, tensors, from, read_json(dir .. "/generation_config.json", true) or {}, path
+    return given, tensors, from, read_json(dir .. "/generation_config.json", true), path
   end
   return given, nil, nil, nil, path
 end
@@ -197,10 +197,15 @@ local function load(dir, o)
   local fields = config.fields(config.common, a.fields)
   local c = config.read(path, fields, given)
   if a.check then a.check(path, given, c) end
+  local alone = generation == nil -- a generation_config.json counts as it is, also where it has no end
+  generation = generation or {}
   for _, name in ipairs { "eos_token_id", "pad_token_id", "bos_token_id", "decoder_start_token_id" } do
-    if generation[name] == nil then generation[name] = c[name] end
+    if alone then generation[name] = c[name] end
   end
   for key, v in pairs(generation) do if v == json.null then generation[key] = nil end end
+  if generation.decoder_start_token_id == nil then
+    generation.decoder_start_token_id = generation.bos_token_id or c.decoder_start_token_id
+  end
   check_sizes(path, fields, c, tensors, a.nested)
   if a.look then a.look(c, tensors) end
   local state = require "perilune.nn.init_state"
@@ -413,10 +418,12 @@ end
 
 --- T.models.generate(net, ids, opts) → ids, or a list of them
 -- The same as net:generate(ids, opts): new tokens after a prompt, i64 [n] for ids [L] or a list of numbers, a list of
--- such for ids [B, L] (padded: attention_mask) or a list of prompts of any lengths. The best token each time, or a
+-- such for ids [B, L] (padded: attention_mask; without it pad_token_id of generation_config.json is padding there,
+-- unless it is an end, too) or a list of prompts of any lengths. The best token each time, or a
 -- drawn one where one of temperature, top_k, top_p, min_p, typical_p, epsilon_cutoff, eta_cutoff or do_sample is
 -- given (seed or generator). Options: max_new_tokens=64, min_new_tokens, stop (an id, a list of ids, or of lists of
--- them; by default the eos_token_id of generation_config.json, of which the suppressed tokens count too; false: none),
+-- them; by default the eos_token_id of generation_config.json, of which the suppressed tokens count too, or, where
+-- there is no such file, of config.json; false: none),
 -- generation_config=true (what that file says of choosing tokens counts where the call says nothing, as transformers
 -- has it: do_sample, temperature, top_k, which is 50 where tokens are drawn, beams, penalties, lengths; without it how
 -- tokens are chosen stands in the call alone), on_token(id, row) (false ends that

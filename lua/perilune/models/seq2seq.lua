@@ -41,8 +41,9 @@ end
 --- The ids that a decoder begins with where no prompt is given: one row for each input.
 function Seq2Seq:first_ids(o)
   local n, list = T.is_tensor(o.inputs) and o.inputs:dim() > 1 and o.inputs:size(1) or 1, {}
-  if n == 1 then return { self._seq.start } end
-  for i = 1, n do list[i] = { self._seq.start } end
+  local start = (self.generation_config or {}).decoder_start_token_id or self._seq.start
+  if n == 1 then return { start } end
+  for i = 1, n do list[i] = { start } end
   return list
 end
 
