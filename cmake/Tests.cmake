@@ -321,6 +321,7 @@ if(golden AND TARGET perilune)
     pl_test(golden-tenth asan-tenth 600 ${run_golden} tenth)
   else()
     pl_test(golden golden 600 ${run_golden})
+    pl_test(golden_onnx golden 600 ${run_golden} onnx)
   endif()
   if(PL_CUDA_EMULATED) # bench/gpu.sh golden, a tenth of it
     pl_test(device/golden golden 600 ${run_golden} device)

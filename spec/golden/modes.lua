@@ -7,6 +7,8 @@
 --   inplace  name_ of a clone is name, in the first input's dtype; and leaves the other inputs alone
 --   out      { out = y } with y dense, with steps, and of any contents
 --   half     f16 and bf16 give what f64 gives for the same numbers, but for their rounding
+--   onnx     T.onnx.save and T.onnx.load: near. PERILUNE_ONNX_KEEP=DIR keeps files, inputs and results for another
+--            runtime: DIR/N.onnx, DIR/N.npz with x1 …, y1 …
 --   jvp      T.jvp leaves values' bits alone; <w, J v> = <Jᵀ w, v>; its tangents are the same of strided arguments,
 --            in T.jit, T.vmap, T.no_grad, T.checkpoint, a limit of memory; second derivatives agree in all mixtures
 
@@ -368,6 +370,43 @@ function modes.half(T, make, call, plan)
     end
   end
   return n > 0 and "pass" or "skip", "not in halves"
+end
+
+local kept = 0
+local function keep(T, folder, path, xs, ys, id)
+  kept = kept + 1
+  local arrays = {}
+  for i, x in ipairs(xs) do arrays["x" .. i] = x:contiguous() end
+  for i, y in ipairs(ys) do arrays["y" .. i] = y:detach():contiguous() end
+  local base = ("%s/%d"):format(folder, kept)
+  assert(T.save_npz(base .. ".npz", arrays))
+  os.execute(("mv '%s' '%s.onnx'"):format(path, base))
+  local list = assert(io.open(folder .. "/list", "a"))
+  list:write(kept, " ", id, "\n")
+  list:close()
+end
+
+function modes.onnx(T, make, call, plan, case)
+  local xs = make()
+  for i, x in ipairs(xs) do xs[i] = x:detach() end
+  if #xs == 0 then return "skip", "no input" end
+  local want = list_of(T, call(copies(xs)))
+  if not want then return "skip", "no tensors come out" end
+  local path, names = os.tmpname(), {}
+  for i = 1, #xs do names[i] = "x" .. i end
+  local ok, why = pcall(T.onnx.save, path, function(...) return table.unpack(call { ... }) end, copies(xs),
+    { input_names = names })
+  local got = ok and { pcall(function() return { assert(T.onnx.load(path))(table.unpack(copies(xs))) } end) }
+  local folder = os.getenv "PERILUNE_ONNX_KEEP"
+  if ok and folder then keep(T, folder, path, xs, want, case.id) end
+  os.remove(path)
+  if not ok then return "skip", "no file: " .. tostring(why):gsub("^[^ ]*: ", ""):gsub("[%d]+", "N"):sub(1, 80) end
+  if not got[1] then return "fail", "read again: " .. tostring(got[2]) end
+  local function judge(a, b) -- attributes such as epsilon are f32
+    return near(a, b) or a:dtype() == "f64" and b:dtype() == "f64" and near(a:float(), b:float())
+  end
+  why = first_difference(got[2], want, judge, "from the file")
+  return why and "fail" or "pass", why
 end
 
 -- ---- forward mode ----------------------------------------------------------------------------------------------

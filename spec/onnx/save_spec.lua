@@ -126,6 +126,12 @@ describe("onnx.save of types that operators of ONNX lack", function()
   end
 end)
 
+describe("onnx.save of types that operators of ONNX lack and no wider one holds", function()
+  it("is refused, so that no file is written which nobody reads", function()
+    fails("ONNX's AveragePool takes no i64", T.onnx.save, path, nn.AvgPool1d(2), T.ones({ 1, 1, 4 }, { dtype = "i64" }))
+  end)
+end)
+
 describe("onnx.save refuses", function()
   it("what has no place in a file", function()
     fails("call eval() on the module before it is exported", T.onnx.save, path, nn.Dropout(0.5), T.ones(3))

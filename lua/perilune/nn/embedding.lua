@@ -10,8 +10,8 @@ local options = require "perilune.options"
 
 --- nn.Embedding(…) → module
 -- Rows of a table by number, from 1 (index_base=0: from 0). weight [num_embeddings, embedding_dim], normal; the row
--- padding_idx starts as zeros and gets no gradient. scale_grad_by_freq: each row's gradient divided by how often the
--- ids of a call have it.
+-- padding_idx (-1: the last) starts as zeros and gets no gradient. scale_grad_by_freq: each row's gradient divided by
+-- how often the ids of a call have it.
 -- Shapes: ids [*] → [*, embedding_dim]
 --   print(table.concat(nn.Embedding(10, 4)(T.tensor({ 1, 7 }, { dtype = "i64" })):shape(), " "))  --> 2 4
 local Embedding = base.class "Embedding"
@@ -21,18 +21,24 @@ local spec = options.spec("nn.Embedding", {
   { "max_norm", "positive", optional = true }, { "norm_type", "number", 2.0 },
   { "scale_grad_by_freq", "bool", false }, { "index_base", "int", 1 }, { "dtype", "string", optional = true } })
 
+-- The row of padding_idx, from 1; negative ones count from the end.
+local function padding_row(who, a)
+  local first, n = a.index_base, a.num_embeddings
+  local at = a.padding_idx
+  if at < 0 and at < first then at = at + first + n end
+  if at < first or at >= first + n then
+    options.fail("%s: padding_idx %d is not in %d..%d", who, a.padding_idx, first, first + n - 1)
+  end
+  return at - first + 1, at
+end
+
 function Embedding:init(...)
   local a = options.read(spec, ...)
   self.num_embeddings, self.embedding_dim = a.num_embeddings, a.embedding_dim
   self.index_base = a.index_base
   self.weight = base.Parameter(init_state.empty({ a.num_embeddings, a.embedding_dim }, { dtype = a.dtype }))
   if a.padding_idx then
-    local row = a.padding_idx - a.index_base + 1
-    if row < 1 or row > a.num_embeddings then
-      options.fail("nn.Embedding: padding_idx %d is not in %d..%d", a.padding_idx, a.index_base,
-        a.index_base + a.num_embeddings - 1)
-    end
-    self.padding_idx, self._padding_row = a.padding_idx, row
+    self._padding_row, self.padding_idx = padding_row("nn.Embedding", a)
   end
   self.max_norm, self.norm_type = a.max_norm, a.norm_type
   self._opts = { padding_idx = self.padding_idx, index_base = a.index_base }
@@ -71,14 +77,8 @@ function EmbeddingBag:init(...)
   local a = options.read(bag_spec, ...)
   self.num_embeddings, self.embedding_dim, self.mode = a.num_embeddings, a.embedding_dim, a.mode
   self.weight = base.Parameter(T.empty({ a.num_embeddings, a.embedding_dim }, { dtype = a.dtype }))
-  self._opts = { mode = a.mode, include_last_offset = a.include_last_offset, padding_idx = a.padding_idx,
-    index_base = a.index_base }
-  local row = a.padding_idx and a.padding_idx - a.index_base + 1
-  if row and (row < 1 or row > a.num_embeddings) then
-    options.fail("nn.EmbeddingBag: padding_idx %d is not in %d..%d", a.padding_idx, a.index_base,
-      a.index_base + a.num_embeddings - 1)
-  end
-  self._row = row
+  self._opts = { mode = a.mode, include_last_offset = a.include_last_offset, index_base = a.index_base }
+  if a.padding_idx then self._row, self._opts.padding_idx = padding_row("nn.EmbeddingBag", a) end
   self:reset_parameters()
 end
 function EmbeddingBag:reset_parameters()

@@ -11,12 +11,13 @@ local function define(name, args, apply) out[name] = simple.class(name, args, ap
 
 -- A number or a list of numbers, for scale_factor.
 --- nn.Upsample(…) → module
--- Resizes to size, or by scale_factor: mode "nearest", "linear", "bilinear", "bicubic", "trilinear".
+-- Resizes to size, or by scale_factor: mode "nearest", "nearest-exact", "linear", "bilinear", "bicubic",
+-- "trilinear".
 -- Shapes: [N, C, *] → [N, C, size]
 --   print(nn.Upsample { scale_factor = 2 }(T.tensor { { { 1, 2 } } }))  --> {{{1., 1., 2., 2.}}}  -- f32[1,1,4] cpu
 define("Upsample", {
   { "size", "window", optional = true }, { "scale_factor", "any", optional = true },
-  { "mode", { "nearest", "linear", "bilinear", "bicubic", "trilinear" }, "nearest" },
+  { "mode", { "nearest", "nearest-exact", "linear", "bilinear", "bicubic", "trilinear" }, "nearest" },
   { "align_corners", "bool", optional = true }, { "recompute_scale_factor", "bool", optional = true } },
   function(x, o) return F.interpolate(x, o) end)
 -- Upsample with mode nearest or bilinear.

@@ -17,8 +17,8 @@ local MB, FIRST_MB = 2 ^ 20, 1 -- the first bucket is small: communication begin
 --- nn.parallel.DistributedDataParallel(net, {bucket_cap_mb=25, broadcast_buffers=true, process_group=}) → module
 -- Trains net in all processes, each with its share of a batch: backward leaves in .grad the averages over the ranks, in
 -- buckets that travel while backward computes others. Parameters and buffers begin as rank 0's; buffers become rank 0's
--- before each forward in training. The network is .module; ddp:no_sync(f) only accumulates. Parameters may be unused on
--- some ranks. Inside of it a network may be jitted; T.jit around it is refused.
+-- before each forward in training outside of no_sync. The network is .module; ddp:no_sync(f) only accumulates.
+-- Parameters may be unused on some ranks. Inside of it a network may be jitted; T.jit around it is refused.
 --   T.distributed.init_process_group()
 --   local ddp = nn.parallel.DistributedDataParallel(nn.Linear(2, 1, { bias = false }))
 --   ddp(T.ones(1, 2)):sum():backward()

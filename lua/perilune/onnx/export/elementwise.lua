@@ -24,9 +24,15 @@ return function(Export)
   for ours, theirs in pairs { neg = "Neg", abs = "Abs", sign = "Sign", sqrt = "Sqrt", reciprocal = "Reciprocal",
     exp = "Exp", log = "Log", sin = "Sin", cos = "Cos", tan = "Tan", asin = "Asin", acos = "Acos", atan = "Atan",
     sinh = "Sinh", cosh = "Cosh", tanh = "Tanh", asinh = "Asinh", acosh = "Acosh", atanh = "Atanh",
-    sigmoid = "Sigmoid", erf = "Erf", floor = "Floor", ceil = "Ceil", relu = "Relu", selu = "Selu",
+    sigmoid = "Sigmoid", erf = "Erf", relu = "Relu",
     softsign = "Softsign", mish = "Mish", hardswish = "HardSwish" } do unary(ours, theirs) end
 
+  -- Of integers these are the integers.
+  local function whole(f)
+    return function(e, node, x) return float[x.dtype] and f(e, node, x) or e:emit("Identity", { x.name }) end
+  end
+  ops.floor = whole(function(e, _, x) return e:emit("Floor", { x.name }) end)
+  ops.ceil = whole(function(e, _, x) return e:emit("Ceil", { x.name }) end)
   function ops.square(e, node, x)
     local name = e:cast(x, node.dtypes[1])
     return e:emit("Mul", { name, name })
@@ -34,12 +40,12 @@ return function(Export)
   function ops.rsqrt(e, node, x) return e:emit("Reciprocal", { e:emit("Sqrt", { e:cast(x, node.dtypes[1]) }) }) end
   function ops.round(e, node, x)
     if node.attrs.decimals and node.attrs.decimals ~= 0 then e:fail(node, "decimals are not supported") end
-    return e:emit("Round", { x.name })
+    return e:emit(float[x.dtype] and "Round" or "Identity", { x.name })
   end
-  function ops.trunc(e, node, x) -- no operator: towards zero by sign
+  ops.trunc = whole(function(e, _, x) -- no operator: towards zero by sign
     local s = e:emit("Sign", { x.name })
     return e:emit("Mul", { s, e:emit("Floor", { e:emit("Abs", { x.name }) }) })
-  end
+  end)
 
   -- c · f(x) with constants in x's dtype.
   local function times(e, x, c, dtype) return e:emit("Mul", { x, e:number(c, dtype) }) end
@@ -145,9 +151,16 @@ return function(Export)
       return e:emit(d == "bool" and logical[ours] or theirs, { e:cast(x, d), e:cast(y, d) })
     end
   end
-  function ops.isnan(e, _, x) return e:emit("IsNaN", { x.name }) end
-  function ops.isinf(e, _, x) return e:emit("IsInf", { x.name }) end
+  -- Integers are finite.
+  local function finite(e, x) return e:emit("Equal", { x.name, x.name }) end
+  function ops.isnan(e, _, x)
+    return float[x.dtype] and e:emit("IsNaN", { x.name }) or e:emit("Not", { finite(e, x) })
+  end
+  function ops.isinf(e, _, x)
+    return float[x.dtype] and e:emit("IsInf", { x.name }) or e:emit("Not", { finite(e, x) })
+  end
   function ops.isfinite(e, _, x)
+    if not float[x.dtype] then return finite(e, x) end
     return e:emit("Not", { e:emit("Or", { e:emit("IsNaN", { x.name }), e:emit("IsInf", { x.name }) }) })
   end
   ops["where"] = function(e, node, c, x, y)
@@ -183,32 +196,62 @@ return function(Export)
     local d = node.dtypes[1]
     return e:emit("Clip", { x.name, e:number(node.attrs.min_val, d), e:number(node.attrs.max_val, d) })
   end
-  function ops.leaky_relu(e, node, x)
-    return e:emit("LeakyRelu", { x.name }, { alpha = node.attrs.negative_slope + 0.0 })
+  -- Attributes are f32, in which not all numbers of an f64 are.
+  local function exact(v, d) return d ~= "f64" or v ~= v or string.unpack("f", string.pack("f", v)) == v end
+  -- a x above 0, b f(x) below
+  local function halves(e, x, d, a, b, below)
+    local over = a == 1 and x or times(e, x, a, d)
+    return e:emit("Where", { e:emit("Greater", { x, e:number(0, d) }), over, times(e, below, b, d) })
   end
-  function ops.elu(e, node, x) return e:emit("Elu", { x.name }, { alpha = node.attrs.alpha + 0.0 }) end
+  function ops.leaky_relu(e, node, x)
+    local d, slope = node.dtypes[1], node.attrs.negative_slope + 0.0
+    if exact(slope, d) then return e:emit("LeakyRelu", { x.name }, { alpha = slope }) end
+    return halves(e, x.name, d, 1, slope, x.name)
+  end
+  function ops.elu(e, node, x)
+    local d, alpha = node.dtypes[1], node.attrs.alpha + 0.0
+    if exact(alpha, d) then return e:emit("Elu", { x.name }, { alpha = alpha }) end
+    return halves(e, x.name, d, 1, alpha, e:emit("Elu", { x.name }, { alpha = 1.0 }))
+  end
+  function ops.selu(e, node, x)
+    local d = node.dtypes[1]
+    if d ~= "f64" then return e:emit("Selu", { x.name }) end
+    local scale, alpha = 1.0507009873554804934193349852946, 1.6732632423543772848170429916717
+    return halves(e, x.name, d, scale, scale * alpha, e:emit("Elu", { x.name }, { alpha = 1.0 }))
+  end
   function ops.celu(e, node, x) -- Celu is of f32 alone; alpha · elu(x / alpha) is the same
     local d, alpha = node.dtypes[1], node.attrs.alpha + 0.0
     if d == "f32" then return e:emit("Celu", { x.name }, { alpha = alpha }) end
     return times(e, e:emit("Elu", { times(e, x.name, 1 / alpha, d) }, { alpha = 1.0 }), alpha, d)
   end
-  function ops.hardsigmoid(e, _, x) return e:emit("HardSigmoid", { x.name }, { alpha = 1 / 6, beta = 0.5 }) end
+  function ops.hardsigmoid(e, node, x)
+    local d = node.dtypes[1]
+    if d ~= "f64" then return e:emit("HardSigmoid", { x.name }, { alpha = 1 / 6, beta = 0.5 }) end
+    return times(e, e:emit("Clip", { plus(e, x.name, 3, d), e:number(0, d), e:number(6, d) }), 1 / 6, d)
+  end
+  -- Not by Shrink, whose NaN is 0.
   function ops.hardshrink(e, node, x)
-    return e:emit("Shrink", { x.name }, { lambd = node.attrs.lambd + 0.0, bias = 0.0 })
+    local d = node.dtypes[1]
+    local small = e:emit("LessOrEqual", { e:emit("Abs", { x.name }), e:number(node.attrs.lambd, d) })
+    return e:emit("Where", { small, e:number(0, d), x.name })
   end
   function ops.softshrink(e, node, x)
-    return e:emit("Shrink", { x.name }, { lambd = node.attrs.lambd + 0.0, bias = node.attrs.lambd + 0.0 })
+    local d, lambd = node.dtypes[1], node.attrs.lambd
+    return e:emit("Sub", { x.name, e:emit("Clip", { x.name, e:number(-lambd, d), e:number(lambd, d) }) })
   end
   function ops.threshold(e, node, x)
     local d = node.dtypes[1]
-    local over = e:emit("Greater", { x.name, e:number(node.attrs.threshold, d) })
-    return e:emit("Where", { over, x.name, e:number(node.attrs.value, d) })
+    local low = e:emit("LessOrEqual", { x.name, e:number(node.attrs.threshold, d) })
+    return e:emit("Where", { low, e:number(node.attrs.value, d), x.name })
   end
   function ops.silu(e, _, x) return e:emit("Mul", { x.name, e:emit("Sigmoid", { x.name }) }) end
   function ops.softplus(e, node, x)
-    local d, beta = node.dtypes[1], node.attrs.beta
-    if beta == 1 then return e:emit("Softplus", { x.name }) end
-    return times(e, e:emit("Softplus", { times(e, x.name, beta, d) }), 1 / beta, d)
+    local d, beta, threshold = node.dtypes[1], node.attrs.beta, node.attrs.threshold
+    local scaled = beta == 1 and x.name or times(e, x.name, beta, d)
+    local y = e:emit("Softplus", { scaled })
+    if beta ~= 1 then y = times(e, y, 1 / beta, d) end
+    if threshold >= (d == "f64" and 40 or 20) then return y end -- from there on x is the same
+    return e:emit("Where", { e:emit("Greater", { scaled, e:number(threshold, d) }), x.name, y })
   end
   function ops.logsigmoid(e, _, x) return e:emit("Neg", { e:emit("Softplus", { e:emit("Neg", { x.name }) }) }) end
   function ops.tanhshrink(e, _, x) return e:emit("Sub", { x.name, e:emit("Tanh", { x.name }) }) end

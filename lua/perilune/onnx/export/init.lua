@@ -6,6 +6,7 @@
 local T = require "perilune"
 local options = require "perilune.options"
 local sizes = require "perilune.onnx.export.sizes"
+local types = require "perilune.onnx.export.types"
 local writer = require "perilune.onnx.writer"
 
 local core, fail, describe, is_free = T.core, options.fail, options.describe, sizes.is_free
@@ -69,9 +70,25 @@ function Export:unique(name)
   return out
 end
 
+-- The inputs of an operator that lacks their type, cast to a wider one; and from it back.
+function Export:widened(op, inputs, own, wide)
+  local ins = {}
+  for i, name in ipairs(inputs) do
+    ins[i] = name and self.types[name] == own and self:emit("Cast", { name }, { to = writer.kinds[wide] }) or name
+  end
+  return ins, function(name)
+    return self.types[name] == wide and self:emit("Cast", { name }, { to = writer.kinds[own] }) or name
+  end
+end
+
 --- Adds a node; inputs are names (false: left out) → the names of its n outputs (1).
 function Export:emit(op, inputs, attributes, n)
   local outs, ins = {}, {}
+  local own = self.types[inputs[1]]
+  local wide = own and types.computes_in(op, own)
+  if own and not wide then fail("%s: ONNX's %s takes no %s; cast before it", self.who, op, own) end
+  local back
+  if wide ~= own then inputs, back = self:widened(op, inputs, own, wide) end
   for key, v in pairs(attributes or {}) do
     for _, k in ipairs(type(v) == "table" and not is_free(v) and v or { v }) do
       if is_free(k) then fail("%s: %s of %s depends on the size '%s'", self.who, key, op, k.symbol.said) end
@@ -80,8 +97,13 @@ function Export:emit(op, inputs, attributes, n)
   for i, name in ipairs(inputs) do ins[i] = name or "" end
   while ins[#ins] == "" do ins[#ins] = nil end
   local name = self:unique(op)
-  for i = 1, n or 1 do outs[i] = self:unique(i == 1 and name .. "_y" or ("%s_y%d"):format(name, i)) end
+  for i = 1, n or 1 do
+    outs[i] = self:unique(i == 1 and name .. "_y" or ("%s_y%d"):format(name, i))
+    self.types[outs[i]] = types.result(op, inputs, attributes or {}, function(x) return self.types[x] end,
+      writer.kinds, i)
+  end
   self.nodes[#self.nodes + 1] = writer.node(name, op, ins, outs, attributes or {})
+  for i, out in ipairs(back and outs or {}) do outs[i] = back(out) end
   return table.unpack(outs)
 end
 
@@ -89,6 +111,7 @@ end
 function Export:constant(t, name)
   local own = self:unique(name or "constant")
   self.initializers[#self.initializers + 1] = writer.tensor(own, t)
+  self.types[own] = t:dtype()
   return own
 end
 
@@ -146,43 +169,68 @@ function Export:reshape(x, shape)
   for i, n in ipairs(out) do
     if is_free(n) and (holes == 1 or unknown == 1 and not sizes.is_known(self, n)) then out[i] = -1 end
   end
-  return self:emit("Reshape", { x, self:integers(out) }, #out > 0 and { allowzero = 0 } or {})
+  local empty, left = false, false
+  for _, n in ipairs(out) do empty, left = empty or n == 0, left or n == -1 end
+  if empty and left then fail("%s: a size of 0 beside one that is free is not supported", self.who) end
+  return self:emit("Reshape", { x, self:integers(out) }, #out > 0 and { allowzero = empty and 1 or 0 } or {})
 end
 
 for _, part in ipairs { "elementwise", "shape", "reduce", "network", "loss" } do
   require("perilune.onnx.export." .. part)(Export)
 end
 
--- ---- types that operators lack ---
+-- ---- halves ---------------------------------------------------------------------------------------------------------
 
--- Makes some of our ops compute in a wider type, and cast back, where the operators of ONNX that stand for them have no
--- such type: a file that says otherwise is refused by who reads it.
-local function widened(names, wider)
-  for _, name in ipairs(names) do
+-- Makes ops of ours that compute in f32 and round once do so where several operators of ONNX stand for them: the
+-- squares of a norm are infinite in f16 where the norm is not.
+local function in_f32(names, halves)
+  for name in names:gmatch "%S+" do
     local plain = Export.ops[name]
-    Export.ops[name] = function(e, node, x, ...)
+    Export.ops[name] = function(e, node, ...)
       local d = node.dtypes[1]
-      local to = wider[d]
-      if not to then return plain(e, node, x, ...) end
-      local ins = { x, ... }
+      if not halves[d] then return plain(e, node, ...) end
+      local ins, dtypes = { ... }, {}
       for i, v in ipairs(ins) do
-        if v and v.name and v.dtype == d then ins[i] = { name = e:cast(v, to), dtype = to, shape = v.shape } end
+        if v and v.name and v.dtype == d then ins[i] = { name = e:cast(v, "f32"), dtype = "f32", shape = v.shape } end
       end
-      local dtypes = {}
-      for k, own in ipairs(node.dtypes) do dtypes[k] = own == d and to or own end
+      for k, own in ipairs(node.dtypes) do dtypes[k] = own == d and "f32" or own end
       local outs = table.pack(plain(e, setmetatable({ dtypes = dtypes }, { __index = node }), table.unpack(ins)))
-      for k, own in ipairs(node.dtypes) do
-        if outs[k] and own == d then outs[k] = e:emit("Cast", { outs[k] }, { to = writer.kinds[d] }) end
+      for k = 1, outs.n do
+        if outs[k] and node.dtypes[k] == d then outs[k] = e:emit("Cast", { outs[k] }, { to = writer.kinds[d] }) end
       end
       return table.unpack(outs, 1, outs.n)
     end
   end
 end
-widened({ "pow" }, { i8 = "i32", i16 = "i32", u8 = "i32" })
-widened({ "neg", "relu" }, { u8 = "i32" })
-widened({ "amax", "amin", "max_all", "min_all", "max_dim", "min_dim" }, { i16 = "i32" })
-widened({ "topk", "sort", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "asinh", "acosh", "atanh",
-  "round", "selu", "softsign", "mish", "hardswish" }, { bf16 = "f32" })
+in_f32("rms_norm group_norm norm var std floor_divide remainder mse_loss huber_loss smooth_l1_loss softplus log1p "
+  .. "expm1 binary_cross_entropy binary_cross_entropy_with_logits kl_div", { f16 = true, bf16 = true })
+in_f32("attention", { bf16 = true })
+
+-- ---- 0-d tensors ---------------------------------------------------------------------------------------------------
+
+-- Makes ops of ours that take a dimension take the one of a tensor without any, where ONNX has none.
+local function without_dimensions(names)
+  for name in names:gmatch "%S+" do
+    local plain = Export.ops[name]
+    Export.ops[name] = function(e, node, x, ...)
+      if #x.shape > 0 then return plain(e, node, x, ...) end
+      local ins, shapes = { x, ... }, {}
+      for i, v in ipairs(ins) do
+        if v and v.name and #v.shape == 0 then
+          ins[i] = { name = e:emit("Reshape", { v.name, e:integers { 1 } }), dtype = v.dtype, shape = { 1 } }
+        end
+      end
+      for k, shape in ipairs(node.shapes) do shapes[k] = #shape == 0 and { 1 } or shape end
+      local outs = table.pack(plain(e, setmetatable({ shapes = shapes }, { __index = node }), table.unpack(ins)))
+      for k = 1, outs.n do
+        if outs[k] then outs[k] = e:emit("Reshape", { outs[k], e:integers(node.shapes[k]) }) end
+      end
+      return table.unpack(outs, 1, outs.n)
+    end
+  end
+end
+without_dimensions("argmax argmin argsort cumsum gather index_add index_copy index_fill index_select max_dim min_dim "
+  .. "scatter scatter_add scatter_reduce sort topk unfold")
 
 -- ---- the whole -----------------------------------------------------------------------------------------------------
 
@@ -250,11 +298,42 @@ local function symbols_of(e, inputs, names, dynamic)
   return list
 end
 
+-- Attributes that an exporter need not read: the results' shapes and dtypes, which it has, say the same, or results
+-- that nobody wants, or gradients, are all that they change. Of all ops (true), or of those that begin so.
+local implied = { dtype = true, shape = true, size = true, sizes = true, length = true, start_dim = { "flatten" },
+  end_dim = { "flatten" }, dim = { "unsqueeze", "squeeze", "unflatten" }, dims = { "flip", "squeeze" },
+  return_indices = { "max_pool", "adaptive_max_pool" }, stable = { "sort", "argsort" }, value = { "pad" },
+  index_base = { "max_pool", "adaptive_max_pool", "max_dim", "min_dim", "sort", "topk" },
+  sorted = { "topk" }, dim0 = { "transpose" }, dim1 = { "transpose" }, source = { "movedim" },
+  destination = { "movedim" }, scale_grad_by_freq = { "embedding" }, padding_idx = { "embedding" } }
+local function is_implied(op, key)
+  local of = implied[key]
+  if type(of) ~= "table" then return of end
+  for _, name in ipairs(of) do if op:sub(1, #name) == name then return true end end
+end
+
+-- The node as its exporter gets it. An attribute that the exporter does not read would be missing in the file without a
+-- word: whoever calls the second result afterwards is told.
+local function watched(e, node)
+  local read = {}
+  local attrs = setmetatable({}, { __index = function(_, key)
+    read[key] = true
+    return node.attrs[key]
+  end })
+  return setmetatable({ attrs = attrs }, { __index = node }), function()
+    for key, v in pairs(node.attrs) do
+      if not read[key] and not is_implied(node.op, key) then
+        e:fail(node, "its option %s = %s is not exported", key, tostring(v))
+      end
+    end
+  end
+end
+
 -- The bytes of the model.
 local function model_of(who, f, inputs, opts)
   local is_module = T.nn.is_module(f)
   local e = setmetatable({ who = who, opset = OPSET, nodes = {}, initializers = {}, numbers = {}, taken = {},
-    values = {}, names = {} }, Export)
+    values = {}, names = {}, types = {} }, Export)
   if is_module then
     for name, p in f:named_parameters() do e.names[p] = e.names[p] or name end
     for name, b in f:named_buffers() do e.names[b] = e.names[b] or name end
@@ -298,6 +377,7 @@ local function model_of(who, f, inputs, opts)
           end
           for d, n in ipairs(shape) do declared[d] = is_free(n) and n.symbol.name or n end
           e.values[value] = { name = name, dtype = inputs[i]:dtype(), shape = shape }
+          e.types[name] = inputs[i]:dtype()
           heads[i] = writer.value(name, inputs[i]:dtype(), declared)
         end
       end
@@ -316,7 +396,9 @@ local function model_of(who, f, inputs, opts)
       end
       local ins = {}
       for k, v in ipairs(node.inputs) do ins[k] = v and value_of(e, first, v) or false end
-      local outs = table.pack(make(e, node, table.unpack(ins)))
+      local seen, all_read = watched(e, node)
+      local outs = table.pack(make(e, seen, table.unpack(ins)))
+      all_read()
       for k, v in ipairs(node.outputs) do
         if outs[k] then e.values[v] = type(outs[k]) == "table" and outs[k]
           or { name = outs[k], dtype = node.dtypes[k], shape = node.shapes[k] } end

@@ -32,12 +32,41 @@ return function(Export)
   end
   function ops.huber_loss(e, node, x, y) return bent(e, node, x, y, node.attrs.delta, 0.5, node.attrs.delta) end
 
+  local function weighed(e, node, y, weight)
+    return reduced(e, node, weight and e:emit("Mul", { y, e:cast(weight, node.dtypes[1]) }) or y)
+  end
+  local function one_minus(e, x, t) return e:emit("Sub", { e:number(1, t), x }) end
+
   function ops.binary_cross_entropy_with_logits(e, node, x, y, weight, positive)
-    if weight or positive then e:fail(node, "weights are not supported") end
     local t = node.dtypes[1]
     local name, target = e:cast(x, t), e:cast(y, t)
-    -- softplus(x) - x y
-    return reduced(e, node, e:emit("Sub", { e:emit("Softplus", { name }), e:emit("Mul", { name, target }) }))
+    if not positive then -- softplus(x) - x y
+      return weighed(e, node, e:emit("Sub", { e:emit("Softplus", { name }), e:emit("Mul", { name, target }) }), weight)
+    end
+    -- (1 - y) x + (1 + (p - 1) y) softplus(-x)
+    local factor = e:emit("Mul", { e:emit("Sub", { e:cast(positive, t), e:number(1, t) }), target })
+    local tail = e:emit("Softplus", { e:emit("Neg", { name }) })
+    tail = e:emit("Mul", { e:emit("Add", { factor, e:number(1, t) }), tail })
+    return weighed(e, node, e:emit("Add", { e:emit("Mul", { one_minus(e, target, t), name }), tail }), weight)
+  end
+  function ops.binary_cross_entropy(e, node, x, y, weight)
+    local t = node.dtypes[1]
+    local p, target = e:cast(x, t), e:cast(y, t)
+    local function log(v) return e:emit("Max", { e:emit("Log", { v }), e:number(-100, t) }) end
+    local sum = e:emit("Add", { e:emit("Mul", { target, log(p) }),
+      e:emit("Mul", { one_minus(e, target, t), log(one_minus(e, p, t)) }) })
+    return weighed(e, node, e:emit("Neg", { sum }), weight)
+  end
+  function ops.kl_div(e, node, x, y)
+    local t, a = node.dtypes[1], node.attrs
+    local name, target = e:cast(x, t), e:cast(y, t)
+    local p = a.log_target and e:emit("Exp", { target }) or target
+    local l = e:emit("Mul", { p, e:emit("Sub", { a.log_target and target or e:emit("Log", { target }), name }) })
+    if not a.log_target then -- 0 log 0 = 0
+      l = e:emit("Where", { e:emit("Equal", { target, e:number(0, t) }), e:number(0, t), l })
+    end
+    if a.reduction ~= "batchmean" then return reduced(e, node, l) end
+    return e:emit("Div", { e:emit("ReduceSum", { l }, { keepdims = 0 }), e:number(x.shape[1] or 1, t) })
   end
 
   local function classes(op)

@@ -54,6 +54,12 @@ return function(Export)
     for d = 1, n do out[d] = list[d] or list[1] end
     return out
   end
+  -- Strides of pooling; none, or an empty list, are those of the kernel.
+  local function strides_of(a)
+    local list = a.stride
+    if list == nil or type(list) == "table" and #list == 0 then return a.kernel_size end
+    return list
+  end
   local function both(list) -- padding in front, padding behind
     local out, n = {}, #list
     for d = 1, n do out[d], out[d + n] = list[d], list[d] end
@@ -73,7 +79,7 @@ return function(Export)
     local padding, kernel = many(a.padding, nd), many(a.kernel_size, nd)
     local pads = both(padding)
     if not a.ceil_mode then return pads, 0 end
-    local stride, dilation, base = many(a.stride or a.kernel_size, nd), many(a.dilation or 1, nd), #x.shape - nd
+    local stride, dilation, base = many(strides_of(a), nd), many(a.dilation or 1, nd), #x.shape - nd
     local dropped, longer = false, false
     for d = 1, nd do
       local reach = (kernel[d] - 1) * dilation[d] + 1
@@ -104,10 +110,29 @@ return function(Export)
     end
     ops[("conv_transpose%dd"):format(nd)] = function(e, node, x, w, b)
       local a = node.attrs
+      local strides, pads, more = many(a.stride, nd), both(many(a.padding, nd)), many(a.output_padding, nd)
+      -- A stride or more behind: onnxruntime refuses it. Less padding behind is the same, and where there is none left,
+      -- zeros that get the bias, too.
+      local zeros
+      for d = 1, nd do
+        if more[d] >= strides[d] then
+          local less = math.min(more[d], pads[d + nd])
+          pads[d + nd], more[d] = pads[d + nd] - less, more[d] - less
+          if more[d] > 0 then
+            zeros = zeros or many(0, 2 * nd + 4)
+            zeros[nd + 4 + d], more[d] = more[d], 0
+          end
+        end
+      end
       return batched(e, x, nd, function(name)
-        return e:emit("ConvTranspose", { name, w.name, b and b.name }, { strides = many(a.stride, nd),
-          pads = both(many(a.padding, nd)), dilations = many(a.dilation, nd), group = a.groups or 1,
-          output_padding = many(a.output_padding, nd), kernel_shape = { table.unpack(w.shape, 3) } })
+        local y = e:emit("ConvTranspose", { name, w.name, not zeros and b and b.name }, { strides = strides,
+          pads = pads, dilations = many(a.dilation, nd), group = a.groups or 1, output_padding = more,
+          kernel_shape = { table.unpack(w.shape, 3) } })
+        if not zeros then return y end
+        y = e:emit("Pad", { y, e:integers(zeros) })
+        local per = { b and b.shape[1] }
+        for d = 1, nd do per[d + 1] = 1 end
+        return b and e:emit("Add", { y, e:reshape(b.name, per) }) or y
       end)
     end
     ops[("max_pool%dd"):format(nd)] = function(e, node, x)
@@ -116,7 +141,7 @@ return function(Export)
       local pads, up = ends(e, node, x, nd, false)
       return batched(e, x, nd, function(name)
         return e:emit("MaxPool", { name }, { kernel_shape = many(a.kernel_size, nd),
-          strides = many(a.stride or a.kernel_size, nd), pads = pads, dilations = many(a.dilation, nd),
+          strides = many(strides_of(a), nd), pads = pads, dilations = many(a.dilation, nd),
           ceil_mode = up })
       end)
     end
@@ -128,10 +153,10 @@ return function(Export)
       local divisor = a.divisor_override
       local fixed = divisor and divisor ~= 0
       if fixed and a.ceil_mode then e:fail(node, "divisor_override with ceil_mode is not supported") end
-      local counted = fixed or a.count_include_pad ~= false
+      local counted = a.count_include_pad ~= false or fixed
       local pads, up = ends(e, node, x, nd, counted)
       local y = batched(e, x, nd, function(name)
-        return e:emit("AveragePool", { name }, { kernel_shape = kernel, strides = many(a.stride or a.kernel_size, nd),
+        return e:emit("AveragePool", { name }, { kernel_shape = kernel, strides = many(strides_of(a), nd),
           pads = pads, ceil_mode = up, count_include_pad = counted and 1 or 0 })
       end)
       return fixed and e:emit("Mul", { y, e:number(count / divisor, node.dtypes[1]) }) or y
@@ -203,11 +228,12 @@ return function(Export)
     return w and e:emit("Mul", { y, w.name }) or y
   end
   function ops.group_norm(e, node, x, w, b)
-    local groups, d = node.attrs.num_groups, node.dtypes[1]
+    local groups, eps, d = node.attrs.num_groups, node.attrs.eps, node.dtypes[1]
+    for _, n in ipairs(x.shape) do if n == 0 then return e:emit("Identity", { x.name }) end end
     -- instances of one channel a group
-    local wide = e:emit("Reshape", { x.name, e:integers { 0, groups, -1 } })
+    local wide = e:emit("Reshape", { x.name, e:integers { x.shape[1], groups, -1 } })
     local y = e:emit("InstanceNormalization", { wide, ones(e, { groups }, 1, d), ones(e, { groups }, 0, d) },
-      { epsilon = node.attrs.eps })
+      { epsilon = eps })
     y = e:reshape(y, x.shape)
     local per = { x.shape[2] }
     for k = 3, #x.shape do per[k - 1] = 1 end

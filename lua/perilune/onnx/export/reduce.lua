@@ -6,6 +6,7 @@ return function(Export)
 
   local function dims_of(node, x)
     local dims, n = node.attrs.dim, #x.shape
+    if n == 0 then return {} end
     if type(dims) == "number" then dims = { dims } end
     local out = {}
     if not dims or #dims == 0 then
@@ -24,27 +25,37 @@ return function(Export)
   for ours, theirs in pairs { sum = "ReduceSum", mean = "ReduceMean", prod = "ReduceProd", amax = "ReduceMax",
     amin = "ReduceMin", logsumexp = "ReduceLogSumExp" } do
     ops[ours] = function(e, node, x)
-      local name = e:cast(x, node.dtypes[1])
+      local name, dims, kept = e:cast(x, node.dtypes[1]), dims_of(node, x), keep(node)
       if #x.shape == 0 then return ours == "logsumexp" and name or e:emit("Identity", { name }) end
-      return reduced(e, theirs, name, dims_of(node, x), keep(node))
+      return reduced(e, theirs, name, dims, kept)
     end
   end
   ops.max_all = function(e, _, x) return reduced(e, "ReduceMax", x.name, dims_of({ attrs = {} }, x), 0) end
   ops.min_all = function(e, _, x) return reduced(e, "ReduceMin", x.name, dims_of({ attrs = {} }, x), 0) end
-  local function truth(op)
+  -- How many are true is more than 0; nothing is none.
+  local function truth(negated)
     return function(e, node, x)
-      local ints = e:emit("Cast", { e:cast(x, "bool") }, { to = Export.kind "i32" })
-      return e:emit("Cast", { reduced(e, op, ints, dims_of(node, x), keep(node)) }, { to = Export.kind "bool" })
+      local name, d = e:cast(x, "bool"), node.dtypes[1]
+      local ints = e:emit("Cast", { negated and e:emit("Not", { name }) or name }, { to = Export.kind "i64" })
+      local some = e:emit("Cast", { reduced(e, "ReduceSum", ints, dims_of(node, x), keep(node)) },
+        { to = Export.kind "bool" })
+      if negated then some = e:emit("Not", { some }) end
+      return d == "bool" and some or e:emit("Cast", { some }, { to = Export.kind(d) })
     end
   end
-  ops.any, ops.all = truth "ReduceMax", truth "ReduceMin"
+  ops.any, ops.all = truth(false), truth(true)
 
   function ops.norm(e, node, x)
-    local p, axes = node.attrs.p or 2, dims_of(node, x)
+    local p, axes, d = node.attrs.p or 2, dims_of(node, x), node.dtypes[1]
+    if x.dtype ~= d then x = { name = e:cast(x, d), dtype = d, shape = x.shape } end
     if p == 2 then return reduced(e, "ReduceL2", x.name, axes, keep(node)) end
     if p == 1 then return reduced(e, "ReduceL1", x.name, axes, keep(node)) end
     if p == math.huge then return reduced(e, "ReduceMax", e:emit("Abs", { x.name }), axes, keep(node)) end
-    e:fail(node, "p = %s is not supported", tostring(p))
+    local size = e:emit("Abs", { x.name })
+    if p == -math.huge then return reduced(e, "ReduceMin", size, axes, keep(node)) end
+    if p == 0 then return reduced(e, "ReduceSum", e:emit("Sign", { size }), axes, keep(node)) end
+    local sum = reduced(e, "ReduceSum", e:emit("Pow", { size, e:number(p, d) }), axes, keep(node))
+    return e:emit("Pow", { sum, e:number(1 / p, d) })
   end
 
   local function moment(e, node, x)

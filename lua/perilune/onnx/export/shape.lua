@@ -219,7 +219,9 @@ return function(Export)
   function ops.cat(e, node, ...)
     local list, d = {}, node.dtypes[1]
     local axis = dim0(node.attrs.dim, #node.shapes[1])
-    for i, x in ipairs { ... } do list[i] = e:cast(x, d) end
+    for _, x in ipairs { ... } do -- an empty list is left out beside tensors of any rank
+      if rank(x) == #node.shapes[1] then list[#list + 1] = e:cast(x, d) end
+    end
     return e:emit("Concat", list, { axis = axis })
   end
   function ops.stack(e, node, ...)
