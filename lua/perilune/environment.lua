@@ -77,8 +77,8 @@ M.variables = {
 -- Those of the specs and of the build, which say their meaning where they are read.
 M.others = {
   "BUILD", "CUDA", "CUOBJDUMP", "COLLECTOR", "EMULATE", "FAULTS", "GENERATE_CASES", "HOSTILE", "INDEX",
-  "JUPYTER_PYTHON", "LANES", "MODELS", "MPI", "ONNX_CASES", "PATIENCE", "ROOT", "SANITIZE", "SHAPE_RULES",
-  "SLOW", "SPEC_ONLY", "TEST_DEVICE", "TRANSFORMERS_CASES", "TYPES",
+  "JUPYTER_PYTHON", "LANES", "MODELS", "MPI", "ONNX_CASES", "ONNX_KEEP", "PATIENCE", "PEFT_CASES", "PEFT_OUT", "ROOT",
+  "SANITIZE", "SHAPE_RULES", "SLOW", "SPEC_ONLY", "TEST_DEVICE", "TRANSFORMERS_CASES", "TYPES",
 }
 
 local function is_other(name)
