@@ -8,7 +8,7 @@ local formula = require "spec.support.formula_networks"
 local json = require "perilune.io.json"
 local module = require "perilune.nn.module"
 local nn = T.nn
-local numbers, plain, shaped = formula.numbers, formula.plain, formula.shaped
+local numbers, off, plain, shaped = formula.numbers, formula.off, formula.plain, formula.shaped
 
 local path = os.getenv "PERILUNE_PEFT_CASES"
   or (os.getenv "PERILUNE_ROOT" or ".") .. "/spec/fixtures/peft/cases.jsonl"
@@ -41,18 +41,6 @@ local function parameters(net)
   local out = {}
   for _, item in ipairs(module.collect(net, "parameter", 0)) do out[item[1]] = item[2] end
   return out
-end
-
-local function off(t, want, floor)
-  t = t:detach():double():flatten()
-  local got = { t:square():sum():sqrt():item() }
-  for k = 0, 1 do got[k + 2] = (t * numbers(t:numel(), 900 + k)):sum():item() end
-  local most = 0
-  for k, v in ipairs(want) do
-    local d = math.abs(got[k] - v) / math.max(want[1], floor)
-    if d > most or d ~= d then most = d end
-  end
-  return most
 end
 
 local function check(case, dir, say)

@@ -12,7 +12,8 @@ local path = os.getenv "PERILUNE_TRANSFORMERS_CASES"
   or (os.getenv "PERILUNE_ROOT" or ".") .. "/spec/fixtures/transformers_models.jsonl"
 
 local formula = require "spec.support.formula_networks"
-local numbers, shaped, folder, plain = formula.numbers, formula.shaped, formula.folder, formula.plain
+local numbers, off, shaped = formula.numbers, formula.off, formula.shaped
+local folder, plain = formula.folder, formula.plain
 
 local function depth(v) return type(v) == "table" and 1 + depth(v[1]) or 0 end
 local function first(v) return type(v) == "table" and first(v[1]) or v end
@@ -41,19 +42,6 @@ local function kept(name, t, mask)
   local m = T.tensor(plain(mask)):to(t:dtype())
   for _ = 3, t:dim() do m = m:unsqueeze(-1) end
   return t * m
-end
-
--- |got - want| of a sketch in shares of the tensor's length; `floor` at least.
-local function off(t, want, floor)
-  t = t:detach():double():flatten()
-  local got = { t:square():sum():sqrt():item() }
-  for k = 0, 1 do got[k + 2] = (t * numbers(t:numel(), 900 + k)):sum():item() end
-  local most = 0
-  for k, v in ipairs(want) do
-    local d = math.abs(got[k] - v) / math.max(want[1], floor)
-    if d > most or d ~= d then most = d end
-  end
-  return most
 end
 
 local function check_call(net, case, call, failed, stats)

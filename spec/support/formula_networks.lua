@@ -44,6 +44,19 @@ function M.folder(case, f)
   if not ok then error(why, 0) end
 end
 
+--- |got - want| of a sketch in shares of the tensor's length; `floor` at least.
+function M.off(t, want, floor)
+  t = t:detach():double():flatten()
+  local got = { t:square():sum():sqrt():item() }
+  for k = 0, 1 do got[k + 2] = (t * M.numbers(t:numel(), 900 + k)):sum():item() end
+  local most = 0
+  for k, v in ipairs(want) do
+    local d = math.abs(got[k] - v) / math.max(want[1], floor)
+    if d > most or d ~= d then most = d end
+  end
+  return most
+end
+
 function M.plain(v)
   if type(v) ~= "table" then return v end
   local out = {}
