@@ -64,7 +64,7 @@ local function near(got, want, tol, what)
   for i = 1, #w do size = math.max(size, math.abs(w[i])) end
   for i = 1, #w do
     local fine = math.abs(g[i] - w[i]) <= tol * size -- false of NaN
-    if not fine then error(("%s: entry %d is %.9g, not %.9g"):format(what, i, g[i], w[i]), 0) end
+    assert(fine, fine or ("%s: entry %d is %.9g, not %.9g"):format(what, i, g[i], w[i]))
   end
 end
 
