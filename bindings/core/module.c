@@ -76,5 +76,7 @@ int luaopen_perilune_engine(lua_State *L) {
   l_remat_register(L);
   l_reclaim_register(L);
   l_collect_test_register(L);
+  lua_pushvalue(L, -1);
+  lua_setfield(L, LUA_REGISTRYINDEX, "perilune.core"); /* package.loaded may be emptied */
   return 1;
 }

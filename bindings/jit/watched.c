@@ -106,12 +106,10 @@ static void add_ours(lua_State *L, LKnown *k) {
   lua_getfield(L, -1, "methods");
   add_fields(L, k, methods);
   lua_pop(L, 2);
-  luaL_getsubtable(L, LUA_REGISTRYINDEX, LUA_LOADED_TABLE);
-  lua_getfield(L, -1, "perilune.core");
+  lua_getfield(L, LUA_REGISTRYINDEX, "perilune.core");
   add_fields(L, k, core);
   lua_getfield(L, -1, "device");
   add_fields(L, k, device);
-  lua_pop(L, 1);
   lua_pop(L, 2);
 }
 

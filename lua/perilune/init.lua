@@ -1,6 +1,7 @@
 -- perilune: tensors, gradients and neural networks for Lua 5.4.
 --   local T = require "perilune"
 -- Nothing goes into _G. This file puts the parts together; each part is a file of its own beside it.
+local loaded = require "perilune.loaded"
 local core = require "perilune.core"
 
 -- Errors blame the first frame outside this folder.
@@ -230,6 +231,7 @@ local function value_of(t, key)
   return rawget(t, key)
 end
 
+loaded.perilune, loaded["perilune.core"] = T, core
 return setmetatable(T, {
   __lazy = core.lazy, -- what completion may offer before it is loaded
   __index = function(t, key) return outside(value_of, t, key) end,

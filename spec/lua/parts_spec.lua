@@ -58,11 +58,11 @@ describe("parts that load at first use", function()
   end)
 
   it("are not loaded before", function()
-    assert.equal("core tensor.create autograd.gradient init tensor.methods options autograd.autocast "
+    assert.equal("core loaded tensor.create autograd.gradient init tensor.methods options autograd.autocast "
       .. "surface define ", (fresh [[
       local T = require "perilune"
       T.zeros(2, 3):sum()
-      local known = { "tensor.create", "autograd.gradient", "init", "tensor.methods", "options",
+      local known = { "loaded", "tensor.create", "autograd.gradient", "init", "tensor.methods", "options",
         "autograd.autocast", "surface", "define" }
       local n = 0
       for name in pairs(package.loaded) do if name:find "^perilune" then n = n + 1 end end
@@ -89,6 +89,31 @@ describe("parts that load at first use", function()
       assert(not ok and message:find("at most 2 arguments (from, to): unknown option 'no'", 1, true), message)
       assert(n > before) -- the message has them
       io.write(before)]]))
+  end)
+
+  it("and all other files are loaded once, whoever empties package.loaded", function()
+    assert.equal("true\ttrue\t12\t2.0\t3.0\n", fresh [[
+      local T = require "perilune"
+      local nn = T.nn
+      local function empty()
+        for name in pairs(package.loaded) do if name:find "^perilune" then package.loaded[name] = nil end end
+      end
+      empty()
+      local net = T.models.Llama { vocab_size = 64, hidden_size = 64, intermediate_size = 96, num_hidden_layers = 1,
+        num_attention_heads = 4 }
+      local path, n = os.tmpname(), 0
+      os.remove(path)
+      empty()
+      assert(T.models.save(net, path .. ".gguf"))
+      for _ in pairs(T.load(path .. ".gguf")) do n = n + 1 end
+      os.remove(path .. ".gguf")
+      empty()
+      local own = { k = 2 }
+      local f = T.jit(function(x) return x * own.k end)
+      local first = f(T.ones(1)):item()
+      empty()
+      own.k = 3
+      print(require "perilune" == T, require "perilune.nn" == nn, n, first, f(T.ones(1)):item())]])
   end)
 
   it("leave what a script has put under their names", function()

@@ -8,6 +8,7 @@
 -- userdata, and C functions that no module holds do not travel.
 -- @module perilune.data.pack
 local core = require "perilune.core"
+local loaded = require "perilune.loaded"
 local options = require "perilune.options"
 
 local is_tensor = core.is_tensor
@@ -30,10 +31,11 @@ local function names_of_modules()
     where[value] = path
     if kind == "table" then front[#front + 1] = value end
   end
-  local modules = {}
-  for name in pairs(package.loaded) do if type(name) == "string" then modules[#modules + 1] = name end end
-  table.sort(modules)
-  for _, name in ipairs(modules) do note(package.loaded[name], { name }) end
+  local modules, names = {}, {}
+  for _, of in ipairs { loaded, package.loaded } do for name, m in pairs(of) do modules[name] = m end end
+  for name in pairs(modules) do if type(name) == "string" then names[#names + 1] = name end end
+  table.sort(names)
+  for _, name in ipairs(names) do note(modules[name], { name }) end
   for _ = 1, NAME_DEPTH do
     local now = front
     front = {}

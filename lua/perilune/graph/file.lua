@@ -9,6 +9,7 @@
 local T = require "perilune"
 local options = require "perilune.options"
 local free = require "perilune.graph.sizes"
+local loaded = require "perilune.loaded"
 
 local core, fail, describe = T.core, options.fail, options.describe
 local M = {}
@@ -155,7 +156,7 @@ end
 
 -- A graph's lines, and its tensors by the numbers of their values.
 local function lines_of(g)
-  local modes = package.loaded["perilune.optim.modes"] -- no optimizer, no modes
+  local modes = loaded["perilune.optim.modes"] -- no optimizer, no modes
   local lines, tensors, named, stepped = {}, {}, {}, stepped_by_modes(g)
   local function add(text) lines[#lines + 1] = { text } end
   for _, leaf in ipairs(core.graph_leaves(g.ir)) do

@@ -9,6 +9,7 @@
 -- they are and however many fields they have: what is left out could change without a word.
 -- @module perilune.jit.guards
 local core = require "perilune.core"
+local loaded = require "perilune.loaded"
 local reach = require "perilune.jit.reach"
 
 local guards = {}
@@ -60,7 +61,7 @@ end
 
 -- Is it a module of a class of perilune's, or of one that the script made from such a class?
 local function has_scratch(t)
-  local nn = package.loaded["perilune.nn.module"]
+  local nn = loaded["perilune.nn.module"]
   local class = nn and is_instance(t) and rawget(getmetatable(t), "__class")
   while type(class) == "table" and class ~= nn.Module do
     if is_library_class(class) then return true end
@@ -79,6 +80,7 @@ local function library_tables()
       skip[m] = true
     end
   end
+  for _, m in pairs(loaded) do if type(m) == "table" then skip[m] = true end end
   return skip
 end
 
@@ -230,7 +232,7 @@ local function scan_table(list, t, path, visit)
   if type(index) == "table" or type(index) == "function" then visit(index, path) end
   for _, v in next, meta do
     if type(v) == "function" and not own_function(v) then -- the script's __call, __len and the like
-      if module then package.loaded["perilune.nn.module"].before_call(t) end -- which changes __call
+      if module then loaded["perilune.nn.module"].before_call(t) end -- which changes __call
       visit(meta, { path, "metatable" })
       break
     end
@@ -250,7 +252,7 @@ end
 
 --- Everything that `f`, called with args (n of them; args.paths: how they are reached), can see → list of guards.
 function guards.take(f, args, n)
-  local optimizers = package.loaded["perilune.optim.optimizer"]
+  local optimizers = loaded["perilune.optim.optimizer"]
   local list = { fields = 0, groups = optimizers and optimizers.groups or {} }
   local seen, skip, opaques = {}, library_tables(), {}
   local full, parts, order = {}, {}, {}

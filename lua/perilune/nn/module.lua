@@ -7,6 +7,7 @@ local options = require "perilune.options"
 local rerun = require "perilune.autograd.checkpoint_state"
 
 local classes = require "perilune.classes"
+local loaded = require "perilune.loaded"
 
 local fail, look, forms, init = options.fail, classes.look, classes.forms, classes.init
 local is_one_object, same = T.core.is_one_object, T.core.same
@@ -482,7 +483,7 @@ function Module:train(on)
       .. "\"Adam\" }) trains", options.describe(on))
   end
   on = on ~= false
-  local modes = package.loaded["perilune.optim.modes"]
+  local modes = loaded["perilune.optim.modes"]
   if modes then modes.check(self, on) end
   walk(self, "", 1, {}, function(_, m) rawset(m, "training", on) end)
   return self

@@ -4,6 +4,7 @@
 -- free size, or is an error.
 -- @module perilune.onnx.export
 local T = require "perilune"
+local loaded = require "perilune.loaded"
 local options = require "perilune.options"
 local sizes = require "perilune.onnx.export.sizes"
 local types = require "perilune.onnx.export.types"
@@ -242,7 +243,7 @@ local function value_of(e, first, k)
     known = { number = leaf.number, dtype = leaf.dtype, weak = leaf.weak, shape = {} }
   else
     local name = e.names[leaf.tensor]
-    local modes = package.loaded["perilune.optim.modes"] -- no optimizer, no modes
+    local modes = loaded["perilune.optim.modes"] -- no optimizer, no modes
     if modes then modes.check_saved(e.who, leaf.tensor, false) end
     known = { name = e:constant(leaf.tensor, name or "captured"), dtype = leaf.tensor:dtype(),
       shape = leaf.tensor:shape() }
