@@ -4,6 +4,7 @@
 
 local T = require "perilune"
 local batches = require "perilune.models.batch"
+local near = require "spec.support.near"
 
 local sizes = { vocab_size = 64, hidden_size = 32, intermediate_size = 48, num_hidden_layers = 2,
   num_attention_heads = 4, num_key_value_heads = 2, max_position_embeddings = 1024, initializer_range = 0.4 }
@@ -59,10 +60,31 @@ local function run(net, batch, total, streams, leave)
 end
 
 describe("a batch of texts", function()
+  it("ends where a table of places does, and a text that is full stops no other one", function()
+    local net = T.models.GPT2 { vocab_size = 64, n_embd = 16, n_layer = 1, n_head = 2, n_positions = 20 }:eval()
+    local batch = assert(batches.new(net, 2))
+    local full = batch:begin { { table.unpack(prompt(4), 1, 20) } } -- whose reader is behind
+    full:advance { { table.unpack(prompt(4), 1, 20) } }
+    local out
+    local more = coroutine.wrap(function()
+      return net:generate({ 1, 2, 3 }, { max_new_tokens = 17, stop = false, batch = batch })
+    end)
+    repeat
+      out = more()
+      batch:step()
+    until T.is_tensor(out)
+    assert.same(net:generate({ 1, 2, 3 }, { max_new_tokens = 17, stop = false }):totable(), out:totable())
+    near.fails("20 places, and the text reaches place 21", function() return full:advance { { 1 } } end)
+    full:close()
+    near.fails("20 places, and the text reaches place 21", function()
+      return net:generate({ 1, 2, 3 }, { max_new_tokens = 19, stop = false })
+    end)
+  end)
+
   for _, kind in ipairs { "Llama", "Qwen2", "GPT2" } do
     it("makes each as if it were alone: " .. kind, function()
       local net = kind == "GPT2" and T.models.GPT2 { vocab_size = 64, n_embd = 32, n_layer = 2, n_head = 4,
-        n_positions = 512, initializer_range = 0.4 }:eval() or made(kind)
+        n_positions = 84, initializer_range = 0.4 }:eval() or made(kind)
       local batch = assert(batches.new(net, 16))
       local out = run(net, batch, 40, 16)
       local tokens = 0

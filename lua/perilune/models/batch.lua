@@ -100,6 +100,10 @@ end
 --- One id more, or the prompt → logits [1, V] of what comes next. Yields the batch until batch:step() has them.
 function State:advance(rows)
   if self.n == 0 then return read(self, rows[1]) end
+  local places = self.batch.net._d.places
+  if places and self.n >= places then
+    error(("generate: %d places, and the text reaches place %d"):format(places, self.n + 1), 0)
+  end
   self.id, self.got = rows[1][1], nil
   self.batch.waiting[self] = true
   while self.batch.waiting[self] do coroutine.yield(self.batch) end
@@ -113,8 +117,9 @@ end
 local function forward(net, ids, place, logits, ...)
   local ks, vs = step.apart(...)
   local seen = T.arange(0, ks[1]:size(3) - 1, { device = ks[1]:device() }):unsqueeze(1):le(place:unsqueeze(2)):long()
-  local y = net(ids, { cache = step.whole(ks, vs, place), attention_mask = seen, position_ids = place:unsqueeze(2),
-    last = 1 })
+  local at, places = place:unsqueeze(2), net._d.places
+  if places then at = at:clamp { max = places - 1 } end -- rows that nobody waits for may be full
+  local y = net(ids, { cache = step.whole(ks, vs, place), attention_mask = seen, position_ids = at, last = 1 })
   logits:copy_(y:squeeze(2))
 end
 

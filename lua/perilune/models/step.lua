@@ -93,6 +93,7 @@ function M.advance(state, rows)
     programs[net] = f
   end
   local n, b = #cache, #rows
+  if net._d.places and n >= net._d.places then return nil end -- which is an error
   local ks, vs = memory(cache, n)
   if not ks or #ks == 0 then return nil end
   if not state.ids or state.ids:size(1) ~= b then
