@@ -333,10 +333,19 @@ describe("net:generate", function()
   it("keeps the penalty of generation_config.json in chat and serve where nothing is drawn", function()
     local sampling = require("perilune.models.text").sampling
     local own = { do_sample = false, temperature = 0.5, top_k = 7, repetition_penalty = 1.3 }
-    assert.same({ repetition_penalty = 1.3 }, sampling({}, own))
-    assert.same({ repetition_penalty = 2 }, sampling({ repetition_penalty = 2, temperature = 0 }, own))
+    assert.same({ do_sample = false, repetition_penalty = 1.3 }, sampling({}, own))
+    assert.same({ do_sample = false, repetition_penalty = 2 },
+      sampling({ repetition_penalty = 2, temperature = 0 }, own))
+    assert.same({ do_sample = true, temperature = 2, repetition_penalty = 1.3 }, sampling({ temperature = 2 }, own))
     own.do_sample = true
-    assert.same({ temperature = 0.5, top_k = 7, repetition_penalty = 1.3 }, sampling({}, own))
+    assert.same({ do_sample = true, temperature = 0.5, top_k = 7, repetition_penalty = 1.3 }, sampling({}, own))
+    own = { do_sample = true, typical_p = 0.9, min_length = 4, bad_words_ids = { { 3 } }, max_length = 20 }
+    assert.same({ do_sample = true, top_k = 50, typical_p = 0.9, min_length = 4, bad_words = { { 3 } } },
+      sampling({}, own))
+    assert.same({ do_sample = true, typical_p = 0.9, min_length = 4, bad_words = { { 3 } } },
+      sampling({ top_k = 0 }, own))
+    fails(function() sampling({}, { num_beams = 4 }) end, "asks for num_beams = 4")
+    fails(function() sampling({}, { top_h = 0.5 }) end, "asks for top_h, which is not supported")
   end)
 
   it("bans no word that is the end of the text", function()

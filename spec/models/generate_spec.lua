@@ -6,6 +6,7 @@
 local T = require "perilune"
 local formula = require "spec.support.formula_networks"
 local json = require "perilune.io.json"
+local kind_of_field = require("perilune.models.generation_config").kind
 local near = require "spec.support.near"
 local nn = T.nn
 local plain = formula.plain
@@ -14,7 +15,7 @@ local path = os.getenv "PERILUNE_GENERATE_CASES"
   or (os.getenv "PERILUNE_ROOT" or ".") .. "/spec/fixtures/generate/cases.jsonl"
 
 local own_names = { eos_token_id = "stop", bad_words_ids = "bad_words", suppress_tokens = "suppress",
-  begin_suppress_tokens = "begin_suppress" }
+  begin_suppress_tokens = "begin_suppress", forced_bos_token_id = "forced_bos", forced_eos_token_id = "forced_eos" }
 
 local function settings(given)
   local o = {}
@@ -78,7 +79,10 @@ describe("generate and transformers", function()
     local failed, texts = {}, 0
     for _, line in ipairs(lines) do
       local case = assert(json.decode(line))
-      formula.folder(case, function(dir)
+      for _, name in ipairs(case.fields or {}) do -- none is passed over in silence
+        if not kind_of_field(name) then failed[#failed + 1] = "nobody knows the field " .. name end
+      end
+      if not case.fields then formula.folder(case, function(dir)
         if case.files then
           texts = texts + with_files(case, dir, failed)
           return
@@ -96,7 +100,7 @@ describe("generate and transformers", function()
             end
           end
         end
-      end)
+      end) end
     end
     assert.equal("", table.concat(failed, "\n"))
     assert.is_true(texts > #lines)

@@ -67,7 +67,7 @@ function M.run(net, rows, o, list)
           all[#all + 1] = text
         end
       end
-      lp = processors.apply(list, lp, all, o, length == 1)
+      lp = processors.apply(list, lp, all, o)
     end
     local start = {}
     for r = 1, batch do

@@ -182,7 +182,7 @@ local function loop(net, rows, o, list, generator)
   for step = 1, o.max_new_tokens do
     local logits = state:advance(next_ids)
     local shaped = logits
-    if #list > 0 then shaped = processors.apply(list, logits:float(), all, o, step == 1) end
+    if #list > 0 then shaped = processors.apply(list, logits:float(), all, o) end
     local ids = o.sample and draw(shaped, generator) or #list > 0 and best_left(shaped) or best(shaped, state)
     if o.scores then scores[step] = rawequal(logits, state.logits) and logits:clone() or logits end
     next_ids = {}
@@ -256,6 +256,7 @@ local function each_alone(make, rows, o)
     .. "network depend on the length; give the prompts one by one") end
   for r, row in ipairs(rows) do
     local own = setmetatable({}, { __index = o })
+    own.lengths = { #row }
     if o.on_token then own.on_token = function(id) return o.on_token(id, r) end end
     out[r] = make({ row }, own)[1]
   end
@@ -292,6 +293,7 @@ function M.run(net, ids, opts)
   companions(who, net, o)
   number("draft", "count", 5)
   number("length_penalty", "number", 1.0)
+  if o.min_new_tokens ~= nil then o.min_length = 1 end -- which it stands for
   number("min_new_tokens", "size", 0)
   if o.min_new_tokens > o.max_new_tokens then
     fail("%s: min_new_tokens is %d, more than max_new_tokens, %d", who, o.min_new_tokens, o.max_new_tokens)
@@ -305,12 +307,8 @@ function M.run(net, ids, opts)
   local words, ends = stops(who, o.stop, defaults.eos_token_id)
   o.words, o.eos = words, ends
   o.pad = type(defaults.pad_token_id) == "number" and defaults.pad_token_id or ends[1] or 0
-  if o.min_new_tokens > 0 then
-    o.min_length = math.max(o.min_length or 0, #rows[1] + o.min_new_tokens)
-    for _, row in ipairs(rows) do
-      if #row ~= #rows[1] then fail("%s: min_new_tokens needs prompts of one length", who) end
-    end
-  end
+  o.new, o.lengths = o.min_new_tokens, {}
+  for r, row in ipairs(rows) do o.lengths[r] = #row end
   for option, name in pairs { suppress = "suppress_tokens", begin_suppress = "begin_suppress_tokens" } do
     if o[option] == nil and type(defaults[name]) == "table" then o[option] = { table.unpack(defaults[name]) } end
   end

@@ -428,9 +428,11 @@ end
 -- has it: do_sample, temperature, top_k, which is 50 where tokens are drawn, beams, penalties, lengths; without it how
 -- tokens are chosen stands in the call alone), on_token(id, row) (false ends that
 -- text), repetition_penalty, no_repeat_ngram_size, bad_words, suppress (ids that never come; begin_suppress: not as
--- the first new one), num_beams, length_penalty=1, early_stopping, scores=true (second result: the logits that each
--- token was chosen by), cache (a nn.KVCache; what it has of the prompt is not read again), assistant (a small net
--- that guesses draft=5 tokens at a time; the result stays that of the large one), inputs (what an encoder reads).
+-- the first new one), min_length (ids of the prompt among them; min_new_tokens stands for it), forced_bos (the id
+-- behind a prompt of one), forced_eos (the last one that max_new_tokens leaves room for, or a list of which one),
+-- num_beams, length_penalty=1, early_stopping, scores=true (second result: the logits that each token was chosen by),
+-- cache (a nn.KVCache; what it has of the prompt is not read again), assistant (a small net that guesses draft=5 tokens
+-- at a time; the result stays that of the large one), inputs (what an encoder reads).
 --   local net = T.models.Llama { vocab_size = 8, hidden_size = 8, intermediate_size = 8, num_hidden_layers = 1,
 --     num_attention_heads = 2 }
 --   print(T.models.generate(net, { 1, 2, 3 }, { max_new_tokens = 4, stop = false }):numel())  --> 4

@@ -56,12 +56,44 @@ function by.bad_words(logits, ids, all, o)
   return out
 end
 
--- No end before so many ids are there, those of the prompt among them.
+-- The number of ids in the prompt of row `row` of n: beams of a prompt are rows side by side.
+local function prompt_of(o, row, n) return o.lengths and o.lengths[(row - 1) // (n // #o.lengths) + 1] or 0 end
+
+-- No end before so many ids are there, those of the prompt among them; o.new: so many new ones.
 function by.min_length(logits, ids, n, o)
-  if #ids[1] >= n or not o.eos or #o.eos == 0 then return logits end
-  local out = logits:clone()
-  out:index_fill_(2, index(o.eos, logits), -math.huge, { index_base = 0 })
-  return out
+  if not o.eos or #o.eos == 0 then return logits end
+  local out
+  for row, list in ipairs(ids) do
+    if #list < math.max(n, (o.new or 0) > 0 and prompt_of(o, row, #ids) + o.new or 0) then
+      out = out or logits:clone()
+      out:select(1, row):index_fill_(1, index(o.eos, logits), -math.huge, { index_base = 0 })
+    end
+  end
+  return out or logits
+end
+
+-- Rows where `here(list, row)` holds have these tokens alone, all of them as good.
+local function forced(logits, ids, tokens, here)
+  local out
+  for row, list in ipairs(ids) do
+    if here(list, row) then
+      out = out or logits:clone()
+      out:select(1, row):fill_(-math.huge):index_fill_(1, index(tokens, logits), 0, { index_base = 0 })
+    end
+  end
+  return out or logits
+end
+
+-- Such a token behind a prompt of one.
+function by.forced_bos(logits, ids, token)
+  return forced(logits, ids, { token }, function(list) return #list == 1 end)
+end
+
+-- One of these tokens where there is room for no further one.
+function by.forced_eos(logits, ids, tokens, o)
+  return forced(logits, ids, tokens, function(list, row)
+    return o.max_new_tokens and #list - prompt_of(o, row, #ids) == o.max_new_tokens - 1
+  end)
 end
 
 -- No such tokens, and none of these as the first new one.
@@ -71,7 +103,19 @@ function by.suppress(logits, _, list)
   return out
 end
 
-by.begin_suppress = by.suppress
+-- As the first new one, or the second where the first is forced.
+function by.begin_suppress(logits, ids, list, o)
+  local out
+  for row, text in ipairs(ids) do
+    local n = o.lengths and prompt_of(o, row, #ids) or #text
+    if o.forced_bos and n <= 1 then n = n + 1 end
+    if #text == n then
+      out = out or logits:clone()
+      out:select(1, row):index_fill_(1, index(list, logits), -math.huge, { index_base = 0 })
+    end
+  end
+  return out or logits
+end
 
 function by.temperature(logits, _, t) return logits / t end
 
@@ -128,22 +172,21 @@ function by.eta_cutoff(logits, _, e)
   return but_best(logits, share:lt(eta))
 end
 
-local order = { "repetition_penalty", "no_repeat_ngram_size", "bad_words", "min_length", "suppress", "begin_suppress",
-  "temperature",
-  "top_k",
-  "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff" }
+local order = { "repetition_penalty", "no_repeat_ngram_size", "bad_words", "min_length", "forced_bos", "forced_eos",
+  "suppress", "begin_suppress", "temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff" }
 
 -- Option → check(v) and what it must be; what does nothing is left out.
 local kinds = {
   repetition_penalty = { "positive", 1 }, no_repeat_ngram_size = { "size", 0 }, temperature = { "positive", 1 },
   top_k = { "size", 0 }, top_p = { "probability", 1 }, min_p = { "probability", 0 }, typical_p = { "probability", 1 },
   epsilon_cutoff = { "probability", 0 }, eta_cutoff = { "probability", 0 }, min_length = { "size", 0 },
-  suppress = { "ints" }, begin_suppress = { "ints" }, bad_words = { "any" },
+  forced_bos = { "size" }, forced_eos = { "ints" }, suppress = { "ints" }, begin_suppress = { "ints" },
+  bad_words = { "any" },
 }
 --- The options that there are.
-M.names = { "bad_words", "begin_suppress", "epsilon_cutoff", "eta_cutoff", "min_length", "min_p",
-  "no_repeat_ngram_size",
-  "repetition_penalty", "suppress", "temperature", "top_k", "top_p", "typical_p" }
+M.names = {}
+for i, name in ipairs(order) do M.names[i] = name end
+table.sort(M.names)
 
 -- Lists of lists of ids.
 local function words(who, v)
@@ -165,29 +208,29 @@ function M.chosen(who, o)
     local v = o[name]
     if v ~= nil and v ~= false then
       v = name == "bad_words" and words(who, v) or options.kind(who, name, kinds[name][1], v)
-      if type(v) == "number" and name:find "suppress$" then v = { v } end
+      if type(v) == "number" and kinds[name][1] == "ints" then v = { v } end
       if v ~= kinds[name][2] and not (type(v) == "table" and #v == 0) then list[#list + 1] = { by[name], v, name } end
     end
   end
   return list
 end
 
---- Runs them; first: for the first new token.
-function M.apply(list, logits, ids, o, first)
-  for _, p in ipairs(list) do
-    if p[3] ~= "begin_suppress" or first then logits = p[1](logits, ids, p[2], o) end
-  end
+--- Runs them. o: eos (ids of ends), lengths (of the prompts), new (least new tokens), max_new_tokens, forced_bos.
+function M.apply(list, logits, ids, o)
+  for _, p in ipairs(list) do logits = p[1](logits, ids, p[2], o) end
   return logits
 end
 
 --- T.models.process(logits, ids, {temperature=, top_k=, top_p=, min_p=, typical_p=, epsilon_cutoff=, eta_cutoff=,
---   repetition_penalty=, no_repeat_ngram_size=, bad_words=, min_length=, suppress=, begin_suppress=, eos=}) → logits
+--   repetition_penalty=, no_repeat_ngram_size=, bad_words=, min_length=, forced_bos=, suppress=, begin_suppress=,
+--   eos=}) → logits
 -- What net:generate does to the logits of the next token: removed tokens are -inf. ids [B, L] or nil: the text so far.
 -- Shapes: logits [B, V] → the same
 --   print(T.models.process(T.tensor { { 1, 3, 2 } }, nil, { top_k = 2 }))
 --   --> {{-inf, 3., 2.}}  -- f32[1,3] cpu
 function M.process(logits, ids, opts)
-  local allowed = { "eos", table.unpack(M.names) }
+  local allowed = { "eos" }
+  for _, name in ipairs(M.names) do if name ~= "forced_eos" then allowed[#allowed + 1] = name end end
   local o = options.check("models.process", opts, allowed)
   if not T.is_tensor(logits) or logits:dim() ~= 2 or not logits:is_floating_point() then
     fail("models.process: logits must be [B, V], got %s", describe(logits))
@@ -200,7 +243,7 @@ function M.process(logits, ids, opts)
   if not ids then for i = 1, logits:size(1) do lists[i] = {} end end
   local eos = o.eos
   if type(eos) == "number" then eos = { eos } end
-  return M.apply(M.chosen("models.process", o), logits, lists, { eos = eos }, true)
+  return M.apply(M.chosen("models.process", o), logits, lists, { eos = eos, forced_bos = o.forced_bos })
 end
 
 return M

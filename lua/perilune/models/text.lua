@@ -2,6 +2,8 @@
 --- A network with its tokenizer, and replies as text while they are made: what `perilune generate`, `chat` and `serve`
 -- share. @module perilune.models.text
 local T = require "perilune"
+local generation_config = require "perilune.models.generation_config"
+local options = require "perilune.options"
 
 local M = {}
 
@@ -64,17 +66,20 @@ function M.mute(model)
 end
 
 --- Options of T.models.generate that choose tokens, from a table that may have more. own: a generation_config.json's
--- table, whose values count where tokens are drawn by it and the request has none; its penalty counts always.
--- A temperature of 0 is the best token each time, top_k = 0 all of them.
+-- table, which counts where the request says nothing; what it says of drawing, where tokens are drawn by it. A
+-- temperature of 0 is the best token each time, top_k = 0 all of them.
 function M.sampling(given, own)
   local o = {}
-  for _, name in ipairs { "temperature", "top_k", "top_p", "min_p", "repetition_penalty" } do
-    o[name] = given[name]
-    local counts = own and (own.do_sample == true or name == "repetition_penalty")
-    if o[name] == nil and counts and type(own[name]) == "number" then o[name] = own[name] end
+  for _, name in ipairs { "temperature", "top_k", "top_p", "min_p", "repetition_penalty" } do o[name] = given[name] end
+  if o.temperature == 0 then o = { do_sample = false, repetition_penalty = o.repetition_penalty } end
+  if own then
+    generation_config.merge("generate", o, own, 0, true)
+    o.max_new_tokens = nil -- which the request's settings say
+    if (o.num_beams or 1) ~= 1 then
+      options.fail("generation_config.json asks for num_beams = %s, whose texts are known at the end; replies are "
+        .. "written token by token", o.num_beams)
+    end
   end
-  if o.temperature == nil and own and own.do_sample == true then o.temperature = 1.0 end -- else nothing would be drawn
-  if o.temperature == 0 then return { repetition_penalty = o.repetition_penalty } end
   if o.top_k == 0 then o.top_k = nil end
   return o
 end

@@ -190,6 +190,8 @@ Server.__index = Server
 function M.open(path, o)
   local model, why = text.open(path, o)
   if not model then return nil, why end
+  local fine, failure = pcall(text.sampling, {}, model.net.generation_config)
+  if not fine then return nil, text.plain(failure) end
   model.served, model.longest = (o.name or model.name):gsub("%s", "_"), o.max_new_tokens
   model.device = model.net:parameters()[1] and model.net:parameters()[1]:device() or "cpu"
   local limits = { host = o.host or "127.0.0.1", port = o.port or PORT, queue = o.max_queue or QUEUE, body = BODY,
