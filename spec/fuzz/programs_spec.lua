@@ -41,7 +41,7 @@ end
 
 describe("random whole programs", function()
   setup(function() collectgarbage "generational" end)
-  teardown(function() collectgarbage("incremental", 110, 400) end)
+  teardown(live.pace)
 
   it("give what the reference gives", function()
     assert.equal("", programs("eager", COUNT))

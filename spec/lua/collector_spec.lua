@@ -38,7 +38,7 @@ describe("the collector policy", function()
   end)
 
   after_each(function()
-    collectgarbage("incremental", 110, 400)
+    live.pace()
     live.collect()
     T.empty_cache()
     assert.is_true(T.memory().live <= before + MB)

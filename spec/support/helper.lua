@@ -1,5 +1,5 @@
 -- SPDX-License-Identifier: MIT
--- Loaded by busted before any spec file: loads perilune once, runs the collector hard, and fails a file that
+-- Loaded by busted before any spec file: loads perilune once, sets the pace of the collector, and fails a file that
 -- leaves tensors alive. Spec files therefore make tensors inside `it` or drop them in `after_each`.
 -- PERILUNE_TEST_DEVICE=cuda makes their tensors on the device; see spec/support/device.lua.
 
@@ -15,7 +15,7 @@ if plugin and plugin ~= "" then assert(io.open(plugin), "PERILUNE_CUDA_PLUGIN: n
 local live = require "spec.support.live"
 require "spec.support.device".install(busted, T)
 
-collectgarbage("incremental", 110, 400)
+live.pace()
 
 local baseline = {}
 

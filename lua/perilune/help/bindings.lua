@@ -104,7 +104,7 @@
 -- comes, and what is kept for later tensors counts: a budget a little above what is needed at once is what a program
 -- takes.
 --   T.set_memory_budget(T.memory().live + (1 << 20))
---   print((pcall(T.zeros, 1 << 20)))  --> false
+--   print((pcall(T.zeros, 1 << 30)))  --> false
 --   T.set_memory_budget(nil)
 
 --- T.set_num_threads(n)
