@@ -26,7 +26,8 @@ typedef enum PlStatus {
   PL_ERR_CALLBACK,  /* a callback failed; its own error value is kept by the caller */
   PL_ERR_INTERRUPT, /* Ctrl-C */
   PL_ERR_UNSUPPORTED,
-  PL_ERR_TRACE /* a graph under construction cannot represent it, as it runs it would do */
+  PL_ERR_TRACE, /* a graph under construction cannot represent it, as it runs it would do */
+  PL_ERR_DEVICE /* what a kernel on a device found, noticed by a later wait: results since then are undefined */
 } PlStatus;
 
 #if defined(__GNUC__)
@@ -47,6 +48,9 @@ typedef enum PlStatus {
 
 PlStatus pl_fail(PlStatus code, const char *fmt, ...) PL_PRINTF(2, 3);
 /* The code is named again, so that compilers see a failure where one is. */
+/* Whoever goes another way where an attempt fails returns these: they say nothing of the attempt, or are said once only. */
+static inline bool pl_must_report(PlStatus s) { return s == PL_ERR_OOM || s == PL_ERR_INTERRUPT || s == PL_ERR_DEVICE; }
+
 #define PL_FAIL(code, ...) return ((void)pl_fail((code), __VA_ARGS__), (code))
 #define PL_TRY(expr)                                   \
   do {                                                 \

@@ -50,6 +50,8 @@ static void interrupt_hook(lua_State *L, lua_Debug *at) {
     coroutine->raised = 1;
   }
   tell_kernels(false);
+  lua_pushboolean(L, true);
+  lua_setfield(L, LUA_REGISTRYINDEX, "perilune.interrupted"); /* for core.raised */
   push_place(L);
   lua_pushliteral(L, "interrupted!");
   lua_concat(L, 2);

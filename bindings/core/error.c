@@ -126,15 +126,60 @@ int l_jit_refused(lua_State *L) {
   return 1;
 }
 
+/* The status of the last error that this thread raised since l_raised(false); one that must be reported stays, whatever is
+ * raised and caught while the stack unwinds. */
+static _Thread_local PlStatus raised;
+
+/* The command's hook for Ctrl-C, which knows nothing of this module, leaves its mark in the registry. */
+static PlStatus take_raised(lua_State *L) {
+  luaL_checkstack(L, 2, NULL);
+  if (lua_getfield(L, LUA_REGISTRYINDEX, "perilune.interrupted") != LUA_TNIL) {
+    raised = PL_ERR_INTERRUPT;
+    lua_pushnil(L);
+    lua_setfield(L, LUA_REGISTRYINDEX, "perilune.interrupted");
+  }
+  lua_pop(L, 1);
+  return raised;
+}
+
+int l_raised(lua_State *L) {
+  const PlStatus s = take_raised(L);
+  if (lua_isboolean(L, 1)) raised = lua_toboolean(L, 1) ? PL_ERR_INTERRUPT : PL_OK;
+  if (s == PL_OK) lua_pushnil(L);
+  else lua_pushstring(L, l_status_name(s));
+  return 1;
+}
+
+static int attempted(lua_State *L, int status, lua_KContext was) {
+  const bool ok = status == LUA_OK || status == LUA_YIELD;
+  const PlStatus s = status == LUA_ERRMEM ? PL_ERR_OOM : take_raised(L);
+  raised = !ok && pl_must_report(s) ? s : (PlStatus)was;
+  if (!ok && pl_must_report(s)) return lua_error(L);
+  lua_pushboolean(L, ok);
+  if (!ok) lua_insert(L, -2);
+  else lua_replace(L, 1);
+  return ok ? lua_gettop(L) : 2;
+}
+
+int l_attempt(lua_State *L) {
+  luaL_checkany(L, 1);
+  const PlStatus was = take_raised(L);
+  raised = PL_OK;
+  lua_pushnil(L); /* true, once it has returned */
+  lua_insert(L, 1);
+  return attempted(L, lua_pcallk(L, lua_gettop(L) - 2, LUA_MULTRET, 0, (lua_KContext)was, attempted), (lua_KContext)was);
+}
+
 static int raise(lua_State *L, PlStatus s, const char *text) {
   /* the script may catch it, look at its text, and do something else */
   if (PL_UNLIKELY(pl_state.trace != NULL)) pl_calls_refuse(pl_state.trace, "an error was raised in it");
   luaL_checkstack(L, 16, NULL);
   refused = refused || s == PL_ERR_TRACE;
+  if (!pl_must_report(raised)) raised = s;
   l_where(L);
   size_t skip = 0;
   /* an earlier call's error, which this one's wait found: neither this function nor this module made it */
-  const bool other = strstr(text, "(noticed on the device;") != NULL;
+  const bool other = s == PL_ERR_DEVICE;
   if (!other && l_push_op_name(L, s, text, &skip)) {
     lua_pushstring(L, text + skip);
     lua_concat(L, 2);
@@ -204,7 +249,7 @@ int l_fail(lua_State *L, PlStatus s) {
 
 const char *l_status_name(PlStatus s) {
   static const char *const names[] = {"ok", "argument", "shape",    "dtype",     "index",       "memory", "state",
-                                      "io", "format",   "callback", "interrupt", "unsupported", "trace"};
+                                      "io", "format",   "callback", "interrupt", "unsupported", "trace",  "device"};
   return (size_t)s < sizeof names / sizeof *names ? names[s] : "error";
 }
 

@@ -89,7 +89,12 @@ int l_box_metatable(lua_State *L);    /* pushes the metatable, made at first cal
 int l_fail(lua_State *L, PlStatus s);                                           /* raises pl_message() at the caller's line */
 int l_error(lua_State *L, const char *fmt, ...) PL_PRINTF(2, 3);                /* raises this text there */
 int l_error_as(lua_State *L, PlStatus s, const char *fmt, ...) PL_PRINTF(3, 4); /* the same with a status: PL_ERR_TRACE */
-int l_jit_refused(lua_State *L);   /* core.jit_refused([on]) → did an error with PL_ERR_TRACE reach Lua since it was set to false? */
+int l_jit_refused(lua_State *L); /* core.jit_refused([on]) → did an error with PL_ERR_TRACE reach Lua since it was set to false? */
+/* core.raised() → status ("interrupt", …) of the last error since core.raised(false), or nil. core.raised(true): the error that the
+ * caller raises next is Ctrl-C's. */
+int l_raised(lua_State *L);
+/* core.attempt(f, …): pcall for who goes another way where f fails. What says nothing of f is raised on: pl_must_report. */
+int l_attempt(lua_State *L);
 int l_parameters(lua_State *L);    /* core.parameters, see error.c */
 int l_is_one_object(lua_State *L); /* core.is_one_object, see error.c */
 int l_speak(lua_State *L);         /* core.speak, see error.c */

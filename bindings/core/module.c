@@ -34,6 +34,8 @@ int luaopen_perilune_engine(lua_State *L) {
                                        {"speak", l_speak},
                                        {"parameters", l_parameters},
                                        {"is_one_object", l_is_one_object},
+                                       {"raised", l_raised},
+                                       {"attempt", l_attempt},
                                        {NULL, NULL}};
   lua_newtable(L);
   luaL_setfuncs(L, functions, 0);

@@ -117,17 +117,21 @@ static void launch(int device) {
   for (e->within = e->parent; e->within >= 0 && !p->event[e->within].first;) e->within = p->event[e->within].parent;
 }
 
-/* When all is over: the GPU's times. */
-static void ask_events(Profile *p) {
+/* When all is over: the GPU's times. What a kernel found is said by the first wait alone, so that it is returned. */
+static PlStatus ask_events(Profile *p) {
   const PlDeviceTable *t = NULL;
+  PlStatus found = PL_OK;
   for (size_t i = p->n; i-- > 0;) {
     Event *e = &p->event[i];
     double ms = 0;
     if (!e->first) continue;
     t = pl_device_open();
-    if (e->last && t->event_synchronize(e->last) == PL_OK && t->event_elapsed(e->first, e->last, &ms) == PL_OK) e->gpu += 1e-3 * ms;
+    PlStatus s = e->last ? t->event_synchronize(e->last) : PL_ERR_STATE;
+    if (s == PL_ERR_DEVICE) found = s; /* its message stays until the next failure */
+    if ((s == PL_OK || s == PL_ERR_DEVICE) && t->event_elapsed(e->first, e->last, &ms) == PL_OK) e->gpu += 1e-3 * ms;
     if (e->within >= 0) p->event[e->within].gpu -= 1e-3 * ms;
   }
+  return found;
 }
 static void free_events(Profile *p) {
   for (size_t i = 0; i < p->n; i++) {
@@ -236,8 +240,9 @@ static int profile(lua_State *L) {
   Profile *p = lua_touserdata(L, 1);
   bool ok = lua_pcall(L, lua_gettop(L) - 2, LUA_MULTRET, 0) == LUA_OK;
   off(p);
-  ask_events(p);
+  const PlStatus found = ask_events(p);
   free_events(p);
+  if (found != PL_OK) return l_fail(L, found); /* f failed after it, if it did */
   luaL_checkstack(L, 8, NULL);
   lua_createtable(L, p->n < 1 << 28 ? (int)p->n : 0, 0);
   for (size_t i = 0; i < p->n; i++) {

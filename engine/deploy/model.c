@@ -18,7 +18,8 @@ _Static_assert(PERILUNE_ERR_ARG == (int)PL_ERR_ARG && PERILUNE_ERR_SHAPE == (int
                    PERILUNE_ERR_INDEX == (int)PL_ERR_INDEX && PERILUNE_ERR_OOM == (int)PL_ERR_OOM &&
                    PERILUNE_ERR_STATE == (int)PL_ERR_STATE && PERILUNE_ERR_IO == (int)PL_ERR_IO &&
                    PERILUNE_ERR_FORMAT == (int)PL_ERR_FORMAT && PERILUNE_ERR_INTERRUPT == (int)PL_ERR_INTERRUPT &&
-                   PERILUNE_ERR_UNSUPPORTED == (int)PL_ERR_UNSUPPORTED && PERILUNE_ERR_TRACE == (int)PL_ERR_TRACE,
+                   PERILUNE_ERR_UNSUPPORTED == (int)PL_ERR_UNSUPPORTED && PERILUNE_ERR_TRACE == (int)PL_ERR_TRACE &&
+                   PERILUNE_ERR_DEVICE == (int)PL_ERR_DEVICE,
                "statuses, too");
 
 int32_t perilune_abi_version(void) { return PERILUNE_ABI_VERSION; }

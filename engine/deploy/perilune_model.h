@@ -59,7 +59,8 @@ enum {
   PERILUNE_ERR_FORMAT = 8,       /* a file is damaged, or is none of perilune's */
   PERILUNE_ERR_INTERRUPT = 10,   /* perilune_stop */
   PERILUNE_ERR_UNSUPPORTED = 11, /* what this library cannot do; the message says what to do instead */
-  PERILUNE_ERR_TRACE = 12        /* a saved graph needs what graphs cannot stand for */
+  PERILUNE_ERR_TRACE = 12,       /* a saved graph needs what graphs cannot stand for */
+  PERILUNE_ERR_DEVICE = 13       /* a kernel on a device found an index or a number out of its range; the outputs are undefined */
 };
 /* What the calling thread's last failure was; "" if there was none. Until its next failure. Never NULL. */
 PERILUNE_API const char *perilune_message(void);

@@ -251,7 +251,7 @@ PlStatus pl_reader_line(PlGraphReader *r, PlText line) {
     for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++)
       if (pl_field_is(word, kinds[k].word)) {
         PlStatus s = kinds[k].read(r, line);
-        if (s == PL_OK || s == PL_ERR_OOM || s == PL_ERR_INTERRUPT || s == PL_ERR_IO || s == PL_ERR_FORMAT) return s;
+        if (s == PL_OK || pl_must_report(s) || s == PL_ERR_IO || s == PL_ERR_FORMAT) return s;
         return pl_file_bad(r->path, AT_LINE("%s"), pl_message()); /* a rule of an op refuses */
       }
   BAD(AT_LINE("an unknown line"));

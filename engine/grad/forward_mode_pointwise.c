@@ -370,7 +370,7 @@ static PlStatus run_dual(Call *c, PlTensor **out, bool *done) {
   const PlForwardPause p = pl_forward_pause(c->key);
   PlStatus s = pl_apply_any(dual, in, c->nin + 1, &a, res);
   pl_forward_resume(p);
-  if (s != PL_OK) return PL_OK;
+  if (s != PL_OK) return pl_must_report(s) ? s : PL_OK;
   *done = true;
   s = pl_node_tangent(res[0], c->key, op->name, res[op->nout]);
   if (s != PL_OK) pl_release_all(res, op->nout);
@@ -413,7 +413,7 @@ static PlStatus run_kernel(Call *c, PlTensor **out, bool *done) {
   pl_call_end(&p);
   if (s != PL_OK) {
     pl_release_all(res, op->nout + 1);
-    return s == PL_ERR_INTERRUPT ? s : PL_OK;
+    return pl_must_report(s) ? s : PL_OK;
   }
   *done = true;
   s = pl_node_tangent(res[0], c->key, op->name, res[op->nout]);

@@ -276,6 +276,8 @@ describe("with tensors on the device", function()
     local x, rows = T.randn(3, 4):cuda(), T.tensor({ 1, 9 }, { dtype = "i64" }):cuda()
     for _, wait in ipairs { T.cuda.synchronize, function() x:cpu() end, function() x:nonzero() end, function()
       return T.nn.Linear(4, 2):to "cuda"(x):sum():item()
+    end, function() T.profile(function() x:exp() end) end, function() -- both caught what their own calls said
+      T.distributions.MultivariateNormal(x[1], { covariance_matrix = T.eye(4):to "cuda" })
     end } do
       x:index_select(1, rows)
       local fine, said = pcall(wait)

@@ -197,7 +197,7 @@ static PlStatus add(PlDeviceRun *a, const PlFuse *u, const PlFuseGroup *found) {
   PlDeviceGroup *g = &a->groups[a->ngroups];
   (void)tell(u, found, g);
   PlStatus s = a->table->make(pl_gpu_index(g->device), &g->fused, &g->kernel);
-  if (s == PL_ERR_OOM || s == PL_ERR_INTERRUPT) return s;
+  if (pl_must_report(s)) return s;
   if (s == PL_OK) a->at[g->begin] = a->ngroups++; /* else it is not compiled: node by node */
   return PL_OK;
 }

@@ -333,7 +333,7 @@ PlStatus pl_device_run_captured(PlDeviceRun *a, PlTensor *const *in, PlTensor **
   if (!c->work && draws_elsewhere(a)) return PL_OK;
   if (!c->work) {
     PlStatus s = capture(a, in);
-    if (s == PL_ERR_INTERRUPT) return s;
+    if (s == PL_ERR_INTERRUPT || s == PL_ERR_DEVICE) return s;
     if (s != PL_OK) {
       never(a, pl_message(), "");
       return PL_OK;

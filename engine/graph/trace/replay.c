@@ -322,7 +322,7 @@ PlStatus pl_graph_replay(PlGraph **out, const PlGraph *f, PlTensor *const *in, c
     return PL_OK;
   }
   pl_graph_release(r.g);
-  if (s == PL_ERR_OOM || s == PL_ERR_INTERRUPT) return s;
+  if (pl_must_report(s)) return s;
   if (!why[0]) snprintf(why, PL_WHY, "%s", pl_message());
   return PL_OK;
 }

@@ -157,7 +157,7 @@ static PlStatus works(bool *yes) {
   }
   *yes = known.works;
   plc_unlock(&known.lock);
-  return s == PL_ERR_OOM || s == PL_ERR_INTERRUPT ? s : plc_alive(); /* other troubles are cuDNN's own */
+  return pl_must_report(s) ? s : plc_alive(); /* other troubles are cuDNN's own */
 }
 
 /* ---- the families ---------------------------------------------------------------------------------------------------------- */

@@ -164,20 +164,20 @@ PlStatus plc_copy_peer(int to, void *dst, int from, const void *src, size_t n) {
 PlcFlag *plc_flag(void) { return plc_here()->flag_device; }
 
 /* The first of what kernels flagged since the last look, once: whoever waits next finds nothing. */
-#define LATE "(noticed on the device; results since then are undefined)" /* read by bindings/core/error.c */
+#define LATE "(noticed on the device; results since then are undefined)"
 PlStatus plc_flag_check(void) {
   PlcFlag *at = plc_here()->flag, f = *(volatile PlcFlag *)at;
   if (PL_LIKELY(!f.set)) return PL_OK;
   memset(at, 0, sizeof *at);
-  if (f.set == PLC_FAULT_ZERO_DIVISION) PL_FAIL(PL_ERR_ARG, "%s: integer division by zero " LATE, f.name);
-  if (f.set == PLC_FAULT_PROBABILITY) PL_FAIL(PL_ERR_ARG, "%s: a probability outside [0, 1] " LATE, f.name);
-  if (f.set == PLC_FAULT_WEIGHT) PL_FAIL(PL_ERR_ARG, "%s: a weight is not a finite number >= 0 " LATE, f.name);
-  if (f.set == PLC_FAULT_NO_WEIGHT) PL_FAIL(PL_ERR_ARG, "%s: all weights are zero " LATE, f.name);
+  if (f.set == PLC_FAULT_ZERO_DIVISION) PL_FAIL(PL_ERR_DEVICE, "%s: integer division by zero " LATE, f.name);
+  if (f.set == PLC_FAULT_PROBABILITY) PL_FAIL(PL_ERR_DEVICE, "%s: a probability outside [0, 1] " LATE, f.name);
+  if (f.set == PLC_FAULT_WEIGHT) PL_FAIL(PL_ERR_DEVICE, "%s: a weight is not a finite number >= 0 " LATE, f.name);
+  if (f.set == PLC_FAULT_NO_WEIGHT) PL_FAIL(PL_ERR_DEVICE, "%s: all weights are zero " LATE, f.name);
   if (f.set == PLC_FAULT_FEW_WEIGHTS)
-    PL_FAIL(PL_ERR_ARG, "%s: %lld samples without replacement from %lld positive weights " LATE, f.name, (long long)f.size,
+    PL_FAIL(PL_ERR_DEVICE, "%s: %lld samples without replacement from %lld positive weights " LATE, f.name, (long long)f.size,
             (long long)f.value);
   if (f.set == PLC_FAULT_COUNTS)
-    PL_FAIL(PL_ERR_SHAPE, "%s: the counts do not add up to the %lld positions " LATE, f.name, (long long)f.size);
-  PL_FAIL(PL_ERR_INDEX, "%s: index %lld is out of range: %lld to %lld " LATE, f.name, (long long)f.value, (long long)f.base,
+    PL_FAIL(PL_ERR_DEVICE, "%s: the counts do not add up to the %lld positions " LATE, f.name, (long long)f.size);
+  PL_FAIL(PL_ERR_DEVICE, "%s: index %lld is out of range: %lld to %lld " LATE, f.name, (long long)f.value, (long long)f.base,
           (long long)(f.base + f.size - 1));
 }

@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: MIT
 -- perilune chat: a conversation with a model, line by line. Ctrl-C stops a reply, not the conversation.
 local T = require "perilune"
+local core = require "perilune.core"
 local history = require "perilune.repl.history"
 local terminal = require "perilune.terminal"
 local text = require "perilune.models.text"
@@ -36,12 +37,13 @@ function Chat:reply(emit)
   local settings = text.sampling(self.o, self.model.net.generation_config)
   settings.max_new_tokens, settings.cache, settings.generator = most, self.cache, self.generator
   local said = {}
+  core.raised(false)
   local ok, failure = terminal.guard(function(e) return e end, text.reply, self.model, ids, settings, self.o.stop,
     function(piece)
       said[#said + 1] = piece
       return emit(piece)
     end)
-  local stopped = not ok and text.is_interrupt(failure)
+  local stopped = not ok and core.raised() == "interrupt"
   if not ok and not stopped then return nil, text.plain(failure) end
   self.messages[#self.messages + 1] = { role = "assistant", content = table.concat(said) }
   return true, stopped

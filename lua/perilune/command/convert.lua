@@ -205,7 +205,7 @@ end
 function M.graph(from, to, options)
   local kind, message = recognize.kind(from)
   if not kind then return nil, message end
-  local ok, result, why = pcall(writers[".graph"], from, kind, to, options)
+  local ok, result, why = core.attempt(writers[".graph"], from, kind, to, options)
   if not ok then return nil, (tostring(result):gsub("^[^:]*:%d+: ", "")) end
   return result, why
 end
@@ -237,7 +237,7 @@ function M.run(from, to, options)
   end
   local kind, message = recognize.kind(from)
   if not kind then return failed(message) end
-  local ok, result, why = pcall(write, from, kind, to, options)
+  local ok, result, why = core.attempt(write, from, kind, to, options)
   if not ok then return failed((tostring(result):gsub("^[^:]*:%d+: ", ""))) end
   if not result then return failed(why) end
   if type(result) == "string" then

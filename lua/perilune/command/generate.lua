@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: MIT
 -- perilune generate: a model goes on with a text, on standard output as it comes.
+local core = require "perilune.core"
 local text = require "perilune.models.text"
 
 local OK, FAILED, INTERRUPTED = 0, 1, 130
@@ -21,12 +22,13 @@ return function(path, prompt, o)
   local settings = text.sampling(o)
   settings.max_new_tokens, settings.seed = o.max_new_tokens, o.seed or text.seed()
   local broken
+  core.raised(false)
   local ok, failure = pcall(text.reply, model, ids, settings, o.stop, function(piece)
     broken = broken or not io.stdout:write(piece) or not io.stdout:flush()
     return not broken
   end)
   io.stdout:write "\n"
   if ok then return broken and complain "the output could not be written" or OK end
-  if text.is_interrupt(failure) then return INTERRUPTED end
+  if core.raised() == "interrupt" then return INTERRUPTED end
   return complain(text.plain(failure))
 end

@@ -2,6 +2,7 @@
 --- Chat templates of tokenizers: messages to the text that a model was trained on.
 -- @module perilune.data.chat
 local classes = require "perilune.classes"
+local core = require "perilune.core"
 local jinja = require "perilune.jinja"
 local options = require "perilune.options"
 local values = require "perilune.jinja.values"
@@ -107,7 +108,7 @@ local function value_of(who, v)
     return d
   end
   if type(v) ~= "table" then fail("apply_chat_template: %s must be a list or JSON text, got %s", who, describe(v)) end
-  local ok, d = pcall(values.from_lua, v)
+  local ok, d = core.attempt(values.from_lua, v)
   if not ok then fail("apply_chat_template: %s: %s", who, type(d) == "table" and d.jinja or tostring(d)) end
   return d
 end

@@ -201,9 +201,10 @@ end
 local function ahead(step, device)
   local next_batch
   local function fetch()
+    core.raised(false)
     local values = table.pack(pcall(step))
     if not values[1] then
-      if tostring(values[2]):find("interrupted", 1, true) then error(values[2], 0) end
+      if core.raised() == "interrupt" then error(values[2], 0) end
       return { failed = true, n = 0, values[2] }
     end
     if values[2] == nil then return { n = 0 } end

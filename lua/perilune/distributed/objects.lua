@@ -53,7 +53,7 @@ local function read_bytes(bytes)
 end
 
 local function from_bytes(who, bytes)
-  local ok, v = pcall(read_bytes, bytes)
+  local ok, v = core.attempt(read_bytes, bytes)
   if not ok or v == nil then fail("%s: what arrived is damaged, or from another version of perilune", who) end
   return v
 end

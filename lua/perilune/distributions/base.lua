@@ -269,7 +269,7 @@ function M.store(self, a, who)
     if #own < inner then fail("%s: %s needs at least %d dimensions, got %s", who, names[i], inner, describe(v)) end
     shapes[i] = table.move(own, 1, #own - inner, 1, {})
   end
-  local ok, batch = pcall(T.broadcast_shapes, table.unpack(shapes))
+  local ok, batch = core.attempt(T.broadcast_shapes, table.unpack(shapes))
   if not ok then fail("%s: the parameters do not broadcast against each other", who) end
   for i, v in ipairs(list) do
     local own, inner = v:shape(), self.inner[names[i]] or 0

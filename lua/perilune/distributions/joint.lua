@@ -3,6 +3,7 @@
 -- TransformedDistribution with its transforms, and the relaxed ones (Maddison, Mnih & Teh 2017; Jang, Gu & Poole 2017).
 -- @module perilune.distributions.joint
 local T = require "perilune"
+local core = require "perilune.core"
 local base = require "perilune.distributions.base"
 local classes = require "perilune.classes"
 local discrete = require "perilune.distributions.discrete"
@@ -33,7 +34,7 @@ Multi.has_rsample, Multi.event_dim, Multi.support = true, 1, "real"
 
 -- The Cholesky factor of a matrix; a wrong one is an error of the constructor.
 local function factor(who, name, a)
-  local ok, l = pcall(T.linalg.cholesky, a)
+  local ok, l = core.attempt(T.linalg.cholesky, a)
   if not ok then fail("%s: %s must be symmetric and positive definite, got %s", who, name, describe(a)) end
   return l
 end

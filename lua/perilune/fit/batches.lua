@@ -3,6 +3,7 @@
 -- to a batch in the middle of a pass.
 -- @module perilune.fit.batches
 local T = require "perilune"
+local core = require "perilune.core"
 local options = require "perilune.options"
 
 local fail, describe = options.fail, options.describe
@@ -44,7 +45,7 @@ end
 --- How many batches a pass has, or nil.
 function M.count(source)
   if type(source) == "function" then return nil end
-  local ok, n = pcall(function() return #source end)
+  local ok, n = core.attempt(function() return #source end)
   return ok and n or nil
 end
 

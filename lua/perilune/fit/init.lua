@@ -4,6 +4,7 @@
 --   local history = T.fit(net, { train = loader, valid = test_loader, epochs = 3, optimizer = opt })
 -- @module perilune.fit
 local T = require "perilune"
+local core = require "perilune.core"
 local classes = require "perilune.classes"
 local options = require "perilune.options"
 local History = require "perilune.fit.history"
@@ -399,9 +400,10 @@ local function train(run)
     if run.options.eval_every and run.row_open and not run.halted then end_row(run) end -- of the last few steps
   end
   if not T.core.prompt then return epochs() end
+  T.core.raised(false)
   local ok, failure = xpcall(epochs, T.core.prompt)
   if ok then return end
-  if not tostring(failure.message):find("interrupted", 1, true) then error(failure, 0) end
+  if T.core.raised() ~= "interrupt" then error(failure, 0) end
   if run.progress then run.progress:finish() end
   run.progress = nil
   if run.view then run.view:ended() end
@@ -429,7 +431,7 @@ end
 
 -- Does the optimizer change anything of the network? One without parameters is left alone.
 local function owns_some(opt, net)
-  local ok, list = pcall(net.parameters, net)
+  local ok, list = core.attempt(net.parameters, net)
   if not ok or #list == 0 then return true end -- they come with the first call
   local of = {}
   for _, p in ipairs(list) do of[p] = true end

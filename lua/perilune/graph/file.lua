@@ -560,7 +560,7 @@ function M.build(text, tensors, pair, wanted)
     else
       local reader = readers[line:match("^%a+")]
       local ok, problem = true, "an unknown line"
-      if reader then ok, problem = pcall(reader, state, line) end
+      if reader then ok, problem = core.attempt(reader, state, line) end
       if not ok then problem = tostring(problem):gsub("^[^:]*:%d+: ", "") end
       if problem then return nil, ("line %d: %s"):format(number, problem) end
     end
@@ -573,9 +573,9 @@ function M.build(text, tensors, pair, wanted)
     for _, one in ipairs(state.free) do known = known or one.name == name end
     if not known then return nil, ("it leaves no size '%s' free"):format(tostring(name)) end
   end
-  local ok, problem = pcall(state.graph.outputs, state.graph, state.outputs)
+  local ok, problem = core.attempt(state.graph.outputs, state.graph, state.outputs)
   if not ok then return nil, tostring(problem) end
-  ok, problem = pcall(core.graph_verify, state.graph.ir)
+  ok, problem = core.attempt(core.graph_verify, state.graph.ir)
   if not ok then return nil, tostring(problem) end
   state.graph.trains = true -- if it does: attributes of optimizers are those of their newest step
   return state.graph

@@ -4,6 +4,7 @@
 -- at all of them: c·a·b + d, where a and b are free sizes ("$1") or sizes of values that were made before ("@7.2").
 -- What is no such thing is refused: the function depends on sizes in a way that no one text can say.
 -- docs/design/deploy.md tells what that proves.
+local core = require "perilune.core"
 local options = require "perilune.options"
 
 local fail, describe = options.fail, options.describe
@@ -333,7 +334,7 @@ function M.lines(who, sizes, shapes, trace)
     for k, s in ipairs(sizes) do for _, at in ipairs(s.places) do moved[at[1]][at[2]] = point[k] end end
     local was = M.tracing
     M.tracing = true
-    local ok, lines, own = pcall(trace, moved)
+    local ok, lines, own = core.attempt(trace, moved)
     M.tracing = was
     if not ok then
       if p == 1 then error(lines, 0) end

@@ -9,6 +9,7 @@
 --     if request then handle(request) end
 --   end
 -- @module perilune.http
+local core = require "perilune.core"
 local options = require "perilune.options"
 local json = require "perilune.io.json"
 
@@ -116,9 +117,10 @@ function http.router(routes)
       return http.refuse(request, 405, "this path does not take " .. method, nil,
         { Allow = table.concat(allowed, ", ") })
     end
+    core.raised(false)
     local ok, failure = xpcall(f, debug.traceback, request)
     if ok then return true end
-    if tostring(failure):find("interrupted!", 1, true) then error(failure, 0) end
+    if core.raised() == "interrupt" then error(failure, 0) end
     io.stderr:write("perilune: ", method, " ", request:path(), ": ", tostring(failure), "\n")
     if not pcall(http.refuse, request, 500, "an error in the server") then pcall(request.finish, request, true) end
     return false

@@ -161,7 +161,7 @@ end
 
 --- text, name → tensor → the value; nil when the text is broken.
 function io_.from_text(text, tensors)
-  local ok, v, stop = pcall(decode, text, 1, tensors, 1)
+  local ok, v, stop = core.attempt(decode, text, 1, tensors, 1)
   if ok and v ~= nil and stop == #text + 1 then return v end
   return nil
 end
@@ -237,7 +237,7 @@ local function load_safetensors(path, opts)
     return out, meta
   end
   meta[TREE] = nil
-  local ok, t, stop = pcall(decode, tree, 1, tensors, 1)
+  local ok, t, stop = core.attempt(decode, tree, 1, tensors, 1)
   if not ok or type(t) ~= "table" or stop ~= #tree + 1 then
     return nil, path .. ": the plain data in the header is malformed", "format"
   end

@@ -98,7 +98,7 @@ end
 
 -- Where the graph and what the script does now part: found by tracing once more.
 local function first_difference(self, t, args, tensors)
-  local ok, other = pcall(trace.trace, self, args, tensors)
+  local ok, other = core.attempt(trace.trace, self, args, tensors)
   if not ok or not other then return "" end
   optimizers.undo(other, true)
   local text = core.jit_differ(t.ir, other.ir)

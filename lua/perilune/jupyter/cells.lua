@@ -64,7 +64,10 @@ function Cells.new(env, send)
   local execute = os.execute
   os.execute = function(...) -- luacheck: ignore
     local ok, how, status = execute(...)
-    if how == "signal" and status == 2 or how == "exit" and status == 130 then error("interrupted!", 2) end
+    if how == "signal" and status == 2 or how == "exit" and status == 130 then
+      T.core.raised(true)
+      error("interrupted!", 2)
+    end
     return ok, how, status
   end
   return self

@@ -3,6 +3,7 @@
 -- were alone. Where it wants its next token it yields, and one call of the network, batch:step(), serves all that wait:
 -- the weights are read once for all of them. Texts come and go at any step. @module perilune.models.batch
 local T = require "perilune"
+local core = require "perilune.core"
 local KVCache = require("perilune.nn.cache").KVCache
 local step = require "perilune.models.step"
 
@@ -157,6 +158,7 @@ function Batch:step()
   for state in pairs(self.waiting) do states[#states + 1] = state end
   if #states == 0 then return 0 end
   if training then self.net:eval() end
+  core.raised(false)
   local ok, logits = pcall(T.no_grad, run, self)
   if training then self.net:train() end
   self.calls = self.calls + 1
@@ -168,7 +170,7 @@ function Batch:step()
       state.failure = logits
     end
   end
-  if not ok and tostring(logits):find("interrupted!", 1, true) then error(logits, 0) end
+  if not ok and core.raised() == "interrupt" then error(logits, 0) end
   return #states
 end
 

@@ -43,7 +43,7 @@ end
 
 -- What nn's constructors refuse is what the config is refused for.
 local function built(a, class, c)
-  local ok, net = pcall(a.classes[class], c)
+  local ok, net = core.attempt(a.classes[class], c)
   if ok then return net end
   if type(net) == "table" then error(net, 0) end
   config.fault("%s: %s", class, (tostring(net):gsub("^[^\n]-:%d+: ", "")))

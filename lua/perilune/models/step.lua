@@ -3,6 +3,7 @@
 -- says, so that one program serves until the cache grows, and no tensor is made. @module perilune.models.step
 local Mixture = require("perilune.nn.gated_mlp").MixtureOfExperts
 local T = require "perilune"
+local core = require "perilune.core"
 local KVCache = require("perilune.nn.cache").KVCache
 
 local rawget, rawset = rawget, rawset
@@ -105,7 +106,7 @@ function M.advance(state, rows)
   for r, row in ipairs(rows) do state.ids:set(r, 1, row[1]) end
   state.place:set(1, n)
   local before = f.ntraces
-  local ok, why = pcall(f, state.ids, state.place, state.logits, state.best, table.unpack(M.beside(ks, vs)))
+  local ok, why = core.attempt(f, state.ids, state.place, state.logits, state.best, table.unpack(M.beside(ks, vs)))
   if not ok then
     if f.ntraces > before or f.runs > 0 then error(why, 0) end
     programs[net] = false -- what cannot be traced

@@ -2,6 +2,7 @@
 --- A network with its tokenizer, and replies as text while they are made: what `perilune generate`, `chat` and `serve`
 -- share. @module perilune.models.text
 local T = require "perilune"
+local core = require "perilune.core"
 local generation_config = require "perilune.models.generation_config"
 local options = require "perilune.options"
 
@@ -29,9 +30,10 @@ end
 -- template: a file with a chat template. model: net, tokenizer, template, name, ends (ids), context (places, or nil),
 -- writes (whether it makes text).
 function M.open(path, o)
+  core.raised(false)
   local ok, net, why = pcall(T.models.load, path, { dtype = o.dtype, device = o.device })
   if not ok then -- as a device that is not there
-    if M.is_interrupt(net) then error(net, 0) end
+    if core.raised() == "interrupt" then error(net, 0) end
     return nil, M.plain(net)
   end
   if not net then return nil, why end
@@ -123,9 +125,6 @@ function M.plain(failure)
   local text = tostring(type(failure) == "table" and failure.message or failure)
   return (text:gsub("\nstack traceback:.*$", ""):gsub("^[^\n:]+:%d+: ", ""))
 end
-
---- Whether an error is Ctrl-C's.
-function M.is_interrupt(failure) return tostring(failure):find("interrupted!", 1, true) ~= nil end
 
 -- ---- writing -----------------------------------------------------------------------------------------------
 

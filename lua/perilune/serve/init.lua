@@ -3,6 +3,7 @@
 -- events, embeddings, models, health. docs/design/serve.md tells the decisions.
 -- @module perilune.serve
 local T = require "perilune"
+local core = require "perilune.core"
 local asked = require "perilune.serve.asked"
 local base64 = require "perilune.io.base64"
 local batch = require "perilune.models.batch"
@@ -190,7 +191,7 @@ Server.__index = Server
 function M.open(path, o)
   local model, why = text.open(path, o)
   if not model then return nil, why end
-  local fine, failure = pcall(text.sampling, {}, model.net.generation_config)
+  local fine, failure = core.attempt(text.sampling, {}, model.net.generation_config)
   if not fine then return nil, text.plain(failure) end
   model.served, model.longest = (o.name or model.name):gsub("%s", "_"), o.max_new_tokens
   model.device = model.net:parameters()[1] and model.net:parameters()[1]:device() or "cpu"
@@ -236,8 +237,9 @@ function M.main(path, o)
   local _ <close> = server
   print(("serving %s\n  %s\nCtrl-C ends"):format(server.model.served, server.address))
   io.stdout:flush()
+  core.raised(false)
   local _, failure = pcall(function() while true do server:turn(1) end end)
-  if text.is_interrupt(failure) then return 130 end
+  if core.raised() == "interrupt" then return 130 end
   error(failure, 0)
 end
 

@@ -45,6 +45,7 @@ end
 
 -- Goes on to the end of the turn, or to where the job waits for the batch. → "went", or nil and what failed
 function Job:resume()
+  core.raised(false)
   local ok, what = coroutine.resume(self.coroutine)
   if not ok then return nil, what end
   self.parked = self.batch ~= nil and what == self.batch
@@ -74,7 +75,7 @@ function Job:step()
     if self:flush() == true then went, why = self:resume() end
   end
   if not went then
-    if tostring(why):find("interrupted!", 1, true) then error(why, 0) end
+    if core.raised() == "interrupt" then error(why, 0) end
     io.stderr:write("perilune serve: ", debug.traceback(self.coroutine, tostring(why)), "\n")
     self:fail(500, "an error in the server")
     return "done"

@@ -183,7 +183,7 @@ local function source(what)
   end
   local meta = getmetatable(what)
   local callable = type(what) == "function" or (type(meta) == "table" and meta.__call)
-  local ok, n = pcall(function() return #what end)
+  local ok, n = core.attempt(function() return #what end)
   n = ok and options.integer(n) or nil
   if callable then return what, nil, nil, n end
   if type(what) == "table" or type(what) == "userdata" then return list_next, what, 0, n end

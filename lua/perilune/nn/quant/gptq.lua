@@ -8,6 +8,7 @@
 -- then have the scales of the weights as they were, as their columns come at different times.
 -- @module perilune.nn.quant.gptq
 local T = require "perilune"
+local core = require "perilune.core"
 local codes = require "perilune.nn.quant.codes"
 
 local M = {}
@@ -21,7 +22,7 @@ local function factor(gram, damp)
   for _ = 1, 8 do
     local h = gram:clone()
     h:diagonal():add_(damp * mean)
-    local ok, u = pcall(function()
+    local ok, u = core.attempt(function()
       return T.linalg.cholesky(T.cholesky_inverse(T.linalg.cholesky(h)), { upper = true })
     end)
     if ok and T.isfinite(u:sum()):item() then return u end

@@ -358,7 +358,7 @@ local function model_of(who, f, inputs, opts)
   for k, s in ipairs(symbols) do
     for i, size in ipairs { s.size + 2 * k + 1, 5 * s.size + 3, 67 * s.size + 1 } do
       -- the function itself may end before, as a table of places does
-      local ok, t = pcall(traced_at, { [s] = size })
+      local ok, t = core.attempt(traced_at, { [s] = size })
       if not ok and i == 1 then error(t, 0) end
       if ok then traces[#traces + 1], changed[#changed + 1] = t, s.name end
     end
