@@ -182,7 +182,7 @@ if(PL_BUSTED AND runner)
       if(name STREQUAL "cmake/install")
         set_property(TEST "spec/${name}" APPEND PROPERTY RESOURCE_LOCK build) # it runs targets
       endif()
-      if(name MATCHES "^(deploy/abi|deploy/sizes|kernels/threads|data/.*|http/.*|distributed/.*|command/kernel.*|lua/states|call/reliability|autograd/vmap|jit/call|graph/run|nn/(attention|functional|recurrent)|optim/optimizers|ops/(random|values))$")
+      if(name MATCHES "^(deploy/(abi|crowd|sizes)|kernels/threads|data/.*|http/.*|distributed/.*|command/kernel.*|lua/states|call/reliability|autograd/vmap|jit/call|graph/run|nn/(attention|functional|recurrent)|optim/optimizers|ops/(random|values))$")
         set_property(TEST "spec/${name}" APPEND PROPERTY LABELS tsan) # where threads meet; see ./setup tsan
       endif()
       if(name MATCHES "^fuzz/(scripts|hostile|programs|readers)$")

@@ -26,6 +26,12 @@ typedef struct PlModelAt {
 
 enum { PL_MODEL_AT = 16 }; /* sizes that a model has plans for at a time, besides those that sessions use */
 
+/* A generator of random numbers: where it is. */
+typedef struct PlModelDraws {
+  uint64_t seed, stream, offset;
+  bool seeded; /* else by the clock, at the first draw */
+} PlModelDraws;
+
 struct perilune_model {
   atomic_int refs;     /* the caller's and the sessions' */
   PlModelAt *base;     /* as it was saved */
@@ -38,6 +44,7 @@ struct perilune_model {
   pthread_mutex_t lock; /* what follows, and whatever the engine changes in tensors and plans */
   PlModelAt *others[PL_MODEL_AT];
   uint64_t tick;
+  PlModelDraws draws;
 };
 
 /* The model at these sizes, which are within their bounds; made if need be. Give it back with pl_model_leave. Takes the lock. */

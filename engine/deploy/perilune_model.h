@@ -40,7 +40,7 @@ extern "C" {
 #endif
 
 /* Of this header: 1000 * major + minor. */
-#define PERILUNE_ABI_VERSION 1002
+#define PERILUNE_ABI_VERSION 1003
 /* Of the library that was loaded: it has everything of this header if its thousands are the same and it is not smaller. */
 PERILUNE_API int32_t perilune_abi_version(void);
 /* The release, "0.1.0". */
@@ -186,6 +186,9 @@ PERILUNE_API perilune_status perilune_model_get(perilune_model *m, const char *n
  * become the averages, until 0 brings them back, without which steps are errors (STATE); further times are no change. A saved model
  * stays as it is then. Errors: STATE (it does not train), UNSUPPORTED (its optimizer keeps no averages). */
 PERILUNE_API perilune_status perilune_model_average(perilune_model *m, int32_t on);
+/* Random numbers of m's runs, such as dropout's, from here on: those that T.manual_seed(seed) gives the graph in Lua, whichever threads call.
+ * A model has its own, which begin by the clock until this is called, and moves on with each run. Errors: ARG (NULL). */
+PERILUNE_API perilune_status perilune_model_seed(perilune_model *m, uint64_t seed);
 /* Weight i, from 0, of perilune_model_weight_count: name is its key in the safetensors file. Data are the model's, on the CPU,
  * and change with perilune_model_step. Errors: ARG, UNSUPPORTED (on a GPU). */
 PERILUNE_API int32_t perilune_model_weight_count(const perilune_model *m);

@@ -273,6 +273,16 @@ static PlStatus fetch(PlTensor *t, void *to) {
   return s;
 }
 
+/* The thread's generator becomes d, and what it was is d. */
+static void swap_draws(PlModelDraws *d) {
+  const PlModelDraws were = {pl_state.seed, pl_state.stream, pl_state.offset, pl_state.seeded};
+  pl_state.seed = d->seed;
+  pl_state.stream = d->stream;
+  pl_state.offset = d->offset;
+  pl_state.seeded = d->seeded;
+  *d = were;
+}
+
 PlStatus pl_model_execute(perilune_model *m, PlModelAt *at, int threads, const void *const *in, void *const *out) {
   const PlGraph *f = at->saved.graph;
   PlTensor **t = calloc((size_t)f->ninputs + (size_t)f->noutputs + 1, sizeof *t), **y = t ? t + f->ninputs : NULL;
@@ -286,7 +296,9 @@ PlStatus pl_model_execute(perilune_model *m, PlModelAt *at, int threads, const v
   const uint8_t device = pl_state.device;
   plk_set_threads(threads < 1 ? 1 : threads);
   pl_state.device = m->device;
+  swap_draws(&m->draws);
   if (s == PL_OK) s = pl_exec_run(at->exec, t, y);
+  swap_draws(&m->draws);
   for (int32_t o = 0; o < f->noutputs && s == PL_OK; o++) s = fetch(y[o], out[o]);
   pl_state.device = device;
   plk_set_threads(were);

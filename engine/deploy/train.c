@@ -84,6 +84,14 @@ perilune_status perilune_model_get(perilune_model *m, const char *name, double *
   return PL_OK;
 }
 
+perilune_status perilune_model_seed(perilune_model *m, uint64_t seed) {
+  PL_TRY(pl_model_given("perilune_model_seed", "the model", m));
+  pthread_mutex_lock(&m->lock);
+  m->draws = (PlModelDraws){.seed = seed, .seeded = true};
+  pthread_mutex_unlock(&m->lock);
+  return PL_OK;
+}
+
 /* What schedule-free optimizers step in nodes of the graph, to the averages or back. Nothing is moved twice: a node's flag says where
  * its parameters are. */
 static PlStatus average_node(const PlGraph *f, int32_t i, bool on) {

@@ -89,10 +89,11 @@ describe("the C ABI", function()
     assert(T.save_graph(path, f:graph()))
   end
 
-  local function save_step(path, name, options)
+  local function save_step(path, name, options, drops)
     T.manual_seed(4)
     local net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
     local params = name == "Muon" and { net[1].weight, net[3].weight } or net:parameters()
+    if drops then net:append(nn.Dropout(0.4)) end
     local opt = T.optim[name or "Adam"](params, options or { lr = 0.05 })
     local step = T.jit(function(x, y)
       local loss = nn.F.mse_loss(net(x), y)
@@ -229,6 +230,19 @@ first %s
     local text, ok = output("'%s' step '%s/step' 4", program, dir)
     assert.is_true(ok, text)
     assert.equal(table.concat(want) .. "lr 0.5, step 5\n", text)
+  end)
+
+  it("draws what T.jit draws behind the same seed", function()
+    if missing then return pending(missing) end
+    local step = save_step(dir .. "/step", "SGD", { lr = 0.1 }, true)
+    T.manual_seed(7)
+    local want = {}
+    for k = 1, 4 do want[k] = ("loss %.9g\n"):format(step()) end
+    for _ = 1, 2 do
+      local text, ok = output("'%s' steps '%s/step' 4", program, dir)
+      assert.is_true(ok, text)
+      assert.equal(table.concat(want), (text:gsub("lr.*", "")))
+    end
   end)
 
   it("says that there is no device, and runs on one that is there", function()

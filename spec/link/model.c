@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Saved models through the C ABI, in all its functions. spec/deploy/abi_spec.lua writes the models and reads what this prints.
  *   link_model run PATH       what the model says of itself, and the bits of its outputs for inputs by a formula
- *   link_model step PATH N [SAVED]   N steps, with the loss of each, lr 0.5 from the third on; then the model is saved
+ *   link_model step PATH N [SAVED]   N steps, drawing by seed 7, with the loss of each, lr 0.5 from the third on; then the model is saved
  *   link_model steps PATH N [SAVED]  the same, but no number is set
  *   link_model on PATH DEVICE the first elements of each output, computed there; or the message
  *   link_model wrong PATH     the messages of wrong calls
@@ -206,7 +206,7 @@ static int free_sizes(perilune_model *model, int n, char **sets) {
 static int step(perilune_model *model, int n, const char *saved, int sets) {
   Memory m;
   double lr = 0, count = 0;
-  if (prepare(model, 0, &m)) return fail("prepare");
+  if (prepare(model, 0, &m) || perilune_model_seed(model, 7)) return fail("prepare");
   for (int k = 0; k < n; k++) {
     if (perilune_model_step(model, 1, (const void *const *)m.in, m.nin, m.out, m.nout)) return fail("step");
     printf("loss %.9g\n", (double)*(const float *)m.out[0]);
