@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT
  * When to collect. Lua cannot see the memory of tensors, so at op entry:
- *   - every OFTEN bytes allocated, few enough for the cache to hold what results are written over: one Lua collection
- *     step, which in generational mode frees young garbage at a cost that does not depend on what is old;
+ *   - every LEAST to OFTEN bytes allocated, few enough for the cache to hold what results are written over: one Lua collection
+ *     step, which in generational mode frees young garbage at a cost that does not depend on what is old. Half as many bytes
+ *     where a step gave back nearly all that was made, and cost little; twice as many where it did not: what lives through two
+ *     steps is old, and stays until a full collection, as a training step's values would;
  *   - then, where much is live, a full collection once 20 times the duration of the last one has passed (so at most
  *     5 % of the time goes there);
  *   - where a checkpoint has run its function, and nearly all that it made is garbage: a step, and a full one after the same time,
@@ -24,7 +26,7 @@
 #include "engine/device/device.h"
 #include "engine/tensor/alloc.h"
 
-enum { STEP = 16 << 20, OFTEN = 8 << 20, SMALLEST = 4096, PARTS = 512 };
+enum { STEP = 16 << 20, OFTEN = 8 << 20, LEAST = 1 << 20, SMALLEST = 4096, PARTS = 512 };
 
 /* One kind of memory. */
 typedef struct Place {
@@ -35,8 +37,9 @@ typedef struct Place {
 
 _Thread_local int64_t l_collect_at_alloc = OFTEN, l_collect_at_live = STEP / 4, l_collect_at_device = 1;
 static _Thread_local Place host = {.step = STEP, .at_live = STEP / 4}, there;
-static int64_t memory_there[PL_GPUS]; /* of each GPU in use, for all threads; 0: not asked yet */
-static _Thread_local double last_end, last_took;
+static int64_t memory_there[PL_GPUS];       /* of each GPU in use, for all threads; 0: not asked yet */
+static _Thread_local int64_t often = OFTEN; /* from one step to the next */
+static _Thread_local double last_end, last_took, step_end;
 static _Thread_local bool collecting; /* finalizers run inside: they must not start another collection */
 
 static double seconds(void) {
@@ -84,9 +87,22 @@ static int64_t live_there(void) {
 }
 
 static void next_steps(void) {
-  l_collect_at_alloc = pl_allocated_bytes() + OFTEN;
+  l_collect_at_alloc = pl_allocated_bytes() + often;
   l_collect_at_live = host.at_live;
   if (there.step) l_collect_at_device = __atomic_load_n(&pl_device_handed_out, __ATOMIC_RELAXED) + there.step;
+}
+
+static void step(lua_State *L) {
+  const double begin = seconds();
+  const int64_t made = pl_allocated_bytes() - (l_collect_at_alloc - often), live = pl_live_bytes();
+  collecting = true;
+  lua_gc(L, LUA_GCSTEP, 0);
+  collecting = false;
+  const double end = seconds();
+  const bool pays = live - pl_live_bytes() >= made - made / 4 && end - begin <= (begin - step_end) / 8;
+  const int64_t next = pays ? often / 2 : often * 2;
+  often = next < LEAST ? LEAST : next > OFTEN ? OFTEN : next;
+  step_end = end;
 }
 
 /* What a collection lets the engine free may have kept Lua objects, which the next one finds, and so on. */
@@ -132,9 +148,7 @@ void l_reclaim_register(lua_State *L) {
 
 void l_collect_dropped(lua_State *L, int64_t allocated_before) {
   if (collecting || l_collect_tested || pl_allocated_bytes() - allocated_before < OFTEN / 4) return;
-  collecting = true;
-  lua_gc(L, LUA_GCSTEP, 0);
-  collecting = false;
+  step(L);
   next_steps();
   PlMemory m;
   pl_memory(&m);
@@ -148,9 +162,7 @@ void l_collect_slow(lua_State *L) {
     l_collect_point(L);
     return;
   }
-  collecting = true;
-  lua_gc(L, LUA_GCSTEP, 0);
-  collecting = false;
+  step(L);
   const int64_t device = live_there();
   next_steps();
   if (too_much(&host, pl_live_bytes()) || (there.step && too_much(&there, device))) l_collect_once(L);
