@@ -87,20 +87,21 @@ typedef struct PlkReduceTangents {
 } PlkReduceTangents;
 
 /* Softmax of rows of n, which follow each other. */
-#define PLK_SOFTMAX_LOOPS(T, sfx)                                                              \
-  void (*softmax_##sfx)(const T *x, T *y, int64_t n, int64_t rows);                            \
-  void (*log_softmax_##sfx)(const T *x, T *y, int64_t n, int64_t rows);                        \
-  void (*softmax_bwd_##sfx)(const T *dy, const T *y, T *dx, int64_t n, int64_t rows);          \
-  void (*log_softmax_bwd_##sfx)(const T *dy, const T *y, T *dx, int64_t n, int64_t rows);      \
-  /* max x and sum exp(x - max), of each row; max of infinite rows counts as 0. */             \
-  void (*lse_##sfx)(const T *x, int64_t n, int64_t rows, T *max, double *sum);                 \
-  /* of one row: and sum v exp(x - max) with it */                                             \
-  void (*lse_dual_##sfx)(const T *x, const T *v, int64_t n, T *max, double *sum, double *dot); \
-  /* y = a exp(x - m) */                                                                       \
-  void (*exp_##sfx)(const T *x, T m, T a, T *y, int64_t n);                                    \
-  /* y of x, and t, what y changes by where x does by v */                                     \
-  void (*softmax_dual_##sfx)(const T *x, const T *v, T *y, T *t, int64_t n);                   \
-  void (*log_softmax_dual_##sfx)(const T *x, const T *v, T *y, T *t, int64_t n);
+#define PLK_SOFTMAX_LOOPS(T, sfx)                                                                   \
+  void (*softmax_##sfx)(const T *x, T *y, int64_t n, int64_t rows);                                 \
+  void (*log_softmax_##sfx)(const T *x, T *y, int64_t n, int64_t rows);                             \
+  void (*softmax_bwd_##sfx)(const T *dy, const T *y, T *dx, int64_t n, int64_t rows);               \
+  void (*log_softmax_bwd_##sfx)(const T *dy, const T *y, T *dx, int64_t n, int64_t rows);           \
+  /* max x and sum exp(x - max), of each row; max of infinite rows counts as 0. */                  \
+  void (*lse_##sfx)(const T *x, int64_t n, int64_t rows, T *max, double *sum);                      \
+  /* of one row: and sum (v - c) exp(x - max) with it */                                            \
+  void (*lse_dual_##sfx)(const T *x, const T *v, T c, int64_t n, T *max, double *sum, double *dot); \
+  /* y = a exp(x - m) */                                                                            \
+  void (*exp_##sfx)(const T *x, T m, T a, T *y, int64_t n);                                         \
+  /* y of x, and t, what y changes by where x does by v */                                          \
+  void (*softmax_dual_##sfx)(const T *x, const T *v, T *y, T *t, int64_t n);                        \
+  void (*log_softmax_dual_##sfx)(const T *x, const T *v, T *y, T *t, int64_t n);                    \
+  double (*sum_##sfx)(const T *x, int64_t n);
 
 typedef struct PlkSoftmaxLoops {
   PLK_SOFTMAX_LOOPS(float, f32)
@@ -154,13 +155,13 @@ typedef struct PlkLossLoops {
 
 /* Columns of n rows that are ld apart, at most PLK_SOFT_COLS of them (isa/softmax_columns.c). */
 enum { PLK_SOFT_COLS = 256 };
-#define PLK_SOFTMAX_COLUMNS(T, sfx)                                                                      \
-  /* as lse of a row */                                                                                  \
-  void (*lse_##sfx)(const T *x, int64_t ld, int64_t n, int64_t cols, T *max, double *sum);               \
-  void (*forward_##sfx)(const T *x, T *y, int64_t ld, int64_t n, int64_t cols, bool log);                \
-  void (*backward_##sfx)(const T *dy, const T *y, T *dx, int64_t ld, int64_t n, int64_t cols, bool log); \
-  /* y = a exp(x - m), m and a by column */                                                              \
-  void (*exp_##sfx)(const T *x, T *y, int64_t ld, int64_t n, int64_t cols, const T *m, const T *a);      \
+#define PLK_SOFTMAX_COLUMNS(T, sfx)                                                                           \
+  /* as lse of a row */                                                                                       \
+  void (*lse_##sfx)(const T *x, int64_t ld, int64_t n, int64_t cols, T *max, double *sum);                    \
+  void (*forward_##sfx)(const T *x, T *y, int64_t ld, int64_t n, int64_t cols, bool log);                     \
+  void (*backward_##sfx)(const T *dy, const T *y, T *dx, int64_t ld, int64_t n, int64_t cols, bool log);      \
+  /* y = a e, e = exp(x - m), m and a by column, and the sum of those e that are up to 1/2 */                 \
+  void (*exp_##sfx)(const T *x, T *y, int64_t ld, int64_t n, int64_t cols, const T *m, const T *a, T *small); \
   void (*dual_##sfx)(const T *x, const T *v, T *y, T *t, int64_t ld, int64_t n, int64_t cols, bool log);
 
 typedef struct PlkSoftmaxColumns {

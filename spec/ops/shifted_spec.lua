@@ -110,3 +110,139 @@ describe("elements far from 0 have the gradients of those near it:", function()
     end)
   end
 end)
+
+-- Where one class is nearly certain its gradient, q - 1, is rounding alone if it is taken so: it is minus what the
+-- others have. The judge adds those up in Lua. Random rows: gaps up to e^-60, lengths on both sides of every loop's,
+-- weights, smoothing, any dy.
+describe("classes that are nearly certain have the gradient of the others, by", function()
+  local exp = math.exp
+
+  -- dx and <dx, v> of (1-e) w_t (lse - x_t) + e/C sum w_c (lse - x_c), times s
+  local function row(x, t, w, e, s)
+    local n, top, sum, W, rest, dx = #x, math.max(table.unpack(x)), 0, 0, 0, {}
+    for i = 1, n do sum, W = sum + exp(x[i] - top), W + w[i] end
+    local hit = (1 - e) * w[t]
+    local K = hit + e / n * W
+    for i = 1, n do
+      local q = exp(x[i] - top) / sum
+      if i ~= t then rest = rest + q end
+      dx[i] = s * (K * q - e / n * w[i])
+    end
+    dx[t] = s * (e / n * (W - w[t]) - K * rest)
+    return dx
+  end
+
+  local function random(n, scale, next)
+    local drawn = {}
+    for i = 1, n do drawn[i] = scale * (next() * 2 - 1) end
+    return drawn
+  end
+
+  local function logged(x, target, o)
+    local y = x:log_softmax(2)
+    return T.nll_loss(y, target, o.weight, { reduction = "none" })
+  end
+  local function plain(x, target, o)
+    return T.cross_entropy(x, target, o.weight, { label_smoothing = o.smooth, reduction = "none" })
+  end
+  local WAYS = {
+    cross_entropy = plain,
+    ["cross_entropy down columns"] = function(x, target, o)
+      local y = T.cross_entropy(x:t():unsqueeze(1), target:unsqueeze(1), o.weight,
+        { label_smoothing = o.smooth, reduction = "none" })
+      return y:squeeze(1)
+    end,
+    ["log_softmax and nll_loss"] = logged,
+    ["log_softmax and nll_loss down columns"] = function(x, target, o)
+      local y = x:t():unsqueeze(1):log_softmax(2)
+      return T.nll_loss(y, target:unsqueeze(1), o.weight, { reduction = "none" }):squeeze(1)
+    end,
+    cross_entropy_prob = function(x, target, o)
+      local p = T.nn.F.one_hot(target, x:size(2)):to(x:dtype())
+      return T.cross_entropy_prob(x, p, o.weight, { label_smoothing = o.smooth, reduction = "none" })
+    end,
+    linear_cross_entropy = function(x, target, o)
+      local one = T.eye(x:size(2), { dtype = x:dtype() })
+      local settings = { weight = o.weight, label_smoothing = o.smooth, reduction = "none" }
+      return T.nn.F.linear_cross_entropy(x, one, target, settings)
+    end,
+    ["cross_entropy in T.jit"] = plain,
+    ["log_softmax and nll_loss in T.jit"] = logged,
+  }
+
+  local function close(got, want, tol, what)
+    local size = 0
+    for i = 1, #want do size = math.max(size, math.abs(want[i])) end
+    for i = 1, #want do
+      local fine = math.abs(got[i] - want[i]) <= tol * size + 1e-37
+      assert(fine, fine or ("%s: entry %d is %.9g, not %.9g"):format(what, i, got[i], want[i]))
+    end
+  end
+
+  local count = tonumber(os.getenv "PERILUNE_FUZZ_GRAD") or 16
+  local names = {}
+  for name in pairs(WAYS) do names[#names + 1] = name end
+  table.sort(names)
+  for _, name in ipairs(names) do
+    it(name, function()
+      local loss, seed = WAYS[name], 7 + #name
+      if name:find "jit" then loss = T.jit(loss) end
+      local function next()
+        seed = (seed * 1103515245 + 12345) % 2147483648
+        return seed / 2147483648
+      end
+      local function pick(from) return from[1 + math.floor(next() * #from)] end
+      local smoothed = not name:find "nll"
+      local through_logs = not smoothed or name:find "prob" -- whose second derivatives are composed
+      for case = 1, count do
+        local many, n = pick { 1, 3, 9, 17 }, pick { 2, 3, 5, 8, 13, 31, 64, 300 }
+        local dtype = case % 3 == 0 and "f64" or "f32"
+        local e, far = case % 5 == 4 and smoothed and 0.125 or 0, ({ 0, 6, 20, -40, 100 })[case % 5 + 1]
+        local flat, target = random(many * n, 1, next), {}
+        for r = 1, many do
+          target[r] = 1 + math.floor(next() * n)
+          local best = next() < 0.8 and target[r] or 1 + math.floor(next() * n)
+          flat[(r - 1) * n + best] = next() * 60
+        end
+        local x = (T.tensor(flat, { dtype = dtype }) + far):reshape(many, n)
+        local w = random(n, case % 2 == 0 and 0.5 or 0, next)
+        for i = 1, n do w[i] = w[i] + 1 end
+        local weight = T.tensor(w, { dtype = dtype })
+        local dy = T.tensor(random(many, 1, next), { dtype = dtype })
+        local o = { weight = case % 2 == 0 and weight or nil, smooth = e }
+        local class = T.tensor(target, { dtype = "i64" })
+        local v = T.tensor(random(many * n, 1, next), { dtype = dtype }):reshape(many, n)
+        local u = x:clone():requires_grad_()
+        local up = dy:clone():requires_grad_()
+        local y = loss(u, class, o)
+        local g = T.grad_of(y, u, { grad_outputs = up, create_graph = true })
+        g = type(g) == "table" and g[1] or g
+        local again, tangent
+        if not through_logs then again = T.grad_of((g * v):sum(), up) end
+        if not name:find "jit" and not (through_logs and name:find "columns") and not name:find "prob" then
+          tangent = select(2, T.jvp(function(z) return loss(z, class, o) end, x, v))
+        end
+        for r = 1, many do
+          local d, wide = dy:get(r), weight:double():totable()
+          local one = row(x:double():select(1, r):totable(), target[r], wide, e, 1)
+          local want, with = {}, 0
+          local vr = v:select(1, r):totable()
+          local size = 0
+          for i = 1, n do
+            want[i], with = one[i] * d, with + one[i] * vr[i]
+            size = math.max(size, math.abs(one[i]))
+          end
+          local tol = dtype == "f64" and 1e-10 or 2e-5
+          local what = ("%s, case %d, row %d of %d of %s"):format(name, case, r, n, dtype)
+          close(g:detach():select(1, r):totable(), want, tol, what)
+          local function derivative(t, of)
+            local fine = math.abs(t:get(r) - with) <= 4 * tol * size + 1e-37
+            assert(fine, fine or ("%s: the %s is %.9g, not %.9g"):format(what, of, t:get(r), with))
+          end
+          if again then derivative(again, "gradient's gradient for its factor") end
+          if tangent then derivative(tangent, "tangent") end
+        end
+      end
+    end)
+  end
+end)

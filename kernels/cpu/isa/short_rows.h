@@ -211,7 +211,7 @@ PLK_LANE void plk_join_f64(const PlkV_f64 *lane, int64_t live, double *sum) {
   *(PlkV_f64 *)sum = (d[0] + d[2]) + (d[1] + d[3]);
 }
 PLK_LANE void plk_join_f32(const PlkV_f32 *lane, int64_t live, double *sum) {
-  PlkV_f64 low[8], high[8];
+  PlkV_f64 low[8] = {{0}}, high[8] = {{0}};
   for (int k = 0; k < 8 && k < live; k++) {
     low[k] = plk_low(lane[k]), high[k] = plk_high(lane[k]);
     if (k + 8 < live) low[k] += plk_low(lane[k + 8]), high[k] += plk_high(lane[k + 8]);

@@ -274,17 +274,19 @@ PlStatus plk_cpu_cross_entropy(const PlkCall *c) {
   return s;
 }
 
-/* With q = softmax x and K = (1-e) w_t + e/C W:  t = K <q, v> - (1-e) w_t v_t - e/C <w, v>.
+/* With q = softmax x and K = (1-e) w_t + e/C W:  t = K <q, v> - (1-e) w_t v_t - e/C <w, v>. Where q_t is next to 1 the first two are
+ * nearly the same: v - v_t is taken for v, which changes nothing else.
  * p: x, target, v, loss (none), lse, t (none) */
 static PlStatus ce_dual_row(void *ctx, int64_t row, void *const *p) {
   const PlkClass *k = ctx;
   int64_t t;
   PL_TRY(plk_class_target(k, row, *(const int64_t *)p[1], &t));
   double sum, dot, m, loss = 0, tangent = 0;
-  if (k->f64) k->loops->lse_dual_f64(p[0], p[2], k->n, &m, &sum, &dot);
+  const double own = t < 0 ? 0 : value(k, p[2], t);
+  if (k->f64) k->loops->lse_dual_f64(p[0], p[2], own, k->n, &m, &sum, &dot);
   else {
     float f;
-    k->loops->lse_dual_f32(p[0], p[2], k->n, &f, &sum, &dot);
+    k->loops->lse_dual_f32(p[0], p[2], (float)own, k->n, &f, &sum, &dot);
     m = (double)f;
   }
   double logarithm = sum;
@@ -295,12 +297,12 @@ static PlStatus ce_dual_row(void *ctx, int64_t row, void *const *p) {
   if (t >= 0) {
     const double hit = (1 - k->smooth) * k->wt[row], e = k->smooth / (double)k->n;
     loss = hit * above(lse, value(k, p[0], t));
-    tangent = (hit + e * k->wsum) * (dot / sum) - hit * value(k, p[2], t);
+    tangent = (hit + e * k->wsum) * (dot / sum);
     if (k->smooth > 0) {
       double s = 0, wv = 0;
       for (int64_t i = 0; i < k->n; i++) {
         s += plk_class_weight(k, i) * above(lse, value(k, p[0], i));
-        wv += plk_class_weight(k, i) * value(k, p[2], i);
+        wv += plk_class_weight(k, i) * (value(k, p[2], i) - own);
       }
       loss += k->smooth / (double)k->n * s;
       tangent -= e * wv;
@@ -344,7 +346,9 @@ PlStatus plk_cpu_cross_entropy_dual(const PlkCall *c) {
   return s;
 }
 
-/* dx_c = s (K e^(x_c - lse) - (1-e) w_t [c = t] - e/C w_c),  K = (1-e) w_t + e/C W.  p: x, target, lse, dx, dy */
+/* dx_c = s (K q_c - (1-e) w_t [c = t] - e/C w_c),  K = (1-e) w_t + e/C W,  q_c = e^(x_c - lse). Where q_t is next to 1 what is left of
+ * K q_t - (1-e) w_t would be rounding alone: there q_t - 1 is minus the sum of the others, and dx_t = s e/C (W - w_t) - s K sum q.
+ * p: x, target, lse, dx, dy */
 static PlStatus ce_bwd_row(void *ctx, int64_t row, void *const *p) {
   const PlkClass *k = ctx;
   int64_t t;
@@ -359,13 +363,19 @@ static PlStatus ce_bwd_row(void *ctx, int64_t row, void *const *p) {
   if (k->f64) {
     double *dx = p[3];
     k->loops->exp_f64(p[0], shift, s * K / sum, dx, k->n);
+    const bool likely = fabs(dx[t]) > 0.5 * fabs(s * K);
+    const double rest = likely ? k->loops->sum_f64(dx, t) + k->loops->sum_f64(dx + t + 1, k->n - t - 1) : 0;
     for (int64_t i = 0; e > 0 && i < k->n; i++) dx[i] -= s * e * plk_class_weight(k, i);
-    dx[t] -= s * hit;
+    if (likely) dx[t] = s * e * (k->wsum - plk_class_weight(k, t)) - rest;
+    else dx[t] -= s * hit;
   } else {
     float *dx = p[3];
     k->loops->exp_f32(p[0], (float)shift, (float)(s * K / sum), dx, k->n);
+    const bool likely = fabs((double)dx[t]) > 0.5 * fabs(s * K);
+    const double rest = likely ? k->loops->sum_f32(dx, t) + k->loops->sum_f32(dx + t + 1, k->n - t - 1) : 0;
     for (int64_t i = 0; e > 0 && i < k->n; i++) dx[i] -= (float)(s * e * plk_class_weight(k, i));
-    dx[t] -= (float)(s * hit);
+    if (likely) dx[t] = (float)(s * e * (k->wsum - plk_class_weight(k, t)) - rest);
+    else dx[t] -= (float)(s * hit);
   }
   return PL_OK;
 }
@@ -394,23 +404,29 @@ PlStatus plk_cpu_cross_entropy_bwd(const PlkCall *c) {
   return s;
 }
 
-/* With q = softmax x:  ddy = sum_c v_c dx_c / dy,  dx_c = s K q_c (v_c - sum q v).
- * p: x, target, lse, v, dx, ddy (none), dy (none); all double. */
+/* With q = softmax x:  ddy = sum_c v_c dx_c / dy,  dx_c = s K q_c (v_c - sum q v). v is taken from that of the likeliest class on,
+ * beside whose q the others are small. The log-sum-exp that was kept, a rounded number, is not read.
+ * p: x, target, v, dx, ddy (none), dy (none); all double. */
 static PlStatus ce_bwd2_row(void *ctx, int64_t row, void *const *p) {
   const PlkClass *k = ctx;
-  const double *x = p[0], lse = *(const double *)p[2], *v = p[3];
-  double *dx = p[4], qv = 0, wv = 0, e = k->smooth / (double)k->n;
+  const double *x = p[0], *v = p[2];
+  double *dx = p[3], sum = 0, qv = 0, wv = 0, e = k->smooth / (double)k->n;
   int64_t t;
   PL_TRY(plk_class_target(k, row, *(const int64_t *)p[1], &t));
   double hit = t < 0 ? 0 : (1 - k->smooth) * plk_class_weight(k, t), K = t < 0 ? 0 : hit + e * k->wsum;
-  double s = p[6] ? *(const double *)p[6] : k->scale, shift, sum = 1;
-  if (!plk_class_far(lse)) shift = lse;
-  else k->loops->lse_f64(x, k->n, 1, &shift, &sum); /* as soften; x is double here */
-  for (int64_t i = 0; i < k->n; i++) qv += exp(x[i] - shift) / sum * v[i], wv += plk_class_weight(k, i) * v[i];
-  double d = t < 0 ? 0 : K * qv - hit * v[t] - e * wv;
+  double s = p[5] ? *(const double *)p[5] : k->scale;
+  int64_t top = 0;
+  for (int64_t i = 1; i < k->n; i++) top = x[i] > x[top] || x[top] != x[top] ? i : top;
+  const double own = v[top];
+  for (int64_t i = 0; i < k->n; i++) {
+    const double q = exp(x[i] - x[top]);
+    sum += q, qv += q * (v[i] - own), wv += plk_class_weight(k, i) * (v[i] - own);
+  }
+  qv /= sum;
+  double d = t < 0 ? 0 : K * qv + hit * (own - v[t]) - e * wv;
   k->loss[row] = d;
-  if (p[5]) *(double *)p[5] = d;
-  for (int64_t i = 0; dx && i < k->n; i++) dx[i] = t < 0 ? 0 : s * K * exp(x[i] - shift) / sum * (v[i] - qv);
+  if (p[4]) *(double *)p[4] = d;
+  for (int64_t i = 0; dx && i < k->n; i++) dx[i] = t < 0 ? 0 : s * K * (exp(x[i] - x[top]) / sum) * (v[i] - own - qv);
   return PL_OK;
 }
 
@@ -426,7 +442,6 @@ PlStatus plk_cpu_cross_entropy_bwd2(const PlkCall *c) {
   r.body = ce_bwd2_row;
   r.arg[r.narg++] = plk_row_arg(x, k.n, PLK_CF64, false);
   r.arg[r.narg++] = plk_row_arg(c->in[2], 1, PLK_CI64, false);
-  r.arg[r.narg++] = plk_row_arg(c->in[3], 1, PLK_CF64, false);
   r.arg[r.narg++] = plk_row_arg(c->in[4], k.n, PLK_CF64, false);
   r.arg[r.narg++] = plk_row_arg(c->out[1], k.n, PLK_CF64, true);
   r.arg[r.narg++] = plk_row_arg(k.reduction == 0 ? c->out[0] : NULL, 1, PLK_CF64, true);

@@ -81,24 +81,26 @@ PlStatus plk_class_columns(PlkClass *k, const PlkRows *r, const PlArray *target)
 }
 
 /* dx_c = s w_t (e^(x_c - lse) - [c = t]), 0 where the target is ignored. */
-#define BACK(T, sfx)                                                                                                  \
-  static void back_##sfx(const Columns *q, const Tile *t, const double *lse, const double *s, const int64_t *class) { \
-    const T *x = (const T *)q->x->data + t->at;                                                                       \
-    T *dx = (T *)q->k->c->out[0]->data + t->at, m[PLK_SOFT_COLS], a[PLK_SOFT_COLS], max[PLK_SOFT_COLS];               \
-    double sum[PLK_SOFT_COLS];                                                                                        \
-    bool far = false;                                                                                                 \
-    for (int64_t c = 0; c < t->cols; c++) {                                                                           \
-      m[c] = (T)lse[c], a[c] = (T)s[c];                                                                               \
-      far = far || plk_class_far(lse[c]);                                                                             \
-    }                                                                                                                 \
-    if (far) plk_softmax_columns_loops()->lse_##sfx(x, q->inner, q->k->n, t->cols, max, sum);                         \
-    for (int64_t c = 0; far && c < t->cols; c++) /* as soften in cross_entropy.c */                                   \
-      if (plk_class_far(lse[c])) m[c] = max[c], a[c] = (T)(s[c] / sum[c]);                                            \
-    plk_softmax_columns_loops()->exp_##sfx(x, dx, q->inner, q->k->n, t->cols, m, a);                                  \
-    for (int64_t c = 0; c < t->cols; c++)                                                                             \
-      if (class[c] >= 0) dx[class[c] * q -> inner + c] -= (T)s[c];                                                    \
-      else                                                                                                            \
-        for (int64_t r = 0; r < q->k->n; r++) dx[r * q->inner + c] = 0;                                               \
+#define BACK(T, sfx)                                                                                                         \
+  static void back_##sfx(const Columns *q, const Tile *t, const double *lse, const double *s, const int64_t *class) {        \
+    const T *x = (const T *)q->x->data + t->at;                                                                              \
+    T *dx = (T *)q->k->c->out[0]->data + t->at, m[PLK_SOFT_COLS], a[PLK_SOFT_COLS], max[PLK_SOFT_COLS], rest[PLK_SOFT_COLS]; \
+    double sum[PLK_SOFT_COLS];                                                                                               \
+    bool far = false;                                                                                                        \
+    for (int64_t c = 0; c < t->cols; c++) {                                                                                  \
+      m[c] = (T)lse[c], a[c] = (T)s[c];                                                                                      \
+      far = far || plk_class_far(lse[c]);                                                                                    \
+    }                                                                                                                        \
+    if (far) plk_softmax_columns_loops()->lse_##sfx(x, q->inner, q->k->n, t->cols, max, sum);                                \
+    for (int64_t c = 0; far && c < t->cols; c++) /* as soften in cross_entropy.c */                                          \
+      if (plk_class_far(lse[c])) m[c] = max[c], a[c] = (T)(s[c] / sum[c]);                                                   \
+    plk_softmax_columns_loops()->exp_##sfx(x, dx, q->inner, q->k->n, t->cols, m, a, rest);                                   \
+    for (int64_t c = 0; c < t->cols; c++)                                                                                    \
+      if (class[c] >= 0) { /* e - 1 is minus the others' sum where it would be rounding alone */                             \
+        T *const at = dx + class[c] * q->inner + c;                                                                          \
+        *at = fabs((double)*at) > 0.75 * fabs(s[c]) ? 0 - a[c] * rest[c] : *at - (T)s[c];                                    \
+      } else                                                                                                                 \
+        for (int64_t r = 0; r < q->k->n; r++) dx[r * q->inner + c] = 0;                                                      \
   }
 BACK(float, f32)
 BACK(double, f64)

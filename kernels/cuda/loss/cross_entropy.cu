@@ -37,6 +37,10 @@ PLC_DEV double row_sum(const Class &k, double v, double *room) {
   if (k.width == 1) return v;
   return k.width == 32 ? plc_warp_all(v, plc_sum()) : plc_block_all(v, plc_sum(), 0.0, room);
 }
+PLC_DEV double row_max(const Class &k, double v, double *room) {
+  if (k.width == 1) return v;
+  return k.width == 32 ? plc_warp_all(v, plc_max()) : plc_block_all(v, plc_max(), -(double)INFINITY, room);
+}
 
 /* The maximum and Σ e^(x - maximum) of two parts of a row. */
 template <typename A> struct Sum { A max, sum; };
@@ -110,7 +114,8 @@ template <typename A, typename Load> PLC_DEV double soften(const Class &k, A lse
   return row_sum(k, sum, room);
 }
 
-/* dx_c = s (K e^(x_c - lse) - (1-e) w_t [c = t] - e/C w_c),  K = (1-e) w_t + e/C W */
+/* dx_c = s (K q_c - (1-e) w_t [c = t] - e/C w_c),  K = (1-e) w_t + e/C W,  q_c = e^(x_c - lse). For q_t next to 1, q_t - 1 is taken as
+ * minus the sum of the others (the CPU's kernel says why). */
 template <typename T, int V> __global__ void ce_backward(Class k, const T *x, plc_numbers lses, T *dx, const char *name) {
   typedef typename plc_type<T>::math A;
   __shared__ double room[32];
@@ -122,12 +127,15 @@ template <typename T, int V> __global__ void ce_backward(Class k, const T *x, pl
   const A lse = (A)plc_number(lses, row, 0);
   const double sum = soften(k, lse, k.n, room, [&](int64_t i) { return (A)plc_type<T>::load(x[at + i * k.inner]); });
   const A f = (A)(scale * K / sum), g = (A)(scale * e), h = (A)(scale * hit);
+  A rest = 0, own = 0;
   for (int64_t i = (int64_t)((int)threadIdx.x % k.width) * V; i < k.n; i += (int64_t)k.width * V) {
     plc_pack<T, V> p, q;
     if (V > 1) p = *(const plc_pack<T, V> *)(x + at + i);
     else p.v[0] = x[at + i * k.inner];
     for (int j = 0; j < V; j++) {
       A v = t < 0 ? (A)0 : f * (A)exp(plc_type<T>::load(p.v[j]) - lse);
+      if (i + j == t) own = v;
+      else rest += v;
       if (k.smooth > 0 && t >= 0) v -= g * (A)weight(k, i + j);
       if (i + j == t) v -= h;
       q.v[j] = plc_type<T>::store(v);
@@ -135,38 +143,50 @@ template <typename T, int V> __global__ void ce_backward(Class k, const T *x, pl
     if (V > 1) *(plc_pack<T, V> *)(dx + at + i) = q;
     else dx[at + i * k.inner] = q.v[0];
   }
+  const double others = row_sum(k, (double)rest, room);
+  if (t < 0 || t / V % k.width != (int)threadIdx.x % k.width || !(fabs((double)own) > 0.5 * fabs(scale * K))) return;
+  dx[at + t * k.inner] = plc_type<T>::store((A)(scale * e * (k.sums[0] - weight(k, t)) - others));
 }
 
-/* With q = softmax x:  ddy = Σ_c v_c dx_c / dy,  dx_c = s K q_c (v_c - Σ q v). sums[1] is 1/divisor; first: dy for all rows. */
-__global__ void ce_backward2(Class k, plc_numbers x, plc_numbers lses, plc_numbers v, plc_numbers first, plc_numbers dx, plc_numbers ddy,
-                             double *loss, const char *name) {
+/* With q = softmax x:  ddy = Σ_c v_c dx_c / dy,  dx_c = s K q_c (v_c - Σ q v). v is taken from that of the likeliest class on.
+ * sums[1] is 1/divisor; first: dy for all rows. */
+__global__ void ce_backward2(Class k, plc_numbers x, plc_numbers v, plc_numbers first, plc_numbers dx, plc_numbers ddy, double *loss,
+                             const char *name) {
   __shared__ double room[32];
   const int64_t row = row_of(k);
   const bool mine = row < k.rows;
   const int64_t at = mine ? start_of(k, row) : 0, n = mine ? k.n : 0;
   const int lane = (int)threadIdx.x % k.width;
-  const double lse = mine ? plc_number(lses, row, 0) : 0;
-  const double sum = soften(k, lse, n, room, [&](int64_t i) { return plc_number(x, at + i * k.inner, 0); });
-  double qv = 0, wv = 0;
+  double top = -(double)INFINITY, place = 0, sum = 0, qv = 0, wv = 0;
   for (int64_t i = lane; i < n; i += k.width) {
-    const double vi = plc_number(v, at + i * k.inner, 0);
-    qv += exp(plc_number(x, at + i * k.inner, 0) - lse) / sum * vi;
+    const double xi = plc_number(x, at + i * k.inner, 0);
+    if (xi > top) top = xi, place = (double)i;
+  }
+  const double mine_top = top;
+  top = row_max(k, top, room);
+  place = row_max(k, mine_top == top ? place : 0, room);
+  const double own = n > 0 ? plc_number(v, at + (int64_t)place * k.inner, 0) : 0;
+  for (int64_t i = lane; i < n; i += k.width) {
+    const double vi = plc_number(v, at + i * k.inner, 0) - own, q = exp(plc_number(x, at + i * k.inner, 0) - top);
+    sum += q;
+    qv += q * vi;
     wv += weight(k, i) * vi;
   }
-  qv = row_sum(k, qv, room);
+  sum = row_sum(k, sum, room);
+  qv = row_sum(k, qv, room) / sum;
   wv = row_sum(k, wv, room);
   if (!mine) return;
   const int64_t t = target_of(k, row, name);
   const double e = k.smooth / (double)k.n, hit = t < 0 ? 0 : (1 - k.smooth) * weight(k, t), K = t < 0 ? 0 : hit + e * k.sums[0];
   const double s = k.dy.p ? plc_number(k.dy, row, 0) : k.sums[1] * plc_number(first, 0, 1);
   if (lane == 0) {
-    const double d = t < 0 ? 0 : K * qv - hit * plc_number(v, at + t * k.inner, 0) - e * wv;
+    const double d = t < 0 ? 0 : K * qv + hit * (own - plc_number(v, at + t * k.inner, 0)) - e * wv;
     loss[row] = d * (k.dy.p ? 1 : k.sums[1]);
     plc_number_put(ddy, row, d);
   }
   for (int64_t i = lane; dx.p && i < n; i += k.width) {
     const int64_t p = at + i * k.inner;
-    plc_number_put(dx, p, t < 0 ? 0 : s * K * exp(plc_number(x, p, 0) - lse) / sum * (plc_number(v, p, 0) - qv));
+    plc_number_put(dx, p, t < 0 ? 0 : s * K * (exp(plc_number(x, p, 0) - top) / sum) * (plc_number(v, p, 0) - own - qv));
   }
 }
 
@@ -182,8 +202,7 @@ __global__ void ce_prob(Class k, plc_numbers x, plc_numbers target, plc_numbers 
     const double v = plc_number(x, at + i * k.inner, 0);
     m = v > m ? v : m;
   }
-  if (k.width == 32) m = plc_warp_all(m, plc_max());
-  else if (k.width > 32) m = plc_block_all(m, plc_max(), -(double)INFINITY, room);
+  m = row_max(k, m, room);
   for (int64_t i = lane; i < n; i += k.width) sum += exp(plc_number(x, at + i * k.inner, 0) - m);
   const double rest = log(row_sum(k, sum, room)), e = k.smooth / (double)k.n;
   for (int64_t i = lane; i < n; i += k.width) {
@@ -333,8 +352,8 @@ PlStatus ce_bwd2_run(const PlkCall *call, Job *j) {
   PL_TRY(find_scale(j, NULL));
   j->k.dy = if_none(*j, call->in[0]);
   if (j->k.rows > 0)
-    PLC_LAUNCH(ce_backward2, j->grid, PLC_BLOCK, 0, j->k, plc_numbers_of(call->in[1]), plc_numbers_of(call->in[3]),
-               plc_numbers_of(call->in[4]), plc_numbers_of(call->in[0]), plc_numbers_of(dx), if_none(*j, ddy), j->loss, j->name);
+    PLC_LAUNCH(ce_backward2, j->grid, PLC_BLOCK, 0, j->k, plc_numbers_of(call->in[1]), plc_numbers_of(call->in[4]),
+               plc_numbers_of(call->in[0]), plc_numbers_of(dx), if_none(*j, ddy), j->loss, j->name);
   if (!ddy || j->reduction == 0) return PL_OK;
   return plc_loss_end(PLC_LOSS_SUM, j->k.rows, j->loss, NULL, 1, none, j->part, plc_numbers_of(ddy));
 }

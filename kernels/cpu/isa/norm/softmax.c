@@ -39,7 +39,7 @@ static inline __attribute__((always_inline)) float exp_neg_f32(float x) {
 
 #define TABLE(s)                                                                                                               \
   softmax_rows_##s, log_softmax_rows_##s, softmax_bwd_rows_##s, log_softmax_bwd_rows_##s, lse_rows_##s, lse_dual_##s, exp_##s, \
-      softmax_dual_##s, log_softmax_dual_##s
+      softmax_dual_##s, log_softmax_dual_##s, sum_##s
 static void log_of(double *v, int64_t n) {
   for (int64_t i = 0; i < n; i++) v[i] = vm_log_f64(v[i]);
 }

@@ -22,6 +22,8 @@ static T FN(row_max)(const T *x, int64_t n) {
 
 ROWSUM(row_sum, (const T *p, const T *q, int64_t n), u, 0, 0)
 ROWSUM(row_dot, (const T *p, const T *q, int64_t n), u *w, 0, 0)
+ROWSUM(row_dotdiff, (const T *p, const T *q, T c, int64_t n), u *(w - c), 0, c)
+static double FN(sum)(const T *x, int64_t n) { return FN(row_sum)(x, x, n); }
 
 static void FN(exp)(const T *x, T m, T a, T *y, int64_t n) {
   if (a == 1)
@@ -30,8 +32,8 @@ static void FN(exp)(const T *x, T m, T a, T *y, int64_t n) {
     for (int64_t i = 0; i < n; i++) y[i] = a * EXPF(x[i] - m);
 }
 
-/* sum exp(x - m), and sum v exp(x - m) if there is a v; the end of the row is padded with -inf to a whole vector. */
-static inline __attribute__((always_inline)) double FN(sum_exps)(const T *x, const T *v, T m, int64_t n, double *dot) {
+/* sum exp(x - m), and sum (v - c) exp(x - m) if there is a v; the end of the row is padded with -inf to a whole vector. */
+static inline __attribute__((always_inline)) double FN(sum_exps)(const T *x, const T *v, T c, T m, int64_t n, double *dot) {
   T buf[256];
   double s = 0;
   for (int64_t at = 0; at < n; at += 256) {
@@ -44,12 +46,12 @@ static inline __attribute__((always_inline)) double FN(sum_exps)(const T *x, con
       i += L;
     }
     s += FN(row_sum)(buf, buf, i);
-    if (v) *dot += FN(row_dot)(buf, v + at, k);
+    if (v) *dot += FN(row_dotdiff)(buf, v + at, c, k);
   }
   return s;
 }
 
-static double FN(sum_exp)(const T *x, T m, int64_t n) { return FN(sum_exps)(x, NULL, m, n, NULL); }
+static double FN(sum_exp)(const T *x, T m, int64_t n) { return FN(sum_exps)(x, NULL, 0, m, n, NULL); }
 
 static void FN(lse)(const T *x, int64_t n, T *max, double *sum) {
   T m = FN(row_max)(x, n);
@@ -62,14 +64,14 @@ static void FN(lse)(const T *x, int64_t n, T *max, double *sum) {
   }
 }
 
-static void FN(lse_dual)(const T *x, const T *v, int64_t n, T *max, double *sum, double *dot) {
+static void FN(lse_dual)(const T *x, const T *v, T c, int64_t n, T *max, double *sum, double *dot) {
   T m = FN(row_max)(x, n);
   *max = m, *dot = 0;
   if (m == (T)INFINITY || m == -(T)INFINITY) {
     *max = 0, *sum = 0;
-    for (int64_t i = 0; i < n; i++) *sum += (double)EXPF(x[i]), *dot += (double)EXPF(x[i]) * (double)v[i];
+    for (int64_t i = 0; i < n; i++) *sum += (double)EXPF(x[i]), *dot += (double)EXPF(x[i]) * ((double)v[i] - (double)c);
   } else {
-    *sum = FN(sum_exps)(x, v, m, n, dot);
+    *sum = FN(sum_exps)(x, v, c, m, n, dot);
   }
 }
 
@@ -88,14 +90,42 @@ static void FN(log_softmax)(const T *x, T *y, int64_t n) {
   for (int64_t i = 0; i < n; i++) y[i] = x[i] - m - c;
 }
 
+/* dx = y (dy - sum y dy). Where one y is next to 1 its dy is nearly all of the sum: dy is taken from that on. */
 static void FN(softmax_bwd)(const T *dy, const T *y, T *dx, int64_t n) {
+  if (FN(row_max)(y, n) > (T)0.5) {
+    int64_t t = 0;
+    while (!(y[t] > (T)0.5)) t++;
+    const T own = dy[t], s = (T)FN(row_dotdiff)(y, dy, own, n);
+    for (int64_t i = 0; i < n; i++) dx[i] = y[i] * (dy[i] - own - s);
+    return;
+  }
   T s = (T)FN(row_dot)(dy, y, n);
   for (int64_t i = 0; i < n; i++) dx[i] = y[i] * (dy[i] - s);
 }
 
+/* dx = dy - exp(y) s, s = sum dy. Where exp(y) is next to 1 and dy has s to itself that would be rounding alone: 1 - exp(y) is taken
+ * as the sum of the others, which forward's y, one rounded difference, does not tell as well. */
+#define LIKELY_LOG ((T)-0.6875) /* more than half; one element of a row at most */
+static void FN(log_softmax_bwd_likely)(const T *dy, const T *y, T *dx, int64_t n, T s) {
+  T buf[256];
+  int64_t t = 0;
+  double rest = 0;
+  while (!(y[t] > LIKELY_LOG)) t++;
+  const T own = dy[t] - s;
+  for (int64_t at = 0; at < n; at += 256) {
+    const int64_t k = n - at < 256 ? n - at : 256;
+    for (int64_t j = 0; j < k; j++) buf[j] = EXPNEG(y[at + j]);
+    if (t >= at && t < at + k) buf[t - at] = 0;
+    rest += FN(row_sum)(buf, buf, k);
+    for (int64_t j = 0; j < k; j++) dx[at + j] = dy[at + j] - buf[j] * s;
+  }
+  dx[t] = own + (T)rest * s;
+}
 static void FN(log_softmax_bwd)(const T *dy, const T *y, T *dx, int64_t n) {
   T s = (T)FN(row_sum)(dy, dy, n);
-  for (int64_t i = 0; i < n; i++) dx[i] = dy[i] - EXPNEG(y[i]) * s;
+  if (FN(row_max)(y, n) > LIKELY_LOG) FN(log_softmax_bwd_likely)(dy, y, dx, n, s);
+  else
+    for (int64_t i = 0; i < n; i++) dx[i] = dy[i] - EXPNEG(y[i]) * s;
 }
 
 /* ---- rows that are short, L at once (isa/short_rows.h) ---- */
@@ -154,9 +184,19 @@ static void FN(log_softmax_short)(const T *x, T *y, int64_t n) {
 }
 static void FN(softmax_bwd_short)(const T *dy, const T *y, T *dx, int64_t n) {
   _Alignas(64) V u[SHORT], v[SHORT], s;
+  T own[L];
   double sum[L];
   TURN(dy, n, n, L, u);
   TURN(y, n, n, L, v);
+  for (int j = 0; j < L; j++) own[j] = 0;
+  for (int64_t k = 0; k < n; k++) {
+    const T *const d = (const T *)(u + k), *const p = (const T *)(v + k);
+    for (int j = 0; j < L; j++) own[j] = p[j] > (T)0.5 ? d[j] : own[j];
+  }
+  for (int64_t k = 0; k < n; k++) {
+    T *const d = (T *)(u + k);
+    for (int j = 0; j < L; j++) d[j] -= own[j];
+  }
   FN(short_sum)(u, v, n, PAIRED(n), sum);
   for (int j = 0; j < L; j++) s[j] = (T)sum[j];
   for (int64_t k = 0; k < n; k++) v[k] = v[k] * (u[k] - s);
@@ -164,16 +204,30 @@ static void FN(softmax_bwd_short)(const T *dy, const T *y, T *dx, int64_t n) {
 }
 static void FN(log_softmax_bwd_short)(const T *dy, const T *y, T *dx, int64_t n) {
   _Alignas(64) V u[SHORT], v[SHORT];
-  T s[L];
-  double sum[L];
+  T s[L], own[L];
+  int32_t likely[L];
+  double sum[L], rest[L];
   TURN(dy, n, n, L, u);
   TURN(y, n, n, L, v);
   FN(short_sum)(u, NULL, n, PAIRED(n), sum);
-  for (int j = 0; j < L; j++) s[j] = (T)sum[j];
+  for (int j = 0; j < L; j++) s[j] = (T)sum[j], own[j] = 0, likely[j] = -1;
   for (int64_t k = 0; k < n; k++) {
     T *const e = (T *)(v + k), *const d = (T *)(u + k);
-    for (int j = 0; j < L; j++) e[j] = d[j] - EXPNEG(e[j]) * s[j];
+    for (int j = 0; j < L; j++) {
+      const T p = EXPNEG(e[j]);
+      const bool most = e[j] > LIKELY_LOG;
+      own[j] = most ? d[j] - s[j] : own[j];
+      likely[j] = most ? (int32_t)k : likely[j];
+      e[j] = most ? 0 : p;
+    }
   }
+  FN(short_sum)(v, NULL, n, PAIRED(n), rest);
+  for (int64_t k = 0; k < n; k++) {
+    T *const e = (T *)(v + k), *const d = (T *)(u + k);
+    for (int j = 0; j < L; j++) e[j] = d[j] - e[j] * s[j];
+  }
+  for (int j = 0; j < L; j++)
+    if (likely[j] >= 0) ((T *)(v + likely[j]))[j] = own[j] + (T)rest[j] * s[j];
   BACK(v, dx, n, n);
 }
 /* False where a max is infinite: such rows go alone. */
@@ -232,11 +286,18 @@ static void FN(lse_rows)(const T *x, int64_t n, int64_t rows, T *max, double *su
 /* With tangents: t = v - sum(v e) / sum(e), and y (v - sum(v y)). */
 static void FN(log_softmax_dual)(const T *x, const T *v, T *y, T *t, int64_t n) {
   T m = FN(row_max)(x, n);
-  double dot = 0, sum = FN(sum_exps)(x, v, m, n, &dot);
-  T c = (T)LOG(sum), s = (T)(dot / sum);
+  double dot = 0, sum = FN(sum_exps)(x, v, 0, m, n, &dot);
+  T c = (T)LOG(sum), own = 0;
+  if (sum < 2) { /* one element has more than half: as softmax_bwd */
+    int64_t top = 0;
+    while (x[top] != m) top++;
+    own = v[top], dot = 0;
+    FN(sum_exps)(x, v, own, m, n, &dot);
+  }
+  const T s = (T)(dot / sum);
   for (int64_t i = 0; i < n; i++) {
     y[i] = x[i] - m - c;
-    t[i] = v[i] - s;
+    t[i] = v[i] - own - s;
   }
 }
 
@@ -244,3 +305,4 @@ static void FN(softmax_dual)(const T *x, const T *v, T *y, T *t, int64_t n) {
   FN(softmax)(x, y, n);
   FN(softmax_bwd)(v, y, t, n);
 }
+#undef LIKELY_LOG

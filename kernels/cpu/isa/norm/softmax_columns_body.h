@@ -59,25 +59,38 @@ static void FN(forward)(const T *x, T *PL_RESTRICT y, int64_t ld, int64_t n, int
 
 /* dx = y (dy - sum(y dy)), or dy - exp(y) sum(dy). */
 static void FN(backward)(const T *dy, const T *y, T *PL_RESTRICT dx, int64_t ld, int64_t n, int64_t cols, bool log_too) {
-  T s[PLK_SOFT_COLS];
+  T s[PLK_SOFT_COLS], own[PLK_SOFT_COLS];
   double sum[PLK_SOFT_COLS];
   if (log_too) {
     COLUMN_SUM(dy[at])
-  } else {
-    COLUMN_SUM(dy[at] * y[at])
+  } else { /* as softmax_bwd of rows */
+    for (int64_t c = 0; c < cols; c++) own[c] = 0;
+    for (int64_t r = 0; r < n; r++)
+      for (int64_t c = 0; c < cols; c++) own[c] = y[r * ld + c] > (T)0.5 ? dy[r * ld + c] : own[c];
+    COLUMN_SUM((dy[at] - own[c]) * y[at])
   }
   for (int64_t c = 0; c < cols; c++) s[c] = (T)sum[c];
-  if (log_too)
+  if (log_too) { /* as log_softmax_bwd of rows */
+    T rest[PLK_SOFT_COLS], likely[PLK_SOFT_COLS];
+    for (int64_t c = 0; c < cols; c++) rest[c] = own[c] = 0, likely[c] = -1;
     for (int64_t r = 0; r < n; r++)
-      for (int64_t c = 0; c < cols; c++) dx[r * ld + c] = dy[r * ld + c] - EXPF(y[r * ld + c]) * s[c];
-  else
+      for (int64_t c = 0; c < cols; c++) {
+        const T l = y[r * ld + c], d = dy[r * ld + c], e = EXPF(l);
+        rest[c] += l > (T)-0.6875 ? 0 : e;
+        own[c] = l > (T)-0.6875 ? d - s[c] : own[c];
+        likely[c] = l > (T)-0.6875 ? (T)r : likely[c];
+        dx[r * ld + c] = d - e * s[c];
+      }
+    for (int64_t c = 0; n < 1 << 24 && c < cols; c++)
+      if (likely[c] >= 0) dx[(int64_t)likely[c] * ld + c] = own[c] + rest[c] * s[c];
+  } else
     for (int64_t r = 0; r < n; r++)
-      for (int64_t c = 0; c < cols; c++) dx[r * ld + c] = y[r * ld + c] * (dy[r * ld + c] - s[c]);
+      for (int64_t c = 0; c < cols; c++) dx[r * ld + c] = y[r * ld + c] * (dy[r * ld + c] - own[c] - s[c]);
 }
 
 /* forward with the tangent t = v - sum(v e) / sum(e), or y (v - sum(v y)). */
 static void FN(dual)(const T *x, const T *v, T *PL_RESTRICT y, T *PL_RESTRICT t, int64_t ld, int64_t n, int64_t cols, bool log_too) {
-  T max[PLK_SOFT_COLS], by[PLK_SOFT_COLS], mean[PLK_SOFT_COLS];
+  T max[PLK_SOFT_COLS], by[PLK_SOFT_COLS], mean[PLK_SOFT_COLS], own[PLK_SOFT_COLS];
   double sum[PLK_SOFT_COLS], dot[PLK_SOFT_COLS];
   if (!log_too) {
     FN(forward)(x, y, ld, n, cols, false);
@@ -98,17 +111,31 @@ static void FN(dual)(const T *x, const T *v, T *PL_RESTRICT y, T *PL_RESTRICT t,
       }
     for (int64_t c = 0; c < cols; c++) sum[c] += (double)part[c], dot[c] += (double)with[c];
   }
-  for (int64_t c = 0; c < cols; c++) by[c] = (T)vm_log_f64(sum[c]), mean[c] = (T)(dot[c] / sum[c]);
+  for (int64_t c = 0; c < cols; c++) {
+    by[c] = (T)vm_log_f64(sum[c]), mean[c] = (T)(dot[c] / sum[c]), own[c] = 0;
+    if (!(sum[c] < 2)) continue;
+    int64_t top = 0; /* as log_softmax_dual of rows */
+    while (x[top * ld + c] != max[c]) top++;
+    own[c] = v[top * ld + c], dot[c] = 0;
+    for (int64_t r = 0; r < n; r++) dot[c] += (double)(EXPF(x[r * ld + c] - max[c]) * (v[r * ld + c] - own[c]));
+    mean[c] = (T)(dot[c] / sum[c]);
+  }
   for (int64_t r = 0; r < n; r++)
     for (int64_t c = 0; c < cols; c++) {
       y[r * ld + c] = x[r * ld + c] - max[c] - by[c];
-      t[r * ld + c] = v[r * ld + c] - mean[c];
+      t[r * ld + c] = v[r * ld + c] - own[c] - mean[c];
     }
 }
 
-static void FN(exp)(const T *x, T *PL_RESTRICT y, int64_t ld, int64_t n, int64_t cols, const T *PL_RESTRICT m, const T *PL_RESTRICT a) {
+static void FN(exp)(const T *x, T *PL_RESTRICT y, int64_t ld, int64_t n, int64_t cols, const T *PL_RESTRICT m, const T *PL_RESTRICT a,
+                    T *PL_RESTRICT small) {
+  for (int64_t c = 0; c < cols; c++) small[c] = 0;
   for (int64_t r = 0; r < n; r++)
-    for (int64_t c = 0; c < cols; c++) y[r * ld + c] = a[c] * EXPF(x[r * ld + c] - m[c]);
+    for (int64_t c = 0; c < cols; c++) {
+      const T e = EXPF(x[r * ld + c] - m[c]);
+      small[c] += e > (T)0.5 ? 0 : e;
+      y[r * ld + c] = a[c] * e;
+    }
 }
 
 #undef COLUMN_SUM
