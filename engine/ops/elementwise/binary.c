@@ -158,13 +158,19 @@ BINARY_FLAGS(trunc_divide, ARITHMETIC | PL_F_LATE, "x", "y", TRUNC_DIVIDE, PL_PR
              "trunc(x / y); gradients are 0", "x / y rounded toward 0, in the common dtype. Integer division by 0 is an error.",
              "print(T.tensor { 7, -7 }:trunc_divide(2))  --> { 3., -3.}  -- f32[2] cpu")
 
-static PlStatus modulo_grad(PlMaker *g, const PlOp *quotient) {
+/* The quotient is the one that the result, which is exact, belongs to: -8 / 0.1 rounds to -80 in f32, 79 times 0.1 is what was taken. */
+static PlStatus modulo_grad(PlMaker *g, const PlOp *modulo, const PlOp *quotient) {
   g_give(g, 0, g->dy[0]);
-  if (g->want[1]) g_give(g, 1, g_neg(g, g_mul(g, g->dy[0], pl_g2(g, quotient, g->x[0], g->x[1]))));
+  if (g->want[1]) {
+    PlVal x = pl_g1(g, &pl_op_stop_grad, g->x[0]), y = pl_g1(g, &pl_op_stop_grad, g->x[1]),
+          q = g_div(g, g_sub(g, x, pl_g2(g, modulo, x, y)), y);
+    PlVal whole = g_where(g, pl_g1(g, &pl_op_isfinite, q), pl_g1(g, &pl_op_round, q), pl_g2(g, quotient, x, y));
+    g_give(g, 1, g_neg(g, g_mul(g, g->dy[0], whole)));
+  }
   return g->status;
 }
-static PlStatus fmod_grad(PlMaker *g) { return modulo_grad(g, &pl_op_trunc_divide); }
-static PlStatus remainder_grad(PlMaker *g) { return modulo_grad(g, &pl_op_floor_divide); }
+static PlStatus fmod_grad(PlMaker *g) { return modulo_grad(g, &pl_op_fmod, &pl_op_trunc_divide); }
+static PlStatus remainder_grad(PlMaker *g) { return modulo_grad(g, &pl_op_remainder, &pl_op_floor_divide); }
 BINARY_FLAGS(fmod, ARITHMETIC | PL_F_LATE, "x", "y", FMOD, PL_PROMOTE_ALL, pl_infer_broadcast, NULL, "dx = dz; dy = -dz trunc(x / y)",
              "x - y trunc(x / y): C's remainder, with the sign of x.", "print(T.tensor { 7, -7 }:fmod(3))  --> { 1., -1.}  -- f32[2] cpu")
 BINARY_FLAGS(remainder, ARITHMETIC | PL_F_LATE, "x", "y", REMAINDER, PL_PROMOTE_ALL, pl_infer_broadcast, NULL,
@@ -180,7 +186,11 @@ BINARY_FLAGS(remainder, ARITHMETIC | PL_F_LATE, "x", "y", REMAINDER, PL_PROMOTE_
 static PlStatus pow_grad(PlMaker *g) {
   PlVal x = strong(g, 0), e = strong(g, 1), dz = g->dy[0];
   if (g->want[0]) {
-    PlVal flat = pl_g2(g, &pl_op_eq, e, zero(g)), safe = g_where(g, flat, pl_g_num(g, 1), e);
+    PlVal flat = pl_g2(g, &pl_op_eq, e, zero(g));
+    /* where e may vary the slope is so at e = 0, too (it grows by 1/x), as long as 1/x is a number */
+    if (g->want[1])
+      flat = pl_g2(g, &pl_op_logical_and, flat, pl_g1(g, &pl_op_logical_not, pl_g1(g, &pl_op_isfinite, pl_g1(g, &pl_op_reciprocal, x))));
+    PlVal safe = g_where(g, flat, pl_g_num(g, 1), e);
     PlVal slope = g_mul(g, e, pl_g2(g, &pl_op_pow, x, g_addn(g, safe, -1)));
     g_give(g, 0, g_mul(g, dz, g_where(g, flat, zero(g), slope)));
   }
@@ -242,11 +252,11 @@ BINARY(fmin, "x", "y", FMIN, PL_PROMOTE_ALL, pl_infer_broadcast, NULL, "the one 
 
 static PlStatus atan2_grad(PlMaker *g) {
   PlVal y = strong(g, 0), x = strong(g, 1);
-  PlVal square = g_add(g, g_mul(g, y, y), g_mul(g, x, x));
-  PlVal safe = g_where(g, pl_g2(g, &pl_op_eq, square, zero(g)), pl_g_num(g, (double)INFINITY), square);
-  PlVal r = g_div(g, g->dy[0], safe); /* 0 at the origin */
-  if (g->want[0]) g_give(g, 0, g_mul(g, r, x));
-  if (g->want[1]) g_give(g, 1, g_mul(g, r, g_neg(g, y)));
+  PlVal origin = pl_g2(g, &pl_op_logical_and, pl_g2(g, &pl_op_eq, x, zero(g)), pl_g2(g, &pl_op_eq, y, zero(g)));
+  PlVal far = g_where(g, origin, pl_g_num(g, (double)INFINITY), y);
+  PlVal r = pl_g2(g, &pl_op_hypot, far, x); /* squares would leave the range where slopes do not; 0 at the origin */
+  if (g->want[0]) g_give(g, 0, g_div(g, g_mul(g, g->dy[0], g_div(g, x, r)), r));
+  if (g->want[1]) g_give(g, 1, g_neg(g, g_div(g, g_mul(g, g->dy[0], g_div(g, y, r)), r)));
   return g->status;
 }
 WIDE(atan2, "y", "x", ATAN2, PL_PROMOTE_FLOAT, pl_infer_broadcast, NULL, "dy = dz x / (x^2+y^2); dx = -dz y / (x^2+y^2)",
@@ -302,9 +312,11 @@ WIDE(xlogy, "x", "y", XLOGY, PL_PROMOTE_FLOAT, pl_infer_broadcast, NULL, "dx = d
 /* d/dx P(a, x) = x^(a-1) e^-x / gamma(a), taken through its logarithm. */
 static PlStatus gammainc_slope(PlMaker *g, double sign) {
   if (g->want[0]) PL_FAIL(PL_ERR_UNSUPPORTED, "%s: it has no gradient for a, only for x; pass a:detach()", g->op->name);
-  PlVal a = strong(g, 0), x = strong(g, 1);
+  /* in double: differences of large numbers, of which f32 has lost all digits at a = 1e6, f16 at 100 */
+  PlVal a = pl_g_cast(g, strong(g, 0), PL_F64), x = pl_g_cast(g, strong(g, 1), PL_F64);
   PlVal l = g_sub(g, g_sub(g, g_mul(g, g_addn(g, a, -1), pl_g1(g, &pl_op_log, x)), x), pl_g1(g, &pl_op_lgamma, a));
-  g_give(g, 1, g_mul(g, g->dy[0], g_muln(g, pl_g1(g, &pl_op_exp, l), sign)));
+  PlVal slope = pl_g_cast(g, g_muln(g, pl_g1(g, &pl_op_exp, l), sign), (PlDtype)g->outd[0].dtype);
+  g_give(g, 1, g_mul(g, g->dy[0], slope));
   return g->status;
 }
 static PlStatus gammainc_grad(PlMaker *g) { return gammainc_slope(g, 1); }

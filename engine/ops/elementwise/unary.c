@@ -186,7 +186,12 @@ FLOATING(asin, ASIN, "dx = dy (1 - x^2)^(-1/2)", "The arc sine, in radians; NaN 
 GRAD(acos, g_neg(g, g_mul(g, dy, F1(rsqrt, one_minus_square(g, x)))))
 FLOATING(acos, ACOS, "dx = -dy (1 - x^2)^(-1/2)", "The arc cosine, in radians; NaN outside [-1, 1].",
          "print(T.tensor { 1, 0 }:acos())  --> {0.0000, 1.5708}  -- f32[2] cpu")
-GRAD(atan, g_div(g, dy, g_addn(g, g_mul(g, x, x), 1)))
+static PlVal atan_slope(PlMaker *g, PlVal dy, PlVal x) {
+  if (g->outd[0].dtype != PL_F16) return g_div(g, dy, g_addn(g, g_mul(g, x, x), 1));
+  const PlVal h = pl_g2(g, &pl_op_hypot, x, pl_g_num(g, 1)); /* 256 squared is infinite, its slope is not 0 */
+  return g_div(g, g_div(g, dy, h), h);
+}
+GRAD(atan, atan_slope(g, dy, x))
 FLOATING(atan, ATAN, "dx = dy / (1 + x^2)", "The arc tangent, in radians.",
          "print(T.tensor { 0, 1 }:atan())  --> {0.0000, 0.7854}  -- f32[2] cpu")
 GRAD(sinh, g_mul(g, dy, F1(cosh, x)))
@@ -211,13 +216,15 @@ GRAD(sigmoid, pl_g2(g, &pl_op_sigmoid_bwd, dy, y))
 FLOATING(sigmoid, SIGMOID, "y = 1 / (1 + e^-x); dx = dy y (1 - y)", "The logistic function.",
          "print(T.tensor { -2, 0, 2 }:sigmoid())  --> {0.1192, 0.5000, 0.8808}  -- f32[3] cpu")
 
-/* Without eps NaN outside [0, 1]; with eps x is clamped, so the gradient outside is 0: dy / NaN and dy / ∞. */
+/* 1/(x (1-x)) as 1/x + 1/(1-x), whose own slope is a number next to 0, too. Without eps NaN outside [0, 1]; with eps x is clamped, so
+ * the gradient outside is 0: dy / NaN and dy / ∞. */
 static PlStatus logit_grad(PlMaker *g) {
-  PlVal x = g->x[0], slope = g_mul(g, x, g_rsubn(g, 1, x));
+  PlVal x = g->x[0];
   bool clamped = pl_attr_has(g->attrs, 0);
   double eps = clamped ? ((g->attrs->isint & 1) ? (double)pl_attr_i(g->attrs, 0) : pl_attr_f(g->attrs, 0)) : 0;
   PlVal out = pl_g2(g, &pl_op_logical_or, pl_g2(g, &pl_op_lt, x, pl_g_num(g, eps)), pl_g2(g, &pl_op_gt, x, pl_g_num(g, 1 - eps)));
-  g->dx[0] = g_div(g, g->dy[0], g_where(g, out, pl_g_num(g, clamped ? (double)INFINITY : (double)NAN), slope));
+  PlVal at = g_where(g, out, pl_g_num(g, clamped ? (double)INFINITY : (double)NAN), x);
+  g->dx[0] = g_add(g, g_div(g, g->dy[0], at), g_div(g, g->dy[0], g_rsubn(g, 1, at)));
   return g->status;
 }
 PL_OP(logit,
