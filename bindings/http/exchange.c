@@ -60,6 +60,7 @@ static enum MHD_Result refuse(HttpRequest *r, struct MHD_Connection *mhd, unsign
   r->server->refused++;
   pthread_mutex_unlock(&r->server->lock);
   r->connection->deadline = http_now() + r->server->limits.read;
+  r->told = true;
   enum MHD_Result fine = MHD_YES;
   if (MHD_add_response_header(answer, "Content-Type", "application/json") != MHD_YES ||
       MHD_add_response_header(answer, "Connection", "close") != MHD_YES ||

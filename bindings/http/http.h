@@ -66,6 +66,7 @@ typedef struct HttpConnection {
   int fd;
   double deadline;      /* when the request must be whole; 0: none is being read */
   HttpRequest *request; /* a reference; NULL between requests */
+  bool ended;           /* shut down by the loop */
   struct HttpConnection *before, *next;
 } HttpConnection;
 
@@ -80,6 +81,7 @@ struct HttpRequest {
   HttpServer *server; /* a reference */
   /* The loop's until stage HTTP_WITH_LUA, then nobody writes them. */
   HttpStage stage;
+  bool told; /* the loop has answered */
   HttpConnection *connection;
   struct MHD_Connection *mhd;
   char method[HTTP_METHOD], peer[48];

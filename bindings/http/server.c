@@ -15,6 +15,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -88,15 +89,26 @@ static bool too_slow(HttpRequest *r, double now) {
   return false;
 }
 
-/* Connections whose time is up: the socket is shut down, and libmicrohttpd finds it so. */
+/* Has the peer of a request that is not whole gone? libmicrohttpd, told of each change once, does not look again behind a read that
+ * did not fill its memory, so an end that was there by then is never seen. What is being answered or is with Lua is seen otherwise. */
+static bool abandoned(const HttpConnection *c) {
+  const HttpRequest *r = c->request;
+  char byte;
+  if (r && (r->stage > HTTP_BODY || r->told)) return false;
+  return recv(c->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
+}
+
+/* Connections whose time is up, or that are left: the socket is shut down, and libmicrohttpd finds it so. */
 static void sweep(HttpServer *s, double now) {
   pthread_mutex_lock(&s->lock);
   for (HttpConnection *c = s->connections; c; c = c->next) {
     HttpRequest *r = c->request;
     bool late = c->deadline != 0 && now > c->deadline;
     if (!late && r && r->stage == HTTP_ANSWER && !r->suspended) late = too_slow(r, now);
+    if (!late && !c->ended) late = abandoned(c);
     if (!late) continue;
     c->deadline = 0;
+    c->ended = true;
     s->cut++;
     if (r) http_request_cut(r);
     shutdown(c->fd, SHUT_RDWR);

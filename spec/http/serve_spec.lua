@@ -309,6 +309,7 @@ describe("perilune serve", function()
           name == "prompt" and "prompt" or name)
       end
     end
+    refused("/v1/completions", '{"prompt":"x","max_tokens":3,"max_tokens":4}', 400, nil, "'max_tokens' is there twice")
     refused("/v1/completions", {}, 400, "prompt", "prompt is missing")
     refused("/v1/completions", { prompt = "x", temprature = 1 }, 400, "temprature", "did you mean temperature?")
     refused("/v1/completions", { prompt = ("fox "):rep(2000) }, 400, "prompt", "context is 256 tokens")
@@ -319,6 +320,8 @@ describe("perilune serve", function()
     refused("/v1/chat/completions", { messages = user(5) }, 400, "messages[0].content", "text")
     refused("/v1/chat/completions", { messages = user(json.array { { type = "image_url" } }) }, 400,
       "messages[0].content", "parts of text")
+    refused("/v1/chat/completions", { messages = user(json.array { { type = "text", text = "x", lang = "en" } }) }, 400,
+      "messages[0].content", 'content[0] has no field "lang"')
     refused("/v1/chat/completions", { messages = user "x", tools = json.array { {} } }, 400, "tools", "not supported")
     refused("/v1/chat/completions", { messages = user "x", response_format = { type = "json_object" } }, 400,
       "response_format", "not supported")

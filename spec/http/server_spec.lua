@@ -298,6 +298,27 @@ describe("the HTTP server", function()
     works()
   end)
 
+  -- Cut anywhere: in the line, the headers, between and in the body; the bytes and the end may come together or apart.
+  it("forgets at once those whose peer leaves before their request is whole", function()
+    listen { connections = 8 } -- and waits 30 s for the rest of a request
+    local whole, from = post("/", ("x"):rep(300), "Content-Type: text/plain\r\n"), sockets.now()
+    for at = 1, #whole - 1, 7 do
+      for _, apart in ipairs { false, true } do
+        local fd = connect()
+        send(fd, whole:sub(1, at))
+        if apart and at % 3 == 0 then sockets.sleep(0.002) end
+        shut(fd, at % 2 == 0 and "reset" or nil)
+      end
+    end
+    works()
+    assert.is_true(sockets.now() - from < 20)
+    for _ = 1, 500 do
+      if server:counts().connections <= 1 then break end
+      sockets.sleep(0.01)
+    end
+    assert.is_true(server:counts().connections <= 1)
+  end)
+
   it("sends an answer in pieces to readers as slow as they are, and holds no more than was allowed", function()
     listen { buffer = 10000 }
     local fd = connect(4096)

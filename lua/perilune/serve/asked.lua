@@ -126,13 +126,20 @@ local kinds = {
     end },
 }
 
+-- A field that is there twice: of two values one would not be heeded.
+local once = { null = json.null, depth = 200, list = json.array, object = function() return {} end,
+  set = function(o, name, v)
+    if o[name] ~= nil then error({ json = ("the field '%s' is there twice"):format(name:sub(1, 60)) }, 0) end
+    o[name] = v
+  end }
+
 --- The fields of a request's body, each checked; kind: "completions", "chat", "embeddings".
 function M.read(request, kind, model)
   local type_ = (request:header "content-type" or ""):lower()
   if not type_:find "^application/json%f[^%w]" then -- no form of another site's page can send it
     refuse("the Content-Type must be application/json", nil, nil, 415)
   end
-  local given, why = json.decode(request:body())
+  local given, why = json.decode(request:body(), once)
   if type(given) ~= "table" or json.is_array(given) or given == json.null then
     refuse("the body must be a JSON object" .. (given == nil and why and ": " .. tostring(why) or ""))
   end
@@ -253,6 +260,11 @@ local function content_of(v, role, at)
   for i, part in ipairs(v) do
     if type(part) ~= "table" or part.type ~= "text" or type(part.text) ~= "string" then
       refuse(("%s.content: only parts of text are supported here, got %s"):format(at, shown(part)), at .. ".content")
+    end
+    for key in pairs(part) do
+      if key ~= "type" and key ~= "text" then
+        refuse(("%s.content[%d] has no field %s"):format(at, i - 1, shown(key)), at .. ".content")
+      end
     end
     parts[i] = part.text
   end
