@@ -112,17 +112,28 @@ static PlStatus ideographs(PlEdit *e) {
 
 /* ---- the compiled map -------------------------------------------------------------------------------------------------- */
 
+/* `was` characters become nothing: as many of what is next go with the character before, which stands for the first of them
+ * where it had been inserted (*last is 1); the first of a text stay in the way. As in the reference. */
+static void drop_chars(PlEdit *e, int was, int *last) {
+  PlAligned *to = e->to;
+  for (size_t len; was > 0 && to->n > 0 && e->at < e->old.n; was--, e->at += len, *last = 0) {
+    (void)pl_char_at(e->old.s + e->at, e->old.n - e->at, &len);
+    if (*last <= 0 || !to->tracked) continue;
+    for (size_t k = pl_char_before(to->s, to->n); k < to->n; k++) to->origin[k] = e->old.origin[e->at];
+  }
+}
+
 /* The old characters (`used` bytes at `old`) become s: characters in the place of characters; more are inserted, fewer take
- * the rest with the last. What becomes nothing goes with the character before it; the first of a text stays in the way, as
- * in the reference. */
-static PlStatus replace_chars(PlEdit *e, const char *s, size_t n, const char *old, size_t used) {
+ * the rest with the last. *last: whether the last one was inserted. */
+static PlStatus replace_chars(PlEdit *e, const char *s, size_t n, const char *old, size_t used, int *last) {
   int now = (int)pl_char_count(s, n), was = (int)pl_char_count(old, used);
-  if (now == 0 && e->to->n > 0) e->at = e->at + used < e->old.n ? e->at + used : e->old.n;
+  if (now == 0) drop_chars(e, was, last);
   for (size_t i = 0, len, k = 0; i < n; i += len, k++) {
     int32_t c = pl_char_at(s + i, n - i, &len);
     int change = (int)k >= was ? 1 : (int)k == now - 1 && now < was ? now - was : 0;
     if (c < 0) PL_TRY(pl_edit_insert(e, s + i, len));
     else PL_TRY(pl_edit_char(e, c, change));
+    *last = change;
   }
   return PL_OK;
 }
@@ -131,6 +142,7 @@ static PlStatus replace_chars(PlEdit *e, const char *s, size_t n, const char *ol
 static PlStatus through_map(const PlCharsmap *m, PlEdit *e) {
   const char *s = e->old.s;
   size_t n = e->old.n;
+  int last = 0;
   for (size_t i = 0, len; i < n;) {
     int32_t state = 0, c = pl_char_at(s + i, n - i, &len);
     size_t end = i + len, used, k;
@@ -143,15 +155,19 @@ static PlStatus through_map(const PlCharsmap *m, PlEdit *e) {
     }
     const char *as = end - i < 6 ? pl_charsmap_find(m, s + i, end - i, false, &used, &k) : NULL;
     if (as) {
-      PL_TRY(replace_chars(e, as, k, s + i, end - i));
+      PL_TRY(replace_chars(e, as, k, s + i, end - i, &last));
       i = end;
       continue;
     }
     for (; i < end; i += len) {
       c = pl_char_at(s + i, end - i, &len);
       as = pl_charsmap_find(m, s + i, len, false, &used, &k);
-      if (as) PL_TRY(replace_chars(e, as, k, s + i, len));
-      else if (c < 0) PL_TRY(pl_edit_replace(e, s + i, len, len));
+      if (as) {
+        PL_TRY(replace_chars(e, as, k, s + i, len, &last));
+        continue;
+      }
+      last = 0;
+      if (c < 0) PL_TRY(pl_edit_replace(e, s + i, len, len));
       else PL_TRY(pl_edit_char(e, c, 0));
     }
   }

@@ -25,6 +25,17 @@ end
 
 describe("kinds of tokenizers", function()
   local by_name = {}
+  it("count characters that a map makes nothing of as the reference does", function()
+    local t = by_name["Unigram with byte fallback and a compiled map"]
+    for text, want in pairs { ["\u{200b}\u{fb01}\u{200b}\u{200b}low"] = "0 1 0 2 0 2 3 4 4 5 5 6",
+      ["\u{200b}\u{200b}\u{e9}\u{200b} \u{fb01}\u{200b}A low"] = "0 1 0 1 3 4 3 5 3 5 5 6 7 10",
+      ["\u{fb01}\u{200b}A"] = "0 1 0 2 0 2 2 3",
+      ["A\u{200b}\u{200b}\u{fb01}\u{200b}low"] = "0 1 0 1 3 5 3 5 5 6 6 7 7 8" } do
+      local e = t(text, { full = true, index_base = 0, add_special = false })
+      assert.equal(want, table.concat(list(e.offset_mapping), " "))
+    end
+  end)
+
   for _, kind in ipairs(known.kinds) do
     local t = assert(tokenizer.from_json(kind.json, kind.name))
     by_name[kind.name] = t
@@ -144,6 +155,20 @@ describe("kinds of tokenizers", function()
       assert.is_true(parts > 5)
     end
     local stream = t:stream { index_base = 0 }
+    local state = 7 -- bytes that are characters until others come: what was given stays, and all of it is characters
+    for _ = 1, 300 do
+      local ids, out, taken_back = {}, "", false
+      for i = 1, 6 do
+        state = state * 1103515245 + 12345 & 0x7fffffff
+        ids[i] = state % 4 == 0 and t:id("low", zero) or t:id(("<0x%02X>"):format(state >> 8 & 255), zero)
+        out = out .. stream(ids[i])
+        local now = t:decode(ids, zero)
+        taken_back = taken_back or now:sub(1, #out) ~= out
+      end
+      out = out .. stream:finish()
+      assert.truthy(utf8.len(out))
+      if not taken_back then assert.equal(t:decode(ids, zero), out) end
+    end
     assert.equal("", stream(t:id("<0xE2>", zero)))
     assert.equal("\u{FFFD}", stream:finish())
     assert.equal("low", stream(t:id("low", zero)))

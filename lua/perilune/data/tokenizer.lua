@@ -351,12 +351,24 @@ local Stream = classes.new("tokenizer stream", "stream")
 local incomplete = "\xEF\xBF\xBD"
 
 --- t:stream{skip_special=true, index_base=} → a function-like object: s(id) → what the token adds to the text, ""
--- while a character is incomplete. s:finish() → what is left.
+-- while a character is incomplete. s:finish() → what is left. All together are the text of decode, but where bytes that
+-- were a character turn out to be none, with those behind them: what was given is not taken back.
 function Tokenizer:stream(opts)
   opts = checked("stream", opts, { "skip_special", "index_base" })
   local base = base_of("stream", opts, self.index_base)
   return setmetatable({ handle = self.handle, skip = opts.skip_special ~= false, base = base,
     ids = {}, prefix = "", seen = 0 }, Stream)
+end
+
+-- How much of a text was given already: all of the prefix, or, where the decoder has changed its mind (bytes that were
+-- a character are none with those behind them), whole characters that both have.
+local function given(text, prefix)
+  local n = #prefix
+  if text:sub(1, n) == prefix then return n end
+  n = 0
+  while text:byte(n + 1) == prefix:byte(n + 1) do n = n + 1 end
+  while n > 0 and (text:byte(n + 1) or 0) & 0xC0 == 0x80 do n = n - 1 end
+  return n
 end
 
 function Stream:text() return self.handle:decode(self.ids, self.skip, self.base, false) end
@@ -375,12 +387,8 @@ function Stream:__call(id)
     ids[#ids] = nil
     error(text, 2)
   end
-  local n = #self.prefix
-  if #text <= n or text:sub(-3) == incomplete then return "" end
-  if text:sub(1, n) ~= self.prefix then -- the decoder has changed its mind: what they share stays
-    n = 0
-    while text:byte(n + 1) == self.prefix:byte(n + 1) do n = n + 1 end
-  end
+  if #text <= #self.prefix or text:sub(-3) == incomplete then return "" end
+  local n = given(text, self.prefix)
   local seen = #ids - self.seen
   self.ids = table.move(ids, self.seen + 1, #ids, 1, {})
   self.prefix, self.seen = self:text(), seen
@@ -390,7 +398,7 @@ end
 --- What is left at the end: a character that stayed incomplete, as U+FFFD. The stream begins anew.
 function Stream:finish()
   local text = #self.ids > 0 and self:text() or ""
-  local n = #self.prefix
+  local n = given(text, self.prefix)
   self.ids, self.prefix, self.seen = {}, "", 0
   return text:sub(n + 1)
 end
