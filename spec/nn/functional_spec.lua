@@ -161,6 +161,22 @@ describe("distances and differences", function()
 end)
 
 describe("embedding_bag", function()
+  it("is traced with a padding row and offsets, and bags of nothing else are 0", function()
+    local ids, offsets = T.tensor({ 1, 2, 2, 3, 2 }, { dtype = "i64" }), T.tensor({ 1, 3, 3, 4 }, { dtype = "i64" })
+    local want = { sum = { { 1 }, { 0 }, { 0 }, { -4 } }, mean = { { 1 }, { 0 }, { 0 }, { -4 } },
+      max = { { 1 }, { 0 }, { 0 }, { -4 } } }
+    for mode, y in pairs(want) do
+      local w = T.tensor { { 1 }, { math.huge }, { -4 } }:requires_grad_()
+      local f = function(v) return F.embedding_bag(ids, v, offsets, { mode = mode, padding_idx = 2 }) end
+      for _, g in ipairs { f, T.jit(f) } do
+        w.grad = nil
+        local got = g(w)
+        same(got:detach(), T.tensor(y))
+        got:sum():backward()
+        same(w.grad, T.tensor { { 1 }, { 0 }, { 1 } })
+      end
+    end
+  end)
   it("takes a padding_idx from the end, as embedding", function()
     local w, ids = randn(3, 2), T.tensor({ { 1, 3 } }, { dtype = "i64" })
     for base = 0, 1 do

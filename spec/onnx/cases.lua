@@ -63,6 +63,8 @@ function M.layers()
   add("AdaptiveAvgPool2d to one", nn.AdaptiveAvgPool2d(1), picture)
   add("AdaptiveAvgPool2d", nn.AdaptiveAvgPool2d(2), picture)
   add("AdaptiveMaxPool2d", nn.AdaptiveMaxPool2d(4), picture)
+  add("AdaptiveAvgPool2d, parts that overlap", nn.AdaptiveAvgPool2d({ 3, 5 }), picture)
+  add("AdaptiveMaxPool2d, more parts than elements", nn.AdaptiveMaxPool2d({ 11, 3 }), picture)
   add("LPPool2d", nn.LPPool2d(2, 2), picture)
   add("BatchNorm2d", nn.BatchNorm2d(4), picture)
   add("BatchNorm1d", nn.BatchNorm1d(6), rows)
@@ -75,6 +77,26 @@ function M.layers()
   add("Embedding, padding_idx from the end", nn.Embedding(10, 4, { padding_idx = -1 }),
     T.tensor({ { 1, 5 }, { 10, 2 } }, { dtype = "i64" }))
   add("EmbeddingBag", nn.EmbeddingBag(10, 4), T.tensor({ { 1, 5 }, { 10, 2 } }, { dtype = "i64" }))
+  for _, mode in ipairs { "sum", "mean", "max" } do
+    local bag = nn.EmbeddingBag(10, 4, { mode = mode, padding_idx = 2 })
+    add("EmbeddingBag with padding, " .. mode, bag, T.tensor({ { 1, 5, 2 }, { 2, 2, 2 } }, { dtype = "i64" }))
+    add("EmbeddingBag at offsets, " .. mode, bag, T.tensor({ 1, 5, 2, 7, 2 }, { dtype = "i64" }),
+      T.tensor({ 1, 3, 3, 5 }, { dtype = "i64" }))
+  end
+  add("Embedding, scale_grad_by_freq", nn.Embedding(10, 4, { scale_grad_by_freq = true }),
+    T.ones({ 3 }, { dtype = "i64" }))
+  local scores, weight = T.randn(2, 4, 3), T.rand(4) + 0.1
+  local target = T.tensor({ { 1, 4, -100 }, { 2, 2, 3 } }, { dtype = "i64" })
+  for _, reduction in ipairs { "mean", "sum", "none" } do
+    local o = { reduction = reduction, label_smoothing = 0.1, weight = weight }
+    add("CrossEntropyLoss, smoothed, " .. reduction, nn.CrossEntropyLoss(o), scores, target)
+    add("CrossEntropyLoss of probabilities, " .. reduction, nn.CrossEntropyLoss(o), scores, scores:softmax(2):flip(2))
+    add("CrossEntropyLoss of one, " .. reduction, nn.CrossEntropyLoss { reduction = reduction }, scores[1]:t()[1],
+      T.tensor(2, { dtype = "i64" }))
+  end
+  add("bucketize", class(function() end, function(_, x)
+    return T.bucketize(x, T.tensor { -1, 0, 1 }), T.searchsorted(T.tensor { -1, 0, 1 }, x, { right = true })
+  end), T.tensor { { -2, -1, 0.5 }, { 1, 0 / 0, 7 } })
   add("LSTM", nn.LSTM(6, 5), steps)
   add("LSTM, two layers, both ways", nn.LSTM { 6, 5, num_layers = 2, bidirectional = true }, steps)
   add("GRU", nn.GRU(6, 5), steps)

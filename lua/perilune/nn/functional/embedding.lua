@@ -25,7 +25,7 @@ return function(F)
   -- `scale_grad_by_freq` the gradient of a row is divided by how often ids has it.
   -- With `max_norm` rows that are read and whose `norm_type`-norm (2) is larger are first scaled down to it, in place.
   function F.embedding(ids, weight, opts)
-    if opts == nil or (opts.max_norm == nil and not opts.scale_grad_by_freq) then
+    if opts == nil or opts.max_norm == nil and not (opts.scale_grad_by_freq and T.is_grad_enabled()) then
       return T.embedding(weight, ids, opts and { padding_idx = opts.padding_idx, index_base = opts.index_base })
     end
     local o = { padding_idx = opts.padding_idx, index_base = opts.index_base }
@@ -55,20 +55,23 @@ return function(F)
       e, weights, dtype = e:float(), weights and weights:float(), "f32"
     end
     local function result(y) return narrow and y:to(given) or y end
-    if weights then e = e * weights:unsqueeze(2) end
     if keep then
-      local kept = keep:nonzero():reshape(-1)
-      e, bag, n = T.index_select(e, kept, 1), T.index_select(bag, kept, 1), kept:numel()
+      e = T.where(keep:unsqueeze(2), e, mode == "max" and -math.huge or 0)
+      weights = weights and T.where(keep, weights, 0)
+    end
+    if weights then e = e * weights:unsqueeze(2) end
+    local function sizes() -- of bags, without what is skipped
+      local one = keep and keep:to "f32" or T.ones({ n }, { device = device })
+      return T.index_add(T.zeros({ count }, { device = device }), bag, one, { dim = 1 })
     end
     if mode == "max" then
-      return T.scatter_reduce(T.zeros(shape, { dtype = dtype, device = device }), bag:unsqueeze(2):expand(n, D), e,
-        { dim = 1, reduce = "amax", include_self = false })
+      local most = T.scatter_reduce(T.zeros(shape, { dtype = dtype, device = device }),
+        bag:unsqueeze(2):expand(n, D), e, { dim = 1, reduce = "amax", include_self = false })
+      return keep and T.where(sizes():eq(0):unsqueeze(2), 0, most) or most
     end
     local sum = T.index_add(T.zeros(shape, { dtype = dtype, device = device }), bag, e, { dim = 1 })
     if mode == "sum" then return result(sum) end
-    local one = T.ones({ n }, { device = device })
-    local sizes = T.index_add(T.zeros({ count }, { device = device }), bag, one, { dim = 1 }):clamp { min = 1 }
-    return result(sum / sizes:to(dtype):unsqueeze(2))
+    return result(sum / sizes():clamp { min = 1 }:to(dtype):unsqueeze(2))
   end
 
   --- nn.F.embedding_bag(ids, weight, offsets, {mode="mean", per_sample_weights=, padding_idx=,

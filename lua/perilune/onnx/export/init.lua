@@ -37,7 +37,8 @@ end
 local function traced(who, f, inputs, shapes, names)
   local g, xs = T.graph(), {}
   for i, x in ipairs(inputs) do xs[i] = g:input(names[i], shapes[i], { dtype = x:dtype() }) end
-  local got, out = table.pack(g:trace(function(...) return without_library(f, ...) end, table.unpack(xs))), {}
+  local got = table.pack(g:trace(function(...) return T.no_grad(without_library, f, ...) end, table.unpack(xs)))
+  local out = {}
   local function put(v, i) -- results may be lists of tensors; what is nil is none
     if core.is_tensor(v) then
       out[#out + 1] = v
@@ -204,7 +205,8 @@ local function in_f32(names, halves)
   end
 end
 in_f32("rms_norm group_norm norm var std floor_divide remainder mse_loss huber_loss smooth_l1_loss softplus log1p "
-  .. "expm1 binary_cross_entropy binary_cross_entropy_with_logits kl_div", { f16 = true, bf16 = true })
+  .. "expm1 binary_cross_entropy binary_cross_entropy_with_logits kl_div "
+  .. "cross_entropy_prob", { f16 = true, bf16 = true })
 in_f32("attention", { bf16 = true })
 
 -- ---- 0-d tensors ---------------------------------------------------------------------------------------------------

@@ -69,16 +69,67 @@ return function(Export)
     return e:emit("Div", { e:emit("ReduceSum", { l }, { keepdims = 0 }), e:number(x.shape[1] or 1, t) })
   end
 
-  local function classes(op)
+  -- With classes along `axis`: what a loss has of all of them, by their weights.
+  local function over_classes(e, t, axis, y, weight, x)
+    if weight then
+      local shape = {}
+      for d = 1, #x.shape do shape[d] = d == axis + 1 and -1 or 1 end
+      y = e:emit("Mul", { y, e:reshape(e:cast(weight, t), shape) })
+    end
+    return e:emit("Neg", { e:emit("ReduceSum", { y, e:integers { axis } }, { keepdims = 0 }) })
+  end
+  local function smoothed(e, node, x, axis)
+    local smooth, n = node.attrs.label_smoothing or 0, x.shape[axis + 1]
+    if smooth ~= 0 then e:fixed(node, { n }, "the number of classes") end
+    return smooth, smooth ~= 0 and smooth / n or 0
+  end
+
+  -- By operators that any x has, where ONNX's own knows no smoothing, or asks for a batch.
+  local function composed(e, node, x, target, weight, softmax)
+    local a, t, axis = node.attrs, node.dtypes[1], #x.shape > 1 and 1 or 0
+    local at, ignored = Export.from_zero(e, node, target), (a.ignore_index or -100) - (a.index_base or 1)
+    local counts = e:emit("Not", { e:emit("Equal", { at, e:number(ignored, "i64") }) })
+    at = e:emit("Where", { counts, at, e:number(0, "i64") })
+    local y = e:cast(x, t)
+    if softmax then y = e:emit("LogSoftmax", { y }, { axis = axis }) end
+    local l = e:emit("GatherElements", { y, e:emit("Unsqueeze", { at, e:integers { axis } }) }, { axis = axis })
+    l = e:emit("Neg", { e:emit("Squeeze", { l, e:integers { axis } }) })
+    local w = weight and e:emit("Gather", { e:cast(weight, t), at }, { axis = 0 })
+    if w then l = e:emit("Mul", { l, w }) end
+    local smooth, each = 0, nil
+    if softmax then smooth, each = smoothed(e, node, x, axis) end
+    if smooth ~= 0 then
+      local all = e:emit("Mul", { over_classes(e, t, axis, y, weight, x), e:number(each, t) })
+      l = e:emit("Add", { e:emit("Mul", { l, e:number(1 - smooth, t) }), all })
+    end
+    l = e:emit("Where", { counts, l, e:number(0, t) })
+    if a.reduction == "none" then return l end
+    l = e:emit("ReduceSum", { l }, { keepdims = 0 })
+    if a.reduction == "sum" then return l end
+    local share = e:emit("Where", { counts, w or e:number(1, t), e:number(0, t) })
+    return e:emit("Div", { l, e:emit("ReduceSum", { share }, { keepdims = 0 }) })
+  end
+
+  local function classes(op, softmax)
     return function(e, node, x, target, weight)
       local a = node.attrs
-      if a.label_smoothing and a.label_smoothing ~= 0 then e:fail(node, "label_smoothing is not supported") end
-      if #x.shape < 2 then e:fail(node, "without a batch is not supported") end
+      if #x.shape < 2 or softmax and (a.label_smoothing or 0) ~= 0 then
+        return composed(e, node, x, target, weight, softmax)
+      end
       local base = a.index_base or 1
       return e:emit(op, { x.name, Export.from_zero(e, node, target), weight and weight.name },
         { reduction = a.reduction or "mean", ignore_index = (a.ignore_index or -100) - base })
     end
   end
-  ops.cross_entropy = classes "SoftmaxCrossEntropyLoss"
-  ops.nll_loss = classes "NegativeLogLikelihoodLoss"
+  ops.cross_entropy = classes("SoftmaxCrossEntropyLoss", true)
+  ops.nll_loss = classes("NegativeLogLikelihoodLoss", false)
+
+  function ops.cross_entropy_prob(e, node, x, target, weight)
+    local t, axis = node.dtypes[1], #x.shape > 1 and 1 or 0
+    local smooth, each = smoothed(e, node, x, axis)
+    local p = e:cast(target, t)
+    if smooth ~= 0 then p = e:emit("Add", { e:emit("Mul", { p, e:number(1 - smooth, t) }), e:number(each, t) }) end
+    local y = e:emit("Mul", { p, e:emit("LogSoftmax", { e:cast(x, t) }, { axis = axis }) })
+    return reduced(e, node, over_classes(e, t, axis, y, weight, x))
+  end
 end

@@ -161,27 +161,43 @@ return function(Export)
       end)
       return fixed and e:emit("Mul", { y, e:number(count / divisor, node.dtypes[1]) }) or y
     end
-    local function adaptive(whole, op)
+    -- Parts that are not equal: one dim after the other, each part by itself.
+    local function in_parts(e, x, dims, reduce)
+      local name = x.name
+      for _, d in ipairs(dims) do
+        local parts, axis = {}, e:integers { d.axis }
+        for i = 0, d.m - 1 do
+          local from, to = i * d.n // d.m, -((-(i + 1) * d.n) // d.m)
+          local part = e:emit("Slice", { name, e:integers { from }, e:integers { to }, axis })
+          parts[i + 1] = e:emit(reduce, { part, axis }, { keepdims = 1 })
+        end
+        name = #parts == 1 and parts[1] or e:emit("Concat", parts, { axis = d.axis })
+      end
+      return name
+    end
+    local function adaptive(whole, op, reduce)
       return function(e, node, x)
-        local out, kernel, ones = many(node.attrs.output_size, nd), {}, true
+        local out, kernel, ones, equal, dims = many(node.attrs.output_size, nd), {}, true, true, {}
         local base = #x.shape - nd
         for d = 1, nd do
           local n, m = x.shape[base + d], node.shapes[1][base + d]
           ones = ones and out[d] == 1
           if not ones then e:fixed(node, { n, m }, "size") end
           if not is_free(n) and not is_free(m) then
-            if m == 0 or n % m ~= 0 then e:fail(node, "%d elements in %d parts that are not equal", n, m) end
-            kernel[d] = n // m
+            if m == 0 then e:fail(node, "a result without elements is not supported") end
+            kernel[d], dims[d] = n // m, { axis = base + d - 1, n = n, m = m }
+            equal = equal and n % m == 0
           end
         end
+        if not ones and not equal then return in_parts(e, x, dims, reduce) end
         return batched(e, x, nd, function(name)
           if ones then return e:emit(whole, { name }) end
           return e:emit(op, { name }, { kernel_shape = kernel, strides = kernel })
         end)
       end
     end
-    ops[("adaptive_avg_pool%dd"):format(nd)] = adaptive("GlobalAveragePool", "AveragePool")
-    ops[("adaptive_max_pool%dd"):format(nd)] = adaptive("GlobalMaxPool", "MaxPool")
+    ops[("adaptive_avg_pool%dd"):format(nd)] = adaptive("GlobalAveragePool", "AveragePool", "ReduceMean")
+    ops[("adaptive_max_pool%dd"):format(nd)] = adaptive("GlobalMaxPool", "MaxPool", "ReduceMax")
   end
 
   -- Volumes are in ONNX since opset 20, which has other names for two modes.

@@ -3,6 +3,7 @@
 -- @module perilune.onnx.export.shape
 local T = require "perilune"
 local sizes = require "perilune.onnx.export.sizes"
+local writer = require "perilune.onnx.writer"
 
 return function(Export)
   local ops, is_free = Export.ops, Export.is_free
@@ -319,6 +320,41 @@ return function(Export)
   function ops.scatter_add(e, node, x, at, src)
     return e:emit("ScatterElements", { x.name, from_zero(e, node, at), src.name },
       { axis = dim0(node.attrs.dim, rank(x)), reduction = "add" })
+  end
+  local reductions = { sum = { "add", 0 }, prod = { "mul", 1 }, amax = { "max", -math.huge },
+    amin = { "min", math.huge } }
+  function ops.scatter_reduce(e, node, x, at, src)
+    local r, index = reductions[node.attrs.reduce], from_zero(e, node, at)
+    if not r then e:fail(node, "reduce '%s' is not supported", node.attrs.reduce) end
+    for d, n in ipairs(at.shape) do
+      if n ~= src.shape[d] then e:fail(node, "an index that is smaller than its source is not supported") end
+    end
+    local axis, y = dim0(node.attrs.dim, rank(x)), x.name
+    if not node.attrs.include_self then -- what leaves a reduction as it is goes there first
+      if math.type(r[2]) == "float" and not x.dtype:find "^b?f" then
+        e:fail(node, "include_self = false is not supported for %s", x.dtype)
+      end
+      local first = e:emit("Expand", { e:number(r[2], x.dtype), e:integers(at.shape) })
+      y = e:emit("ScatterElements", { y, index, first }, { axis = axis })
+    end
+    return e:emit("ScatterElements", { y, index, src.name }, { axis = axis, reduction = r[1] })
+  end
+  -- How many of the boundaries are before a value; NaN is behind all.
+  local function bucket(e, node, x, boundaries, right)
+    local t = T.promote_types(x.dtype, boundaries.dtype)
+    local v = e:emit("Unsqueeze", { e:cast(x, t), e:integers { -1 } })
+    local behind = e:emit("Not", { e:emit(right and "Less" or "LessOrEqual", { v, e:cast(boundaries, t) }) })
+    local n = e:emit("Cast", { behind }, { to = writer.kinds.i64 })
+    n = e:emit("ReduceSum", { n, e:integers { -1 } }, { keepdims = 0 })
+    local base = node.attrs.index_base or 1
+    if base ~= 0 then n = e:emit("Add", { n, e:number(base, "i64") }) end
+    return node.attrs.out_int32 and e:emit("Cast", { n }, { to = writer.kinds.i32 }) or n
+  end
+  function ops.bucketize(e, node, x, boundaries) return bucket(e, node, x, boundaries, node.attrs.right) end
+  function ops.searchsorted(e, node, sorted, values, sorter)
+    if sorter then e:fail(node, "a sorter is not supported") end
+    if rank(sorted) ~= 1 then e:fail(node, "sorted rows of several dims are not supported") end
+    return bucket(e, node, values, sorted, node.attrs.right or node.attrs.side == "right")
   end
   -- Slices of x along a dimension, at the places `at`, become or grow by those of src, or are all one number.
   local function put_slices(e, node, x, at, src, reduction)
