@@ -88,3 +88,30 @@ describe("on the device a number beside halves", function()
     end
   end
 end)
+
+-- Packs of four, sixteen elements a thread, launches that stride: lengths on both sides of each, from any place.
+describe("casts on the device", function()
+  if not ok then
+    it("are not looked at: " .. tostring(why), function() end)
+    return
+  end
+  it("have the CPU's bits at random lengths and places", function()
+    T.manual_seed(3)
+    math.randomseed(3)
+    local random = math.random
+    local dtypes = { "f32", "f16", "bf16", "f64", "i32", "i64", "u8", "bool" }
+    for case = 1, tonumber(os.getenv "PERILUNE_HOSTILE") or 150 do
+      local lengths = { random(9), random(250, 270), random(4080, 4110), random(8180, 8200), random(20000) }
+      local n = case == 1 and (1 << 20) + 4099 or lengths[random(#lengths)]
+      local from, to = dtypes[random(random(4) == 1 and #dtypes or 3)], dtypes[random(random(4) == 1 and #dtypes or 3)]
+      local first, step = random(9), random(8) == 1 and 2 or 1
+      local base = (T.randn(n * step + first) * 10):to(from)
+      local function part(t)
+        t = t:narrow(1, first, n * step)
+        return (step == 1 and t or t:view(n, step):select(2, 1)):to(to):cpu()
+      end
+      local same = T.isclose(part(base:cuda()):double(), part(base):double(), { rtol = 0, atol = 0, equal_nan = true })
+      assert(same:all():item(), ("case %d: %d from %d by %d, %s to %s"):format(case, n, first, step, from, to))
+    end
+  end)
+end)

@@ -273,18 +273,29 @@ describe("with tensors on the device", function()
   end)
 
   it("errors that a wait finds are named by the call that made them; gradients are where their leaf is", function()
-    local x, rows = T.randn(3, 4):cuda(), T.tensor({ 1, 9 }, { dtype = "i64" }):cuda()
-    for _, wait in ipairs { T.cuda.synchronize, function() x:cpu() end, function() x:nonzero() end, function()
+    local x, rows = T.randn(3, 4):cuda(), T.tensor({ 1, 9, 2 }, { dtype = "i64" }):cuda()
+    local far = T.full({ 3, 4 }, 9, { dtype = "i64" }):cuda()
+    local calls = {
+      index_select = function() return x:index_select(1, rows) end, gather = function() return x:gather(1, far) end,
+      embedding = function() return T.nn.F.embedding(rows, x) end, take = function() return T.take(x, far + 90) end,
+      cross_entropy = function() return T.cross_entropy(x, rows) end,
+      nll_loss = function() return T.nll_loss(x, rows) end,
+      scatter = function() return x:scatter(1, far, x) end, index_add = function() return x:index_add(1, rows, x) end,
+      index_copy = function() return x:index_copy(1, rows, x) end,
+    }
+    local waits = { function() T.cuda.synchronize() end, function() x:cpu() end, function() x:nonzero() end, function()
       return T.nn.Linear(4, 2):to "cuda"(x):sum():item()
-    end, function() T.profile(function() x:exp() end) end, function() -- both caught what their own calls said
-      T.distributions.MultivariateNormal(x[1], { covariance_matrix = T.eye(4):to "cuda" })
-    end } do
-      x:index_select(1, rows)
-      local fine, said = pcall(wait)
-      assert.is_false(fine)
-      assert.truthy(said:find("index_select: index 9 is out of range: 1 to 3 (noticed on the device", 1, true), said)
-      assert.falsy(said:find("in Linear", 1, true), said)
-      assert.is_true((pcall(wait))) -- once
+    end, function(y) return y:sum():item() end, function(y) return tostring(y) end, function(y) return y:totable() end,
+      function() T.zeros(3, 4):copy_(x) end, function() return x:unique() end, function() return T.linalg.svd(x) end }
+    for name, call in pairs(calls) do
+      for _, wait in ipairs(waits) do
+        local y = call()
+        local fine, said = pcall(wait, y)
+        assert.is_false(fine)
+        assert.truthy(said:find("[ :]" .. name .. ": [^:]* is ") and said:find("(noticed on the device", 1, true), said)
+        assert.falsy(said:find("in Linear", 1, true), said)
+        assert.is_true((pcall(wait, x))) -- once
+      end
     end
     local p = T.zeros(2):requires_grad_()
     local _, said = pcall(function() p.grad = T.zeros(2, { device = "cuda" }) end)
