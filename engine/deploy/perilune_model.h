@@ -16,9 +16,9 @@
  * thread. What was to be given out is written on success alone.
  * Ownership. Models and sessions belong to the caller and are released by their _release, which takes NULL. A session keeps its
  * model. Names and shapes that are told live as long as the model. Memory for inputs and outputs is the caller's.
- * Threads. A model may be used by any number of threads. A session is one thread's at a time; two sessions of one model run at
- * once, share the weights, and have everything else apart: after the first run (at its sizes) a session of one thread takes no lock.
- * Results do not depend on the number of threads or sessions, to the bit.
+ * Threads. A model may be used by any number of threads. A session is one thread's at a time: another that comes into it meanwhile gets
+ * STATE, and nobody waits. Two sessions of one model run at once, share the weights, and have everything else apart: after the first run (at
+ * its sizes) a session of one thread takes no lock. Results do not depend on the number of threads or sessions, to the bit.
  * Memory. Tensors are contiguous and row-major: element (i, j) of a shape {m, n} is number i * n + j. Addresses are multiples
  * of the element's size. Sizes of a model are fixed when it is saved, but for those that were left free by name: see below.
  * Versions. The library's soname is libperilune.so.1, its symbols have the version PERILUNE_1. In one major version functions

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Sessions of the C ABI: see perilune_model.h. One of the CPU runs the model's program (kernels/program.h), which nothing
  * changes; one on a device runs the model's executor, in turn with the others. */
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,9 +25,21 @@ struct perilune_session {
   bool settled; /* list[0] has these sizes */
   bool ran;
   int32_t threads;
+  atomic_flag busy; /* a thread is inside of it */
 };
 
 static PlStatus no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory for a session"); }
+
+/* Two threads in one session would write into one arena: the second is told so, and nobody waits. */
+static PlStatus enter(const char *function, perilune_session *s) {
+  PL_TRY(pl_model_given(function, "the session", s));
+  if (!atomic_flag_test_and_set_explicit(&s->busy, memory_order_acquire)) return PL_OK;
+  PL_FAIL(PL_ERR_STATE, "%s: another thread is inside of this session; each needs one of its own", function);
+}
+static PlStatus left(perilune_session *s, PlStatus st) {
+  atomic_flag_clear_explicit(&s->busy, memory_order_release);
+  return st;
+}
 
 /* ---- sizes --------------------------------------------------------------------------------------------------------------- */
 
@@ -92,14 +105,13 @@ perilune_status perilune_session_set_size(perilune_session *s, const char *name,
   PL_TRY(pl_model_given("perilune_session_set_size", "name", name));
   const int32_t k = size_find(s, name);
   if (k < 0) PL_FAIL(PL_ERR_ARG, "perilune_session_set_size: the model has no free size '%s'", name);
-  return set_size(s, k, value);
+  PL_TRY(enter("perilune_session_set_size", s));
+  return left(s, set_size(s, k, value));
 }
 
-perilune_status perilune_session_set_shape(perilune_session *s, int32_t i, const int64_t *shape, int32_t ndim) {
+static PlStatus set_shape(perilune_session *s, int32_t i, const int64_t *shape, int32_t ndim) {
   const PlGValue *v;
   int64_t were[PL_MOST_FREE_SIZES];
-  PL_TRY(pl_model_given("perilune_session_set_shape", "the session", s));
-  if (ndim > 0) PL_TRY(pl_model_given("perilune_session_set_shape", "shape", shape));
   const PlSavedGraph *g = &s->m->base->saved;
   PL_TRY(pl_model_input_value(g, i, &v));
   if (ndim != v->ndim) PL_FAIL(PL_ERR_SHAPE, "input %d (%s) has %d dimensions, got %d", (int)i, v->name, v->ndim, (int)ndim);
@@ -127,11 +139,17 @@ perilune_status perilune_session_set_shape(perilune_session *s, int32_t i, const
   return st;
 }
 
+perilune_status perilune_session_set_shape(perilune_session *s, int32_t i, const int64_t *shape, int32_t ndim) {
+  if (ndim > 0) PL_TRY(pl_model_given("perilune_session_set_shape", "shape", shape));
+  PL_TRY(enter("perilune_session_set_shape", s));
+  return left(s, set_shape(s, i, shape, ndim));
+}
+
 perilune_status perilune_session_input(perilune_session *s, int32_t i, perilune_tensor_info *out) {
   const PlGValue *v;
-  PL_TRY(pl_model_given("perilune_session_input", "the session", s));
   PL_TRY(pl_model_given("perilune_session_input", "out", out));
-  PL_TRY(settle(s));
+  PL_TRY(enter("perilune_session_input", s));
+  PL_TRY(left(s, settle(s)));
   PL_TRY(pl_model_input_value(&s->list[0].at->saved, i, &v));
   *out = pl_model_info(v, s->m->inputs[i]);
   return PL_OK;
@@ -139,9 +157,9 @@ perilune_status perilune_session_input(perilune_session *s, int32_t i, perilune_
 
 perilune_status perilune_session_output(perilune_session *s, int32_t i, perilune_tensor_info *out) {
   const PlGValue *v;
-  PL_TRY(pl_model_given("perilune_session_output", "the session", s));
   PL_TRY(pl_model_given("perilune_session_output", "out", out));
-  PL_TRY(settle(s));
+  PL_TRY(enter("perilune_session_output", s));
+  PL_TRY(left(s, settle(s)));
   PL_TRY(pl_model_output_value(&s->list[0].at->saved, i, &v));
   *out = pl_model_info(v, s->m->base->saved.names[i]);
   return PL_OK;
@@ -158,6 +176,7 @@ perilune_status perilune_session_new(perilune_model *m, perilune_session **out) 
   if (!s) return no_memory();
   s->m = m;
   s->threads = 1;
+  atomic_flag_clear(&s->busy);
   memcpy(s->value, m->base->value, sizeof s->value);
   PlStatus st = m->base->saved.nsizes > 0 ? PL_OK : settle(s); /* else other sizes are likely to be set before a run */
   if (st != PL_OK) {
@@ -179,8 +198,9 @@ void perilune_session_release(perilune_session *s) {
 perilune_status perilune_session_set_threads(perilune_session *s, int32_t n) {
   PL_TRY(pl_model_given("perilune_session_set_threads", "the session", s));
   if (n < 1) PL_FAIL(PL_ERR_ARG, "perilune_session_set_threads: at least 1 is wanted, got %d", (int)n);
+  PL_TRY(enter("perilune_session_set_threads", s));
   s->threads = n;
-  return PL_OK;
+  return left(s, PL_OK);
 }
 
 PlStatus pl_model_counts(const perilune_model *m, int32_t nin, int32_t nout) {
@@ -204,8 +224,10 @@ perilune_status perilune_session_run(perilune_session *s, const void *const *in,
   PL_TRY(pl_model_counts(s->m, nin, nout));
   if (nin > 0) PL_TRY(pl_model_given("perilune_session_run", "in", (const void *)in));
   PL_TRY(pl_model_given("perilune_session_run", "out", (const void *)out));
-  PL_TRY(settle(s));
-  PlStatus st = run(s, in, out);
+  PL_TRY(enter("perilune_session_run", s));
+  PlStatus st = settle(s);
+  if (st == PL_OK) st = run(s, in, out);
+  (void)left(s, st);
   if (st != PL_OK) pl_thread_watch();
   return st;
 }
@@ -226,16 +248,21 @@ static PlStatus make_own(At *a) {
   return PL_OK;
 }
 
-perilune_status perilune_session_run_inside(perilune_session *s, const void *const *in, int32_t nin) {
-  PL_TRY(pl_model_given("perilune_session_run_inside", "the session", s));
-  PL_TRY(pl_model_counts(s->m, nin, s->m->base->saved.graph->noutputs));
-  if (nin > 0) PL_TRY(pl_model_given("perilune_session_run_inside", "in", (const void *)in));
+static PlStatus run_inside(perilune_session *s, const void *const *in) {
   s->ran = false;
   PL_TRY(settle(s));
   PL_TRY(make_own(&s->list[0]));
   PL_TRY(run(s, in, s->list[0].own));
   s->ran = true;
   return PL_OK;
+}
+
+perilune_status perilune_session_run_inside(perilune_session *s, const void *const *in, int32_t nin) {
+  PL_TRY(pl_model_given("perilune_session_run_inside", "the session", s));
+  PL_TRY(pl_model_counts(s->m, nin, s->m->base->saved.graph->noutputs));
+  if (nin > 0) PL_TRY(pl_model_given("perilune_session_run_inside", "in", (const void *)in));
+  PL_TRY(enter("perilune_session_run_inside", s));
+  return left(s, run_inside(s, in));
 }
 
 const void *perilune_session_result(const perilune_session *s, int32_t i) {

@@ -3,7 +3,7 @@
  *   link_crowd RUNS PATH ...    PATHs are models that sessions run, and behind "steps" those that train
  * Eight threads run all models in turn, each with sessions of its own, and see the bits of a thread alone. Beside them others load and
  * release the same files, make steps with numbers that are set on the way, make sessions of a model that another thread releases, and
- * make mistakes, whose messages are their own. */
+ * make mistakes, whose messages are their own, or are two in one session. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -195,6 +195,22 @@ static void *share(void *ctx) {
   return NULL;
 }
 
+/* Two threads in one session, which is a mistake: one of them is told so, and what the other gets is right. */
+static perilune_session *one;
+static void *meet(void *ctx) {
+  Shared *a = &models[0];
+  Memory m;
+  (void)ctx;
+  while (!prepare(a->model, one, 0, &m)) release(&m); /* the other one is inside */
+  while (!atomic_load(&over)) {
+    const perilune_status st = perilune_session_run(one, (const void *const *)m.in, m.nin, m.out, m.nout);
+    if (st == PERILUNE_ERR_STATE) odd(!strstr(perilune_message(), "each needs one of its own"), "another message", a->path);
+    else odd(st != PERILUNE_OK || outputs(&m) != a->wanted[0], "other bits in a shared session", a->path);
+  }
+  release(&m);
+  return NULL;
+}
+
 /* Mistakes beside runs that go well: the message is this thread's, and the session goes on. */
 static void *err(void *ctx) {
   (void)ctx;
@@ -267,15 +283,17 @@ int main(int argc, char **argv) {
     nruns += !trains;
   }
   if (nmodels == nruns || perilune_model_load(models[nruns].path, NULL, &common)) return 1;
-  pthread_t servers[THREADS], others[7];
-  void *(*const does[7])(void *) = {load, step, step, err, share, share, load};
+  if (perilune_session_new(models[0].model, &one)) return 1;
+  pthread_t servers[THREADS], others[9];
+  void *(*const does[9])(void *) = {load, step, step, err, share, share, load, meet, meet};
   for (int i = 0; i < THREADS; i++)
     if (pthread_create(&servers[i], NULL, serve, (void *)(intptr_t)i)) return 1;
-  for (int i = 0; i < 7; i++)
+  for (int i = 0; i < 9; i++)
     if (pthread_create(&others[i], NULL, does[i], (void *)(intptr_t)i)) return 1;
   for (int i = 0; i < THREADS; i++) pthread_join(servers[i], NULL);
   atomic_store(&over, true);
-  for (int i = 0; i < 7; i++) pthread_join(others[i], NULL);
+  for (int i = 0; i < 9; i++) pthread_join(others[i], NULL);
+  perilune_session_release(one);
   double count = 0, first = 0;
   perilune_model *again;
   odd(perilune_model_load(models[nruns].path, NULL, &again) || perilune_model_get(again, "step", &first), "its count", models[nruns].path);
