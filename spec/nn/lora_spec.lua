@@ -232,9 +232,11 @@ describe("nn.lora", function()
     has(refused(function(t) t["base_model.model.score.weight"] = T.ones(2) end), "is [2], expected [2, 5]")
     has(refused(function(_, c) c.peft_type = "IA3" end), "peft_type must be LORA, got IA3")
     has(refused(function(_, c) c.use_dora = true end), "has no lora_magnitude_vector")
+    has(refused(function(_, c) c.lora_bias = true end), "has no lora_bias")
+    has(refused(function(t) t[B:gsub("weight$", "bias")] = T.ones(4) end), "lora_bias of the config is not true")
     -- what computes otherwise, and expressions, whose order the file has
     for field, v in pairs { layer_replication = json.array { 1 }, alora_invocation_tokens = json.array { 5 },
-      lora_bias = true, use_qalora = true, target_parameters = json.array { "q" }, kasa_config = { beta = 1 } } do
+      use_qalora = true, target_parameters = json.array { "q" }, kasa_config = { beta = 1 } } do
       has(refused(function(_, c) c[field] = v end), field .. " is not supported")
     end
     for _, start in ipairs { "pissa", "pissa_niter_16", "olora", "corda", "loftq", "lora_ga" } do

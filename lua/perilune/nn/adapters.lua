@@ -14,10 +14,12 @@ local M = {}
 
 -- The parameters of an adapter, by the field of its settings that has their names. Those of "default" have PEFT's
 -- plain ones.
-local KINDS = { A = "lora_A", B = "lora_B", length = "lora_magnitude_vector" }
+local KINDS = { A = "lora_A", B = "lora_B", length = "lora_magnitude_vector", bias = "lora_bias" }
 local function key_of(kind, name) return name == "default" and KINDS[kind] or KINDS[kind] .. "_" .. name end
 
 M.KINDS = KINDS
+-- Their names in PEFT's files.
+M.FILES = { A = "lora_A.weight", B = "lora_B.weight", length = "lora_magnitude_vector", bias = "lora_B.bias" }
 
 -- Does a name end in that of a part?
 function M.ends(name, word) return name == word or name:sub(-#word - 1) == "." .. word end
@@ -49,9 +51,11 @@ local function adapt(self, set, x, y)
   local dropped = z
   z = linear(z, a) * set.scale -- of few columns
   if not length and y:dtype() == z:dtype() and y:numel() > 0 then -- y + z bᵀ without z bᵀ beside it
-    return T.addmm(y:reshape(-1, y:size(-1)), z:reshape(-1, z:size(-1)), b:t()):view(y:shape())
+    y = T.addmm(y:reshape(-1, y:size(-1)), z:reshape(-1, z:size(-1)), b:t()):view(y:shape())
+    return set.lora_bias and y + self[set.bias] * set.scale or y
   end
   z = linear(z, b)
+  if set.lora_bias then z = z + self[set.bias] * set.scale end
   if length then
     local ratio = length / lengths(self, set)
     local plain = y
@@ -73,7 +77,7 @@ local function forward(self, x)
 end
 
 -- An adapter for a layer, not active yet. _lora: { of = name → settings, active = list of settings }.
-function M.attach(m, o, a, b, length)
+function M.attach(m, o, a, b, length, bias)
   local l = rawget(m, "_lora")
   if not l then
     l = { of = {}, active = {} }
@@ -81,10 +85,13 @@ function M.attach(m, o, a, b, length)
     rawset(m, "forward", forward)
   end
   local set = { name = o.name, rank = o.rank, alpha = o.alpha, dropout = o.dropout, rslora = o.rslora, dora = o.dora,
-    scale = o.alpha / (o.rslora and math.sqrt(o.rank) or o.rank) }
+    lora_bias = o.lora_bias, scale = o.alpha / (o.rslora and math.sqrt(o.rank) or o.rank) }
   for kind in pairs(KINDS) do set[kind] = key_of(kind, o.name) end
   l.of[o.name] = set
   m[set.A], m[set.B] = Parameter(a), Parameter(b)
+  if o.lora_bias then
+    m[set.bias] = Parameter(bias or T.zeros({ m.out_features }, { dtype = b:dtype(), device = b:device() }))
+  end
   if o.dora then m[set.length] = Parameter(length or T.no_grad(lengths, m, set)) end
 end
 

@@ -92,7 +92,7 @@ local function own_parameters(net, name, saved, bias, layers)
 end
 
 --- nn.lora(net, {rank=8, alpha=16, target=, dropout=0, rslora=false, dora=false, name=, modules_to_save=,
---   bias="none"}) → net, names
+--   bias="none", lora_bias=false}) → net, names
 -- Freezes net and puts an adapter beside each layer that target names: y = W x + alpha/rank B A x, A [rank, in]
 -- random, B [out, rank] zeros, parameters lora_A and lora_B of the layer (Hu et al. 2021). target: ends of names, or
 -- one, "all-linear", all but heads, or f(name, layer); by default queries and values. rslora: alpha/√rank. dora:
@@ -100,20 +100,23 @@ end
 -- out_features, also with weights that cannot be trained. A network may have several adapters by names, whose
 -- parameters are lora_A_NAME …; the newest is active, nn.set_adapter chooses. modules_to_save: ends of names of modules
 -- that are trained as a whole, a copy for this adapter, and have no adapters within. bias: "all" are trained, too,
--- copies for this adapter, or those of its layers, "lora_only". nn.merge_lora, nn.save_lora, nn.load_lora.
+-- copies for this adapter, or those of its layers, "lora_only". lora_bias: B has a bias, the parameter
+-- lora_bias, too. nn.merge_lora, nn.save_lora, nn.load_lora.
 --   local net = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
 --   nn.lora(net, { rank = 2, target = "all-linear" })
 --   print(net:num_parameters { trainable = true })  --> 24
 function M.lora(net, opts)
   network("nn.lora", net)
   local o = options.check("nn.lora", opts, { "rank", "alpha", "target", "dropout", "rslora", "dora",
-    "name", "modules_to_save", "bias" })
+    "name", "modules_to_save", "bias", "lora_bias" })
   local function of(name, kind, default)
     if o[name] == nil then return default end
     return options.kind("nn.lora", name, kind, o[name])
   end
   local set = { rank = of("rank", "count", 8), alpha = of("alpha", "positive", 16), dropout = of("dropout",
-    "probability", 0.0), rslora = of("rslora", "bool", false), dora = of("dora", "bool", false) }
+    "probability", 0.0), rslora = of("rslora", "bool", false), dora = of("dora", "bool", false),
+    lora_bias = of("lora_bias", "bool", false) }
+  if set.dora and set.lora_bias then fail "nn.lora: lora_bias and dora exclude each other" end
   set.name = adapters.checked_name("nn.lora", o.name)
   local bias = o.bias == nil and "none" or o.bias
   if bias ~= "none" and bias ~= "all" and bias ~= "lora_only" then
@@ -205,6 +208,11 @@ function M.merge_lora(net)
   end
   local merged, of = {}, {} -- weight → the layer whose adapter goes into it
   for _, item in ipairs(list) do
+    for _, set in ipairs(item[2]._lora.active) do
+      if set.lora_bias and not item[2].bias then
+        fail("nn.merge_lora: the adapter '%s' has a bias, for which %s has no place; keep it apart", set.name, item[1])
+      end
+    end
     local weight = item[2]._parameters.weight
     if weight and #item[2]._lora.active > 0 and not merged[weight] then merged[weight], of[item[2]] = item[1], true end
   end
@@ -226,6 +234,7 @@ function M.merge_lora(net)
       if set.dora then new = new * (m[set.length] / adapters.lengths(m, set)):unsqueeze(2) end
     end
     if new then w:copy_(new) end
+    for _, set in ipairs(m._lora.active) do if set.lora_bias then m.bias:add_(m[set.bias] * set.scale) end end
     adapters.detach(m)
   end
   for _, m in base.named_modules(net, 0) do rawset(m, "_lora_own", nil) end

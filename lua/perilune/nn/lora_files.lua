@@ -8,7 +8,7 @@ local options = require "perilune.options"
 
 local fail, describe = options.fail, options.describe
 local adapted, ends, is_layer, network = adapters.adapted, adapters.ends, adapters.is_layer, adapters.network
-local KINDS = adapters.KINDS
+local KINDS, FILES = adapters.KINDS, adapters.FILES
 local rawget = rawget
 
 local M = {}
@@ -112,12 +112,12 @@ function M.save_lora(net, dir, opts)
   for _, item in ipairs(list) do
     local at, m, l = item[1], item[2], item[3]
     local short = at:match "[^.]+$"
-    if l.rslora ~= first.rslora or l.dora ~= first.dora then
+    if l.rslora ~= first.rslora or l.dora ~= first.dora or l.lora_bias ~= first.lora_bias then
       fail("nn.save_lora: %s and %s have adapters of different kinds", list[1][1], at)
     end
-    for kind, word in pairs(KINDS) do
+    for kind, word in pairs(FILES) do
       local p = m._parameters[l[kind]]
-      if p then tensors[PREFIX .. at .. "." .. word .. (kind == "length" and "" or ".weight")] = p:detach() end
+      if p then tensors[PREFIX .. at .. "." .. word] = p:detach() end
     end
     local target = short and all_of(short) and short or at
     if short and not seen[target] then
@@ -137,7 +137,8 @@ function M.save_lora(net, dir, opts)
   for _, item in ipairs(others) do tensors[PREFIX .. item[1]] = item[2] end
   local c = { peft_type = "LORA", task_type = json.null, r = first.rank, lora_alpha = first.alpha,
     lora_dropout = first.dropout + 0.0, bias = bias, fan_in_fan_out = transposed, target_modules = targets,
-    use_rslora = first.rslora, use_dora = first.dora, inference_mode = true, base_model_name_or_path = json.null,
+    use_rslora = first.rslora, use_dora = first.dora, lora_bias = first.lora_bias,
+    inference_mode = true, base_model_name_or_path = json.null,
     rank_pattern = ranks, alpha_pattern = alphas, modules_to_save = #kept > 0 and json.array(kept) or json.null,
     ensure_weight_tying = tied or nil }
   local ok, why, code = T.save(dir .. "/adapter_model.safetensors", tensors, { metadata = { format = "pt" } })
@@ -170,7 +171,7 @@ local function pattern_of(path, field, patterns, name, default)
 end
 
 -- Kinds of adapters that compute otherwise, by the field that asks for them.
-local others = { "alora_invocation_tokens", "arrow_config", "kasa_config", "layer_replication", "lora_bias",
+local others = { "alora_invocation_tokens", "arrow_config", "kasa_config", "layer_replication",
   "monteclora_config", "target_parameters", "trainable_token_indices", "use_bdlora", "use_qalora" }
 -- Beginnings that leave the network's weights as they are; others take from them what the adapter has.
 local plain_starts = { gaussian = true, eva = true, orthogonal = true }
@@ -271,6 +272,7 @@ local function plan(net, dir, adapter)
     local short = name:gsub("^base_model%.model%.", "")
     local at, key = short:match "^(.*)%.(lora_[AB])%.weight$"
     if not at then at = short:match "^(.*)%.lora_magnitude_vector" key = at and "lora_magnitude_vector" end
+    if not at then at = short:match "^(.*)%.lora_B%.bias$" key = at and "lora_bias" end
     local resting = short:find "%.original_module%." ~= nil -- the network's, beside a copy that is trained
     local plain = short:gsub("%.modules_to_save%.default%.", "."):gsub("%.modules_to_save%.", ".")
       :gsub("%.base_layer%.", "."):gsub("%.original_module%.", ".")
@@ -312,16 +314,21 @@ local function plan(net, dir, adapter)
       path) end
     rank = math.tointeger(rank)
     for key, want in pairs { lora_A = { rank, m.in_features }, lora_B = { m.out_features, rank },
-      lora_magnitude_vector = c.use_dora == true and { m.out_features } or nil } do
+      lora_magnitude_vector = c.use_dora == true and { m.out_features } or nil,
+      lora_bias = c.lora_bias == true and { m.out_features } or nil } do
       local text = "[" .. table.concat(want, ", ") .. "]"
       if not f[key] then fault("format", "%s: '%s' has no %s", file, name, key) end
       if dims(f[key]) ~= text then
         fault("format", "%s: %s of '%s' is %s, expected %s", file, key, name, dims(f[key]), text)
       end
     end
+    if f.lora_bias and c.lora_bias ~= true then
+      fault("format", "%s: '%s' has a bias, and lora_bias of the config is not true", file, name)
+    end
     local dropout = type(c.lora_dropout) == "number" and c.lora_dropout or 0
     list[i] = { m, { name = adapter, rank = rank, alpha = alpha, dropout = dropout,
-      rslora = c.use_rslora == true, dora = c.use_dora == true }, f.lora_A, f.lora_B, f.lora_magnitude_vector }
+      rslora = c.use_rslora == true, dora = c.use_dora == true, lora_bias = c.lora_bias == true }, f.lora_A, f.lora_B,
+      f.lora_magnitude_vector, f.lora_bias }
   end
   return list, kinds_of(net, c, rest, found), names
 end
@@ -348,7 +355,7 @@ function M.load_lora(net, dir, opts)
     local where, dtype = T.is_tensor(like) and like:device() or "cpu", "f32"
     if T.is_tensor(like) and like:dtype() == "f64" then dtype = "f64" end
     local function moved(t) return t and t:to(dtype):to(where) end
-    adapters.attach(m, set, moved(item[3]), moved(item[4]), moved(item[5]))
+    adapters.attach(m, set, moved(item[3]), moved(item[4]), moved(item[5]), moved(item[6]))
   end
   for _, item in ipairs(rest) do
     local p = item[4]
