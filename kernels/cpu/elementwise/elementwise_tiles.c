@@ -11,8 +11,9 @@
 
 enum {
   MAX_OP = PLK_EW_MAX_OP,
-  TILE_BYTES = 8192, /* of one operand in a tile with gathered operands: all stay in L1 */
-  HALF_TILE = 512,   /* elements of a tile that is converted; measured, larger ones are slower */
+  TILE_BYTES = 8192,   /* of one operand in a tile with gathered operands: all stay in L1 */
+  CROSS_BYTES = 32768, /* the same where one runs along the rows, in few of them: so the others' rows are long */
+  HALF_TILE = 512,     /* elements of a tile that is converted; measured, larger ones are slower */
   DIRECT = PLK_EW_DIRECT,
   NARROW = 128, /* rows shorter than this are joined into tiles */
   LINE = 64     /* bytes of an operand that runs along the rows of a tile: more rows touch more pages, less share lines of the cache */
@@ -95,8 +96,8 @@ static void scatter(char *PL_RESTRICT to, const char *PL_RESTRICT from, int item
 /* Buffers of one thread. What a buffer holds is remembered: a broadcast operand is gathered once for a
  * whole row of tiles. */
 typedef struct Workspace {
-  _Alignas(64) char tile[MAX_OP][TILE_BYTES + 320]; /* not a multiple of 4096 apart: aliasing */
-  _Alignas(64) uint16_t half[TILE_BYTES / 4];
+  _Alignas(64) char tile[MAX_OP][CROSS_BYTES + 320]; /* not a multiple of 4096 apart: aliasing */
+  _Alignas(64) uint16_t half[CROSS_BYTES / 4];
   float one[MAX_OP];
   const char *held[MAX_OP];
   int64_t held_r[MAX_OP], held_c[MAX_OP];
@@ -321,7 +322,7 @@ static bool cut(Plan *p) {
   int item = 1;
   const int cross = crossing_dim(p, &item);
   p->rdim = -1, p->rows = 1, p->nrow = 1;
-  const int tile = halves && cross < 0 ? HALF_TILE : TILE_BYTES / widest;
+  const int tile = cross >= 0 ? CROSS_BYTES / widest : halves ? HALF_TILE : TILE_BYTES / widest;
   p->cols = direct ? DIRECT : tile;
   if (cross >= 0) {
     p->rdim = cross, p->rows = LINE / item, p->cols = tile / p->rows;
