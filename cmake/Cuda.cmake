@@ -163,7 +163,7 @@ if(PL_TESTS)
   else()
     set(emulate "${PROJECT_SOURCE_DIR}/spec/cuda/emulate")
     file(GLOB emulate_h CONFIGURE_DEPENDS "${emulate}/*.h")
-    set(cxx_flags -std=c++17 -O2 -g1 -fPIC -fvisibility=hidden -fno-exceptions -fno-rtti -fno-threadsafe-statics
+    set(cxx_flags -std=c++17 -O1 -g1 -fPIC -fvisibility=hidden -fno-exceptions -fno-rtti -fno-threadsafe-statics
         -ffp-contract=off -fno-strict-aliasing -Wall -Wextra -Wno-unused-function -Wno-unused-parameter -Wno-attributes -Wno-maybe-uninitialized
         "-I${PROJECT_SOURCE_DIR}" -isystem "${emulate}" -D_GNU_SOURCE)
     if(PL_WERROR)

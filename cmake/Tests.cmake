@@ -179,6 +179,10 @@ if(PL_BUSTED AND runner)
         set_property(TEST "spec/${name}" APPEND PROPERTY LABELS lanes)
         set_tests_properties("spec/${name}" PROPERTIES TIMEOUT 7200)
       endif()
+      if(name STREQUAL "docs/examples")
+        # The same bits on any number of threads (spec/lanes): one does not wait for another that a busy processor keeps.
+        set_property(TEST "spec/${name}" APPEND PROPERTY ENVIRONMENT "OMP_NUM_THREADS=1")
+      endif()
       if(name STREQUAL "cmake/install")
         set_property(TEST "spec/${name}" APPEND PROPERTY RESOURCE_LOCK build) # it runs targets
       endif()
@@ -332,18 +336,23 @@ endif()
 # ---- order: the longest first, so that no processor waits for one at the end ---------------------------------
 # Seconds of processor time, as measured once, of all that take six or more; CTest takes all others by what they took the last time,
 # which in a new build folder is nothing.
-foreach(cost spec/docs/examples=78 spec/docs/contributing=66 cuda_cudnn=49 spec/cuda/jit=41 cuda_fused=35 spec/fuzz/programs=32
-             spec/cuda/groups=32 spec/autograd/forward_mode_kernels=30 device/twice/cuda/shapes=26 spec/cmake/install=26
-             spec/fuzz/identities=22 spec/cuda/heads=21 spec/data/chat_template=21 spec/call/sweep=20 spec/command/interrupt=19
-             spec/fuzz/readers=18 spec/cuda/memory=16 spec/cuda/shapes=15 spec/docs/types=14 spec/call/reliability=13
-             spec/docs/help=12 spec/command/prompt=12 device/twice/cuda/ops=12 spec/command/repl=11 spec/fuzz/hostile=11
-             spec/docs/lint=11 spec/cuda/ops=10 link_ulp=10 spec/docs/generated=10 spec/docs/options=9 spec/docs/hints=8
-             spec/distributed/training=8 spec/autograd/rematerialization=8 spec/cuda/norms=8 spec/command/subcommands=7
-             spec/cuda/launches=7 device/cuda/optim/optimizers=6 spec/deploy/build=6)
+foreach(cost spec/docs/examples=78 spec/docs/contributing=66 cuda_cudnn=49 spec/cuda/jit=41 cuda_fused=35
+             spec/fuzz/programs=32 spec/cuda/groups=29 device/twice/cuda/shapes=26 spec/cmake/install=26
+             spec/autograd/forward_mode_kernels=24 spec/nn/calibrated=24 spec/ops/inplace_orders=20 spec/tensor/strides=20
+             spec/cuda/heads=19 spec/command/interrupt=19 spec/fuzz/readers=18 spec/cuda/memory=16 spec/cuda/shapes=15
+             spec/fuzz/identities=14 spec/docs/types=14 spec/nn/int8=14 spec/ops/duality=14 spec/command/prompt=12
+             device/twice/cuda/ops=12 spec/autograd/rematerialization=12 spec/command/repl=11 spec/fuzz/hostile=11
+             spec/docs/lint=11 spec/call/reliability=10 link_ulp=10 spec/docs/generated=10 spec/graph/blocks=10
+             spec/jit/fuzz=10 spec/data/chat_template=9 spec/jit/sizes=9 spec/kernels/matvec=9 isa/v2/kernels/matvec=9
+             isa/v3/kernels/matvec=9 spec/call/sweep=8 spec/distributed/training=8 spec/cuda/norms=8 spec/models/decoder=8
+             spec/cuda/ops=7 spec/command/subcommands=7 spec/docs/help=6 spec/cuda/launches=6 device/cuda/optim/optimizers=6
+             spec/deploy/abi=6 spec/graph/run=6 spec/ops/gradients=6 spec/ops/shape_rules=6 spec/tensor/layouts=6)
   string(REPLACE "=" ";" cost "${cost}")
   list(GET cost 0 name)
   list(GET cost 1 seconds)
   if(TEST ${name})
     set_tests_properties(${name} PROPERTIES COST ${seconds})
+  elseif(name MATCHES "^spec/(.*)" AND NOT EXISTS "${src}/spec/${CMAKE_MATCH_1}_spec.lua")
+    message(FATAL_ERROR "cmake/Tests.cmake has a cost of ${name}, whose file is not there")
   endif()
 endforeach()
