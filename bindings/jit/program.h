@@ -9,11 +9,12 @@
 
 typedef struct Program {
   PlGraph *f;
-  int32_t nargs;    /* inputs that are tensors of the call; then come .grads of leaves */
-  int32_t nuser;    /* outputs that the function returned; then come gradients of leaves */
-  int32_t *leaf_at; /* per leaf: its output, -1: none */
-  PlJoint *joint;   /* results have gradients; NULL: no */
-  PlTensor **x;     /* joint: per x the captured tensor; NULL: input x_at */
+  int32_t nargs;                /* inputs that are tensors of the call; then come .grads of leaves */
+  int32_t nuser;                /* outputs that the function returned; then come gradients of leaves */
+  int32_t spent_from, spent_to; /* of these, what a backward in the function went through: eager results keep a freed history */
+  int32_t *leaf_at;             /* per leaf: its output, -1: none */
+  PlJoint *joint;               /* results have gradients; NULL: no */
+  PlTensor **x;                 /* joint: per x the captured tensor; NULL: input x_at */
   int32_t *x_at, nx;
   PlGVal *inputs;  /* per argument: its value */
   PlGVal *written; /* inputs and captured tensors that a run writes */

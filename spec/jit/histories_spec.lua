@@ -185,6 +185,52 @@ describe("gradients of a jitted function", function()
   end)
 end)
 
+describe("results that a backward inside of the function went through", function()
+  local function gone(e, x, o)
+    local y = x:detach() * e.a
+    ;(y * y):sum():backward(o)
+    return y
+  end
+  it("have a history that is freed, as outside: a backward that gets there is an error", function()
+    each {
+      gone,
+      function(e, x) return gone(e, x):view(6) end,
+      function(e, x) return gone(e, x) * 2 end,
+      function(e, x) return gone(e, x):sum() + x:sum() end,
+      function(e, x) return gone(e, x):detach() end,
+      function(e, x) return gone(e, x, { retain_graph = true }) end,
+      function(e, x) return T.no_grad(gone, e, x) end,
+      function(e, x)
+        local y = x:detach() * e.a * e.w
+        return y + T.grad_of((y * y):sum(), e.a)
+      end,
+      function(e, x) return gone(e, x):add_(1) end,
+    }
+    local read = function(f, e) return T.no_grad(f, T.ones(2, 3)) end
+    each({ gone, function(e, x) return gone(e, x) * 2 end }, { call = read, may = { "no_grad" } })
+  end)
+
+  it("are told so beside what others give to a sum, at each size, and cost a loop that reads them nothing", function()
+    local w = T.ones(3):requires_grad_()
+    local f = T.jit(function(x)
+      local y = x * w
+      y:sum():backward()
+      return y
+    end)
+    for n = 1, 6 do
+      local x = T.ones(n, 3)
+      local y = f(x)
+      assert.is_true(y.requires_grad)
+      assert.is_false(y.is_leaf)
+      assert.equal(3 * n, y:sum():item())
+      raises("backward: the tape below this tensor was freed by an earlier backward", function()
+        (y + x * w):sum():backward()
+      end)
+      assert.is_false((y:detach() + x).requires_grad)
+    end
+  end)
+end)
+
 describe("hooks of tensors from outside", function()
   local function inside(e, x)
     T.sum(x:detach() * e.a):backward()

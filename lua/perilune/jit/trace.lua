@@ -58,7 +58,9 @@ local function results_of(t, results, inputs, shown)
         root = { tensor = what, marks = {} }
         roots[number], order[#order + 1] = root, root
       end
-      root.tracked = root.tracked or t.grad and x.requires_grad and not core.jit_spent(t.ir, x)
+      if t.grad and x.requires_grad then
+        root[core.jit_spent(t.ir, x) and "spent" or "tracked"] = true
+      end
       mark = { views = views, recorded = x.requires_grad }
       root.marks[#root.marks + 1] = mark
       root.shown = all and x -- as pointwise results of transposed arguments are
@@ -69,17 +71,17 @@ local function results_of(t, results, inputs, shown)
   for _, root in ipairs(order) do
     if #root.marks == 1 and root.shown then root.tensor, root.marks[1].views = root.shown, nil end
   end
-  local out, tracked = {}, 0
-  for _, want in ipairs { true, false } do
+  local out, ends = {}, {}
+  for kind, want in ipairs { "tracked", "spent", "neither" } do
     for _, root in ipairs(order) do
-      if (root.tracked or false) == want then
+      if (root.tracked and "tracked" or root.spent and "spent" or "neither") == want then
         out[#out + 1] = root.tensor
         for _, mark in ipairs(root.marks) do mark[MARK] = #out end
       end
     end
-    if want then tracked = #out end
+    ends[kind] = #out
   end
-  return tree, out, tracked, given
+  return tree, out, ends[1], ends[2], given
 end
 
 -- Symbolic tensors in place of the arguments' tensors, and what is to be known of them. The .grad of one is an input
@@ -141,7 +143,7 @@ local function inner_gradients(t, a, out)
       untraceable("the traced function changes whether argument tensor %d requires a gradient; call requires_grad_() "
         .. "outside", k)
     end
-    if t.grad and x.requires_grad and not x.is_leaf and not core.jit_spent(t.ir, x) then
+    if t.grad and x.requires_grad and not x.is_leaf and not select(2, core.jit_spent(t.ir, x)) then
       untraceable("the traced function writes argument tensor %d in place with a value that has a gradient, which a "
         .. "graph would lose; use the out-of-place form, and return the result", k)
     end
@@ -191,8 +193,8 @@ local function finish(self, t, a, args, seen, results)
   if not name then name, old, new = values.written_arguments(a.symbolic, args, a.real) end
   if name then wrong_write(self, name, old, new) end
   settle_hooks(self, t, a.objects)
-  local out, tracked, given
-  t.results, out, tracked, given = results_of(t, results, a.inputs, a.shown)
+  local out, tracked, spent, given
+  t.results, out, tracked, spent, given = results_of(t, results, a.inputs, a.shown)
   t.nresults = results.n
   local nroots = #out
   optimizers.place(self, t, out)
@@ -200,6 +202,7 @@ local function finish(self, t, a, args, seen, results)
   for i = nroots + 1, #out do given[#given + 1] = core.graph_value(out[i], true) end
   t.given = given
   t.program, t.wanting, t.tracked = core.jit_finish(t.ir, out), a.wanting, tracked
+  core.jit_spend(t.program, tracked, spent)
   for _, x in ipairs(a.inputs) do -- only now: in the trace it would be the function that did it
     if x.grad then x.grad = nil end
   end
