@@ -211,10 +211,10 @@ if(PL_BUSTED AND runner)
     if(NOT EXISTS "${src}/spec/${name}_spec.lua")
       message(FATAL_ERROR "cmake/Tests.cmake names spec/${name}_spec.lua, which is not there")
     endif()
-    foreach(points 11+2 alloc:701+7 stop)
+    foreach(points 11+2 alloc:301+7 stop)
       string(REGEX REPLACE "[:+].*" "" short "${points}")
-      if(short STREQUAL "alloc" AND name MATCHES "^(autograd/(corners|forward_mode)|jit/(aliases|guards))$")
-        set(points alloc:3001+7) # of specs with the most objects, still hundreds of places each
+      if(short STREQUAL "alloc" AND name STREQUAL "jit/guards")
+        set(points alloc:701+7) # the spec with the most objects
       endif()
       set(test "collector/${short}/${name}")
       pl_test(${test} collector 600 ${runner} "spec/${name}_spec.lua")

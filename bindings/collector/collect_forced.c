@@ -113,7 +113,10 @@ static bool set(lua_State *L, const char *text) {
   if (stop) lua_gc(L, LUA_GCSTOP);
   else if (l_collect_tested) lua_gc(L, LUA_GCRESTART);
   l_collect_tested = stop || points.every;
-  l_collect_at_alloc = l_collect_at_live = l_collect_at_device = stop ? INT64_MAX : 0;
+  l_collect_at_alloc = l_collect_at_live = stop ? INT64_MAX : 0;
+  l_collect_at_device = stop           ? INT64_MAX
+                        : points.every ? 0
+                                       : 1; /* 1: until something is made there; nothing moves a 0 where there is no GPU */
   return true;
 }
 
