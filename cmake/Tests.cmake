@@ -352,7 +352,7 @@ foreach(cost spec/docs/examples=78 spec/docs/contributing=66 cuda_cudnn=49 spec/
   list(GET cost 1 seconds)
   if(TEST ${name})
     set_tests_properties(${name} PROPERTIES COST ${seconds})
-  elseif(name MATCHES "^spec/(.*)" AND NOT EXISTS "${src}/spec/${CMAKE_MATCH_1}_spec.lua")
+  elseif(name MATCHES "^spec/" AND NOT EXISTS "${PROJECT_SOURCE_DIR}/${name}_spec.lua")
     message(FATAL_ERROR "cmake/Tests.cmake has a cost of ${name}, whose file is not there")
   endif()
 endforeach()
