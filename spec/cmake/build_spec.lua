@@ -145,6 +145,12 @@ describe("the build", function()
     assert.truthy(text:find("no /nowhere/device.so", 1, true), text)
   end)
 
+  it("is configured where busted is not, as on a bare system", function()
+    local dir, remove = term.folder()
+    ok(("cmake -S %s -B %s -G Ninja -DPERILUNE_CUDA=OFF -DPL_BUSTED= 2>&1"):format(q(root), q(dir)))
+    remove()
+  end)
+
   it("takes away a plug-in that it will not build again", function()
     local dir, remove = term.folder()
     ok(("mkdir -p %s/lib/perilune && echo old > %s/lib/perilune/perilune_cuda.so"):format(q(dir), q(dir)))
