@@ -37,6 +37,18 @@ return function(T, case, both)
       ("x.%s()"):format(f), { grad = true })
   end
 
+  -- ---- hidden elements, as scores under a mask ------------------------------------------------------------
+  for _, kind in ipairs { "f32", "f64" } do
+    for _, row in ipairs { { "exp", "x:exp()", "x.exp()" }, { "sigmoid", "x:sigmoid()", "x.sigmoid()" },
+      { "softmax rows", "x:softmax(-1)", "x.softmax(-1)" }, { "softmax columns", "x:softmax(1)", "x.softmax(0)" } } do
+      local call = assert(load("local x = ... return " .. row[2]))
+      case(("%s %s half hidden"):format(row[1], kind), ("x %s 500,1000; m bool 500,1000"):format(kind), function(x, m)
+        x = x:masked_fill(m, -math.huge)
+        return function() local _ = call(x) end
+      end, "x = x.masked_fill(m, -float('inf')) ;; " .. row[3], { setup = true })
+    end
+  end
+
   -- ---- two operands --------------------------------------------------------------------------------------
   local pairs_of = {
     add = { function(x, y) return x + y end, "%s + %s" }, mul = { function(x, y) return x * y end, "%s * %s" },

@@ -19,6 +19,7 @@
 #define AT_NAME(x) x##_f32
 #define AT_EXP     vm_exp_f32
 #define AT_TAIL    plk_tail_f32
+#define AT_MAX     plk_part_max_f32
 #if defined(__AVX512F__) /* contraction is off: the fused form is asked for where the level has it in this width */
 #define AT_FMA(a, x, c) ((V_f32)_mm512_fmadd_ps(_mm512_set1_ps(a), (__m512)(x), (__m512)(c)))
 #else
@@ -31,6 +32,7 @@
 #define AT_NAME(x) x##_f64
 #define AT_EXP     vm_exp_f64
 #define AT_TAIL    plk_tail_f64
+#define AT_MAX     plk_part_max_f64
 #if defined(__AVX512F__)
 #define AT_FMA(a, x, c) ((V_f64)_mm512_fmadd_pd(_mm512_set1_pd(a), (__m512d)(x), (__m512d)(c)))
 #else

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Template of attention's loops: AT_T scalar, AT_N lanes, AT_NAME(x) names, AT_EXP, AT_FMA(a, x, c) = c + a x,
- * AT_TAIL of lanes.h.
+ * AT_TAIL of lanes.h, AT_MAX of parts.h.
  * Included by isa/attention.c once per scalar. No include guard. */
 
 typedef AT_T AT_NAME(V) __attribute__((vector_size(AT_N * sizeof(AT_T)), aligned(sizeof(AT_T)), may_alias));
@@ -97,13 +97,23 @@ static AT_T AT_NAME(added)(AT_T *s, const AT_T *add, int64_t n, AT_T scale) {
   return 1;
 }
 
+/* The largest of scale s, which passes NaN over; -inf if there is none. */
+static AT_T AT_NAME(top)(const AT_T *s, int64_t n, AT_T scale) {
+  enum { N = AT_NAME(WIDE) };
+  AT_NAME(W) most[PLK_PARTS];
+  AT_T best = -(AT_T)INFINITY;
+  int64_t j = 0;
+  for (int v = 0; v < PLK_PARTS; v++) most[v] = (AT_NAME(W)){0} + best;
+  for (; j + AT_N <= n; j += AT_N)
+    for (int v = 0; v < PLK_PARTS; v++) most[v] = AT_MAX(most[v], scale * *(const AT_NAME(W) *)(s + j + v * N));
+  for (; j < n; j++) best = scale * s[j] > best ? scale * s[j] : best;
+  for (int i = 0; i < AT_N; i++) best = most[i / N][i % N] > best ? most[i / N][i % N] : best;
+  return best;
+}
+
 static AT_T AT_NAME(softmax)(AT_T *s, const AT_T *add, int64_t n, int64_t w, AT_T scale, AT_T *sum) {
-  AT_T top = -(AT_T)INFINITY;
   scale = AT_NAME(added)(s, add, n, scale);
-  for (int64_t j = 0; j < n; j++) {
-    AT_T v = scale * s[j];
-    top = v > top ? v : top;
-  }
+  const AT_T top = AT_NAME(top)(s, n, scale);
   if (top == -(AT_T)INFINITY) {
     bool nan = false; /* comparisons do not see it */
     for (int64_t j = 0; j < n; j++) nan |= s[j] != s[j];
@@ -150,4 +160,5 @@ static void AT_NAME(drop)(AT_T *x, const uint32_t *word, int64_t n, uint64_t cut
 #undef AT_NAME
 #undef AT_EXP
 #undef AT_TAIL
+#undef AT_MAX
 #undef AT_FMA

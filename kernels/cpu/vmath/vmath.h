@@ -119,13 +119,16 @@ VM float vm_most_f32(float t, int32_t most) {
   return vm_from_f32((uint32_t)(u < m ? u : m));
 }
 
-/* e^x = 2^n e^r, r = x - n ln2. Below -104 the result is 0 anyway; of greater x n stops at 129, where 2^n e^r is inf
+/* e^x = 2^n e^r, r = x - n ln2. Below -104 the result is 0, and is not computed: a product that underflows takes a hundred cycles
+ * and more where processors leave it to microcode, and hidden scores are -inf. Of greater x n stops at 129, where 2^n e^r is inf
  * whatever r > 0 is; a NaN is in r. */
 VM float vm_exp_f32(float x) {
-  const float c = x < -104.0f ? -104.0f : x;
+  const int none = x < -104.0f;
+  const float c = none ? 0.0f : x;
   const float t = vm_most_f32(vm_fma_f32(c, (float)VM_LOG2E, VM_RINT_F32), 129), n = t - VM_RINT_F32;
   const float r = vm_fma_f32(n, -VM_LN2_LO_F32, vm_fma_f32(n, -VM_LN2_HI_F32, c));
-  return vm_scale_f32(vm_fma_f32(r * r, vm_expq_f32(r), r) + 1.0f, t);
+  const float y = vm_scale_f32(vm_fma_f32(r * r, vm_expq_f32(r), r) + 1.0f, t);
+  return none ? 0.0f : y;
 }
 /* The same for -80 < x <= 0, where nothing is clamped and 2^n is one factor. */
 VM float vm_exp_below_f32(float x) {
@@ -134,21 +137,27 @@ VM float vm_exp_below_f32(float x) {
   return (vm_fma_f32(r * r, vm_expq_f32(r), r) + 1.0f) * vm_pow2_f32(vm_bits_f32(t) - 0x4b400000u);
 }
 VM double vm_exp_f64(double x) {
-  const double c = x < -746.0 ? -746.0 : x, u = vm_fma_f64(c, VM_LOG2E, VM_RINT_F64);
+  const int none = x < -746.0;
+  const double c = none ? 0.0 : x, u = vm_fma_f64(c, VM_LOG2E, VM_RINT_F64);
   const double t = u > VM_RINT_F64 + 1025.0 ? VM_RINT_F64 + 1025.0 : u, n = t - VM_RINT_F64;
   const double r = vm_fma_f64(n, -VM_LN2_LO_F64, vm_fma_f64(n, -VM_LN2_HI_F64, c));
-  return vm_scale_f64(vm_fma_f64(r * r, vm_expq_f64(r), r) + 1.0, t);
+  const double y = vm_scale_f64(vm_fma_f64(r * r, vm_expq_f64(r), r) + 1.0, t);
+  return none ? 0.0 : y;
 }
 VM double vm_exp_low(double x) { /* to 1e-9 relative */
-  const double c = x < -746.0 ? -746.0 : x, u = vm_fma_f64(c, VM_LOG2E, VM_RINT_F64);
+  const int none = x < -746.0;
+  const double c = none ? 0.0 : x, u = vm_fma_f64(c, VM_LOG2E, VM_RINT_F64);
   const double t = u > VM_RINT_F64 + 1025.0 ? VM_RINT_F64 + 1025.0 : u, n = t - VM_RINT_F64;
   const double r = vm_fma_f64(n, -VM_LN2_LO_F64, vm_fma_f64(n, -VM_LN2_HI_F64, c));
-  return vm_scale_f64(vm_fma_f64(r * r, vm_expq_low(r), r) + 1.0, t);
+  const double y = vm_scale_f64(vm_fma_f64(r * r, vm_expq_low(r), r) + 1.0, t);
+  return none ? 0.0 : y;
 }
 VM float vm_exp2_f32(float x) {
-  const float c = x < -151.0f ? -151.0f : x, t = vm_most_f32(c + VM_RINT_F32, 129);
+  const int none = x < -151.0f;
+  const float c = none ? 0.0f : x, t = vm_most_f32(c + VM_RINT_F32, 129);
   const float r = (c - (t - VM_RINT_F32)) * 0.693147182f;
-  return vm_scale_f32(vm_fma_f32(r * r, vm_expq_f32(r), r) + 1.0f, t);
+  const float y = vm_scale_f32(vm_fma_f32(r * r, vm_expq_f32(r), r) + 1.0f, t);
+  return none ? 0.0f : y;
 }
 
 /* e^x - 1 = 2 (2^(n-1) (e^r - 1) + 2^(n-1) - 1/2): the half keeps n = 128 in range, where n stops. */

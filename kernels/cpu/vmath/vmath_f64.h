@@ -125,9 +125,11 @@ VM double vm_acos_f64(double x) {
 /* ---- exponentials, logarithms, hyperbolic ---- */
 
 VM double vm_exp2_f64(double x) {
-  const double lo = x < -1076.0 ? -1076.0 : x, c = lo > 1025.0 ? 1025.0 : lo;
+  const int none = x < -1076.0;
+  const double lo = none ? 0.0 : x, c = lo > 1025.0 ? 1025.0 : lo;
   const double t = c + VM_RINT_F64, r = (c - (t - VM_RINT_F64)) * 0.69314718055994531;
-  return vm_scale_f64(vm_fma_f64(r * r, vm_expq_f64(r), r) + 1.0, t);
+  const double y = vm_scale_f64(vm_fma_f64(r * r, vm_expq_f64(r), r) + 1.0, t);
+  return none ? 0.0 : y;
 }
 VM double vm_log1p_f64(double x) {
   const double w = 1.0 + x, y = vm_log_f64(w) + (x - (w - 1.0)) / w;

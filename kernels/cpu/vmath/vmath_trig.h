@@ -37,20 +37,26 @@ VM double vm_tanh_f64(double x) {
  * below 0. The f32 quotient is corrected for what rounding took from 1 + z, times 1 / (1 + z), for which 1 - z / 2 will do.
  * As z is at most 1, 2^n = 2^(n + 64) 2^-64 will do. */
 VM float vm_sigmoid_f32(float x) {
-  const float a = vm_abs_f32(x), c = a > 104.0f ? -104.0f : -a;
+  const float a = vm_abs_f32(x);
+  const int none = a > 104.0f; /* not computed, as in vm_exp_f32 */
+  const float c = none ? 0.0f : -a;
   const float t = vm_fma_f32(c, (float)VM_LOG2E, VM_RINT_F32), n = t - VM_RINT_F32;
   const float r = vm_fma_f32(n, -VM_LN2_LO_F32, vm_fma_f32(n, -VM_LN2_HI_F32, c));
   const float w = vm_fma_f32(r * r, vm_expq_f32(r), r) + 1.0f;
-  const float z = w * vm_from_f32((vm_bits_f32(t) + (127u + 64u)) << 23) * 0x1p-64f, d = 1.0f + z;
+  const float e = w * vm_from_f32((vm_bits_f32(t) + (127u + 64u)) << 23) * 0x1p-64f;
+  const float z = none ? 0.0f : e, d = 1.0f + z;
   const float q = (x < 0.0f ? z : 1.0f) / d;
   return vm_fma_f32(q * (d - 1.0f - z), vm_fma_f32(-0.5f, z, 1.0f), q);
 }
 VM double vm_sigmoid_f64(double x) {
-  const double a = vm_abs_f64(x), c = a > 746.0 ? -746.0 : -a;
+  const double a = vm_abs_f64(x);
+  const int none = a > 746.0;
+  const double c = none ? 0.0 : -a;
   const double t = vm_fma_f64(c, VM_LOG2E, VM_RINT_F64), n = t - VM_RINT_F64;
   const double r = vm_fma_f64(n, -VM_LN2_LO_F64, vm_fma_f64(n, -VM_LN2_HI_F64, c));
   const double w = vm_fma_f64(r * r, vm_expq_f64(r), r) + 1.0;
-  const double z = w * vm_from_f64((vm_bits_f64(t) + (1023u + 512u)) << 52) * 0x1p-512;
+  const double e = w * vm_from_f64((vm_bits_f64(t) + (1023u + 512u)) << 52) * 0x1p-512;
+  const double z = none ? 0.0 : e;
   return (x < 0.0 ? z : 1.0) / (1.0 + z);
 }
 
