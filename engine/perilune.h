@@ -94,6 +94,10 @@ PlStatus pl_set_grad(PlTensor *t, PlTensor *grad_or_null);
 /* Walks back from ys with gradients dys (NULL, or NULL entries: ones, for scalars only) and adds the
  * leaves' gradients to their .grad. */
 PlStatus pl_backward(PlTensor *const *ys, PlTensor *const *dys, int n, bool retain_graph, bool create_graph);
+/* The same for these leaves alone (nx 0: for all): what does not lead to one of them does not run and is not freed. STATE:
+ * one does not require a gradient, or was computed. */
+PlStatus pl_backward_into(PlTensor *const *ys, PlTensor *const *dys, int n, PlTensor *const *xs, int nx, bool retain_graph,
+                          bool create_graph);
 /* Gradients of ys with respect to xs, returned in out (NULL where unreachable if allow_unused). */
 PlStatus pl_grad_of(PlTensor *const *ys, PlTensor *const *dys, int ny, PlTensor *const *xs, int nx, bool retain_graph, bool create_graph,
                     bool allow_unused, PlTensor **out);

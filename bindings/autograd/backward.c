@@ -49,6 +49,12 @@ static int t_after_backward(lua_State *L) {
   return 1;
 }
 
+/* core.backward_depth() → how many backward() are under way, each inside of a rule or hook of the one before */
+static int t_backward_depth(lua_State *L) {
+  lua_pushinteger(L, backward_depth);
+  return 1;
+}
+
 void l_backward_begins(void) { backward_depth++; }
 
 void l_backward_ends(lua_State *L, bool ok) {
@@ -134,32 +140,29 @@ static int m_requires_grad_(lua_State *L) {
   return 1;
 }
 
-/* The arguments of x:backward that are more than a tensor; 1: it is done. */
-static int read_backward(lua_State *L, PlTensor **given, bool *create_graph, bool *retain_graph) {
-  PlTensor *dy = *given;
+typedef struct Backward {
+  PlTensor *dy, **inputs; /* NULL: ones; all leaves */
+  int ninputs;
+  bool create_graph, retain_graph;
+} Backward;
+
+/* The arguments of x:backward that are more than a tensor. */
+static int read_backward(lua_State *L, Backward *b) {
+  PlTensor *dy = b->dy;
   int opt = 3;
   if (lua_type(L, 2) == LUA_TTABLE) opt = 2;
   else if (!dy && !lua_isnoneornil(L, 2)) return l_error(L, "backward: the gradient must be a tensor, got %s", l_typename(L, 2));
-  if (lua_type(L, opt) == LUA_TTABLE && lua_getfield(L, opt, "inputs") != LUA_TNIL) {
-    /* only into these leaves: made of grad_of, in lua/perilune/autograd/gradient.lua */
-    lua_settop(L, opt);
-    if (opt == 2) {
-      lua_pushnil(L);
-      lua_insert(L, 2);
-    }
-    lua_getfield(L, 1, "_backward_into");
-    lua_insert(L, 1);
-    lua_call(L, 3, 0);
-    return 1;
-  }
   lua_settop(L, 3);
   if (lua_isnil(L, opt)) return 0;
   l_check_options(L, opt, "backward", "gradient inputs retain_graph create_graph");
   lua_getfield(L, opt, "gradient");
-  if (!dy && !(*given = l_to_tensor(L, -1)) && !lua_isnil(L, -1))
+  if (!dy && !(b->dy = l_to_tensor(L, -1)) && !lua_isnil(L, -1))
     return l_error(L, "backward: the gradient must be a tensor, got %s", l_typename(L, -1));
-  *create_graph = l_opt_bool(L, opt, "create_graph", false);
-  *retain_graph = l_opt_bool(L, opt, "retain_graph", *create_graph);
+  b->create_graph = l_opt_bool(L, opt, "create_graph", false);
+  b->retain_graph = l_opt_bool(L, opt, "retain_graph", b->create_graph);
+  if (lua_getfield(L, opt, "inputs") == LUA_TNIL) return 0;
+  b->ninputs = l_tensor_list(L, lua_gettop(L), "backward", "inputs", -1, false, &b->inputs);
+  if (!b->ninputs) return l_error(L, "backward: inputs has no tensor; leave it out for all leaves");
   return 0;
 }
 
@@ -185,17 +188,17 @@ static int backward_failed(lua_State *L, PlStatus s) {
   return l_error_as(L, s, "%s since %s", text, place);
 }
 
-/* x:backward(dy, {retain_graph=, create_graph=}) */
+/* x:backward(dy, {inputs=, retain_graph=, create_graph=}) */
 static int m_backward(lua_State *L) {
   l_check_count(L, "backward", 3, "x, gradient, options");
-  PlTensor *y = l_self(L, "backward"), *dy = l_to_tensor(L, 2);
-  bool create = false, retain = false;
-  if (!(dy && lua_gettop(L) == 2) && read_backward(L, &dy, &create, &retain)) return 0;
+  PlTensor *y = l_self(L, "backward");
+  Backward b = {.dy = l_to_tensor(L, 2)};
+  if (!b.dy || lua_gettop(L) != 2) read_backward(L, &b);
   l_collect(L);
   lua_State *was = l_enter_walk(L);
   l_backward_begins();
   PlStatus s;
-  WORK(L, s, pl_backward(&y, &dy, 1, retain, create));
+  WORK(L, s, pl_backward_into(&y, &b.dy, 1, b.inputs, b.ninputs, b.retain_graph, b.create_graph));
   l_running = was;
   l_backward_ends(L, s == PL_OK);
   if (PL_UNLIKELY(s != PL_OK)) return backward_failed(L, s);
@@ -294,6 +297,7 @@ void l_grad_register(lua_State *L) {
   static const luaL_Reg functions[] = {{"grad_of", t_grad_of},
                                        {"grad_enabled", t_grad_enabled},
                                        {"after_backward", t_after_backward},
+                                       {"backward_depth", t_backward_depth},
                                        {"recording_off", t_recording_off},
                                        {"register_retained_hook", l_register_retained_hook},
                                        {NULL, NULL}};

@@ -66,11 +66,30 @@ static PlStatus seed_all(PlWalk *w, PlTensor *const *ys, PlTensor *const *dys, i
   return PL_OK;
 }
 
-static PlStatus backward(PlTensor *const *ys, PlTensor *const *dys, int n, bool retain_graph, bool create_graph) {
-  PlWalk w = {.retain = retain_graph || create_graph, .fill_leaves = true, .ys = ys, .ny = n};
+/* The walk ends at these leaves, and adds into no other. */
+static PlStatus choose_leaves(PlWalk *w, PlTensor *const *xs, int nx) {
+  for (int i = 0; i < nx; i++) {
+    PlNode *node;
+    uint32_t slot;
+    PL_TRY(pl_history_current(&xs[i], 1));
+    if (!pl_entry_get(xs[i], pl_key_ambient(), &node, &slot))
+      PL_FAIL(PL_ERR_STATE, "backward: input %d, %s, does not require a gradient; call requires_grad_() on it before computing", i + 1,
+              pl_desc_text(&xs[i]->a));
+    if (node->kind != PL_NODE_LEAF)
+      PL_FAIL(PL_ERR_STATE, "backward: inputs must be leaves, which hold a .grad; input %d, %s, was computed: use T.grad_of", i + 1,
+              pl_desc_text(&xs[i]->a));
+    PL_TRY(pl_walk_touch(w, node));
+    node->slots[slot].capture = 1;
+  }
+  return PL_OK;
+}
+
+static PlStatus backward(PlTensor *const *ys, PlTensor *const *dys, int n, PlTensor *const *xs, int nx, bool retain_graph,
+                         bool create_graph) {
+  PlWalk w = {.retain = retain_graph || create_graph, .fill_leaves = true, .narrow = nx > 0, .ys = ys, .ny = n};
   PL_TRY(check_create("backward", create_graph));
   PlStatus s = seed_all(&w, ys, dys, n);
-  if (s == PL_OK) s = pl_walk_touch_always(&w, pl_key_ambient());
+  if (s == PL_OK) s = nx ? choose_leaves(&w, xs, nx) : pl_walk_touch_always(&w, pl_key_ambient());
   if (s != PL_OK) {
     pl_walk_abandon(&w);
     return s;
@@ -78,11 +97,18 @@ static PlStatus backward(PlTensor *const *ys, PlTensor *const *dys, int n, bool 
   return pl_walk_run(&w, pl_key_ambient(), create_graph ? PL_MUTE_NONE : PL_MUTE_ABOVE);
 }
 
-PlStatus pl_backward(PlTensor *const *ys, PlTensor *const *dys, int n, bool retain_graph, bool create_graph) {
+PlStatus pl_backward_into(PlTensor *const *ys, PlTensor *const *dys, int n, PlTensor *const *xs, int nx, bool retain_graph,
+                          bool create_graph) {
   const PlCalling calling = pl_calls_enter(pl_state.trace);
-  const PlStatus s = backward(ys, dys, n, retain_graph, create_graph);
+  if (PL_UNLIKELY(pl_state.trace != NULL)) pl_graph_asked(pl_state.trace, xs, nx);
+  const PlStatus s = backward(ys, dys, n, xs, nx, retain_graph, create_graph);
   return pl_calls_leave(
-      &calling, s, &(PlCallIs){.kind = PL_CALL_BACKWARD, .in = {ys, dys}, .n = {n, n}, .retain = retain_graph, .create = create_graph});
+      &calling, s,
+      &(PlCallIs){.kind = PL_CALL_BACKWARD, .in = {ys, dys, xs}, .n = {n, n, nx}, .retain = retain_graph, .create = create_graph});
+}
+
+PlStatus pl_backward(PlTensor *const *ys, PlTensor *const *dys, int n, bool retain_graph, bool create_graph) {
+  return pl_backward_into(ys, dys, n, NULL, 0, retain_graph, create_graph);
 }
 
 PlStatus pl_walk_capture(PlWalk *w, PlKey *key, PlTensor *const *xs, int nx, int *same_as) {

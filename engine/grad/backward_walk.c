@@ -116,7 +116,7 @@ static inline PlStatus finish_slots(PlWalk *w, PlNode *n) {
     PlSlot *slot = &n->slots[o];
     if (PL_UNLIKELY(slot->hooks != NULL) && slot->grad)
       PL_TRY(run_hooks(n, slot, n->kind == PL_NODE_LEAF && !slot->capture && !w->fill_leaves));
-    if (PL_UNLIKELY(slot->capture != 0) && slot->grad) w->results[slot->capture - 1] = pl_retain(slot->grad);
+    if (PL_UNLIKELY(slot->capture != 0) && slot->grad && w->results) w->results[slot->capture - 1] = pl_retain(slot->grad);
   }
   return PL_OK;
 }

@@ -20,7 +20,7 @@ typedef struct PlWalk {
   PlNode **heap;        /* nodes ready to run; `few` until more are ready at once */
   size_t nheap, cap;
   PlNode *few[8];
-  PlTensor **results; /* captured gradients */
+  PlTensor **results; /* captured gradients; NULL: they go into the leaves' .grad */
   PlAside *aside;
 } PlWalk;
 

@@ -348,6 +348,27 @@ describe("gradients for chosen tensors", function()
     assert.is_nil(w.grad)
     close(u.grad, T.tensor { 2, 4 })
   end)
+
+  it("are a backward that accumulates, with backward{inputs=}", function()
+    local u, w, unused, seen = leaf(5, 6), leaf(1, 2), leaf(3), {}
+    u:register_post_accumulate_grad_hook(function(t) seen[#seen + 1] = t.grad:clone() end)
+    local y = (u * w * w):sum()
+    y:backward { inputs = { u, unused, u }, retain_graph = true }
+    y:backward(T.tensor(2.0), { inputs = u, retain_graph = true })
+    close(seen[1], T.tensor { 1, 4 })
+    close(seen[2], T.tensor { 3, 12 })
+    assert.equal(2, #seen)
+    assert.is_nil(w.grad)
+    assert.is_nil(unused.grad)
+    -- a wrong input: no .grad has changed, and nothing is freed
+    fails("inputs must be leaves, which hold a .grad; input 2, f32[2], was computed", y.backward, y,
+      { inputs = { u, u * 1 } })
+    fails("input 2, f32[2], does not require a gradient", y.backward, y, { inputs = { u, T.ones(2) } })
+    fails("inputs has no tensor", y.backward, y, { inputs = {} })
+    close(u.grad, T.tensor { 3, 12 })
+    y:backward { inputs = { w } }
+    close(w.grad, T.tensor { 10, 24 })
+  end)
 end)
 
 describe("what mul saves", function()

@@ -225,6 +225,72 @@ describe("several processes with DistributedDataParallel", function()
     ]])
   end)
 
+  several("average what any backward adds to .grad, and say so where ranks are not in the same one", function()
+    processes.good(2, close .. [[
+      init()
+      local DDP = nn.parallel.DistributedDataParallel
+      local x = T.full({ 1, 2 }, rank + 1.0)
+      local function make(cap)
+        T.manual_seed(3)
+        local net = nn.Sequential(nn.Linear(2, 2, { bias = false }), nn.Linear(2, 2, { bias = false }))
+        return net, DDP(net, { bucket_cap_mb = cap })
+      end
+      -- what two ranks give, computed by one
+      local function mean_of(f)
+        local sum
+        for r = 1, 2 do
+          local net = nn.Sequential(nn.Linear(2, 2, { bias = false }), nn.Linear(2, 2, { bias = false }))
+          net:load_state_dict((make(25)):state_dict())
+          f(net, T.full({ 1, 2 }, r * 1.0), net)
+          local g = {}
+          for i, p in ipairs(net:parameters()) do g[i] = p.grad and p.grad / 2 + (sum and sum[i] or 0) or false end
+          sum = g
+        end
+        return sum
+      end
+      local function check(what, f)
+        for _, cap in ipairs { 25, 1e-6 } do -- one bucket, one for each parameter
+          local net, ddp = make(cap)
+          f(ddp, x, net)
+          for i, g in ipairs(mean_of(f)) do
+            local p = net:parameters()[i]
+            assert((p.grad ~= nil) == (g ~= false), what)
+            if g then close(g, p.grad, what .. " " .. i) end
+          end
+        end
+      end
+      check("chosen inputs", function(net, v, inner)
+        net(v):square():sum():backward { inputs = { inner[2].weight } }
+      end)
+      -- a rule that asks for gradients of parameters, or runs a backward of its own
+      local function inside(at, ask)
+        return function(net, v, inner)
+          local other = (inner[1].weight * inner[2].weight):sum()
+          local rule = T.custom { name = "inside", forward = function(_, t) return t * 1 end, backward = function(_, g)
+            ask(other, inner:parameters())
+            return g
+          end }
+          local h = at == 1 and inner[1](v) or nil
+          h = h and inner[2](rule(h)) or rule(net(v))
+          local _ = at == 1 and net(v) -- forward of the wrapper says that this backward is averaged
+          h:square():sum():backward()
+        end
+      end
+      for at = 1, 2 do
+        check("grad_of inside " .. at, inside(at, function(y, ps) T.grad_of(y, ps) end))
+      end
+      check("backward inside", inside(2, function(y) y:backward() end))
+      -- a backward that fails on one rank: the next one of that rank meets this one of the other
+      local net, ddp = make(25)
+      if rank == 0 then
+        local h = net[2].weight:register_hook(function() error "not here" end)
+        raises("not here", function() ddp(x):sum():backward() end)
+        h:remove()
+      end
+      raises("the ranks are not in the same backward", function() ddp(x):sum():backward() end)
+    ]])
+  end)
+
   several("share buffers, work with T.jit inside, in groups, and with bf16", function()
     processes.good(2, close .. [[
       init()

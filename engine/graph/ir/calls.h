@@ -14,7 +14,7 @@
 typedef enum PlCallKind {
   PL_CALL_OP,            /* pl_sym_apply */
   PL_CALL_INTO,          /* pl_sym_apply_into; the last input is what is written */
-  PL_CALL_BACKWARD,      /* ys, then dys */
+  PL_CALL_BACKWARD,      /* ys, dys, and the leaves where only some are meant */
   PL_CALL_GRAD_OF,       /* ys, dys, xs */
   PL_CALL_LOOK_GRAD,     /* .grad is read */
   PL_CALL_SET_GRAD,      /* .grad is set */

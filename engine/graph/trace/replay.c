@@ -87,7 +87,7 @@ static PlStatus make_call(Replay *r, const PlNotedCall *k, PlTensor **in, PlTens
   switch ((PlCallKind)k->kind) {
   case PL_CALL_OP: return pl_sym_apply(k->op, in, k->nin, k->attrs, out);
   case PL_CALL_INTO: return pl_sym_apply_into(k->op, in, k->nin - 1, k->attrs, in + k->nin - 1);
-  case PL_CALL_BACKWARD: return pl_backward(in, in + k->ny, k->ny, k->retain, k->create);
+  case PL_CALL_BACKWARD: return pl_backward_into(in, in + k->ny, k->ny, in + 2 * (size_t)k->ny, k->nx, k->retain, k->create);
   case PL_CALL_GRAD_OF: return pl_grad_of(in, in + k->ny, k->ny, in + 2 * (size_t)k->ny, k->nx, k->retain, k->create, k->unused, out);
   case PL_CALL_LOOK_GRAD: {
     PL_TRY(pl_graph_leaf_look(r->g, in[0]));

@@ -214,23 +214,4 @@ return function(T, core)
     Scope = Scope or scope_class()
     return setmetatable({}, Scope)
   end
-
-  -- y:backward(dy, {inputs = {…}}) accumulates only into these; the engine's backward calls this for it.
-  core.metatable().methods._backward_into = function(y, dy, opts)
-    opts = options.check("backward", opts, { "gradient", "inputs", "retain_graph", "create_graph" })
-    dy = dy or opts.gradient
-    local inputs = opts.inputs
-    if core.is_tensor(inputs) then inputs = { inputs } end
-    local grads = T.grad_of({ y }, inputs, { grad_outputs = dy and { dy } or nil, retain_graph = opts.retain_graph,
-      create_graph = opts.create_graph, allow_unused = true })
-    for i, x in ipairs(inputs) do
-      if grads[i] then
-        if not x.is_leaf then
-          options.fail("backward: inputs must be leaves, which hold a .grad; %s was computed: use T.grad_of",
-            x:describe())
-        end
-        core.grad_add(x, grads[i])
-      end
-    end
-  end
 end

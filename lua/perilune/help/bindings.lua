@@ -131,8 +131,9 @@
 
 --- x:backward(dy, {gradient=, inputs=, retain_graph=false, create_graph=false})
 -- Adds the gradients of x to the .grad of the leaves that it was computed from. x is 0-d or has one element, or dy has
--- its shape and dtype. inputs: only these leaves. What the history saved is freed unless retain_graph is true;
--- create_graph: the gradients are differentiable, which keeps the history, too. T.grad_of returns gradients instead.
+-- its shape and dtype. inputs: only these leaves, each of which must require a gradient. What the history saved is
+-- freed unless retain_graph is true; create_graph: the gradients are differentiable, which keeps the history, too.
+-- T.grad_of returns gradients instead.
 --   local x = T.tensor({ 1, 2 }):requires_grad_();
 --   (x * x):sum():backward()
 --   print(x.grad)  --> {2., 4.}  -- f32[2] cpu

@@ -10,6 +10,7 @@ local T = require "perilune"
 local core = require "perilune.core"
 local options = require "perilune.options"
 local base = require "perilune.nn.module"
+local tree = require "perilune.tree"
 
 local fail = options.fail
 local MB, FIRST_MB = 2 ^ 20, 1 -- the first bucket is small: communication begins early
@@ -104,17 +105,32 @@ function DDP:init(net, opts)
   broadcast(self, D, net:parameters())
   broadcast(self, D, net:buffers())
   local buckets, where = make_buckets(trained, a.bucket_cap_mb * MB)
-  rawset(self, "_ddp", { buckets = buckets, buffers = a.broadcast_buffers, sync = true, next_sync = true })
+  rawset(self, "_ddp", { buckets = buckets, buffers = a.broadcast_buffers, sync = true, next_sync = true,
+    count = 0 })
   local weak = setmetatable({ self }, { __mode = "v" }) -- hooks stay with the parameters
   for _, p in ipairs(trained) do
     local b = where[p]
-    p:register_hook(function()
-      if weak[1] then weak[1]:_ready(b) end
+    p:register_post_accumulate_grad_hook(function()
+      if weak[1] then weak[1]:_ready(b, p) end
     end)
   end
 end
 
 -- ---- forward -----------------------------------------------------------------------------------------------------
+
+-- A backward through these takes part in the exchange, be it that it reaches no parameter here, or fails.
+local function watch(self, results)
+  local weak = setmetatable({ self }, { __mode = "v" })
+  for i = 1, results.n do
+    for _, y in ipairs(tree.leaves(results[i])) do
+      if y.requires_grad and not y.is_leaf then
+        y:register_hook(function()
+          if weak[1] and weak[1]._ddp.next_sync then weak[1]:_walk() end
+        end)
+      end
+    end
+  end
+end
 
 function DDP:forward(...)
   local d = self._ddp
@@ -129,7 +145,9 @@ function DDP:forward(...)
       broadcast(self, (distributed()), self.module:buffers())
     end
   end
-  return (rawget(self, "_jitted") or self.module)(...)
+  local results = table.pack((rawget(self, "_jitted") or self.module)(...))
+  if core.grad_mode() and d.next_sync and self.group.n > 1 then watch(self, results) end
+  return table.unpack(results, 1, results.n)
 end
 
 --- Inside f, or until the end of the block of `local _ <close> = ddp:no_sync()`, gradients only accumulate; the first
@@ -146,11 +164,15 @@ end
 
 -- ---- backward ----------------------------------------------------------------------------------------------------
 
+-- Behind the gradients is a number for each that says whether it is there, and one that says which backward it is.
 local function flat_of(b)
   local p = b.items[1].p
-  if not b.flat then b.flat = T.empty({ b.n + #b.items }, { dtype = p:dtype(), device = p:device() }) end
+  if not b.flat then b.flat = T.empty({ b.n + #b.items + 1 }, { dtype = p:dtype(), device = p:device() }) end
   return b.flat
 end
+
+-- Small, so that its average is exact enough in bf16 to tell from another's.
+local function number_of(d) return d.count % 4 end
 
 -- The bucket's gradients, and which of them there are, go round.
 local function launch(self, b)
@@ -162,6 +184,7 @@ local function launch(self, b)
     if g then part:copy_(g:reshape(-1)) else part:zero_() end
     mark:fill_(g and 1 or 0)
   end
+  flat:narrow(1, flat:numel(), 1):fill_(number_of(self._ddp))
   flat:div_(self.group.n)
   b.work = (distributed()).all_reduce(flat, { group = self.group, async_op = true })
 end
@@ -184,6 +207,13 @@ local function take(b)
   end
 end
 
+-- Where backward failed on one rank, what the others sent meets its next one.
+local function check_number(d, b)
+  if math.abs(b.flat:narrow(1, b.flat:numel(), 1):item() - number_of(d)) < 1e-2 then return end
+  fail("nn.parallel.DistributedDataParallel: the ranks are not in the same backward: on one of them an earlier one "
+    .. "failed or was left out; the gradients are no averages. Start again from a checkpoint")
+end
+
 -- Buckets that are full, in order.
 local function launch_full(self, walk, all)
   local buckets = self._ddp.buckets
@@ -193,30 +223,43 @@ local function launch_full(self, walk, all)
   end
 end
 
--- A gradient of bucket b is final; it is in .grad once this returns, so it counts from the next one on.
-function DDP:_ready(b)
+-- What the backward that is under way has sent; nil: it adds to no .grad.
+function DDP:_walk()
+  local d = self._ddp
+  if not d.walk and core.after_backward(function(ok) self:_finish(ok) end) then
+    d.walk, d.count = { next = 1, got = {} }, d.count + 1
+  end
+  return d.walk
+end
+
+-- The gradient of p, of bucket b, is in .grad. One that a backward inside of a rule or hook put there is not all of it.
+function DDP:_ready(b, p)
   local d = self._ddp
   if not d.next_sync or self.group.n == 1 then return end
-  local walk = d.walk
-  if not walk then
-    walk = { next = 1, got = {} }
-    if not core.after_backward(function(ok) self:_finish(ok) end) then return end -- gradients that go nowhere
-    d.walk = walk
+  local walk, depth = self:_walk(), core.backward_depth()
+  if not walk then return end
+  if b.work then
+    fail("nn.parallel.DistributedDataParallel: %s got a gradient once more after it had been averaged: a backward "
+      .. "inside of a rule or hook reaches it, too; use T.grad_of there, or no_sync for this forward", p:describe())
   end
-  if walk.last then
-    walk.got[walk.last] = (walk.got[walk.last] or 0) + 1
-    launch_full(self, walk, false)
-  end
-  walk.last = b
+  if depth > 1 then return end
+  walk.got[b] = (walk.got[b] or 0) + 1
+  launch_full(self, walk, false)
 end
 
 function DDP:_finish(ok)
   local d = self._ddp
   local walk = d.walk
   d.walk = nil
-  if not ok then return end
+  if not ok then -- what is under way keeps its memory
+    for _, b in ipairs(d.buckets) do b.work, b.flat = nil, nil end
+    return
+  end
   if self.group.gone then fail("nn.parallel.DistributedDataParallel: its process group was destroyed") end
   launch_full(self, walk, true)
+  local last = d.buckets[#d.buckets]
+  last.work:wait()
+  check_number(d, last)
   for _, b in ipairs(d.buckets) do take(b) end
 end
 
