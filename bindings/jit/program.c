@@ -8,6 +8,7 @@
 #include "bindings/jit/program.h"
 #include "bindings/ops/arguments.h"
 #include "bindings/ops/call.h"
+#include "engine/call/call.h"
 #include "engine/call/thread_state.h"
 #include "engine/grad/node.h"
 
@@ -45,6 +46,7 @@ static int program_gc(lua_State *L) {
   free(p->written);
   free(p->x);
   free(p->x_at);
+  free(p->after);
   pl_joint_release(p->joint);
   pl_exec_release(p->exec);
   *p = (Program){0};
@@ -202,50 +204,6 @@ static int jit_joint(lua_State *L) {
   return 0;
 }
 
-/* Node n, if new, behind the list at 3, which is also a set. */
-static void note_node(lua_State *L, PlNode *n) {
-  if (n && lua_rawgetp(L, 3, n) == LUA_TNIL) {
-    lua_pushboolean(L, 1);
-    lua_rawsetp(L, 3, n);
-    lua_pushlightuserdata(L, n);
-    lua_rawseti(L, 3, (lua_Integer)lua_rawlen(L, 3) + 1);
-  }
-  lua_settop(L, 3);
-}
-
-/* jit_spent(graph, tensor) → has a backward run in the trace through some of its history, so that every other is an error; and through
- * all of it, so that nothing leads to a leaf, or to what was recorded before the trace? */
-static int jit_spent(lua_State *L) {
-  const PlGraph *f = l_check_graph(L, 1);
-  PlNode *first = l_check_tensor(L, 2)->node;
-  bool reaches = !first, spent = false;
-  lua_settop(L, 2);
-  lua_newtable(L);
-  note_node(L, first);
-  for (lua_Integer i = 1; i <= (lua_Integer)lua_rawlen(L, 3); i++) {
-    lua_rawgeti(L, 3, i);
-    const PlNode *n = lua_touserdata(L, -1);
-    lua_settop(L, 3);
-    const bool ends = n->kind == PL_NODE_LEAF || n->seq <= f->began;
-    reaches |= ends;
-    spent |= n->spent && !ends;
-    for (uint32_t d = 0; !ends && !n->spent && d < n->nin; d++) note_node(L, n->dests[d].node);
-  }
-  lua_pushboolean(L, spent);
-  lua_pushboolean(L, !reaches);
-  return 2;
-}
-
-/* jit_spend(program, from, to): results from + 1 … to have a freed history */
-static int jit_spend(lua_State *L) {
-  Program *p = l_check_program(L, 1);
-  const int64_t from = l_check_int(L, 2, "jit_spend", "from"), to = l_check_int(L, 3, "jit_spend", "to");
-  if (from < 0 || from > to || to > p->nuser) return l_error(L, "jit_spend: %d to %d of %d results", (int)from, (int)to, (int)p->nuser);
-  p->spent_from = (int32_t)from;
-  p->spent_to = (int32_t)to;
-  return 0;
-}
-
 static PlStatus run_joint(const Program *p, PlTensor *const *in, PlTensor **out) {
   PlTensor **x = malloc((size_t)(p->nx + 1) * sizeof(PlTensor *));
   if (!x) PL_FAIL(PL_ERR_OOM, "jit: out of memory");
@@ -365,7 +323,8 @@ bool l_program_apart(const Program *p, PlTensor *const *in) {
     if (a->kind != PL_FV_INPUT) continue;
     const PlTensor *x = in[a->slot];
     if (is_written(f, a)) {
-      apart = pl_graph_layout_fits(a, &x->a);
+      apart = pl_graph_layout_fits(a, &x->a) && !pl_view_unseen(x) && !(x->flags & PL_T_FOREIGN);
+      if (PL_UNLIKELY(p->after != NULL) && p->after[a->slot] == L_AFTER_DETACHED && x->base) return false;
       for (PlGVal w = 0; apart && w < f->nvals; w++) apart = !share(f, in, x, v, w);
     } else
       for (int32_t k = 0; apart && k < p->nwritten; k++) apart = !share(f, in, x, v, p->written[k]);
@@ -428,26 +387,11 @@ static PlStatus run_or_collect(lua_State *L, const Program *p, PlTensor *const *
   return s;
 }
 
-/* A result whose history a backward of the function went through, without retain_graph, has a freed one, as outside: another backward
- * that gets there is an error, where it would leave out a part of the gradients without a word. */
-static PlStatus spend(const Program *p, PlTensor *const *out) {
-  PlStatus s = PL_OK;
-  for (int32_t o = p->spent_from; o < p->spent_to && s == PL_OK && !pl_state.grad_off; o++) {
-    PlNode *n;
-    PL_TRY(pl_node_new(&n, pl_key_ambient(), PL_NODE_NATIVE, 0, 1, 0));
-    n->name = "jit";
-    pl_node_clear(n);
-    s = pl_entry_set(out[o], n, 0);
-    pl_node_release(n);
-  }
-  return s;
-}
-
 PlStatus l_program_run(lua_State *L, const Program *p, PlTensor *const *in, PlTensor **out) {
   PL_TRY(clear_leaf_grads(p));
   PL_TRY(run_or_collect(L, p, in, out));
   PlStatus s = set_leaf_grads(p, out);
-  if (s == PL_OK && p->spent_to > p->spent_from) s = spend(p, out);
+  if (s == PL_OK) s = l_program_spend(p, in, out);
   for (int32_t o = s == PL_OK ? p->nuser : 0; o < p->f->noutputs; o++) pl_tensor_release(out[o]);
   return s;
 }
@@ -519,11 +463,9 @@ static int jit_attrs(lua_State *L) {
 }
 
 void l_program_register(lua_State *L) {
-  static const luaL_Reg regs[] = {{"jit_finish", jit_finish},   {"jit_joint", jit_joint},
-                                  {"jit_spent", jit_spent},     {"jit_spend", jit_spend},
-                                  {"jit_compile", jit_compile}, {"jit_same", jit_same},
-                                  {"jit_apart", jit_apart},     {"jit_run", jit_run},
-                                  {"jit_attrs", jit_attrs},     {NULL, NULL}};
+  static const luaL_Reg regs[] = {
+      {"jit_finish", jit_finish}, {"jit_joint", jit_joint}, {"jit_compile", jit_compile}, {"jit_same", jit_same},
+      {"jit_apart", jit_apart},   {"jit_run", jit_run},     {"jit_attrs", jit_attrs},     {NULL, NULL}};
   luaL_setfuncs(L, regs, 0);
   luaL_newmetatable(L, program_meta);
   lua_pushcfunction(L, program_gc);

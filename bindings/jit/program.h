@@ -7,11 +7,17 @@
 #include "bindings/graph/graph.h"
 #include "engine/graph/run/executor.h"
 
+/* What a function did with an argument that a graph does not say: it wrote it in place with a value that a backward went through, or
+ * detached it then, so that it is no view any more. */
+typedef enum LAfter { L_AFTER_NOTHING, L_AFTER_SPENT, L_AFTER_DETACHED } LAfter;
+
 typedef struct Program {
   PlGraph *f;
   int32_t nargs;                /* inputs that are tensors of the call; then come .grads of leaves */
   int32_t nuser;                /* outputs that the function returned; then come gradients of leaves */
-  int32_t spent_from, spent_to; /* of these, what a backward in the function went through: eager results keep a freed history */
+  int32_t spent_from, spent_to; /* of these, what a backward in the function went through: they get a freed history (spent.c) */
+  uint8_t *after;               /* per argument a LAfter; NULL: nothing of the kind */
+  const char *spent_name;       /* of which errors say that it was freed here */
   int32_t *leaf_at;             /* per leaf: its output, -1: none */
   PlJoint *joint;               /* results have gradients; NULL: no */
   PlTensor **x;                 /* joint: per x the captured tensor; NULL: input x_at */
@@ -60,6 +66,10 @@ void l_jit_hook_runs(lua_State *L); /* the function of a hook is on top, and a t
 void l_trace_end(PlGraph *f);
 void l_trace_lost(PlGraph *f); /* nobody can end it any more */
 void l_program_register(lua_State *L);
+void l_program_spent_register(lua_State *L);
+/* After a run: results and arguments whose history a backward of the function went through get a freed one. (spent.c) */
+PlStatus l_program_spend(const Program *p, PlTensor *const *in, PlTensor *const *out);
+PlStatus l_program_spend_like(Program *to, const Program *p);
 void l_program_look_register(lua_State *L);
 void l_program_resize_register(lua_State *L);
 /* A program, empty, on the stack. */

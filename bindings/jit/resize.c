@@ -31,8 +31,7 @@ static PlStatus fill(Program *to, const Program *p, PlGraph *g) {
   to->f = g;
   to->nargs = p->nargs;
   to->nuser = p->nuser;
-  to->spent_from = p->spent_from;
-  to->spent_to = p->spent_to;
+  PL_TRY(l_program_spend_like(to, p));
   to->leaf_at = malloc((size_t)(g->nleaves + 1) * sizeof *to->leaf_at);
   if (!to->leaf_at) PL_FAIL(PL_ERR_OOM, "jit: out of memory");
   memcpy(to->leaf_at, p->leaf_at, (size_t)g->nleaves * sizeof *to->leaf_at);

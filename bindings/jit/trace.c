@@ -442,5 +442,6 @@ void l_jit_register(lua_State *L) {
   l_program_register(L);
   l_program_look_register(L);
   l_program_resize_register(L);
+  l_program_spent_register(L);
   l_jit_quick_register(L);
 }

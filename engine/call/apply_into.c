@@ -110,14 +110,17 @@ static PlStatus apply_tracked(const PlOp *op, PlTensor *const *in, int nin, cons
   return s;
 }
 
-/* A view without a history of a tensor that has one was taken where nothing is recorded. A write through it would change
- * values under that history. */
-static PlStatus check_view(const char *op, const PlTensor *t) {
+bool pl_view_unseen(const PlTensor *t) {
   PlNode *n;
   uint32_t slot;
   const PlTensor *base = t->base;
-  if (PL_LIKELY(!base || t->node || !base->node) || pl_history_old(t) || !pl_is_float((PlDtype)t->a.dtype)) return PL_OK;
-  if (!pl_state.ambient || !pl_key_records(pl_state.ambient) || !pl_entry_get(base, pl_state.ambient, &n, &slot)) return PL_OK;
+  if (PL_LIKELY(!base || t->node || !base->node) || pl_history_old(t) || !pl_is_float((PlDtype)t->a.dtype)) return false;
+  return pl_state.ambient && pl_key_records(pl_state.ambient) && pl_entry_get(base, pl_state.ambient, &n, &slot);
+}
+
+static PlStatus check_view(const char *op, const PlTensor *t) {
+  const PlTensor *base = t->base;
+  if (PL_LIKELY(!pl_view_unseen(t))) return PL_OK;
   PL_FAIL(PL_ERR_STATE,
           "%s: %s is a view that was taken where no gradients are recorded, of %s, which requires a gradient; take the view "
           "outside of T.no_grad(), or change it inside",

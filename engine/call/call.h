@@ -56,6 +56,9 @@ void pl_call_end(PlCall *c);
 PlStatus pl_call_outputs(PlCall *c, PlTensor **out);
 /* Is any of these, or could any be once its history is brought up to date, tracked by a recording key? */
 PlStatus pl_call_tracked(const char *op, PlTensor *const *in, int nin, PlTensor *out, bool *yes);
+/* Is t a view without a history of a tensor that has one, and are gradients recorded? It was taken where nothing is recorded; a write
+ * through it would change values under that history, and is refused. */
+bool pl_view_unseen(const PlTensor *t);
 /* Input 0 was changed by the op; its history was `old`'s and goes on through the op. */
 PlStatus pl_call_record_write(PlCall *c, PlTensor *old);
 /* Fails: op, which has no gradient, cannot change y while gradients are recorded. */

@@ -210,6 +210,37 @@ describe("results that a backward inside of the function went through", function
     each({ gone, function(e, x) return gone(e, x) * 2 end }, { call = read, may = { "no_grad" } })
   end)
 
+  it("which may be arguments that it writes, views of them, or what they are views of", function()
+    local backward = function(x) (x * 1):sum():backward() end
+    local writes = {
+      function(e, x) x:mul_(e.a) backward(x) end,
+      function(e, x) x:narrow(1, 1, 1):mul_(e.a) backward(x) end,
+      function(e, x) x[1] = e.a backward(x) return x end,
+      function(e, x) local y = e.a * 2 backward(y) x:copy_(y:expand(2, 3)) return x:view(6) end,
+      function(e, x) x:mul_(e.a) backward(x) T.no_grad(function() x:mul_(2) end) end,
+      function(e, x) x:mul_(e.a) backward(x) x:detach_() end,
+    }
+    for i, f in ipairs(writes) do
+      for _, which in ipairs { "whole", "row", "other" } do
+        local function call(g)
+          local base = T.ones(3, 3)
+          local x, other = base:narrow(1, 1, 2), base:narrow(1, 2, 2)
+          if which == "whole" then x = base:clone():narrow(1, 1, 2):contiguous() end
+          g(x)
+          return which == "other" and other or which == "row" and base or x
+        end
+        same("write " .. i .. " " .. which, f, { call = call, calls = 2 })
+      end
+    end
+  end)
+
+  it("are not written through views that were taken where nothing is recorded", function()
+    local h = T.ones(4):requires_grad_() * 2
+    local v = T.no_grad(function() return h:view(2, 2) end)
+    raises("view that was taken where no gradients are recorded", T.jit(function(x) x:mul_(3) end), v)
+    assert.same({ 2, 2, 2, 2 }, h:detach():totable())
+  end)
+
   it("are told so beside what others give to a sum, at each size, and cost a loop that reads them nothing", function()
     local w = T.ones(3):requires_grad_()
     local f = T.jit(function(x)

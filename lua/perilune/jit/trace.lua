@@ -128,9 +128,10 @@ local function symbolic_arguments(ir, args)
   return a
 end
 
--- What the function did to the .grad of arguments: a new one, or none. → list of {input=, output=, nil: none}
+-- What the function did to the .grad of arguments: a new one, or none. → list of {input=, output=, nil: none}; the numbers of
+-- arguments that were written with what a backward of the function went through, and of those that were detached then.
 local function inner_gradients(t, a, out)
-  local list = {}
+  local list, spent, detached = {}, {}, {}
   for x, k in pairs(a.shown) do
     if x.requires_grad or x.grad then
       untraceable("the traced function changes whether argument tensor %d requires a gradient, or gives it one; do it "
@@ -143,9 +144,14 @@ local function inner_gradients(t, a, out)
       untraceable("the traced function changes whether argument tensor %d requires a gradient; call requires_grad_() "
         .. "outside", k)
     end
-    if t.grad and x.requires_grad and not x.is_leaf and not select(2, core.jit_spent(t.ir, x)) then
-      untraceable("the traced function writes argument tensor %d in place with a value that has a gradient, which a "
-        .. "graph would lose; use the out-of-place form, and return the result", k)
+    if t.grad and x.requires_grad and not x.is_leaf then
+      if not select(2, core.jit_spent(t.ir, x)) then
+        untraceable("the traced function writes argument tensor %d in place with a value that has a gradient, which a "
+          .. "graph would lose; use the out-of-place form, and return the result", k)
+      end
+      spent[#spent + 1] = k
+    elseif core.jit_detached(x) then
+      detached[#detached + 1] = k
     end
     local kind, at, views
     if had and g then kind, at, views = core.jit_root(t.ir, g) end
@@ -156,7 +162,7 @@ local function inner_gradients(t, a, out)
       list[#list + 1] = { input = k, output = #out }
     end
   end
-  return list
+  return list, spent, detached
 end
 
 -- Recomputation by a predicate, or with nodes pinned or forced by name: known when all nodes are.
@@ -193,16 +199,16 @@ local function finish(self, t, a, args, seen, results)
   if not name then name, old, new = values.written_arguments(a.symbolic, args, a.real) end
   if name then wrong_write(self, name, old, new) end
   settle_hooks(self, t, a.objects)
-  local out, tracked, spent, given
+  local out, tracked, spent, given, written, detached
   t.results, out, tracked, spent, given = results_of(t, results, a.inputs, a.shown)
   t.nresults = results.n
   local nroots = #out
   optimizers.place(self, t, out)
-  t.inner = inner_gradients(t, a, out)
+  t.inner, written, detached = inner_gradients(t, a, out)
   for i = nroots + 1, #out do given[#given + 1] = core.graph_value(out[i], true) end
   t.given = given
   t.program, t.wanting, t.tracked = core.jit_finish(t.ir, out), a.wanting, tracked
-  core.jit_spend(t.program, tracked, spent)
+  core.jit_spend(t.program, self.name, tracked, spent, written, detached)
   for _, x in ipairs(a.inputs) do -- only now: in the trace it would be the function that did it
     if x.grad then x.grad = nil end
   end
