@@ -114,7 +114,7 @@ static PlStatus compose(Composing *c, PlGVal *ys) {
   PlGradGraph *small = NULL;
   PlDesc outd[PL_MAX_OUT] = {0};
   PlGVal dys[PL_MAX_OUT];
-  const int ndy = seeds(c, c->chain[0], op, dys);
+  const int ndy = c->depth ? seeds(c, c->chain[0], op, dys) : 0;
   for (int i = 0; i < op->nin; i++) {
     const int at = arg_of(g->op, op->args[i]);
     in[i] = at < 0 ? NULL : g->in[at];
@@ -123,6 +123,7 @@ static PlStatus compose(Composing *c, PlGVal *ys) {
   for (int o = 0; o < op->nout; o++) y[o] = PL_NONE;
   for (int o = 0; o < ndy; o++)
     if (dys[o] >= 0) describe(c, dys[o], &outd[o]);
+  for (int o = 0; c->depth == 0 && o < op->nout; o++) outd[o] = g->outd[o];
   PlStatus s = pl_grad_graph_new(&small, op->nin);
   PlMaker m = {.graph = small, .op = g->op, .attrs = g->attrs, .nin = op->nin, .nout = op->nout, .in = in, .outd = outd, .x = x, .dx = y};
   if (s == PL_OK) s = op->composed(&m);
@@ -195,7 +196,7 @@ static PlStatus derive(Composing *c) {
 }
 
 PlStatus pl_grad_by_composition(PlMaker *g) {
-  Composing c = {.g = g};
+  Composing c = {.g = g, .first = g->op};
   for (const PlOp *op = g->op; !op->composed; op = op->gradient_of) {
     if (!op->gradient_of || c.depth == 2) PL_FAIL(PL_ERR_STATE, "%s: no op that it is the gradient of is composed", g->op->name);
     c.chain[c.depth++] = op;

@@ -139,7 +139,7 @@ PlVal pl_g_cast(PlMaker *g, PlVal v, PlDtype d);
 void pl_g_fail(PlMaker *g, PlStatus s);
 /* A maker for the last op in a row of gradients, op -> its gradient's -> the gradient of that, the first of which is composed
  * (PlOp.composed). Arguments are told by their names: those that an op has and the one before has not are first the gradients
- * of that one's results. Result i is the gradient for input i of the op before. */
+ * of that one's results. Result i is the gradient for input i of the op before. Or for an op that is composed itself. */
 PlStatus pl_grad_by_composition(PlMaker *g);
 /* An op's results by its composition (PlOp.composed): what `expand` is for one that has kernels on the CPU alone. */
 PlStatus pl_expand_composed(const PlOp *op, PlTensor *const *in, int nin, const PlAttrs *attrs, PlTensor **out);

@@ -24,5 +24,7 @@ PlVal pl_g_gather(PlMaker *g, PlVal v, PlVal index, int64_t dim, int64_t base);
 PlVal pl_g_index_select(PlMaker *g, PlVal v, PlVal index, int64_t dim, int64_t base);
 /* v summed to the shape of input i, wherever v comes from (pl_g_sum_to looks at the output's shape). */
 PlVal pl_g_sum_sizes(PlMaker *g, PlVal v, int i);
+/* Of scatter_reduce's product: the gradients for x and for src, which is cut to index's shape. (scatter_product.c) */
+void pl_g_scatter_product(PlMaker *g, PlVal src, PlVal *dself, PlVal *dsrc);
 
 #endif

@@ -141,11 +141,6 @@ static PlVal cut_src(PlMaker *g) {
 
 static PlVal as_float(PlMaker *g, PlVal v) { return pl_g_cast(g, v, (PlDtype)g->in[0]->dtype); }
 
-static PlVal reduce_again(PlMaker *g, PlVal x, PlVal src) {
-  PlVal in[3] = {x, g->x[1], src};
-  return pl_g_op(g, &pl_op_scatter_reduce, 3, in, g->attrs, NULL);
-}
-
 /* n = how many values were averaged, at least 1: dx = dy / n, dsrc the same read at index. */
 static void mean_grad(PlMaker *g, PlVal *dself, PlVal *dsrc, bool self) {
   PlVal n = pl_g_zeros_like(g, 0);
@@ -166,24 +161,6 @@ static void extreme_grad(PlMaker *g, PlVal *dself, PlVal *dsrc, bool counts) {
   *dsrc = pl_g2(g, &pl_op_mul, src, gather_again(g, share));
 }
 
-/* The product over the others: y divided by the value itself. Where it is the only zero, the product with it replaced by one; of two
- * zeros, that times the other one, which is 0 and has a slope (of three the third derivative is left out). */
-static void prod_grad(PlMaker *g, PlVal *dself, PlVal *dsrc) {
-  PlVal one = pl_g_num(g, 1), zero = pl_g_num(g, 0), src = cut_src(g), dy = g->dy[0], none = pl_g_zeros_like(g, 0);
-  PlVal x1 = pl_g3(g, &pl_op_masked_fill, g->x[0], pl_g2(g, &pl_op_eq, g->x[0], zero), one);
-  *dself = pl_g2(g, &pl_op_div, pl_g2(g, &pl_op_mul, dy, reduce_again(g, x1, src)), x1);
-  PlVal is_zero = pl_g2(g, &pl_op_eq, src, zero);
-  PlVal zeros = gather_again(g, scatter_of(g, &pl_op_scatter_add, none, as_float(g, is_zero)));
-  PlVal two = pl_g2(g, &pl_op_logical_and, is_zero, pl_g2(g, &pl_op_eq, zeros, pl_g_num(g, 2)));
-  PlVal few = pl_g2(g, &pl_op_logical_and, is_zero, pl_g2(g, &pl_op_le, zeros, pl_g_num(g, 2)));
-  PlVal sum = gather_again(g, scatter_of(g, &pl_op_scatter_add, none, pl_g3(g, &pl_op_where, two, src, zero)));
-  PlVal y1 = reduce_again(g, g->x[0], pl_g3(g, &pl_op_masked_fill, src, few, one));
-  PlVal there =
-      pl_g2(g, &pl_op_mul, gather_again(g, pl_g2(g, &pl_op_mul, dy, y1)), pl_g3(g, &pl_op_where, two, pl_g2(g, &pl_op_sub, sum, src), one));
-  PlVal plain = pl_g2(g, &pl_op_div, gather_again(g, pl_g2(g, &pl_op_mul, dy, g->y[0])), pl_g3(g, &pl_op_masked_fill, src, is_zero, one));
-  *dsrc = pl_g3(g, &pl_op_where, few, there, plain);
-}
-
 static PlStatus scatter_reduce_grad(PlMaker *g) {
   bool self = pl_attr_i(g->attrs, 2) != 0;
   PlVal dself = g->dy[0], dsrc = PL_NONE;
@@ -194,7 +171,7 @@ static PlStatus scatter_reduce_grad(PlMaker *g) {
   }
   switch (pl_attr_i(g->attrs, 1)) {
   case RED_SUM: dsrc = gather_again(g, g->dy[0]); break;
-  case RED_PROD: prod_grad(g, &dself, &dsrc); break;
+  case RED_PROD: pl_g_scatter_product(g, cut_src(g), &dself, &dsrc); break;
   case RED_MEAN: mean_grad(g, &dself, &dsrc, self); break;
   default: extreme_grad(g, &dself, &dsrc, self); break;
   }

@@ -128,8 +128,9 @@ local function symbolic_arguments(ir, args)
   return a
 end
 
--- What the function did to the .grad of arguments: a new one, or none. → list of {input=, output=, nil: none}; the numbers of
--- arguments that were written with what a backward of the function went through, and of those that were detached then.
+-- What the function did to the .grad of arguments: a new one, or none. → list of {input=, output=, nil: none}; the
+-- numbers of arguments that were written with what a backward of the function went through, and of those that were
+-- detached then.
 local function inner_gradients(t, a, out)
   local list, spent, detached = {}, {}, {}
   for x, k in pairs(a.shown) do
