@@ -146,6 +146,56 @@ describe("gradients of a jitted function", function()
     end, { calls = 5 })
   end)
 
+  it("read what the function left in tensors from outside, where nobody has written it since", function()
+    for _, class in ipairs { "SGD", "AdamW" } do
+      local opt
+      local function step(e, x)
+        T.sum(x:detach() * e.w * e.w):backward()
+        opt:step()
+        opt:zero_grad()
+      end
+      local change = function(e, i) opt = i == 1 and T.optim[class]({ e.w }, { lr = 0.1 }) or opt end
+      for k, f in ipairs {
+        function(e, x) step(e, x) return e.w * e.w * x end,
+        function(e, x) step(e, x) return (e.w:view(3, 1) * e.w):exp():sum() * x:detach() end,
+        function(e, x) x = x:detach() x:mul_(2) step(e, x) return x * e.w end,
+        function(e, x) step(e, x) local y = e.w * e.w step(e, x) return e.w * e.w * x + y:detach() end,
+      } do
+        same(class .. " " .. k, f, { calls = 4, change = change })
+      end
+      same(class .. ", twice", function(e, x) step(e, x) return e.w * e.w * x end, { change = change,
+        may = { "another run would not find it" }, call = function(f, e)
+          local x = T.ones(2, 3):requires_grad_()
+          local g = T.grad_of(f(x):sum(), e.w, { create_graph = true })
+          return T.grad_of(g:sum(), x)
+        end })
+      same(class .. ", written since", function(e, x) step(e, x) return e.w * e.w * x end, { change = change,
+        call = function(f, e)
+          local y = f(T.ones(2, 3))
+          T.no_grad(function() e.w:mul_(2) end)
+          return y
+        end })
+    end
+    each {
+      function(_, x) x = x:detach() x:mul_(2) x:add_(1) return x * x end,
+      function(e, x) x = x:detach() x:mul_(2) return x * e.a * e.a end,
+      function(e, x) x = x:detach() x[1]:mul_(2) return x * e.a * e.a end,
+    }
+    local call = function(f, e)
+      local x = T.ones(2, 3)
+      local y = f(x)
+      return y, x, e
+    end
+    same("an argument", function(e, x) x:mul_(2) return x * e.a * e.a end, { call = call })
+    same("an argument, written since", function(e, x) x:mul_(2) return x * e.a * e.a end, { call = function(f, e)
+      local y, x = call(f, e)
+      x:add_(1)
+      return y
+    end })
+    same("a row of it", function(e, x) x[1]:mul_(e.d) return x * e.a * e.a end,
+      { call = call, may = { "wrote it in place" } })
+  end)
+
   it("reach what an argument leads to, or is besides", function()
     local function of(make) return { call = function(f, e) return f(make(e)) end, calls = 4 } end
     local function inner(e, x)

@@ -35,11 +35,20 @@ typedef struct Split {
   int stage;    /* of backward's nodes; below: forward's */
   bool *keep;   /* per forward node: a view that backward takes again */
   bool *kept;   /* per value: passed from forward to backward */
+  bool *behind; /* per value: what forward left in a tensor from outside, where backward finds it */
   PlGVal *list; /* those values in order */
   int32_t n;
 } Split;
 
 static bool is_forward(const Split *s, int32_t node) { return s->f->nodes[node].stage < s->stage; }
+
+/* Is that what is in a tensor from outside when forward is over, and all of it? Backward reads the tensor itself then, whose version it
+ * checks, as it does with what nobody wrote: parameters that are used after an optimizer's step. */
+static bool is_left(const PlGraph *f, const PlGValue *val) {
+  const PlGValue *first = &f->vals[f->stores[val->store].first];
+  const PlArray is = pl_gvalue_array(val), was = pl_gvalue_array(first);
+  return first->kind != PL_FV_NODE && val->version == f->stores[val->store].version && is.dtype == was.dtype && pl_shape_equal(&is, &was);
+}
 
 /* Value v of the forward half is read by backward. */
 static PlStatus need(Split *s, PlGVal v) {
@@ -48,9 +57,11 @@ static PlStatus need(Split *s, PlGVal v) {
     const PlGValue *val = &f->vals[v];
     if (val->kind != PL_FV_NODE || !is_forward(s, val->node) || s->kept[v] || s->keep[val->node]) return PL_OK;
     const PlGNode *n = &f->nodes[val->node];
-    if (n->flags & PL_FN_MUTATES)
+    if (n->flags & PL_FN_MUTATES) {
+      if ((s->behind[v] = is_left(f, val))) return PL_OK;
       PL_FAIL(PL_ERR_TRACE, "jit: the gradient reads %s after %s wrote it in place; use the out-of-place form",
               f->vals[f->stores[val->store].first].name ? f->vals[f->stores[val->store].first].name : "a tensor", n->op->name);
+    }
     if (!(n->flags & PL_FN_VIEW)) {
       s->kept[v] = true;
       s->list[s->n++] = v;
@@ -71,9 +82,20 @@ static PlStatus find_kept(Split *s, int32_t nx, const PlGVal *dx) {
   return PL_OK;
 }
 
-/* Kept values become inputs, the rest of forward goes. */
-static PlStatus cut(Split *s, PlJoint *j, int32_t nx, const PlGVal *dx) {
+/* What forward left in tensors from outside is read there. */
+static void read_behind(const Split *s, int32_t nx, PlGVal *dx) {
   PlGraph *f = s->f;
+  for (int32_t i = 0; i < f->nnodes; i++)
+    for (int32_t k = 0; k < f->nodes[i].nin && (!is_forward(s, i) || s->keep[i]); k++)
+      if (f->nodes[i].in[k] >= 0 && s->behind[f->nodes[i].in[k]]) f->nodes[i].in[k] = f->stores[f->vals[f->nodes[i].in[k]].store].first;
+  for (int32_t i = 0; i < nx; i++)
+    if (dx[i] >= 0 && s->behind[dx[i]]) dx[i] = f->stores[f->vals[dx[i]].store].first;
+}
+
+/* Kept values become inputs, the rest of forward goes. */
+static PlStatus cut(Split *s, PlJoint *j, int32_t nx, PlGVal *dx) {
+  PlGraph *f = s->f;
+  read_behind(s, nx, dx);
   for (int32_t k = 0; k < s->n; k++) {
     PlGValue *v = &f->vals[s->list[k]];
     v->kind = PL_FV_INPUT;
@@ -268,8 +290,9 @@ PlStatus pl_joint_make(PlJoint **out, PlGraph *f, int32_t ny, int32_t nx, const 
     s.f = j->backward;
     s.keep = calloc((size_t)s.f->nnodes + 1, sizeof *s.keep);
     s.kept = calloc((size_t)s.f->nvals + 1, sizeof *s.kept);
+    s.behind = calloc((size_t)s.f->nvals + 1, sizeof *s.behind);
     s.list = malloc((size_t)(s.f->nvals + 1) * sizeof *s.list);
-    st = s.keep && s.kept && s.list ? find_kept(&s, nx, dx) : no_memory();
+    st = s.keep && s.kept && s.behind && s.list ? find_kept(&s, nx, dx) : no_memory();
   }
   if (st == PL_OK) st = keep_outputs(&s, f, j, decided != NULL, &kept);
   if (st == PL_OK) st = cut(&s, j, nx, dx);
@@ -283,6 +306,7 @@ PlStatus pl_joint_make(PlJoint **out, PlGraph *f, int32_t ny, int32_t nx, const 
   pl_plan_release(decided);
   free(s.keep);
   free(s.kept);
+  free(s.behind);
   free(s.list);
   free(dx);
   if (st == PL_OK) *out = j;
