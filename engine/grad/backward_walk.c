@@ -193,8 +193,7 @@ static PL_ALWAYS_INLINE PlStatus run_node(PlWalk *w, PlNode *n, bool narrow) {
   return s;
 }
 
-/* .grad is complete: the leaf's last hooks. */
-static PlStatus accumulated(PlNode *n) {
+PlStatus pl_leaf_accumulated(PlNode *n) {
   const PlHook *last = n->slots[0].hooks;
   while (last && last->next) last = last->next;
   for (PlHook *h = n->slots[0].hooks, *next; h; h = next) {
@@ -224,7 +223,7 @@ static PlStatus arrive(PlWalk *w, PlNode *n) {
     if (s == PL_OK) s = pl_leaf_take_grad(n, g);
     else pl_tensor_release(g);
     PL_TRY(s);
-    return PL_UNLIKELY(n->slots[0].hooks != NULL) ? accumulated(n) : PL_OK;
+    return PL_UNLIKELY(n->slots[0].hooks != NULL) ? pl_leaf_accumulated(n) : PL_OK;
   }
   pl_tensor_release(g);
   return PL_OK;

@@ -368,7 +368,9 @@ static PlStatus may_be_grad(const PlTensor *t, const PlTensor *g) {
 PlStatus pl_grad_add(PlTensor *t, PlTensor *g) {
   PlNode *n = leaf_of(t);
   PL_TRY(may_be_grad(t, g));
-  return n ? pl_leaf_take_grad(n, pl_retain(g)) : hold_grad(t, pl_retain(g));
+  if (!n) return hold_grad(t, pl_retain(g));
+  PL_TRY(pl_leaf_take_grad(n, pl_retain(g)));
+  return n->slots[0].hooks ? pl_leaf_accumulated(n) : PL_OK;
 }
 
 PlTensor *pl_grad(const PlTensor *t) {

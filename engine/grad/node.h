@@ -222,9 +222,11 @@ void pl_hooks_drop(PlNode *n);
 /* Gradients of ys for xs through k (out[i] owned, NULL: no path). k stays usable, its own walk is not recorded by
  * it but by every other key. dys NULL: ones. */
 PlStatus pl_key_pull(PlKey *k, PlTensor *const *ys, PlTensor *const *dys, int ny, PlTensor *const *xs, int nx, PlTensor **out);
-/* .grad += g. Gives t a place for .grad if it is no leaf that requires a gradient. */
+/* .grad += g, then the leaf's last hooks. Gives t a place for .grad if it is no leaf that requires a gradient. */
 PlStatus pl_grad_add(PlTensor *t, PlTensor *g);
 PlStatus pl_leaf_take_grad(PlNode *leaf, PlTensor *g); /* takes g */
+/* .grad is complete: the leaf's last hooks. */
+PlStatus pl_leaf_accumulated(PlNode *leaf);
 /* `to`, fresh and without a history, takes over the leaf (and the keys' entries) of `from`, for good (leaf_move.c). */
 PlStatus pl_leaf_rehome(PlTensor *to, PlTensor *from);
 /* ---- backward (node_backward.c) ---- */

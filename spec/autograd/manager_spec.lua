@@ -70,6 +70,14 @@ describe("GradManager", function()
     eq(a.grad, { 3 })
   end)
 
+  it("runs the hooks of .grad once it has added to it", function()
+    local w, seen = T.tensor { 1, 2 }:requires_grad_(), {}
+    w:register_post_accumulate_grad_hook(function(t) seen[#seen + 1] = t.grad:totable() end)
+    local gm = T.GradManager():attach(w)
+    for _ = 1, 2 do gm:record(function() gm:backward((w * w):sum()) end) end
+    assert.same({ { 2, 4 }, { 4, 8 } }, seen)
+  end)
+
   it("a callback is given the same object; a temporary is freed afterwards", function()
     local w = T.tensor { 2 }
     local gm = T.GradManager():attach(w)

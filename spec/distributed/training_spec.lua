@@ -280,6 +280,11 @@ describe("several processes with DistributedDataParallel", function()
         check("grad_of inside " .. at, inside(at, function(y, ps) T.grad_of(y, ps) end))
       end
       check("backward inside", inside(2, function(y) y:backward() end))
+      check("GradManager", function(net, v, inner)
+        local gm = T.GradManager():attach(inner:parameters())
+        local _ <close> = gm:record()
+        gm:backward(net(v):square():sum())
+      end)
       -- a backward that fails on one rank: the next one of that rank meets this one of the other
       local net, ddp = make(25)
       if rank == 0 then
