@@ -50,6 +50,55 @@ describe("workers", function()
     end
   end)
 
+  it("see what changed between passes, and only then are others", function()
+    local plus, shift, starts = 1, T.tensor { 100.0 }, os.tmpname()
+    local set = data.Dataset { len = 4, get = function(self, i) return i * self.scale + plus + shift:item() end }
+    local function run(workers)
+      set.scale, plus, shift = 1, 1, T.tensor { 100.0 }
+      local init = workers > 0 and function()
+        local f = assert(io.open(starts, "a"))
+        f:write "x"
+        f:close()
+      end or nil
+      local out, loader = {}, data.DataLoader(set, { batch_size = 2, workers = workers, worker_init = init })
+      local function one()
+        for x in loader do out[#out + 1] = x:totable() end
+      end
+      one() one()
+      set.scale = 10
+      one()
+      plus = 2
+      one()
+      shift = T.tensor { 200.0 }
+      one()
+      loader.collate = function(list) return T.tensor(list):neg() end
+      one()
+      -- within a pass nothing changes: the loops below go on with what they began with
+      for x in loader do
+        out[#out + 1] = x:totable()
+        if workers > 0 then set.scale = set.scale + 1 end
+      end
+      loader:close()
+      return out
+    end
+    local want = run(0)
+    assert.same(want, run(1))
+    local f = assert(io.open(starts))
+    assert.equal("xxxxx", f:read "a") -- not for the second pass
+    f:close()
+    os.remove(starts)
+    -- nested passes over a dataset that changes: each has its own
+    set.scale, plus, shift = 1, 0, T.tensor { 0.0 }
+    local loader, seen = data.DataLoader(set, { batch_size = 2, workers = 1 }), {}
+    for x in loader do
+      seen[#seen + 1] = x:get(1)
+      set.scale = set.scale * 10
+      for y in loader do seen[#seen + 1] = y:get(1) end
+    end
+    assert.same({ 1, 10, 30, 3, 100, 300 }, seen)
+    loader:close()
+  end)
+
   it("make samples of the script's default dtype, also where it changes between passes", function()
     local set = data.Dataset { len = 3, get = function(_, i)
       return { i / 4, T.tensor { i / 3 }, T.zeros(2), T.rand(2), T.tensor(i) / 3,

@@ -59,7 +59,8 @@ local function is_stream(ds) return getmetatable(ds) == dataset.IterableDataset 
 -- Each worker is a thread with a Lua state of its own. At the first pass it gets a copy of dataset and collate: tables
 -- with their metatables, functions with their upvalues, tensors without a copy of their memory, which nobody may write
 -- to from then on. Modules, and what they hold, are required anew there. `worker_init(k, dataset)` runs once in
--- worker k; what it returns, if anything, replaces the dataset: open files and connections there. `prefetch` batches
+-- worker k; what it returns, if anything, replaces the dataset: open files and connections there. A pass that finds
+-- them changed (another transform, another collate, new values of upvalues) begins with new workers. `prefetch` batches
 -- per worker are made ahead. close() ends the workers; so does the collector.
 --
 -- With `device`, batches are there, and the next one is on its way while a loop works on this one: from pinned memory,
@@ -234,13 +235,26 @@ end
 
 -- ---- passes through workers -----------------------------------------------------------------------------------
 
-local function pool_of(self)
-  if not self._pool then
-    local setup = { dataset = self.dataset, collate = self.collate, worker_init = self.worker_init,
-      dtype = T.default_dtype() }
-    self._pool = core.workers(self.workers, "perilune.data.worker", pack.pack(setup, "data.DataLoader"))
+local function same(a, b)
+  for i = 1, math.max(#a, #b) do if not rawequal(a[i], b[i]) then return false end end
+  return true
+end
+
+-- Workers have a copy of the dataset, so new ones are wanted where it changed since; a pass that goes on has the old
+-- ones to its end.
+local function crew_of(self)
+  local setup = { dataset = self.dataset, collate = self.collate, worker_init = self.worker_init,
+    dtype = T.default_dtype() }
+  local text, tensors = pack.pack(setup, "data.DataLoader")
+  local crew = self._crew
+  if crew and crew.text == text and same(crew.tensors, tensors) then return crew end
+  local pool = core.workers(self.workers, "perilune.data.worker", text, tensors)
+  if crew then
+    crew.retired = true
+    if crew.passes == 0 then crew.pool:close() end
   end
-  return self._pool
+  self._crew = { pool = pool, text = text, tensors = tensors, passes = 0, before = crew and crew.passes > 0 and crew }
+  return self._crew
 end
 
 -- Waits in short steps: between them Ctrl-C gets through.
@@ -254,10 +268,19 @@ end
 
 -- Batches come in order, whichever worker made them. The guard tells the workers when nobody wants the rest.
 local function worker_pass(self, samples, count, base)
-  local pool = pool_of(self)
-  self._passes = self._passes + 1
-  local pass, b, submitted = self._passes, 0, 0
-  local function forget() pool:cancel(pass) end
+  local crew = crew_of(self)
+  local pool = crew.pool
+  self._passes, crew.passes = self._passes + 1, crew.passes + 1
+  local pass, b, submitted, goes_on = self._passes, 0, 0, true
+  local function ended()
+    if not goes_on then return end
+    goes_on, crew.passes = false, crew.passes - 1
+    if crew.retired and crew.passes == 0 then pool:close() end
+  end
+  local function forget()
+    pool:cancel(pass)
+    ended()
+  end
   local guard = setmetatable({}, { __gc = forget, __close = forget })
   local watch = setmetatable({}, { __close = function(_, err) if err ~= nil then forget() end end })
   local function submit()
@@ -270,7 +293,10 @@ local function worker_pass(self, samples, count, base)
   local function step()
     assert(guard) -- lives as long as this function
     b = b + 1
-    if b > count then return nil end
+    if b > count then
+      ended()
+      return nil
+    end
     local _ <close> = watch -- Ctrl-C while waiting, or an error in a worker: nobody wants the rest
     local batch = answer(pool, pass, b)
     submit()
@@ -303,12 +329,12 @@ end
 -- Batches for a generic for; #loader counts them. Samples are joined by collate (data.default_collate). Also endless=,
 -- batch_sampler=, prefetch=, worker_init=, pin_memory=, device=. Random numbers drawn for sample i depend on the seed,
 -- the pass and i alone. workers=n: threads, each with a Lua state of its own, which gets a copy of the dataset at the
--- first pass: tables, functions with their upvalues, tensors without a copy (read only from then on); modules are
--- required anew. prefetch=2: batches made ahead per worker. worker_init=function(k, dataset): runs first in worker k;
--- may return a dataset in place, with open files for example. An error in a worker is raised at the loop.
--- loader:close() ends the threads. endless: a loop goes on with pass after pass until it is left; loader:iter() is one
--- pass. device="cuda": batches are there; the next one is copied,
--- from pinned memory, while the loop works on this one. pin_memory: batches are in pinned memory.
+-- first pass, and new ones where it changed before a later one: tables, functions with their upvalues, tensors without
+-- a copy (read only from then on); modules are required anew. prefetch=2: batches made ahead per worker.
+-- worker_init=function(k, dataset): runs first in worker k; may return a dataset in place, with open files for example.
+-- An error in a worker is raised at the loop. loader:close() ends the threads. endless: a loop goes on with pass after
+-- pass until it is left; loader:iter() is one pass. device="cuda": batches are there; the next one is copied, from
+-- pinned memory, while the loop works on this one. pin_memory: batches are in pinned memory.
 --   for x in T.data.DataLoader(T.arange(5), { batch_size = 2, workers = 2 }) do print(x) end
 --   --> {1, 2}  -- i64[2] cpu
 --   --> {3, 4}  -- i64[2] cpu
@@ -390,10 +416,13 @@ end
 --- Ends the worker threads, if there are any; the next pass starts new ones with the dataset as it is then.
 function DataLoader:close()
   if type(self) ~= "table" then options.colon "loader:close()" end
-  local pool = self._pool
-  self._pool = nil
+  local crew = self._crew
+  self._crew = nil
   self:_forget()
-  if pool then pool:close() end
+  while crew do
+    crew.pool:close()
+    crew = crew.before
+  end
 end
 DataLoader.__close = DataLoader.close
 

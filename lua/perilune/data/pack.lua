@@ -59,6 +59,17 @@ end
 
 local put
 
+-- What has no parts, as text.
+local simple = {
+  ["nil"] = function() return "n" end,
+  boolean = function(v) return v and "t" or "f" end,
+  string = function(v) return spack("<c1s8", "s", v) end,
+  number = function(v)
+    if math.type(v) == "integer" then return spack("<c1i8", "i", v) end
+    return spack("<c1d", "d", v)
+  end,
+}
+
 local function fail_at(state, what)
   options.fail("%s: %s cannot travel %s: it is %s", state.who, (table.concat(state.path):gsub("^%.", "")),
     state.plain and "back from a worker" or "to a worker; make it in worker_init", what)
@@ -87,8 +98,10 @@ local function put_table(state, t, depth)
   out[#out + 1] = "{"
   for key, value in next, t do
     out[#out + 1] = "+"
-    inside(state, "(key)", key, depth)
-    inside(state, step_name(key), value, depth)
+    local text = simple[type(key)]
+    if text then out[#out + 1] = text(key) else inside(state, "(key)", key, depth) end
+    text = simple[type(value)]
+    if text then out[#out + 1] = text(value) else inside(state, step_name(key), value, depth) end
   end
   out[#out + 1] = "}"
   inside(state, "(metatable)", getmeta(t), depth)
@@ -128,16 +141,6 @@ local function put_name(state, path)
   state.out[#state.out + 1] = spack("<c1B", "G", #path)
   for _, key in ipairs(path) do state.out[#state.out + 1] = spack("<s4", key) end
 end
-
-local simple = {
-  ["nil"] = function() return "n" end,
-  boolean = function(v) return v and "t" or "f" end,
-  string = function(v) return spack("<c1s8", "s", v) end,
-  number = function(v)
-    if math.type(v) == "integer" then return spack("<c1i8", "i", v) end
-    return spack("<c1d", "d", v)
-  end,
-}
 
 function put(state, v, depth)
   local kind, out = type(v), state.out
