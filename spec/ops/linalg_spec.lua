@@ -302,6 +302,30 @@ describe("gradients", function()
     same(T.grad_of({ w:sum() }, { y })[1], eye(3))
   end)
 
+  it("of coinciding values are NaN where the vectors are asked for, of which they say nothing", function()
+    local F64 = { dtype = "f64" }
+    local other = T.tensor({ { 3, 1, 0 }, { 1, 5, 2 }, { 0, 2, 1 } }, F64)
+    local c = T.tensor({ { 1, 2, 3 }, { 4, 5, 6 }, { 7, 8, 10 } }, F64)
+    local function root(x)
+      local w, v = L.eigh(x)
+      return v:matmul(w:sqrt():unsqueeze(-2) * v:transpose(-2, -1)) * c
+    end
+    for _, f in ipairs {
+      root,
+      function(x) return select(2, L.eigh(x)) * c end,
+      function(x) return (L.svd(x)) * c end,
+      function(x) return select(3, L.svd(x)) * c end,
+      function(x) return select(3, L.eig(x)) * c end,
+      function(x) return T.grad_of({ L.eigvalsh(x):log():sum() }, { x }, { create_graph = true })[1] * c end,
+      function(x) return T.grad_of({ L.svdvals(x):log():sum() }, { x }, { create_graph = true })[1] * c end,
+    } do
+      local x = T.stack({ T.eye(3, F64) * 2, other }):requires_grad_()
+      local dx = T.grad_of({ f(x):sum() }, { x })[1]
+      assert.is_true(dx[1]:isnan():any():item())
+      assert.is_true(dx[2]:isfinite():all():item())
+    end
+  end)
+
   it("of the complete Q of a tall matrix are refused", function()
     fails("complete", function()
       local x = rand { 4, 2 }:requires_grad_()

@@ -49,8 +49,28 @@ static PlVal solve_tri(PlMaker *g, PlVal a, PlVal b, bool upper, bool left, bool
   pl_attrs_int(&at, 2, unit);
   return pl_g_op(g, &pl_op_linalg_solve_triangular, 2, in, &at, NULL);
 }
-/* v, with 1 where it is 0: a denominator whose numerator is 0 there, or should be. */
-static PlVal no_zeros(PlMaker *g, PlVal v) { return g_where(g, pl_g2(g, &pl_op_eq, v, pl_g_num(g, 0)), pl_g_num(g, 1), v); }
+/* v summed over both dims of each matrix, which stay as 1. */
+static PlVal matrix_sum(PlMaker *g, PlVal v) {
+  PlAttrs at;
+  const int64_t last[2] = {-2, -1};
+  pl_attrs_init(&pl_op_sum, &at);
+  pl_g_fail(g, pl_attrs_list(&at, 0, 2, last));
+  pl_attrs_int(&at, 1, 1);
+  return pl_g_op(g, &pl_op_sum, 1, &v, &at, NULL);
+}
+/* Of each matrix, a number that is 0 where nothing arrives for its vectors. */
+static PlVal arrives(PlMaker *g, PlVal dv) { return matrix_sum(g, pl_g1(g, &pl_op_abs, dv)); }
+/* v as a denominator: 1 where it is 0 in matrices for whose vectors nothing arrives. Elsewhere 0 makes NaN: vectors of equal values are no
+ * functions of the matrix, and what a function that does not see which they are has for a gradient, as V f(w) Vᵀ has one, is a limit
+ * that the vectors' gradients do not tell. */
+static PlVal unless_none(PlMaker *g, PlVal v, PlVal arriving) {
+  PlVal zero = pl_g_num(g, 0), none = pl_g2(g, &pl_op_logical_and, pl_g2(g, &pl_op_eq, v, zero), pl_g2(g, &pl_op_eq, arriving, zero));
+  return pl_g3(g, &pl_op_masked_fill, v, none, pl_g_num(g, 1));
+}
+/* Differences of all elements of w with all, with 1 on the diagonal, where the numerators are 0. */
+static PlVal gaps(PlMaker *g, PlVal square, PlVal w, PlVal arriving) {
+  return unless_none(g, g_add(g, square, diag(g, g_addn(g, g_muln(g, w, 0), 1))), arriving);
+}
 static PlVal skew(PlMaker *g, PlVal a) { return g_sub(g, a, tr(g, a)); }
 
 /* Factorizations are costly and their gradients lose digits: f32 ones are computed in f64 and rounded once. */
@@ -120,15 +140,7 @@ PlStatus pl_grad_cofactor(PlMaker *g) {
 }
 
 /* tr(A B) of each matrix, with sizes 1 in the place of its dims. */
-static PlVal trace_of_product(PlMaker *g, PlVal a, PlVal b) {
-  PlVal product = g_mul(g, a, tr(g, b));
-  PlAttrs at;
-  const int64_t last[2] = {-2, -1};
-  pl_attrs_init(&pl_op_sum, &at);
-  pl_g_fail(g, pl_attrs_list(&at, 0, 2, last));
-  pl_attrs_int(&at, 1, 1);
-  return pl_g_op(g, &pl_op_sum, 1, &product, &at, NULL);
-}
+static PlVal trace_of_product(PlMaker *g, PlVal a, PlVal b) { return matrix_sum(g, g_mul(g, a, tr(g, b))); }
 
 /* With Y = A^-1, d = det A, t = tr(G Y), s = tr(W Y): the sum of W cofactor_bwd(G, A) is d (t s - tr(Y G Y W)), in which
  * dd = d tr(Y dA), dY = -Y dA Y. */
@@ -249,18 +261,18 @@ PlStatus pl_grad_svd(PlMaker *g) {
   dU = exact(g, dU), dS = exact(g, dS), dVh = exact(g, dVh);
   if (full && m > k) U = part(g, U, -1, 0, k), dU = part(g, dU, -1, 0, k);
   if (full && n > k) Vh = part(g, Vh, -2, 0, k), dVh = part(g, dVh, -2, 0, k);
-  PlVal E = no_zeros(g, g_mul(g, g_sub(g, row(g, s), col(g, s)), g_add(g, row(g, s), col(g, s))));
+  PlVal arriving = g_add(g, arrives(g, dU), arrives(g, dVh));
+  PlVal E = gaps(g, g_mul(g, g_sub(g, row(g, s), col(g, s)), g_add(g, row(g, s), col(g, s))), s, arriving);
   PlVal MU = mm_tn(g, U, dU), MV = mm_nt(g, Vh, dVh);
   PlVal inner = g_add(g, g_mul(g, g_div(g, skew(g, MU), E), row(g, s)), g_mul(g, g_div(g, skew(g, MV), E), col(g, s)));
   PlVal dA = mm(g, mm(g, U, g_add(g, inner, diag(g, dS))), Vh);
-  PlVal safe = no_zeros(g, s);
   if (m > k) {
     PlVal rest = g_sub(g, dU, mm(g, U, MU));
-    dA = g_add(g, dA, mm(g, g_div(g, rest, row(g, safe)), Vh));
+    dA = g_add(g, dA, mm(g, g_div(g, rest, unless_none(g, row(g, s), arriving)), Vh));
   }
   if (n > k) {
     PlVal rest = g_sub(g, dVh, mm_tn(g, MV, Vh));
-    dA = g_add(g, dA, mm(g, U, g_div(g, rest, col(g, safe))));
+    dA = g_add(g, dA, mm(g, U, g_div(g, rest, unless_none(g, col(g, s), arriving))));
   }
   g->dx[0] = rounded(g, dA);
   return g->status;
@@ -280,9 +292,9 @@ PlStatus pl_grad_svdvals(PlMaker *g) {
  * matrices, so the gradient is taken symmetric. */
 PlStatus pl_grad_eigh(PlMaker *g) {
   PlVal w = exact(g, g->y[0]), V = exact(g, g->y[1]), dw = exact(g, dy_of(g, 0)), dV = exact(g, dy_of(g, 1));
-  PlVal E = no_zeros(g, g_sub(g, row(g, w), col(g, w)));
-  PlVal F = g_div(g, g_muln(g, skew(g, mm_tn(g, V, dV)), 0.5), E);
-  g->dx[0] = rounded(g, mm_nt(g, mm(g, V, g_add(g, F, diag(g, dw))), V));
+  PlVal E = gaps(g, g_sub(g, row(g, w), col(g, w)), w, arrives(g, dV));
+  PlVal inner = g_add(g, diag(g, dw), g_div(g, g_muln(g, skew(g, mm_tn(g, V, dV)), 0.5), E));
+  g->dx[0] = rounded(g, mm_nt(g, mm(g, V, inner), V));
   return g->status;
 }
 
@@ -370,7 +382,7 @@ PlStatus pl_grad_eig(PlMaker *g) {
   PlVal scale = row(g, diag_of(g, M.r));
   M = (Pair){g_sub(g, M.r, g_mul(g, VV.r, scale)), g_sub(g, M.i, g_mul(g, VV.i, scale))};
   Pair E = {g_sub(g, row(g, w.r), col(g, w.r)), g_sub(g, row(g, w.i), col(g, w.i))};
-  PlVal size = no_zeros(g, g_add(g, g_mul(g, E.r, E.r), g_mul(g, E.i, E.i))); /* where E is 0, so are the numerators */
+  PlVal size = gaps(g, g_add(g, g_mul(g, E.r, E.r), g_mul(g, E.i, E.i)), w.r, g_add(g, arrives(g, dV.r), arrives(g, dV.i)));
   Pair Q = {g_div(g, g_sub(g, g_mul(g, M.r, E.r), g_mul(g, M.i, E.i)), size),
             g_div(g, g_add(g, g_mul(g, M.r, E.i), g_mul(g, M.i, E.r)), size)};
   Q = (Pair){g_add(g, Q.r, diag(g, dw.r)), g_add(g, Q.i, diag(g, dw.i))};
