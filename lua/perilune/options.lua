@@ -166,6 +166,14 @@ function options.comes_with(extra, value)
 end
 
 --- A value in words for messages.
+-- What a key of a table is called and sorted by: neither values of a tensor, which a trace has not got and which may be
+-- equal, nor what a script's __tostring says.
+function options.key_text(k)
+  local kind = type(k)
+  if kind == "string" or kind == "number" or kind == "boolean" then return tostring(k) end
+  return ("%s %p"):format(kind, k)
+end
+
 function options.describe(v)
   if type(v) == "string" then return ("%q"):format(v) end
   if core.is_tensor(v) and core.is_freed(v) then return "a freed tensor" end

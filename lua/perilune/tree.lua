@@ -17,7 +17,7 @@ local function keys(t)
     end
   end
   if not rest then return list end
-  table.sort(rest, function(a, b) return tostring(a) < tostring(b) end)
+  table.sort(rest, function(a, b) return options.key_text(a) < options.key_text(b) end)
   return table.move(rest, 1, #rest, #list + 1, list)
 end
 local function is_tree(v) return type(v) == "table" and getmetatable(v) == nil end

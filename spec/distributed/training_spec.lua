@@ -122,6 +122,15 @@ describe("one process with DistributedDataParallel", function()
       ["no parameter of the network requires a gradient"] = function() DDP(nn.ReLU()) end,
       ["unknown option 'bucket_cap'"] = function() DDP(nn.Linear(1, 1), { bucket_cap = 3 }) end,
       ["bucket_cap_mb must be > 0"] = function() DDP(nn.Linear(1, 1), { bucket_cap_mb = 0 }) end,
+      ["parameter b.weight requires a gradient and did not when the network was wrapped"] = function()
+        local net = nn.Module()
+        net.a, net.b = nn.Linear(1, 1), nn.Linear(1, 1):freeze()
+        function net:forward(x) return self.b(self.a(x)) end
+        local ddp = DDP(net)
+        ddp(T.ones(1, 1)):sum():backward()
+        net.b.weight:requires_grad_()
+        ddp(T.ones(1, 1))
+      end,
       ["a function that T.jit traces would not average gradients"] = function()
         local ddp = DDP(nn.Linear(1, 1))
         T.jit(function(x) return ddp(x) end)(T.ones(1, 1))

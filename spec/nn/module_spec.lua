@@ -328,6 +328,22 @@ describe("containers", function()
     fails("indices start at 1", net.insert, net, 0, nn.ReLU())
   end)
 
+  it("may hold tables with tensors as keys, also when it is called first by T.jit", function()
+    local net = nn.Linear(2, 1)
+    local a, b = T.tensor { 1 }, T.tensor { 1 }
+    net.marks = { [a] = { 1 }, [b] = { 2 }, [print] = { 3 } }
+    local x = T.ones(1, 2)
+    local y = T.jit(function(v) return net(v) end)(x)
+    assert.is_true(y:allclose(net(x)))
+    -- keys are told apart by what they are, not by the values that they print
+    local seen = {}
+    T.vmap(function(t)
+      for k in pairs(t) do seen[#seen + 1] = k end
+      return t[a] + t[b]
+    end)({ [a] = T.zeros(2), [b] = T.ones(2) })
+    assert.is_true(#seen == 2 and not rawequal(seen[1], seen[2]))
+  end)
+
   it("ModuleList and ModuleDict register", function()
     local Net = nn.class("Net")
     function Net:init()

@@ -32,8 +32,8 @@ local function tensors_of(v, list, path)
   elseif type(v) == "table" and getmetatable(v) == nil then
     local keys = {}
     for k in pairs(v) do keys[#keys + 1] = k end
-    table.sort(keys, function(a, b) return tostring(a) < tostring(b) end)
-    for _, k in ipairs(keys) do tensors_of(v[k], list, ("%s[%s]"):format(path, tostring(k))) end
+    table.sort(keys, function(a, b) return options.key_text(a) < options.key_text(b) end)
+    for _, k in ipairs(keys) do tensors_of(v[k], list, ("%s[%s]"):format(path, options.key_text(k))) end
   end
   return list
 end

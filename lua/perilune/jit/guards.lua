@@ -10,6 +10,7 @@
 -- @module perilune.jit.guards
 local core = require "perilune.core"
 local loaded = require "perilune.loaded"
+local options = require "perilune.options"
 local reach = require "perilune.jit.reach"
 
 local guards = {}
@@ -106,7 +107,7 @@ local function text_of(path)
     if n <= SHOWN or k > n - SHOWN // 2 or k <= SHOWN // 2 then
       local plain = type(key) == "string" and key:match("^[%a_][%w_]*$")
       parts[#parts + 1] = plain and "." .. key or ("[%s]"):format(type(key) == "string" and ("%q"):format(key)
-        or tostring(key))
+        or options.key_text(key))
     end
   end
   return table.concat(parts)

@@ -16,8 +16,7 @@ local ADDRESSED = { table = true, ["function"] = true, userdata = true, thread =
 
 local function is_plain(v) return type(v) == "table" and getmetatable(v) == nil end
 
--- Neither values of a tensor nor what a script's __tostring says.
-local function text_of_key(k) return ADDRESSED[type(k)] and ("%s %p"):format(type(k), k) or tostring(k) end
+local text_of_key = options.key_text
 
 -- Its keys in an order that is the same for equal tables.
 local function keys_of(t)
@@ -105,11 +104,11 @@ local function written_argument(copy, given, real, path, depth, met)
   if not is_plain(copy) then return path, given, copy end
   met[given] = copy
   for k, v in next, given do
-    local name, old, new = written_argument(copy[k], v, real, ("%s[%s]"):format(path, tostring(k)), depth + 1, met)
+    local name, old, new = written_argument(copy[k], v, real, ("%s[%s]"):format(path, text_of_key(k)), depth + 1, met)
     if name then return name, old, new end
   end
   for k, v in next, copy do
-    if given[k] == nil then return ("%s[%s]"):format(path, tostring(k)), nil, v end
+    if given[k] == nil then return ("%s[%s]"):format(path, text_of_key(k)), nil, v end
   end
 end
 

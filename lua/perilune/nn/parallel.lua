@@ -19,7 +19,8 @@ local MB, FIRST_MB = 2 ^ 20, 1 -- the first bucket is small: communication begin
 -- Trains net in all processes, each with its share of a batch: backward leaves in .grad the averages over the ranks, in
 -- buckets that travel while backward computes others. Parameters and buffers begin as rank 0's; buffers become rank 0's
 -- before each forward in training outside of no_sync. The network is .module; ddp:no_sync(f) only accumulates.
--- Parameters may be unused on some ranks. Inside of it a network may be jitted; T.jit around it is refused.
+-- Parameters may be unused on some ranks; those that come later, or are unfrozen later, are an error. Inside of it a
+-- network may be jitted; T.jit around it is refused.
 --   T.distributed.init_process_group()
 --   local ddp = nn.parallel.DistributedDataParallel(nn.Linear(2, 1, { bias = false }))
 --   ddp(T.ones(1, 2)):sum():backward()
@@ -105,7 +106,7 @@ function DDP:init(net, opts)
   broadcast(self, D, net:parameters())
   broadcast(self, D, net:buffers())
   local buckets, where = make_buckets(trained, a.bucket_cap_mb * MB)
-  rawset(self, "_ddp", { buckets = buckets, buffers = a.broadcast_buffers, sync = true, next_sync = true,
+  rawset(self, "_ddp", { buckets = buckets, where = where, buffers = a.broadcast_buffers, sync = true, next_sync = true,
     count = 0 })
   local weak = setmetatable({ self }, { __mode = "v" }) -- hooks stay with the parameters
   for _, p in ipairs(trained) do
@@ -117,6 +118,17 @@ function DDP:init(net, opts)
 end
 
 -- ---- forward -----------------------------------------------------------------------------------------------------
+
+-- A parameter that was added, replaced or unfrozen since has no hook: each rank would train it for itself.
+local function check_known(self)
+  for _, item in ipairs(base.collect(self.module, "parameter")) do
+    local p = item[2]
+    if p.requires_grad and not self._ddp.where[p] then
+      fail("nn.parallel.DistributedDataParallel: parameter %s requires a gradient and did not when the network was "
+        .. "wrapped: added, replaced or unfrozen since, its gradients would not be averaged; wrap again", item[1])
+    end
+  end
+end
 
 -- A backward through these takes part in the exchange, be it that it reaches no parameter here, or fails.
 local function watch(self, results)
@@ -141,6 +153,7 @@ function DDP:forward(...)
   if self.group.gone then fail("nn.parallel.DistributedDataParallel: its process group was destroyed") end
   if core.grad_mode() then
     d.next_sync = d.sync
+    if d.sync then check_known(self) end
     if d.buffers and d.sync and self.training and self.group.n > 1 then
       broadcast(self, (distributed()), self.module:buffers())
     end

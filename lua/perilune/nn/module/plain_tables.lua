@@ -40,7 +40,7 @@ return function(base)
           parameter and "parameters" or "modules", instead)
       end
       if type(value) == "table" and depth < DEEP and getmetatable(value) == nil then
-        local inside = path .. (type(k) == "number" and ("[%s]"):format(k) or "." .. tostring(k))
+        local inside = path .. (type(k) == "number" and ("[%s]"):format(k) or "." .. options.key_text(k))
         refuse(reached, prefix, m, inside, value, depth + 1)
       end
     end
@@ -50,7 +50,7 @@ return function(base)
   function base.plain_tables(list, prefix, m)
     for key, value in next, m do
       if type(value) == "table" and not own_fields[key] and getmetatable(value) == nil then
-        list[#list + 1] = { prefix, m, tostring(key), value }
+        list[#list + 1] = { prefix, m, options.key_text(key), value }
       end
     end
   end
