@@ -137,3 +137,70 @@ describe("batches of small matrices", function()
     end)
   end
 end)
+
+-- Rows and columns are read where they lie or packed, as sizes and strides ask for (gemm_micro.h); halves are widened
+-- tile by tile and in pieces of their terms, and long sums of few results cut in parts (gemm_halves.c).
+describe("products of random sizes and strides", function()
+  local same = require("spec.support.near").same_bits
+  -- The same matrix in rows that lie further apart, by 4 KiB for some, and in transposed memory.
+  local function spread(t, wide)
+    local r, c = t:size(1), t:size(2)
+    local room = T.zeros(r, wide, { dtype = t:dtype() })
+    room:narrow(2, 1, c):copy_(t)
+    return room:narrow(2, 1, c)
+  end
+  local function lies(t)
+    local per = t:dtype() == "f64" and 512 or 1024
+    return { t, spread(t, t:size(2) + 5), spread(t, (t:size(2) // per + 1) * per), t:t():contiguous():t() }
+  end
+
+  it("f64 has the same bits whatever its strides", function()
+    T.manual_seed(12)
+    math.randomseed(12)
+    for _ = 1, 12 do
+      local m, k, n = math.random(90), math.random(300), math.random(90)
+      local a, b = T.randn(m, k, { dtype = "f64" }), T.randn(k, n, { dtype = "f64" })
+      local want = m > 1 and n > 1 and a:matmul(b)
+      for _, x in ipairs(want and lies(a) or {}) do
+        for _, y in ipairs(lies(b)) do
+          if n > 8 or y:stride(2) == 1 then same(x:matmul(y), want) end
+        end
+      end
+    end
+  end)
+
+  for _, dtype in ipairs { "f16", "bf16" } do
+    it("halves are rounded once, " .. dtype, function()
+      T.manual_seed(13)
+      local ulp = dtype == "f16" and 2 ^ -11 or 2 ^ -8
+      local function near(got, want, scale, text)
+        local bound = scale * 1e-6 + want:abs() * ulp + 1e-7
+        assert.equal(dtype, got:dtype())
+        assert.is_true((got:to("f64") - want):abs():le(bound):all():item(), text)
+      end
+      local sizes = { { 37, 65, 40 }, { 70, 1500, 66 }, { 33, 5000, 34 }, { 20, 2100, 300 }, { 600, 70, 40 } }
+      for _, size in ipairs(sizes) do
+        local m, k, n = table.unpack(size)
+        local a, b, c = T.randn(m, k):to(dtype), T.randn(k, n):to(dtype), T.randn(n):to(dtype)
+        local A, B, C = a:to "f64", b:to "f64", c:to "f64"
+        local want, scale = A:matmul(B), A:abs():matmul(B:abs())
+        for i, x in ipairs(lies(a)) do
+          for j, y in ipairs(lies(b)) do
+            local text = ("%d x %d x %d, %d, %d"):format(m, k, n, i, j)
+            near(x:matmul(y), want, scale, text)
+            near(F.linear(x, y:t(), c), want + C, scale + C:abs(), text .. " with a bias")
+          end
+        end
+        near(T.addmm(c:expand(m, n), a, b, { beta = 0, alpha = 0.5 }), want * 0.5, scale, "alpha")
+        near(T.addmm(c:expand(m, n), a, b), want + C, scale + C:abs(), "added")
+        local before = T.get_num_threads()
+        local one = F.linear(a, b:t(), c)
+        for threads = 1, 3 do
+          T.set_num_threads(threads)
+          same(F.linear(a, b:t(), c), one)
+        end
+        T.set_num_threads(before)
+      end
+    end)
+  end
+end)

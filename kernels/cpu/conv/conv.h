@@ -55,6 +55,7 @@ bool plk_conv_winograd_blocks_pays(const PlkConv *v);
 PlStatus plk_conv_winograd_blocks(const PlkConv *v, bool *tail);
 /* f32 and f64: columns and matrix products. */
 PlStatus plk_conv_gemm(const PlkConv *v);
+bool plk_conv_pointwise(const PlkConv *v); /* 1×1 at a stride of 1: x is its own columns */
 /* Any dtype but f16 and bf16: the definition, loop by loop. Judge of the others. */
 PlStatus plk_conv_plain(const PlkConv *v);
 

@@ -19,14 +19,20 @@ typedef struct Cols {
   bool direct;           /* 1×1 kernel: x is its own columns */
   int64_t chunk, nchunk; /* weight gradient: images of one partial sum, and partial sums */
   char *parts;
+  PlStatus (*multiply)(const PlkGemm *g); /* on this thread, or on all */
 } Cols;
 
+bool plk_conv_pointwise(const PlkConv *v) {
+  bool yes = v->ksize == 1;
+  for (int i = 0; i < 3; i++) yes = yes && v->stride[i] == 1 && v->pad[i] == 0 && v->in[i] == v->out[i];
+  return yes;
+}
+
 static Cols cols_of(const PlkConv *v) {
-  Cols q = {.v = v, .esize = pl_dtype_size(v->dtype), .ck = v->c * v->ksize};
+  Cols q = {.v = v, .esize = pl_dtype_size(v->dtype), .ck = v->c * v->ksize, .multiply = plk_gemm_alone};
   q.nrow = v->out[0] * v->out[1];
   q.step = plk_min64(q.nrow, plk_max64(1, COLUMN_ELEMENTS / (q.ck * v->out[2])));
-  q.direct = v->ksize == 1;
-  for (int i = 0; i < 3; i++) q.direct = q.direct && v->stride[i] == 1 && v->pad[i] == 0 && v->in[i] == v->out[i];
+  q.direct = plk_conv_pointwise(v);
   return q;
 }
 
@@ -120,7 +126,7 @@ static PlStatus forward_rows(const Cols *q, const Slice *s, int64_t g, int64_t r
   m.B = q->direct ? s->x + at : col, m.ldb = q->direct ? v->outsize : width;
   m.C = s->y + at, m.ldc = v->outsize;
   if (!q->direct) gather(v, s->x, col, r0, r1);
-  PL_TRY(plk_gemm_alone(&m));
+  PL_TRY(q->multiply(&m));
   if (v->bias) add_bias(v, m.C, g, width);
   return plk_poll();
 }
@@ -134,7 +140,7 @@ static PlStatus back_rows(const Cols *q, const Slice *s, int64_t r0, void *col) 
   m.ta = true, m.A = s->w, m.lda = q->ck;
   m.B = s->y + at, m.ldb = v->outsize;
   m.C = q->direct ? s->x + at : col, m.ldc = q->direct ? v->outsize : width;
-  PL_TRY(plk_gemm_alone(&m));
+  PL_TRY(q->multiply(&m));
   if (!q->direct) scatter(v, s->x, col, r0, r1);
   return plk_poll();
 }
@@ -149,7 +155,7 @@ static PlStatus weight_rows(const Cols *q, const Slice *s, int64_t r0, void *col
   m.tb = true, m.B = q->direct ? s->x + at : col, m.ldb = q->direct ? v->outsize : width;
   m.C = dw, m.ldc = q->ck, m.beta = first ? 0 : 1;
   if (!q->direct) gather(v, s->x, col, r0, r1);
-  PL_TRY(plk_gemm_alone(&m));
+  PL_TRY(q->multiply(&m));
   return plk_poll();
 }
 
@@ -212,7 +218,8 @@ static PlStatus weight_body(void *ctx, int64_t begin, int64_t end) {
 static PlStatus weight(Cols *q) {
   const PlkConv *v = q->v;
   const int64_t size = plk_conv_numel(v, PLK_CONV_W);
-  const int64_t parts = plk_max64(1, plk_min64(plk_min64(PARTS, v->n), PART_ELEMENTS / size));
+  const bool alone = q->multiply == plk_gemm_alone;
+  const int64_t parts = alone ? plk_max64(1, plk_min64(plk_min64(PARTS, v->n), PART_ELEMENTS / size)) : 1;
   q->chunk = (v->n + parts - 1) / parts;
   q->nchunk = (v->n + q->chunk - 1) / q->chunk;
   void *mem = NULL;
@@ -221,7 +228,7 @@ static PlStatus weight(Cols *q) {
     PL_TRY(plk_scratch((size_t)(q->nchunk * size) * q->esize, &mem));
     q->parts = mem;
   }
-  PlStatus s = plk_parallel(q->nchunk * v->g, 1, weight_body, q);
+  PlStatus s = alone ? plk_parallel(q->nchunk * v->g, 1, weight_body, q) : weight_body(q, 0, q->nchunk * v->g);
   if (s == PL_OK && mem) s = plk_conv_join(v->dtype, v->w, mem, q->nchunk, size);
   plk_scratch_free(mem);
   return s;
@@ -229,8 +236,11 @@ static PlStatus weight(Cols *q) {
 
 PlStatus plk_conv_gemm(const PlkConv *v) {
   Cols q = cols_of(v);
-  if (v->kind == PLK_CONV_BWD_WEIGHT) return weight(&q);
   const int64_t units = v->n * v->g;
+  const bool few = q.direct && units < PARTS; /* one product after the other, each on all threads */
+  if (few) q.multiply = plk_gemm_run, q.step = q.nrow;
+  if (v->kind == PLK_CONV_BWD_WEIGHT) return weight(&q);
+  if (few) return v->kind == PLK_CONV_BWD_INPUT ? back_body(&q, 0, units) : forward_body(&q, 0, units);
   /* several small units a block, so that tiny convolutions stay on one thread */
   const double macs = plk_conv_macs(v) / (double)v->g;
   const int64_t block = macs >= 1 << 17 ? 1 : (int64_t)((1 << 17) / (macs + 64));

@@ -29,7 +29,7 @@ static int64_t macs(int64_t M, int64_t N, int64_t K) {
 }
 
 /* Bytes of an element of C. */
-static int64_t c_size(const PlkGemm *g) { return g->dtype == PL_BF16 && g->c_f32 ? 4 : (int64_t)pl_dtype_size(g->dtype); }
+static int64_t c_size(const PlkGemm *g) { return g->c_f32 ? 4 : (int64_t)pl_dtype_size(g->dtype); }
 
 /* C *= beta, for products without terms. */
 static void scale(const PlkGemm *g) {
@@ -139,6 +139,7 @@ static PlStatus multiply(const PlkGemm *g) {
 
 PlStatus plk_gemm_alone(const PlkGemm *g) {
   if (g->M == 0 || g->N == 0) return PL_OK;
+  if (g->widen) return plk_gemm_widened(g);
   if (g->K == 0) {
     scale(g);
   } else if (g->dtype == PL_BF16) {
@@ -184,6 +185,9 @@ static int64_t batches(const PlkGemm *g) {
   return n;
 }
 
+/* Tiles of about `most`: an eighth more rather than a sliver beside them. */
+static int64_t tiles_along(int64_t n, int64_t most) { return plk_max64(1, n / most + (n % most > most / 8)); }
+
 /* Large tiles pack less, small ones keep more cores busy; measured with oneDNN, 64×128 is
  * the smallest that loses little. The last row: two tiles are better than one idle core.
  */
@@ -195,7 +199,7 @@ static void cut(Tiles *t, const PlkGemm *g) {
   /* a whole batch of small matrices is cut between them only */
   const bool whole = macs(g->M, g->N, g->K) < ALONE_MACS || (nb >= 8 && g->M <= 256 && g->N <= 256);
   for (size_t i = 0; !whole && i < sizeof size / sizeof *size; i++) {
-    t->nm = plk_ceil_div(g->M, size[i].tm), t->nn = plk_ceil_div(g->N, size[i].tn);
+    t->nm = tiles_along(g->M, size[i].tm), t->nn = tiles_along(g->N, size[i].tn);
     t->tm = plk_min64(g->M, plk_ceil_div(plk_ceil_div(g->M, t->nm), 8) * 8);
     t->tn = plk_min64(g->N, plk_ceil_div(plk_ceil_div(g->N, t->nn), 16) * 16);
     if (nb * t->nm * t->nn >= size[i].enough) break;
@@ -205,7 +209,8 @@ static void cut(Tiles *t, const PlkGemm *g) {
   /* Threads own runs of units: the smaller tiles of the last row, or column, are spread over all of them. */
   t->down = (t->nm * t->tm - g->M) * t->tn > (t->nn * t->tn - g->N) * t->tm;
   const int last = g->nbatch - 1;
-  const bool many = g->dtype == PL_BF16 && g->K > 0 && t->nm * t->nn == 1 && last >= 0 && g->astep[last] > 0 && g->bstep[last] > 0;
+  const bool many =
+      g->dtype == PL_BF16 && !g->widen && g->K > 0 && t->nm * t->nn == 1 && last >= 0 && g->astep[last] > 0 && g->bstep[last] > 0;
   t->row = many ? g->batch[last] : 1;
 }
 
@@ -264,7 +269,7 @@ static PlStatus part_body(void *ctx, int64_t begin, int64_t end) {
     one.K = plk_min64(p->step, g->K - k);
     one.A = advance(g, g->A, g->ta ? k * g->lda : k);
     one.B = advance(g, g->B, g->tb ? k : k * g->ldb);
-    one.c_f32 = true; /* matters to bf16 alone */
+    one.c_f32 = g->dtype != PL_F64;
     one.C = p->sum + u * g->M * g->N * (g->dtype == PL_F64 ? 8 : 4);
     one.ldc = g->N;
     one.beta = 0;
@@ -274,8 +279,10 @@ static PlStatus part_body(void *ctx, int64_t begin, int64_t end) {
   return PL_OK;
 }
 
-/* The same for products of bf16, rounded once. */
-static void parts_join_bf16(const Parts *p) {
+static float half_to_f32(PlDtype d, uint16_t x) { return d == PL_F16 ? plk_f16_to_f32(x) : plk_bf16_to_f32(x); }
+
+/* The same for products of halves, rounded once. */
+static void parts_join_halves(const Parts *p) {
   const PlkGemm *g = p->g;
   const int64_t size = g->M * g->N;
   float *s = (float *)(void *)p->sum;
@@ -285,11 +292,11 @@ static void parts_join_bf16(const Parts *p) {
   for (int64_t i = 0; i < g->M; i++)
     for (int64_t j = 0; j < g->N; j++) {
       float x = s[i * g->N + j];
-      if (g->bias) x += g->bias_f32 ? ((const float *)g->bias)[j] : plk_bf16_to_f32(((const uint16_t *)g->bias)[j]);
+      if (g->bias) x += g->bias_f32 ? ((const float *)g->bias)[j] : half_to_f32(g->dtype, ((const uint16_t *)g->bias)[j]);
       if (g->relu) x = x < 0 ? 0 : x;
       const int64_t at = i * g->ldc + j;
       if (g->c_f32) ((float *)g->C)[at] = x;
-      else ((uint16_t *)g->C)[at] = plk_f32_to_bf16(x);
+      else ((uint16_t *)g->C)[at] = g->dtype == PL_F16 ? plk_f32_to_f16(x) : plk_f32_to_bf16(x);
     }
 }
 
@@ -313,7 +320,7 @@ static void parts_join(const Parts *p) {
   if (g->dtype == PL_F64) JOIN(double)
   else if (g->dtype == PL_F32) JOIN(float)
   else {
-    parts_join_bf16(p);
+    parts_join_halves(p);
     return;
   }
 #undef JOIN
@@ -335,7 +342,7 @@ static PlStatus run_parts(const PlkGemm *g, int64_t n) {
 /* B as [K][N], where many tiles would each turn their part of a Bᵀ over: the weight of a layer that few outputs leave. */
 static PlStatus turn(PlkGemm *g, void **room) {
   const int64_t rows = g->M * batches(g);
-  bool shared = g->tb && g->dtype != PL_BF16 && rows >= 2 * g->N && rows >= TURN_ROWS && macs(rows, g->N, g->K) > PLAIN_MACS;
+  bool shared = g->tb && (g->dtype != PL_BF16 || g->widen) && rows >= 2 * g->N && rows >= TURN_ROWS && macs(rows, g->N, g->K) > PLAIN_MACS;
   for (int i = 0; i < g->nbatch; i++) shared = shared && (g->bstep[i] == 0 || g->batch[i] == 1);
   *room = NULL;
   if (!shared) return PL_OK;
@@ -367,7 +374,7 @@ static PlStatus run(const PlkGemm *g) {
 
 PlStatus plk_gemm_run(const PlkGemm *g) {
   /* any other would be read as floats, past its end */
-  if (g->dtype != PL_F32 && g->dtype != PL_F64 && g->dtype != PL_BF16)
+  if (g->dtype != PL_F32 && g->dtype != PL_F64 && g->dtype != PL_BF16 && !(g->dtype == PL_F16 && g->widen))
     PL_FAIL(PL_ERR_UNSUPPORTED, "matrix products of dtype %d are converted before they come here: a bug of perilune", (int)g->dtype);
   if (g->M == 0 || g->N == 0 || batches(g) == 0) return PL_OK;
   PlkGemm turned = *g;

@@ -13,8 +13,9 @@ PlStatus plk_gemm_f64(bool ta, bool tb, int64_t M, int64_t N, int64_t K, double 
 
 /* The general form: a batch of products and what follows each one. */
 typedef struct PlkGemm {
-  PlDtype dtype; /* PL_F32 or PL_F64, of all arrays; or PL_BF16: then alpha = 1, beta = 0, and */
-  bool c_f32;    /* … C is f32 in place of bf16 */
+  PlDtype dtype; /* PL_F32 or PL_F64, of all arrays; or PL_BF16, PL_F16: then alpha = 1, beta = 0, and */
+  bool widen;    /* … it is computed in f32, K > 0; else by oneDNN, bf16 alone, where plk_gemm_bf16 allows it */
+  bool c_f32;    /* … C is f32 in place of halves */
   bool bias_f32; /* … and so is bias */
   bool ta, tb;
   int64_t M, N, K, lda, ldb, ldc;
@@ -33,6 +34,7 @@ PlStatus plk_gemm_run(const PlkGemm *g);
 /* Whether `batch` products of bf16 of this shape, `row` of them at equal steps, have a fast form; without it they are to be
  * converted to f32. By shape alone (and the machine). */
 bool plk_gemm_bf16(int64_t M, int64_t N, int64_t K, int64_t batch, int64_t row);
+PlStatus plk_gemm_widened(const PlkGemm *g); /* plk_gemm_alone of what is to be widened (gemm_halves.c) */
 /* One product (nbatch = 0) on the calling thread: for kernels that run in parallel
  * themselves. */
 PlStatus plk_gemm_alone(const PlkGemm *g);

@@ -9,10 +9,19 @@
 typedef GM_T GM_N(vec) __attribute__((vector_size(GM_VL * sizeof(GM_T)), aligned(sizeof(GM_T)), may_alias));
 typedef GM_T GM_N(quad) __attribute__((vector_size(4 * sizeof(GM_T)), aligned(sizeof(GM_T)), may_alias));
 
-/* c[h × nv·VL] = beta c + alpha pa·pb; h and nv are constants after inlining. */
-static inline __attribute__((always_inline)) GM_TARGET void GM_N(micro)(const int h, const int nv, int64_t k, const GM_T *pa,
-                                                                        const GM_T *pb, GM_T *c, int64_t ldc, GM_T alpha, GM_T beta) {
+/* c[h × nv·VL] = beta c + alpha a·b, rows of b bp apart; h, nv and packed are constants after inlining. A lies packed, [k][h], or its
+ * element (r, p) at r * ai + p * ap. */
+static inline __attribute__((always_inline)) GM_TARGET void GM_N(micro)(const int h, const int nv, const bool packed, int64_t k,
+                                                                        const GM_T *pa, int64_t ai, int64_t ap, const GM_T *pb, int64_t bp,
+                                                                        GM_T *c, int64_t ldc, GM_T alpha, GM_T beta) {
   GM_N(vec) acc[GM_MR][2];
+  const char
+      *four[(GM_MR + 3) / 4]; /* every fourth row: the others are within reach of one address. Steps in bytes that gcc knows nothing of:
+                                     * else it makes a loop for 1, and copies all sums in both */
+  int64_t row = ai * (int64_t)sizeof(GM_T), step = ap * (int64_t)sizeof(GM_T), b_step = bp * (int64_t)sizeof(GM_T);
+  __asm__("" : "+r"(row), "+r"(step), "+r"(b_step));
+  GM_UNROLL
+  for (int i = 0; i < (GM_MR + 3) / 4; i++) four[i] = (const char *)pa + (4 * i < h ? 4 * i * row : 0);
   GM_UNROLL
   for (int r = 0; r < GM_MR; r++) acc[r][0] = acc[r][1] = (GM_N(vec)){0};
   for (int64_t p = 0; p < k; p++) {
@@ -20,12 +29,14 @@ static inline __attribute__((always_inline)) GM_TARGET void GM_N(micro)(const in
     if (nv > 1) b1 = *(const GM_N(vec) *)(pb + GM_VL);
     GM_UNROLL
     for (int r = 0; r < h; r++) {
-      GM_N(vec) a = GM_SET1(pa[r]);
+      GM_N(vec) a = packed ? GM_SET1(pa[r]) : GM_SET1(*(const GM_T *)(const void *)(four[r / 4] + r % 4 * row));
       acc[r][0] = GM_FMA(a, b0, acc[r][0]);
       if (nv > 1) acc[r][1] = GM_FMA(a, b1, acc[r][1]);
     }
-    pa += h;
-    pb += 2 * GM_VL;
+    pa += packed ? h : 0;
+    GM_UNROLL
+    for (int i = 0; i < (GM_MR + 3) / 4; i++) four[i] += packed || 4 * i >= h ? 0 : step;
+    pb = (const GM_T *)(const void *)((const char *)pb + b_step);
   }
   GM_N(vec) va = GM_SET1(alpha), vb = GM_SET1(beta);
   GM_UNROLL
@@ -39,25 +50,29 @@ static inline __attribute__((always_inline)) GM_TARGET void GM_N(micro)(const in
   }
 }
 
-static GM_TARGET void GM_N(panel)(int h, int nv, int64_t k, const GM_T *pa, const GM_T *pb, GM_T *c, int64_t ldc, GM_T alpha, GM_T beta) {
-#define GM_CASE(H)                                                  \
-  if (h == H) {                                                     \
-    if (nv == 2) GM_N(micro)(H, 2, k, pa, pb, c, ldc, alpha, beta); \
-    else GM_N(micro)(H, 1, k, pa, pb, c, ldc, alpha, beta);         \
-    return;                                                         \
+/* Fewer rows than GM_MR are never packed. */
+static GM_TARGET void GM_N(panel)(int h, int nv, int64_t k, const GM_T *pa, int64_t ai, int64_t ap, const GM_T *pb, int64_t bp, GM_T *c,
+                                  int64_t ldc, GM_T alpha, GM_T beta) {
+#define GM_CASE(H, PACKED)                                                              \
+  {                                                                                     \
+    if (nv == 2) GM_N(micro)(H, 2, PACKED, k, pa, ai, ap, pb, bp, c, ldc, alpha, beta); \
+    else GM_N(micro)(H, 1, PACKED, k, pa, ai, ap, pb, bp, c, ldc, alpha, beta);         \
+    return;                                                                             \
   }
-  GM_CASE(GM_MR)
-  GM_CASE(GM_M2)
-  GM_CASE(GM_M3)
-  GM_CASE(GM_M4)
-  GM_CASE(1)
+  if (h == GM_MR && ai == 1 && ap == GM_MR) GM_CASE(GM_MR, true)
+  if (h == GM_MR) GM_CASE(GM_MR, false)
+  if (h == GM_M2) GM_CASE(GM_M2, false)
+  if (h == GM_M3) GM_CASE(GM_M3, false)
+  if (h == GM_M4) GM_CASE(GM_M4, false)
+  GM_CASE(1, false)
 #undef GM_CASE
 }
 
 /* The last columns: into a full-width buffer, then only what exists. */
-static GM_TARGET void GM_N(edge)(int h, int nc, int64_t k, const GM_T *pa, const GM_T *pb, GM_T *c, int64_t ldc, GM_T alpha, GM_T beta) {
+static GM_TARGET void GM_N(edge)(int h, int nc, int64_t k, const GM_T *pa, int64_t ai, int64_t ap, const GM_T *pb, GM_T *c, int64_t ldc,
+                                 GM_T alpha, GM_T beta) {
   GM_T full[GM_MR * 2 * GM_VL];
-  GM_N(panel)(h, nc > GM_VL ? 2 : 1, k, pa, pb, full, 2 * GM_VL, alpha, 0);
+  GM_N(panel)(h, nc > GM_VL ? 2 : 1, k, pa, ai, ap, pb, 2 * GM_VL, full, 2 * GM_VL, alpha, 0);
   for (int r = 0; r < h; r++) {
     const GM_T *x = full + r * 2 * GM_VL;
     GM_T *to = c + r * ldc;
@@ -67,23 +82,28 @@ static GM_TARGET void GM_N(edge)(int h, int nc, int64_t k, const GM_T *pa, const
   }
 }
 
-/* dst[p][w] for p < k from src(p, j) = src[p * sp + j * sj], j < n ≤ w; the rest zero. */
+/* dst[p][w] for p < k from src(p, j) = src[p * sp + j * sj], j < n ≤ w; the rest zero, but for vectors that none asks for. Quads that
+ * end at the last element take what whole quads leave over. */
 static GM_TARGET void GM_N(pack)(int64_t k, int n, int w, const GM_T *src, int64_t sp, int64_t sj, GM_T *dst) {
-  if (sj == 1 && n == w) {
-    for (int64_t p = 0; p < k; p++) memcpy(dst + p * w, src + p * sp, (size_t)w * sizeof *src);
+  const int used = n > GM_VL ? w : w < GM_VL ? w : GM_VL;
+  int j = 0;
+  if (sj == 1 && n == 2 * GM_VL) {
+    for (int64_t p = 0; p < k; p++, dst += w, src += sp) {
+      *(GM_N(vec) *)dst = *(const GM_N(vec) *)src;
+      *(GM_N(vec) *)(dst + GM_VL) = *(const GM_N(vec) *)(src + GM_VL);
+    }
     return;
   }
-  int j = 0;
-  if (sj == 1) { /* rows of less than a panel; vectors that none asks for stay as they are */
-    const int used = n > GM_VL ? w : w < GM_VL ? w : GM_VL;
+  if (sj == 1) { /* rows of less than a panel */
     for (int64_t p = 0; p < k; p++, dst += w, src += sp) {
       for (j = 0; j + 4 <= n; j += 4) *(GM_N(quad) *)(dst + j) = *(const GM_N(quad) *)(src + j);
+      if (n >= 4 && j < n) *(GM_N(quad) *)(dst + n - 4) = *(const GM_N(quad) *)(src + n - 4), j = n;
       for (; j < n; j++) dst[j] = src[j];
       for (; j < used; j++) dst[j] = 0;
     }
     return;
   }
-  for (; j + 4 <= n; j += 4) {
+  for (j = 0; j < n && n >= 4; j = j + 4 < n && j + 8 > n ? n - 4 : j + 4) {
     const GM_T *s0 = src + j * sj, *s1 = s0 + sj, *s2 = s1 + sj, *s3 = s2 + sj;
     GM_T *d = dst + j;
     int64_t p = 0;
@@ -107,37 +127,53 @@ static GM_TARGET void GM_N(pack)(int64_t k, int n, int w, const GM_T *src, int64
       d[3] = s3[p * sp];
     }
   }
-  for (; j < w; j++)
+  for (; j < used; j++)
     for (int64_t p = 0; p < k; p++) dst[p * w + j] = j < n ? src[p * sp + j * sj] : 0;
 }
 
-/* The whole product; work holds GM_KC * (GM_NC + GM_MR) scalars, fewer when K and N are
- * less. */
+/* Whether n rows, `step` elements apart, fit the first cache: those that are a multiple of 4 KiB apart share a few of its lines. */
+static bool GM_N(near)(int64_t n, int64_t step) {
+  const int64_t bytes = step * (int64_t)sizeof(GM_T), apart = (bytes | 4096) & -(bytes | 4096);
+  return n * apart <= 8 * 4096;
+}
+
+/* The whole product; work holds GM_KC * (GM_NC + GM_MR) scalars, fewer when K and N are less. What is read a few times only, and lies well,
+ * is not packed. */
 static GM_TARGET void GM_N(gemm)(const PlkGemm *g, void *work) {
+  enum { FEW_ROWS = 5 * GM_MR };
   const int w = 2 * GM_VL;
   const GM_T *A = g->A, *B = g->B;
   GM_T *C = g->C;
   const int64_t ai = g->ta ? 1 : g->lda, ap = g->ta ? g->lda : 1;
   const int64_t bp = g->tb ? 1 : g->ldb, bj = g->tb ? g->ldb : 1;
+  const bool b_lies = !g->tb && g->M <= FEW_ROWS && GM_N(near)(g->K < GM_KC ? g->K : GM_KC, bp);
+  const bool a_lies = g->ta ? GM_N(near)(g->K < GM_KC ? g->K : GM_KC, ap) : GM_N(near)(GM_MR, ai);
   for (int64_t p0 = 0; p0 < g->K; p0 += GM_KC) {
     const int64_t kc = g->K - p0 < GM_KC ? g->K - p0 : GM_KC;
     const GM_T beta = p0 == 0 ? (GM_T)g->beta : 1;
     for (int64_t j0 = 0; j0 < g->N; j0 += GM_NC) {
       const int64_t nc = g->N - j0 < GM_NC ? g->N - j0 : GM_NC;
       GM_T *pb = work, *pa = pb + kc * ((nc + w - 1) / w * w);
-      for (int64_t j = 0; j < nc; j += w) GM_N(pack)
+      for (int64_t j = b_lies ? nc / w * w : 0; j < nc; j += w) GM_N(pack)
       (kc, (int)(nc - j < w ? nc - j : w), w, B + p0 * bp + (j0 + j) * bj, bp, bj, pb + j * kc);
       int h;
       for (int64_t i = 0; i < g->M; i += h) {
         const int64_t left = g->M - i;
         h = left >= GM_MR ? GM_MR : left >= GM_M2 ? GM_M2 : left >= GM_M3 ? GM_M3 : left >= GM_M4 ? GM_M4 : 1;
-        GM_N(pack)(kc, h, h, A + i * ai + p0 * ap, ap, ai, pa);
+        const GM_T *a = A + i * ai + p0 * ap;
+        int64_t as = ai, at = ap;
+        if (h == GM_MR && !a_lies) {
+          GM_N(pack)(kc, h, h, a, ap, ai, pa);
+          a = pa, as = 1, at = h;
+        }
         for (int64_t j = 0; j < nc; j += w) {
           GM_T *c = C + i * g->ldc + j0 + j;
-          if (nc - j >= w) GM_N(panel)(h, 2, kc, pa, pb + j * kc, c, g->ldc, (GM_T)g->alpha, beta);
-          else if (nc - j == GM_VL) GM_N(panel)(h, 1, kc, pa, pb + j * kc, c, g->ldc, (GM_T)g->alpha, beta);
+          const GM_T *b = b_lies && nc - j >= w ? B + p0 * bp + j0 + j : pb + j * kc;
+          const int64_t rows = b_lies && nc - j >= w ? bp : w;
+          if (nc - j >= w) GM_N(panel)(h, 2, kc, a, as, at, b, rows, c, g->ldc, (GM_T)g->alpha, beta);
+          else if (nc - j == GM_VL) GM_N(panel)(h, 1, kc, a, as, at, b, rows, c, g->ldc, (GM_T)g->alpha, beta);
           else GM_N(edge)
-          (h, (int)(nc - j), kc, pa, pb + j * kc, c, g->ldc, (GM_T)g->alpha, beta);
+          (h, (int)(nc - j), kc, a, as, at, b, c, g->ldc, (GM_T)g->alpha, beta);
         }
       }
     }

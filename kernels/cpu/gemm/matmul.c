@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * matmul, linear, addmm: from strided arrays to the tiles of gemm.c. An operand with unit
- * stride in either of its last two dims is used in place; any other, and f16/bf16, is
- * first copied dense, but for halves that a matrix-vector product reads as they are. */
+ * stride in either of its last two dims is used in place; any other is first copied dense. Halves are read
+ * as they are, but where a product is added to something: then all is converted to f32. */
 #include "kernels/cpu/gemm/gemm.h"
 #include "kernels/cpu/gemm/matmul_int.h"
 #include "kernels/cpu/gemm/matvec.h"
@@ -130,7 +130,8 @@ static bool in_bf16(const PlkGemm *g, PlDtype d, const PlArray *a, const PlArray
 static PlStatus product(PlkGemm *g, const PlArray *a, const PlArray *b, const PlArray *bias, PlArray *y, const PlArray *init) {
   const PlDtype d = (PlDtype)y->dtype;
   const bool matvec = !init && (PlDtype)a->dtype == d && as_matvec(g, a, b, d), narrow_in = !matvec && in_bf16(g, d, a, b, y->numel);
-  const PlDtype to = matvec ? d : narrow_in ? PL_BF16 : computes_in(d);
+  g->widen = !matvec && !narrow_in && !init && g->alpha == 1 && computes_in(d) != d && (PlDtype)a->dtype == d && g->K > 0 && y->numel > 0;
+  const PlDtype to = matvec || g->widen ? d : narrow_in ? PL_BF16 : computes_in(d);
   Operand oa, ob;
   void *wide = NULL, *wide_bias = NULL;
   PL_TRY(operand(a, to, &oa));
