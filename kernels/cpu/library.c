@@ -6,8 +6,24 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/kernel.h"
+
 void *plk_library_open(const char *name) {
   const char *which = getenv("PERILUNE_LIBRARIES");
   if (which && strcmp(which, "none") == 0) return NULL;
   return dlopen(name, RTLD_LAZY | RTLD_LOCAL);
+}
+
+void *plk_openblas_open(const char *name) {
+  static const char variable[] = "OPENBLAS_CORETYPE";
+  void *h = plk_library_open(name);
+  const char *(*core)(void) = NULL;
+  if (h) *(void **)&core = dlsym(h, "openblas_get_corename");
+  const char level = plk_isa()[1];
+  if (!core || strcmp(core(), "Prescott") != 0 || (level != '3' && level != '4') || getenv(variable)) return h;
+  dlclose(h);
+  setenv(variable, level == '4' ? "SkylakeX" : "Haswell", 0); /* read when it is loaded, and only then */
+  h = plk_library_open(name);
+  unsetenv(variable);
+  return h;
 }

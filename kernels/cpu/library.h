@@ -7,4 +7,8 @@
  * all is computed by our own code, with the bits that a program has which is built without libraries. */
 void *plk_library_open(const char *name);
 
+/* The same for OpenBLAS, with kernels that this processor is served by: of models that are newer than it, it takes those that any has,
+ * of 16 bytes and without fused products. Call it under a lock or pthread_once, as it may set OPENBLAS_CORETYPE for a moment. */
+void *plk_openblas_open(const char *name);
+
 #endif

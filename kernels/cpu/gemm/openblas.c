@@ -35,7 +35,7 @@ static void open_library(void) {
 #endif
       "libopenblas.so.0", NULL};
   void *h = NULL;
-  for (int i = 0; names[i] && !h; i++) h = plk_library_open(names[i]);
+  for (int i = 0; names[i] && !h; i++) h = plk_openblas_open(names[i]);
   if (!h) return;
   *(void **)&blas.sgemm = dlsym(h, "cblas_sgemm");
   *(void **)&blas.dgemm = dlsym(h, "cblas_dgemm");

@@ -39,7 +39,7 @@ static void open_library(void) {
 #endif
       "libopenblas.so.0", "liblapack.so.3", NULL};
   for (int i = 0; names[i] && !lapack.ready; i++) {
-    void *lib = plk_library_open(names[i]);
+    void *lib = plk_openblas_open(names[i]);
     if (!lib) continue;
     lapack.ready = find_all(lib, 's', &lapack.f32) && find_all(lib, 'd', &lapack.f64);
     if (!lapack.ready) {

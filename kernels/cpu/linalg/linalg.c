@@ -21,21 +21,30 @@ void *plk_la_at(const PlArray *a, int64_t b, int inner) {
   return (char *)a->data + off * (int64_t)pl_dtype_size((PlDtype)a->dtype);
 }
 
-/* One body for both precisions: rows × cols elements; x - x is 0 for finite x only. */
+/* One body for both precisions: rows × cols elements; x - x is 0 for finite x only. Rows whose elements are adjacent are a loop of their
+ * own, which becomes vectors. */
 #define MOVES(NAME, T, W)                                                                                                      \
   static bool load_##NAME(W *PL_RESTRICT dst, const T *src, int64_t rows, int64_t cols, int64_t rs, int64_t cs) {              \
-    bool finite = true;                                                                                                        \
-    for (int64_t i = 0; i < rows; i++)                                                                                         \
-      for (int64_t j = 0; j < cols; j++) {                                                                                     \
-        const W v = (W)src[i * rs + j * cs];                                                                                   \
-        finite &= v - v == 0;                                                                                                  \
-        dst[i * cols + j] = v;                                                                                                 \
-      }                                                                                                                        \
-    return finite;                                                                                                             \
+    int odd = 0;                                                                                                               \
+    for (int64_t i = 0; i < rows; i++, dst += cols, src += rs)                                                                 \
+      if (cs == 1)                                                                                                             \
+        for (int64_t j = 0; j < cols; j++) {                                                                                   \
+          const W v = dst[j] = (W)src[j];                                                                                      \
+          odd |= v - v != 0;                                                                                                   \
+        }                                                                                                                      \
+      else                                                                                                                     \
+        for (int64_t j = 0; j < cols; j++) {                                                                                   \
+          const W v = dst[j] = (W)src[j * cs];                                                                                 \
+          odd |= v - v != 0;                                                                                                   \
+        }                                                                                                                      \
+    return !odd;                                                                                                               \
   }                                                                                                                            \
   static void store_##NAME(T *dst, const W *PL_RESTRICT src, int64_t rows, int64_t cols, int64_t rs, int64_t cs, int64_t ld) { \
-    for (int64_t i = 0; i < rows; i++)                                                                                         \
-      for (int64_t j = 0; j < cols; j++) dst[i * rs + j * cs] = (T)src[i * ld + j];                                            \
+    for (int64_t i = 0; i < rows; i++, dst += rs, src += ld)                                                                   \
+      if (cs == 1)                                                                                                             \
+        for (int64_t j = 0; j < cols; j++) dst[j] = (T)src[j];                                                                 \
+      else                                                                                                                     \
+        for (int64_t j = 0; j < cols; j++) dst[j * cs] = (T)src[j];                                                            \
   }
 MOVES(f32, float, float)
 MOVES(f64, double, double)
