@@ -60,17 +60,15 @@ static PlVal matrix_sum(PlMaker *g, PlVal v) {
 }
 /* Of each matrix, a number that is 0 where nothing arrives for its vectors. */
 static PlVal arrives(PlMaker *g, PlVal dv) { return matrix_sum(g, pl_g1(g, &pl_op_abs, dv)); }
-/* v as a denominator: 1 where it is 0 in matrices for whose vectors nothing arrives. Elsewhere 0 makes NaN: vectors of equal values are no
+/* v / by, but 0 where `by` is 0 in matrices for whose vectors nothing arrives. Elsewhere 0 / 0 makes NaN: vectors of equal values are no
  * functions of the matrix, and what a function that does not see which they are has for a gradient, as V f(w) Vᵀ has one, is a limit
- * that the vectors' gradients do not tell. */
-static PlVal unless_none(PlMaker *g, PlVal v, PlVal arriving) {
-  PlVal zero = pl_g_num(g, 0), none = pl_g2(g, &pl_op_logical_and, pl_g2(g, &pl_op_eq, v, zero), pl_g2(g, &pl_op_eq, arriving, zero));
-  return pl_g3(g, &pl_op_masked_fill, v, none, pl_g_num(g, 1));
+ * that the vectors' gradients do not tell. Filled in afterwards: what is differentiated further, or forward, is NaN as well. */
+static PlVal over(PlMaker *g, PlVal v, PlVal by, PlVal arriving) {
+  PlVal zero = pl_g_num(g, 0), none = pl_g2(g, &pl_op_logical_and, pl_g2(g, &pl_op_eq, by, zero), pl_g2(g, &pl_op_eq, arriving, zero));
+  return pl_g3(g, &pl_op_masked_fill, g_div(g, v, by), none, zero);
 }
 /* Differences of all elements of w with all, with 1 on the diagonal, where the numerators are 0. */
-static PlVal gaps(PlMaker *g, PlVal square, PlVal w, PlVal arriving) {
-  return unless_none(g, g_add(g, square, diag(g, g_addn(g, g_muln(g, w, 0), 1))), arriving);
-}
+static PlVal gaps(PlMaker *g, PlVal square, PlVal w) { return g_add(g, square, diag(g, g_addn(g, g_muln(g, w, 0), 1))); }
 static PlVal skew(PlMaker *g, PlVal a) { return g_sub(g, a, tr(g, a)); }
 
 /* Factorizations are costly and their gradients lose digits: f32 ones are computed in f64 and rounded once. */
@@ -262,17 +260,18 @@ PlStatus pl_grad_svd(PlMaker *g) {
   if (full && m > k) U = part(g, U, -1, 0, k), dU = part(g, dU, -1, 0, k);
   if (full && n > k) Vh = part(g, Vh, -2, 0, k), dVh = part(g, dVh, -2, 0, k);
   PlVal arriving = g_add(g, arrives(g, dU), arrives(g, dVh));
-  PlVal E = gaps(g, g_mul(g, g_sub(g, row(g, s), col(g, s)), g_add(g, row(g, s), col(g, s))), s, arriving);
+  PlVal E = gaps(g, g_mul(g, g_sub(g, row(g, s), col(g, s)), g_add(g, row(g, s), col(g, s))), s);
   PlVal MU = mm_tn(g, U, dU), MV = mm_nt(g, Vh, dVh);
-  PlVal inner = g_add(g, g_mul(g, g_div(g, skew(g, MU), E), row(g, s)), g_mul(g, g_div(g, skew(g, MV), E), col(g, s)));
+  PlVal left = over(g, skew(g, MU), E, arriving), right = over(g, skew(g, MV), E, arriving);
+  PlVal inner = g_add(g, g_mul(g, left, row(g, s)), g_mul(g, right, col(g, s)));
   PlVal dA = mm(g, mm(g, U, g_add(g, inner, diag(g, dS))), Vh);
   if (m > k) {
     PlVal rest = g_sub(g, dU, mm(g, U, MU));
-    dA = g_add(g, dA, mm(g, g_div(g, rest, unless_none(g, row(g, s), arriving)), Vh));
+    dA = g_add(g, dA, mm(g, over(g, rest, row(g, s), arriving), Vh));
   }
   if (n > k) {
     PlVal rest = g_sub(g, dVh, mm_tn(g, MV, Vh));
-    dA = g_add(g, dA, mm(g, U, g_div(g, rest, unless_none(g, col(g, s), arriving))));
+    dA = g_add(g, dA, mm(g, U, over(g, rest, col(g, s), arriving)));
   }
   g->dx[0] = rounded(g, dA);
   return g->status;
@@ -292,9 +291,9 @@ PlStatus pl_grad_svdvals(PlMaker *g) {
  * matrices, so the gradient is taken symmetric. */
 PlStatus pl_grad_eigh(PlMaker *g) {
   PlVal w = exact(g, g->y[0]), V = exact(g, g->y[1]), dw = exact(g, dy_of(g, 0)), dV = exact(g, dy_of(g, 1));
-  PlVal E = gaps(g, g_sub(g, row(g, w), col(g, w)), w, arrives(g, dV));
-  PlVal inner = g_add(g, diag(g, dw), g_div(g, g_muln(g, skew(g, mm_tn(g, V, dV)), 0.5), E));
-  g->dx[0] = rounded(g, mm_nt(g, mm(g, V, inner), V));
+  PlVal E = gaps(g, g_sub(g, row(g, w), col(g, w)), w);
+  PlVal F = over(g, g_muln(g, skew(g, mm_tn(g, V, dV)), 0.5), E, arrives(g, dV));
+  g->dx[0] = rounded(g, mm_nt(g, mm(g, V, g_add(g, F, diag(g, dw))), V));
   return g->status;
 }
 
@@ -382,9 +381,9 @@ PlStatus pl_grad_eig(PlMaker *g) {
   PlVal scale = row(g, diag_of(g, M.r));
   M = (Pair){g_sub(g, M.r, g_mul(g, VV.r, scale)), g_sub(g, M.i, g_mul(g, VV.i, scale))};
   Pair E = {g_sub(g, row(g, w.r), col(g, w.r)), g_sub(g, row(g, w.i), col(g, w.i))};
-  PlVal size = gaps(g, g_add(g, g_mul(g, E.r, E.r), g_mul(g, E.i, E.i)), w.r, g_add(g, arrives(g, dV.r), arrives(g, dV.i)));
-  Pair Q = {g_div(g, g_sub(g, g_mul(g, M.r, E.r), g_mul(g, M.i, E.i)), size),
-            g_div(g, g_add(g, g_mul(g, M.r, E.i), g_mul(g, M.i, E.r)), size)};
+  PlVal size = gaps(g, g_add(g, g_mul(g, E.r, E.r), g_mul(g, E.i, E.i)), w.r), arriving = g_add(g, arrives(g, dV.r), arrives(g, dV.i));
+  Pair Q = {over(g, g_sub(g, g_mul(g, M.r, E.r), g_mul(g, M.i, E.i)), size, arriving),
+            over(g, g_add(g, g_mul(g, M.r, E.i), g_mul(g, M.i, E.r)), size, arriving)};
   Q = (Pair){g_add(g, Q.r, diag(g, dw.r)), g_add(g, Q.i, diag(g, dw.i))};
   Pair R = mm_hermitian(g, Q, V);
   const int nd = g->in[0]->ndim;
