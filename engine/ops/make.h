@@ -44,6 +44,15 @@ static inline void g_flat(PlMaker *g, int i) {
   g_give(g, i, pl_g_op(g, &pl_op_zeros_of, 1, &shape, &a, NULL));
 }
 
+/* v sigmoid(x): as softplus's gradient, without its threshold, so that its own gradient has digits where sigmoid(x) is nearly 1. */
+static inline PlVal g_logistic(PlMaker *g, PlVal v, PlVal x) {
+  const PlVal in[2] = {v, x};
+  PlAttrs a;
+  pl_attrs_init(&pl_op_softplus_bwd, &a);
+  pl_attrs_float(&a, 1, 1e38);
+  return pl_g_op(g, &pl_op_softplus_bwd, 2, in, &a, NULL);
+}
+
 /* Emits g->op itself on other inputs with the same attributes. */
 static inline PlVal g_again2(PlMaker *g, PlVal a, PlVal b) {
   const PlVal in[2] = {a, b};

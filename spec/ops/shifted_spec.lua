@@ -246,3 +246,60 @@ describe("classes that are nearly certain have the gradient of the others, by", 
     end)
   end
 end)
+
+describe("values, gradients and second derivatives of logistic functions keep their digits at both ends:", function()
+  -- s = sigmoid(x), r = 1 - s, l = log(1 + e^-|x|), judged in doubles
+  local function parts(x)
+    local e = math.exp(-math.abs(x))
+    local s, r = (x > 0 and 1 or e) / (1 + e), (x > 0 and e or 1) / (1 + e)
+    local u = 1 + e
+    return s, r, u == 1 and e or math.log(u) * e / (u - 1)
+  end
+  local function with_logits(t, p)
+    return function(x)
+      local s, r, l = parts(x)
+      local q = 1 - t + p * t
+      return (x > 0 and (1 - t) * x or -p * t * x) + q * l, (1 - t) * s - p * t * r, q * s * r
+    end, function(x)
+      local weight = p ~= 1 and T.tensor({ p }, { dtype = x:dtype() }) or nil
+      return T.binary_cross_entropy_with_logits(x, T.full_like(x, t), nil, weight, { reduction = "none" })
+    end
+  end
+  local soft = function(x) local s, r, l = parts(x) return math.max(x, 0) + l, s, s * r end
+  local minus = function(x) local s, r, l = parts(x) return math.max(-x, 0) + l, -r, s * r end
+  local cases = {
+    logaddexp = { soft, function(x) return T.logaddexp(x, T.zeros_like(x)) end },
+    softplus = { soft, function(x) return x:softplus(1, 1000) end },
+    logsigmoid = { minus, function(x) return -x:logsigmoid() end },
+    soft_margin_loss = { minus, function(x)
+      return T.nn.F.soft_margin_loss(x, T.ones_like(x), { reduction = "none" })
+    end },
+    silu = { function(x) local s, r = parts(x) return x * s, s + x * s * r, s * r * (2 + x * (r - s)) end, T.silu },
+  }
+  for _, t in ipairs { 0, 1, 0.25 } do
+    for _, p in ipairs { 1, 3 } do cases["with_logits, " .. t .. ", " .. p] = { with_logits(t, p) } end
+  end
+  for name, case in pairs(cases) do
+    it(name, function()
+      local tols = { f32 = 2e-6, f64 = 1e-13, bf16 = 2e-2 }
+      for dtype, tol in pairs(tols) do
+        local xs = {}
+        for _, v in ipairs { 0, 0.5, 1, 3, 6, 10, 17, 24, 40, 80 } do xs[#xs + 1], xs[#xs + 2] = v, -v - 0.25 end
+        local x = T.tensor(xs, { dtype = dtype }):requires_grad_()
+        local y = case[2](x)
+        local g = T.grad_of({ y:sum() }, { x }, { create_graph = true })[1]
+        local h = T.grad_of({ g:sum() }, { x })[1]
+        local exact = x:double():totable()
+        for i, v in ipairs(exact) do
+          local want = { case[1](v) }
+          for k, is in ipairs { y, g, h } do
+            local got = is:get(i)
+            local room = tol * math.abs(want[k]) + (math.abs(want[k]) < 1e-30 and 1e-33 or 0)
+            assert.is_true(math.abs(got - want[k]) <= room, ("%s of %s at %g, derivative %d: %.9g, not %.9g")
+              :format(name, dtype, v, k - 1, got, want[k]))
+          end
+        end
+      end
+    end)
+  end
+end)

@@ -95,10 +95,20 @@ static PlVal tanh_second(PlMaker *g, PlVal y) { return g_muln(g, y, -2); }
 BACKWARD(sigmoid, SIGMOID, sigmoid_second, NO_ATTRS)
 BACKWARD(tanh, TANH, tanh_second, NO_ATTRS)
 
-/* s(1-s)(2 + x(1-2s)) */
+/* s = sigmoid x, r = sigmoid(-x), which is 1 - s with the digits that this has no more where s is nearly 1 */
+typedef struct Logistic {
+  PlVal s, r, slope; /* s r */
+} Logistic;
+static Logistic logistic(PlMaker *g, PlVal x) {
+  Logistic l = {.s = F1(sigmoid, x), .r = F1(sigmoid, g_neg(g, x))};
+  l.slope = g_mul(g, l.s, l.r);
+  return l;
+}
+
+/* s r (2 + x(r - s)) */
 static PlVal silu_second(PlMaker *g, PlVal x) {
-  PlVal s = F1(sigmoid, x), ds = g_mul(g, s, g_rsubn(g, 1, s));
-  return g_mul(g, ds, g_addn(g, g_mul(g, x, g_rsubn(g, 1, g_muln(g, s, 2))), 2));
+  const Logistic l = logistic(g, x);
+  return g_mul(g, l.slope, g_addn(g, g_mul(g, x, g_sub(g, l.r, l.s)), 2));
 }
 ACTIVATION(silu, SILU, pl_infer_broadcast, x[0], silu_second, NO_ATTRS, "x sigmoid(x)", "x sigmoid(x), also known as swish.",
            "print(T.tensor { -1, 0, 1 }:silu())  --> {-0.2689,  0.0000,  0.7311}  -- f32[3] cpu")
@@ -144,12 +154,12 @@ PL_OP(gelu, .doc = "x times the normal distribution function of x; approximate=\
       .promote = PL_PROMOTE_ALL, .kcode = PLK_EW_GELU, .infer = pl_infer_broadcast, .grad = gelu_grad, PL_KERNEL_OWN(pl_host_gelu),
       .fused = {1 + PLK_EW_GELU, 1 + PLK_EW_GELU_TANH});
 
-/* β s(1-s) with s = sigmoid(βx); 0 where βx > threshold */
+/* β s r at βx; 0 where βx > threshold */
 static PlVal softplus_second(PlMaker *g, PlVal x) {
   double beta = number(g, 0);
-  PlVal bx = g_muln(g, x, beta), s = F1(sigmoid, bx);
+  PlVal bx = g_muln(g, x, beta);
   PlVal linear = pl_g2(g, &pl_op_gt, bx, pl_g_num(g, number(g, 1)));
-  return g_where(g, linear, zero(g), g_muln(g, g_mul(g, s, g_rsubn(g, 1, s)), beta));
+  return g_where(g, linear, zero(g), g_muln(g, logistic(g, bx).slope, beta));
 }
 ACTIVATION(softplus, SOFTPLUS, pl_infer_broadcast, x[0], softplus_second, PARAM2(A_FLOAT("beta", 1), A_FLOAT("threshold", 20)),
            "log(1 + e^(beta x)) / beta", "A smooth relu, log(1 + e^(beta x)) / beta; x itself where beta x > threshold.",
@@ -187,21 +197,19 @@ ACTIVATION(hardswish, HARDSWISH, pl_infer_broadcast, x[0], hardswish_second, NO_
            "x hardsigmoid(x) (Howard et al. 2019).",
            "print(T.tensor { -4, 1, 4 }:hardswish())  --> {-0.0000,  0.6667,  4.0000}  -- f32[3] cpu")
 
-/* t = tanh(softplus x), s = sigmoid x: (1-t²)(2s + x s(1-s) - 2x t s²) */
+/* t = tanh(softplus x): (1-t²)(2s + x s r - 2x t s²), 1 - t² = 4q/(1+q)² with q = e^(-2 softplus x) */
 static PlVal mish_second(PlMaker *g, PlVal x) {
-  PlVal t = F1(tanh, F1(softplus, x)), s = F1(sigmoid, x);
-  PlVal a = g_add(g, g_muln(g, s, 2), g_mul(g, x, g_mul(g, s, g_rsubn(g, 1, s))));
-  PlVal b = g_muln(g, g_mul(g, g_mul(g, x, t), g_mul(g, s, s)), 2);
-  return g_mul(g, g_rsubn(g, 1, g_mul(g, t, t)), g_sub(g, a, b));
+  const Logistic l = logistic(g, x);
+  PlVal u = F1(softplus, x), t = F1(tanh, u), q = F1(exp, g_muln(g, u, -2)), q1 = g_addn(g, q, 1);
+  PlVal a = g_add(g, g_muln(g, l.s, 2), g_mul(g, x, l.slope));
+  PlVal b = g_muln(g, g_mul(g, g_mul(g, x, t), g_mul(g, l.s, l.s)), 2);
+  return g_mul(g, g_muln(g, g_div(g, q, g_mul(g, q1, q1)), 4), g_sub(g, a, b));
 }
 ACTIVATION(mish, MISH, pl_infer_broadcast, x[0], mish_second, NO_ATTRS, "x tanh(softplus(x))", "x tanh(log(1 + e^x)) (Misra 2019).",
            "print(T.tensor { -1, 1 }:mish())  --> {-0.3034,  0.8651}  -- f32[2] cpu")
 
-/* -s(1-s) */
-static PlVal logsigmoid_second(PlMaker *g, PlVal x) {
-  PlVal s = F1(sigmoid, x);
-  return g_neg(g, g_mul(g, s, g_rsubn(g, 1, s)));
-}
+/* -s r */
+static PlVal logsigmoid_second(PlMaker *g, PlVal x) { return g_neg(g, logistic(g, x).slope); }
 ACTIVATION(logsigmoid, LOGSIGMOID, pl_infer_broadcast, x[0], logsigmoid_second, NO_ATTRS, "-log(1 + e^-x)",
            "log(sigmoid(x)) without underflow.", "print(T.tensor { -1, 1 }:logsigmoid())  --> {-1.3133, -0.3133}  -- f32[2] cpu")
 

@@ -287,7 +287,7 @@ BINARY(copysign, "x", "y", COPYSIGN, PL_PROMOTE_FLOAT, pl_infer_broadcast, NULL,
 
 static PlStatus logaddexp_grad(PlMaker *g) {
   for (int i = 0; i < 2; i++)
-    if (g->want[i]) g_give(g, i, g_mul(g, g->dy[0], pl_g1(g, &pl_op_sigmoid, g_sub(g, g->x[i], g->x[1 - i]))));
+    if (g->want[i]) g_give(g, i, g_logistic(g, g->dy[0], g_sub(g, g->x[i], g->x[1 - i])));
   return g->status;
 }
 WIDE(logaddexp, "x", "y", LOGADDEXP, PL_PROMOTE_ALL, pl_infer_broadcast, NULL, "dx = dz sigmoid(x - y); dy likewise",

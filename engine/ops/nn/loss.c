@@ -238,15 +238,12 @@ LOSS(binary_cross_entropy, PLK_L_BCE, 3, 1, 1, bce_infer,
      "Cross entropy of probabilities x in [0, 1] with targets in [0, 1] of the same shape, averaged; weight broadcasts.",
      "print(T.binary_cross_entropy(T.tensor { 0.5, 0.9 }, T.tensor { 1, 1 }))  --> 0.3993  -- f32[] cpu", REDUCTION)
 
+/* (1 - t) sigmoid(x) - p t sigmoid(-x): the same as sigmoid(x) - t, of which nothing but rounding is left where both are nearly 1. */
 static PlStatus binary_cross_entropy_with_logits_grad(PlMaker *g) {
   PlVal x = g->x[0], t = g->x[1], p = g->in[3] ? g->x[3] : PL_NONE, s = scale_weighted(g);
   if (g->want[0]) {
-    PlVal sig = pl_g1(g, &pl_op_sigmoid, x), d;
-    if (p == PL_NONE) d = g_sub(g, sig, t);
-    else { /* q sigmoid(x) - p t, q = 1 + (p - 1) t */ PlVal pt = g_mul(g, p, t), q = g_addn(g, g_sub(g, pt, t), 1);
-      d = g_sub(g, g_mul(g, q, sig), pt);
-    }
-    hand(g, 0, g_mul(g, d, s));
+    PlVal rest = g_logistic(g, g_rsubn(g, 1, t), x), own = g_logistic(g, p == PL_NONE ? t : g_mul(g, p, t), g_neg(g, x));
+    hand(g, 0, g_mul(g, g_sub(g, rest, own), s));
   }
   if (g->want[1]) {
     PlVal d = g_neg(g, x);

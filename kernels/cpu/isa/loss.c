@@ -76,10 +76,11 @@ VM double smooth(double d, double beta) {
 }
 VM double at_least(double v, double least) { return v < least ? least : v; }
 
-/* (1 - t) x + q (log(1 + e^-|x|) + max(-x, 0)), q = 1 + (pos_weight - 1) t, or 1 without, whatever t */
+/* (1 - t) x + q (log(1 + e^-|x|) + max(-x, 0)), q = 1 + (pos_weight - 1) t, or 1 without, whatever t. Multiples of x are added up first, so
+ * that where they are none the logarithm keeps its digits. */
 VM double with_logits(double x, double t, double q) {
   const double e = vm_log1p01_f64(vm_exp_f64(-vm_abs_f64(x)));
-  return (1 - t) * x + q * (e + (x < 0 ? -x : 0));
+  return (1 - t - (x < 0 ? q : 0)) * x + q * e;
 }
 
 /* The same to 1e-9 of what is added, for elements that are floats or halves. */
@@ -87,7 +88,7 @@ VM double with_logits_low(double x, double t, double q) {
   const double z = vm_exp_low(-vm_abs_f64(x)), u = 1 + z;
   const bool upper = u > 1.4142135623730951;
   const double e = vm_logk_low(upper ? 0.5 * u - 1 : z, upper ? 1 : 0);
-  return (1 - t) * x + q * (e + (x < 0 ? -x : 0));
+  return (1 - t - (x < 0 ? q : 0)) * x + q * e;
 }
 
 VM double sign(double d) { return d > 0 ? 1 : d < 0 ? -1 : 0; } /* of NaN, too, as its gradient is and PyTorch's */

@@ -11,8 +11,9 @@ template <typename A> PLC_DEV A smooth(A d, A beta) {
   d = d < 0 ? -d : d;
   return d < beta ? (A)0.5 * d * d / beta : d - (A)0.5 * beta;
 }
-/* kl: t log t - t x, 0 log 0 = 0; with log_target e^t (t - x). bce with logits: (1 - t) x + q (log(1 + e^-|x|) + max(-x, 0)),
- * q = 1 + (pos_weight - 1) t. */
+/* As kernels/cpu/isa/loss.c. */
+template <typename A> PLC_DEV A with_logits(A x, A t, A q) { return (1 - t - (x < 0 ? q : (A)0)) * x + q * (A)log1p(exp(x < 0 ? x : -x)); }
+/* kl: t log t - t x, 0 log 0 = 0; with log_target e^t (t - x). bce with logits: q = 1 + (pos_weight - 1) t. */
 template <typename A> PLC_DEV A loss_of(int code, A x, A t, A pos, A p) {
   switch (code) {
   case PLK_L_MSE: return (x - t) * (x - t);
@@ -20,7 +21,7 @@ template <typename A> PLC_DEV A loss_of(int code, A x, A t, A pos, A p) {
   case PLK_L_SMOOTH_L1: return smooth(x - t, p);
   case PLK_L_HUBER: return p * smooth(x - t, p);
   case PLK_L_BCE: return (t - 1) * at_least((A)log1p(-x), (A)-100) - t * at_least((A)log(x), (A)-100);
-  case PLK_L_BCE_LOGITS: return (1 - t) * x + (pos == 1 ? (A)1 : 1 + (pos - 1) * t) * ((A)log1p(exp(x < 0 ? x : -x)) + (x < 0 ? -x : (A)0));
+  case PLK_L_BCE_LOGITS: return with_logits(x, t, pos == 1 ? (A)1 : 1 + (pos - 1) * t);
   default: return p != 0 ? exp(t) * (t - x) : (t == 0 ? (A)0 : t * log(t)) - t * x;
   }
 }

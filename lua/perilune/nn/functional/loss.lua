@@ -89,7 +89,7 @@ return function(F)
   --   print(nn.F.soft_margin_loss(T.tensor { 1 }, T.tensor { 1 }))  --> 0.3133  -- f32[] cpu
   function F.soft_margin_loss(x, y, opts)
     opts = options.check("soft_margin_loss", opts, { "reduction" })
-    return reduced("soft_margin_loss", T.softplus(-(y * x)), opts.reduction)
+    return reduced("soft_margin_loss", -T.logsigmoid(y * x), opts.reduction)
   end
 
   --- nn.F.cosine_embedding_loss(x1, x2, y, {margin=0, reduction="mean"}) → tensor
