@@ -2,7 +2,8 @@
  * See alloc.h. Freed blocks are kept in bins (eight per power of two) and reused newest first; blocks of
  * MAP_MIN bytes and more come from mmap, so trimming really returns them. What is cached never exceeds what
  * the program once needed: a miss first gives back cached blocks of other sizes once live + cached would
- * pass the peak by a tenth, and from the peak on those that have lain idle for long. */
+ * pass the most that was ever live by a tenth, and from there on those that have lain idle for long, and others as far as
+ * that costs nearly nothing. */
 #include "engine/tensor/alloc.h"
 
 #include "engine/call/thread_state.h"
@@ -28,7 +29,9 @@ enum {
   NPOOL = PL_POOL_MAX / PL_POOL_STEP
 };
 enum { SLACK = 32 << 20 };
-enum { IDLE_MS = 1000 }; /* so old a block is sooner mapped again than kept beyond the peak */
+enum { IDLE_MS = 1000 }; /* so old a block is sooner mapped again than kept beyond what was needed */
+/* Of younger ones so much goes in a second of the thread's: to map it again takes less than a hundredth of it. No more than of SPARE seconds at once. */
+enum { SPARE_RATE = 32 << 20, SPARE = 4 };
 /* Address ranges that blocks are cut from, and the pages that they are to be made of. */
 enum { CHUNK = 64 << 20, HUGE_PAGE = 2 << 20, SMALL = 8 << 20 /* a program with less has small pages */ };
 
@@ -50,8 +53,10 @@ typedef struct Rest {
 typedef struct Bins {
   pthread_mutex_t lock;
   Block *free[NBIN];
-  int64_t peak, cached, blocks, count;
-  int64_t budget; /* < 0: none */
+  int64_t most, cached, blocks, count; /* most: of what was ever live */
+  int64_t peak;                        /* the same since somebody wished to know it */
+  int64_t spare;                       /* bytes of blocks in use lately that may go */
+  int64_t budget;                      /* < 0: none */
   int64_t fail_count;
   int64_t asked, asked_high, scratch, scratch_high;
   int64_t others, others_high; /* scratch of threads without a limit of memory: what kernels use in the team of one that has one */
@@ -142,20 +147,21 @@ static void trim_to(int64_t keep) {
     }
 }
 
-static int64_t now_ms(void) {
-  struct timespec t;
 #ifdef CLOCK_MONOTONIC_COARSE
-  clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
+enum { COARSE = CLOCK_MONOTONIC_COARSE };
 #else
-  clock_gettime(CLOCK_MONOTONIC, &t);
+enum { COARSE = CLOCK_MONOTONIC };
 #endif
+static int64_t now_ms(clockid_t clock) {
+  struct timespec t;
+  clock_gettime(clock, &t);
   return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
 /* Gives back mapped blocks that have been idle for IDLE_MS, largest first, until at most `keep` bytes are cached. A program that goes from
  * one phase to another, of blocks of other sizes, would else hold those of both. */
 static void trim_idle(int64_t keep) {
-  const int64_t before = now_ms() - IDLE_MS;
+  const int64_t before = now_ms(COARSE) - IDLE_MS;
   for (int i = NBIN - 1; i >= 0 && bins.cached > keep; i--)
     for (Block **at = &bins.free[i]; *at && bins.cached > keep;) {
       Block *b = *at;
@@ -167,6 +173,26 @@ static void trim_idle(int64_t keep) {
       *at = b->next;
       give_back(b);
     }
+}
+
+/* Gives back mapped blocks in the order in which they were freed, until at most `keep` bytes are cached, as far as the time since
+ * the last such block was worth it. Where a step goes from one phase to another all misses come at once, when nothing is idle yet. */
+static void trim_oldest(int64_t keep) {
+  const int64_t now = now_ms(CLOCK_THREAD_CPUTIME_ID), most = (int64_t)SPARE * SPARE_RATE;
+  bins.spare += (now - pl_pool.spare_ms) * (SPARE_RATE / 1000);
+  if (bins.spare > most) bins.spare = most;
+  pl_pool.spare_ms = now;
+  while (bins.cached > keep && bins.spare > 0) {
+    Block **oldest = NULL;
+    for (int i = NBIN - 1; i >= 0 && !(bins.free[i] && bins.free[i]->total < MAP_MIN); i--)
+      for (Block **at = &bins.free[i]; *at; at = &(*at)->next)
+        if (!oldest || (*at)->freed_ms < (*oldest)->freed_ms) oldest = at;
+    if (!oldest) return;
+    Block *b = *oldest;
+    *oldest = b->next;
+    bins.spare -= (int64_t)b->total;
+    give_back(b);
+  }
 }
 
 /* trim_to for what is idle in the arena, too. */
@@ -252,6 +278,14 @@ static void poison(void *p, size_t n) {
   if (PL_UNLIKELY(bins.poison >= 0)) memset(p, bins.poison, n);
 }
 
+/* Under the lock: the bytes that are live. */
+static int64_t see_live(void) {
+  const int64_t live = pl_block_bytes[0] + pl_pool.live;
+  if (live > bins.peak) bins.peak = live;
+  if (live > bins.most) bins.most = live;
+  return live;
+}
+
 static PlStatus block_alloc(size_t n, bool scratch, bool brief, void **out) {
   if (n > (size_t)1 << 46) return out_of_memory(n);
   size_t total;
@@ -269,11 +303,13 @@ static PlStatus block_alloc(size_t n, bool scratch, bool brief, void **out) {
       bins.cached -= (int64_t)b->total;
     }
   if (!b && !refuse) {
-    int64_t need = pl_block_bytes[0] + (int64_t)total, room = bins.peak + bins.peak / 10 + SLACK;
+    int64_t need = pl_block_bytes[0] + (int64_t)total, room = bins.most + bins.most / 10 + SLACK;
     if (PL_UNLIKELY(pl_state.remat != NULL) && room - SLACK > pl_remat_limit_get()) room = pl_remat_limit_get() + SLACK;
     if (bins.budget >= 0 && room > bins.budget) room = bins.budget; /* what is kept idle is in use to everybody else */
     if (PL_UNLIKELY(pl_state.remat != NULL)) b = arena_block(total);
-    if (need + bins.cached > bins.peak) trim_idle(need < bins.peak ? bins.peak - need : 0);
+    const int64_t beside = need < bins.most ? bins.most - need : 0;
+    if (need + bins.cached > bins.most) trim_idle(beside);
+    if (need + bins.cached > bins.most + bins.most / 16 && need > SMALL) trim_oldest(beside + bins.most / 16);
     if (need + bins.cached + bins.arena.idle > room) trim_all(need < room ? room - need : 0);
     if (!b) b = system_block(total);
     if (!b) {
@@ -292,8 +328,7 @@ static PlStatus block_alloc(size_t n, bool scratch, bool brief, void **out) {
     if (!brief) count_allocated((int64_t)b->total);
     bins.blocks++;
     bins.count++;
-    int64_t live = pl_block_bytes[0] + pl_pool.live;
-    if (live > bins.peak) bins.peak = live;
+    see_live();
   }
   pthread_mutex_unlock(&bins.lock);
   if (!b) return out_of_memory(n);
@@ -326,7 +361,7 @@ static void block_free(void *p, bool scratch) {
     pl_arena_give(&bins.arena, b);
     if (!bins.limits) leave_arena();
   } else {
-    if (b->total >= MAP_MIN) b->freed_ms = now_ms();
+    if (b->total >= MAP_MIN) b->freed_ms = now_ms(COARSE);
     b->next = bins.free[b->bin];
     bins.free[b->bin] = b;
     bins.cached += (int64_t)b->total;
@@ -498,8 +533,7 @@ void pl_pool_put_slow(void *p) { free(p); }
 
 void pl_memory(PlMemory *out) {
   pthread_mutex_lock(&bins.lock);
-  int64_t live = pl_block_bytes[0] + pl_pool.live;
-  if (live > bins.peak) bins.peak = live;
+  const int64_t live = see_live();
   *out = (PlMemory){.live = live,
                     .peak = bins.peak,
                     .reserved = live + bins.cached + bins.arena.idle,

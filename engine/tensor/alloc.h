@@ -48,7 +48,8 @@ typedef struct PlPool {
   char *slab;
   size_t left;
   int64_t live, blocks, count, allocated;
-  bool watched; /* thread_end will run when this thread ends */
+  bool watched;     /* thread_end will run when this thread ends */
+  int64_t spare_ms; /* processor time of the thread when it was last counted for blocks that may go */
 } PlPool;
 extern _Thread_local PlPool pl_pool;
 /* What the calling thread keeps (free pieces, its last message) goes when it ends. */
