@@ -48,6 +48,62 @@ describe("one process", function()
     assert.truthy(message:find("^[^:]*collectives_spec%.lua:%d+: "), message)
   end
 
+  -- Operations on x, of two or four elements.
+  local operations = {
+    all_reduce = function(x) D.all_reduce(x) end, reduce = function(x) D.reduce(x, 0) end,
+    broadcast = function(x) D.broadcast(x, 0) end, all_gather = function(x) D.all_gather({ x:clone() }, x) end,
+    all_gather_into_tensor = function(x) D.all_gather_into_tensor(x, x:clone()) end,
+    gather = function(x) D.gather(x, { x:clone() }, 0) end, scatter = function(x) D.scatter(x, { x:clone() }, 0) end,
+    reduce_scatter = function(x) D.reduce_scatter(x, { x:clone() }) end,
+    reduce_scatter_tensor = function(x) D.reduce_scatter_tensor(x, x:clone()) end,
+    all_to_all = function(x) D.all_to_all({ x:clone() }, { x }) end,
+    all_to_all_single = function(x) D.all_to_all_single(x, x:clone()) end,
+    barrier = function() D.barrier() end, all_gather_object = function() D.all_gather_object({}, 1) end,
+    gather_object = function() D.gather_object(1, {}, 0) end,
+    broadcast_object_list = function() D.broadcast_object_list({ 1 }, 0) end,
+    scatter_object_list = function() D.scatter_object_list({}, { 1 }, 0) end,
+  }
+  -- Those that write what others computed into x.
+  local write = { "all_reduce", "reduce", "all_gather_into_tensor", "scatter", "reduce_scatter",
+    "reduce_scatter_tensor", "all_to_all_single" }
+
+  it("does not run its operations while a function is traced", function()
+    D.init_process_group()
+    for name in pairs(D) do
+      for _, part in ipairs { "^all_", "gather", "scatter", "reduce", "broadcast", "barrier" } do
+        assert.truthy(operations[name] or not name:find(part), name)
+      end
+    end
+    local outside = T.ones(2)
+    for name, f in pairs(operations) do
+      local ok, message = pcall(T.jit(function(x)
+        f(outside)
+        return x * 2
+      end), T.ones(2))
+      assert.is_false(ok, name)
+      assert.truthy(message:find("a function that T.jit traces would do this once", 1, true), message)
+    end
+  end)
+
+  it("does not take what it writes for what was computed", function()
+    D.init_process_group()
+    for _, name in ipairs(write) do
+      local x = T.ones(4):requires_grad_()
+      for _, view in ipairs { false, true } do
+        local y = x * 2
+        local part = view and y:view(2, 2):t()[1] or y
+        operations[name](part)
+        assert.equal(8, y:sum():item())
+        local ok, message = pcall(function() y:sum():backward() end)
+        assert.is_false(ok, name)
+        assert.truthy(message:find("backward of " .. name .. ": it has no gradient", 1, true), message)
+        -- a leaf, and what nobody goes back through, is what it was
+        operations[name](x)
+        T.no_grad(function() operations[name](x * 2) end)
+      end
+    end
+  end)
+
   it("says how before there is a group", function()
     for name, args in pairs { all_reduce = { T.ones(1) }, get_rank = {}, barrier = {}, new_group = { { 0 } },
       broadcast = { T.ones(1), 0 }, send = { T.ones(1), 1 }, all_gather_object = { {}, 1 } } do

@@ -42,7 +42,7 @@ local function in_place(who, kind, t, opts, root_name, root)
   local op, average = tensors.reduction(who, o.op, t)
   local peer = root_name and state.member(who, root_name, g, root)
   agree(g, who, "%s op=%s%s", brief(t), o.op or "sum", root_name and (" %s=%d"):format(root_name, root) or "")
-  local there, back = tensors.target(t, true, tensors.place(who, g, t, kind, op))
+  local there, back = tensors.target(who, t, true, tensors.place(who, g, t, kind, op))
   local mine = not peer or peer == g.mine
   local work = state.start(who, kind, g, there, there, { op = op, peer = peer }, async, function()
     if average and mine then there:div_(g.n) end
@@ -76,7 +76,7 @@ local function reduce_pieces(who, out, pieces, opts)
   local op, average = tensors.reduction(who, o.op, out)
   agree(g, who, "%s op=%s", brief(out), o.op or "sum")
   local place = tensors.place(who, g, out, "reduce_scatter", op)
-  local there, back = tensors.target(out, false, place)
+  local there, back = tensors.target(who, out, false, place)
   local work = state.start(who, "reduce_scatter", g, pieces(g, place), there, { op = op }, async, function()
     if average then there:div_(g.n) end
     if back then back() end
@@ -130,7 +130,11 @@ function M.broadcast(t, src, opts)
   agree(g, "broadcast", "%s src=%d", brief(t), src)
   local place = tensors.place("broadcast", g, t, "broadcast")
   local there, back
-  if peer == g.mine then there = tensors.source(t, place) else there, back = tensors.target(t, false, place) end
+  if peer == g.mine then
+    there = tensors.source(t, place)
+  else
+    there, back = tensors.target("broadcast", t, false, place)
+  end
   return result(state.start("broadcast", "broadcast", g, nil, there, { peer = peer }, async, back), async, t)
 end
 
@@ -168,7 +172,7 @@ function M.all_gather_into_tensor(out, t, opts)
   end
   agree(g, who, "%s", brief(t))
   local place = tensors.place(who, g, t, "all_gather")
-  local there, back = tensors.target(out, false, place)
+  local there, back = tensors.target(who, out, false, place)
   return result(state.start(who, "all_gather", g, tensors.source(t, place), there, {}, async, back), async, out)
 end
 
@@ -215,7 +219,7 @@ end
 function M.scatter(t, list, src, opts)
   local g, peer, all_of, async, place = rooted("scatter", "src", "source", t, list, src, opts)
   local all = peer == g.mine and tensors.joined(all_of, place) or nil
-  local there, back = tensors.target(t, false, place)
+  local there, back = tensors.target("scatter", t, false, place)
   return result(state.start("scatter", "scatter", g, all, there, { peer = peer }, async, back), async, t)
 end
 
@@ -285,7 +289,7 @@ function M.all_to_all_single(out, input, opts)
   if g.n == 1 and send[1] ~= receive[1] then fail("%s: %s and %s differ in size", who, brief(out), brief(input)) end
   agree(g, who, "%s", out:dtype())
   local place = tensors.place(who, g, out, "all_to_all")
-  local there, back = tensors.target(out, false, place)
+  local there, back = tensors.target(who, out, false, place)
   local pieces = { send = send, receive = receive }
   local work = state.start(who, "all_to_all", g, tensors.source(input, place), there, pieces, async, back)
   return result(work, async, out)
@@ -337,7 +341,7 @@ end
 local function receive(who, t, src, opts, async)
   local g, call = message(who, t, "src", src, opts)
   local place = direct(who, g, t, "receive", call)
-  local there, back = tensors.target(t, false, place)
+  local there, back = tensors.target(who, t, false, place)
   return state.start(who, "receive", g, nil, there, call, async, back), g
 end
 

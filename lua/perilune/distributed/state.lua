@@ -115,6 +115,10 @@ end
 --- Starts an operation on contiguous tensors of the CPU, or (where NCCL takes them) of a GPU. call: {op, peer, tag,
 -- send, receive}; finish() runs once it is done.
 function state.start(who, kind, g, src, dst, call, background, finish)
+  if core.jit_tracing() then
+    options.untraceable(("%s: a function that T.jit traces would do this once, while it is traced, and not at later "
+      .. "calls; do it outside"):format(who))
+  end
   local work = setmetatable({ who = who, group = g, finish = finish, keep = { src, dst } }, Work)
   if g.n == 1 and kind ~= "send" and kind ~= "receive" then
     if src and dst and not rawequal(src, dst) then

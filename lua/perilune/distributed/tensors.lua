@@ -85,13 +85,35 @@ function M.source(t, place)
   return t:contiguous()
 end
 
+-- A computed tensor that ranks write into: its history knows nothing of them, so a backward through it is an error, not
+-- the gradient of what it was before. To look at the numbers it is as good as any.
+local ends
+local function end_history(who, t)
+  ends = ends or T.custom { name = "written by other ranks", forward = function(ctx, x, name)
+    ctx.who = name
+    return x:clone()
+  end, backward = function(ctx)
+    fail("backward of %s: it has no gradient, since it wrote what other ranks computed into a tensor with a history; "
+      .. "give it x:detach(), or do it after backward", ctx.who)
+  end }
+  T.enable_grad(function() t:copy_(ends(t:detach():requires_grad_(), who)) end)
+end
+
 --- Memory for t's new values, with the old ones where `read`, and a function that puts them into t (nil: t is that
 -- memory itself).
-function M.target(t, read, place)
+function M.target(who, t, read, place)
+  local tracked = core.grad_mode() and t.requires_grad and not t.is_leaf
   local _ <close> = T.no_grad()
-  if t:device() == place and t:is_contiguous() then return t, nil end
-  local there = read and M.source(t, place) or T.empty(t:shape(), { dtype = t:dtype(), device = place })
-  return there, function() t:copy_(there) end
+  local there, back = t, nil
+  if t:device() ~= place or not t:is_contiguous() then
+    there = read and M.source(t, place) or T.empty(t:shape(), { dtype = t:dtype(), device = place })
+    back = function() t:copy_(there) end
+  end
+  if not tracked then return there, back end
+  return there, function()
+    if back then back() end
+    end_history(who, t)
+  end
 end
 
 --- Room for n pieces like t, one behind the other.
