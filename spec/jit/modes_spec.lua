@@ -108,3 +108,32 @@ describe("a jitted function follows", function()
     end
   end
 end)
+
+describe("a traced function may not leave", function()
+  -- What the script would find changed after each call of it, and after a run of the graph would not.
+  local left = { set_grad_enabled = { true, false }, anomaly = { false, true }, memory_limit = { nil, 1 << 30 } }
+  local set = { anomaly = T.core.anomaly, memory_limit = T.core.memory_limit }
+  for name, switch in pairs(SWITCHES) do
+    local works = gpu or name ~= "deterministic"
+    if switch and #switch[1] > 1 and works and not left[name] then left[name], set[name] = switch[1], switch[2] end
+  end
+  for name, values in pairs(left) do
+    it(name .. " changed", function()
+      local change = set[name] or SWITCHES[name][2]
+      change(values[1])
+      local ok, message = pcall(T.jit(function(x)
+        change(values[2])
+        return x * 2
+      end), T.ones(1))
+      change(values[1])
+      assert.is_false(ok)
+      assert.truthy(message:find("for what comes after it; a graph does not repeat that", 1, true), message)
+      -- set back inside, it is the function's own affair
+      assert.equal(2, T.jit(function(x)
+        change(values[2])
+        change(values[1])
+        return x * 2
+      end)(T.ones(1)):item())
+    end)
+  end
+end)

@@ -194,11 +194,36 @@ local function settle_hooks(self, t, objects)
   end
 end
 
+-- What holds for the script behind the function as well, and what it is called. A graph leaves it as it is.
+local settings = { { "whether operations are recorded", core.grad_mode }, { "T.autocast", T.is_autocast_enabled },
+  { "the default dtype", T.default_dtype }, { "the default device", core.device.default },
+  { "the number of threads", T.get_num_threads }, { "T.anomaly", core.anomaly },
+  { "T.memory_limit", function() return (core.memory_limit()) end },
+  { "the precision of f32 products", core.matmul_precision }, { "T.deterministic", T.deterministic } }
+
+local function settings_now()
+  local now = {}
+  for k, s in ipairs(settings) do now[k] = s[2]() end
+  return now
+end
+
+local function same_settings(self, before)
+  local now = settings_now()
+  for k, s in ipairs(settings) do
+    if now[k] ~= before[k] then
+      untraceable("%s: the traced function changes %s (from %s to %s) for what comes after it; a graph does not "
+        .. "repeat that. Do it outside, or in a scope that ends inside", self.name, s[1], describe(before[k]),
+        describe(now[k]))
+    end
+  end
+end
+
 -- The traced function has returned: its results become outputs, and the trace is over.
 local function finish(self, t, a, args, seen, results)
   local name, old, new = guards.changed(seen)
   if not name then name, old, new = values.written_arguments(a.symbolic, args, a.real) end
   if name then wrong_write(self, name, old, new) end
+  same_settings(self, t.settings)
   settle_hooks(self, t, a.objects)
   local out, tracked, spent, given, written, detached
   t.results, out, tracked, spent, given = results_of(t, results, a.inputs, a.shown)
@@ -237,6 +262,7 @@ local function attempt(self, args, tensors, unless)
   core.part_of "" -- a name that is asked for first in the traced function is found without reading files there
   core.jit_enter(ir, self.opts.mirror, a.inputs)
   core.jit_refused(false)
+  t.settings = settings_now()
   local outer, outside = optimizers.enter(t), again.enter(t)
   running = t
   local res = table.pack(core.interruptible(self.f, table.unpack(a.symbolic, 1, args.n)))
