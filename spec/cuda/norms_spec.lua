@@ -104,3 +104,38 @@ print "the same"
     assert.truthy(text:find("the same", 1, true), text)
   end)
 end)
+
+describe("gradients of softmaxes on a device", function()
+  it("keep their digits where one class is nearly certain, fused or not", function()
+    local text, fine = child("PERILUNE_EMULATE=open", [[
+for _, n in ipairs { 3, 300, 4500 } do
+  for _, gap in ipairs { 17 } do
+    for dim = n > 1000 and 2 or 1, 2 do
+      local x = T.randn(3, n)
+      x[{ {}, 2 }] = x[{ {}, 2 }] + gap
+      local dy, all = T.zeros(3, n), T.randn(3, n) + 100
+      dy[{ {}, 2 }] = 1
+      if dim == 1 then x, dy, all = x:t():contiguous(), dy:t():contiguous(), all:t():contiguous() end
+      for _, name in ipairs { "softmax", "log_softmax" } do
+        for k, g in ipairs { dy, name == "softmax" and all or nil } do
+          local function f(a, b) return T.grad_of(a[name](a * 1, dim), a, { grad_outputs = b }) * 2 end
+          local want = f(x:double():requires_grad_(), g:double())
+          local a, b = x:cuda():requires_grad_(), g:cuda()
+          local got = f(a, b)
+          local off = (got:cpu():double() - want):abs()
+          local most = k == 1 and 5e-4 or 3e-4
+          local size = k == 1 and want:abs() + 1e-30 or want:abs():amax(dim, true)
+          local worst = (off / size):max():item()
+          assert(worst < most, ("%s %d %g %d %d: %g"):format(name, n, gap, dim, k, worst))
+          assert(T.equal(T.jit(f)(a, b), got), ("%s %d %g %d %d: fused bits"):format(name, n, gap, dim, k))
+        end
+      end
+    end
+  end
+end
+print "right"
+]])
+    assert.is_true(fine, text)
+    assert.truthy(text:find("right", 1, true), text)
+  end)
+end)

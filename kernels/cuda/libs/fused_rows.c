@@ -21,6 +21,8 @@ static bool along(const PlkFusedMember *m) { return m->code >= PLK_FUSED_SUM; }
 
 static bool norm_bwd(int code) { return code == PLK_FUSED_LAYER_NORM_BWD || code == PLK_FUSED_RMS_NORM_BWD; }
 
+static bool soft_bwd(int code) { return code == PLK_FUSED_SOFTMAX_BWD || code == PLK_FUSED_LOG_SOFTMAX_BWD; }
+
 static bool moments(int code) { return code == PLK_FUSED_VAR || code == PLK_FUSED_STD; }
 
 /* Walks that a member along rows adds up in. */
@@ -30,6 +32,7 @@ static int sums_of(const PlkFusedMember *m) {
   case PLK_FUSED_STD: return m->dtype == PL_F64 ? 3 : 2; /* the mean of what the mean, as it comes, leaves */
   case PLK_FUSED_LOGSUMEXP:
   case PLK_FUSED_SOFTMAX:
+  case PLK_FUSED_SOFTMAX_BWD: /* dy of an element that is more than half */
   case PLK_FUSED_LOG_SOFTMAX:
   case PLK_FUSED_LAYER_NORM: return 2;
   default: return 1;
@@ -95,7 +98,7 @@ static bool needs_of(const Plan *p, int walk, Needs *n) {
     const PlkFusedMember *m = &p->g->member[i];
     if (adds_in(p, i, walk)) {
       need(p, n, m->in[0]);
-      if (m->code == PLK_FUSED_SOFTMAX_BWD || norm_bwd(m->code)) need(p, n, m->in[1]);
+      if (soft_bwd(m->code) || norm_bwd(m->code)) need(p, n, m->in[1]);
       if (norm_bwd(m->code)) need(p, n, m->in[m->nin - 1]);
       any = true;
     }
@@ -125,7 +128,8 @@ static void zero_of(char *text, size_t size, const PlkFusedMember *m, int at) {
 
 static void begin_sum(const Plan *p, int i, int at) {
   char zero[32];
-  if (norm_bwd(p->g->member[i].code)) plc_say(p->t, "    %s s%d_1 = 0;\n", sum_type(&p->g->member[i], 0), i);
+  const int code = p->g->member[i].code;
+  if (norm_bwd(code) || code == PLK_FUSED_LOG_SOFTMAX_BWD) plc_say(p->t, "    %s s%d_1 = 0;\n", sum_type(&p->g->member[i], 0), i);
   zero_of(zero, sizeof zero, &p->g->member[i], at);
   plc_say(p->t, "    %s s%d_%d = %s;\n", sum_type(&p->g->member[i], at), i, at, zero);
 }
@@ -173,7 +177,15 @@ static void add_element(const Plan *p, int i, int at) {
     else if (at + 1 < sums_of(m)) plc_say(p->t, "s%d_%d += (double)%s[0] - k%d;\n", i, at, x, i);
     else plc_say(p->t, "s%d_%d += ((double)%s[0] - k%d) * ((double)%s[0] - k%d);\n", i, at, x, i, x, i);
     return;
-  case PLK_FUSED_SOFTMAX_BWD: plc_say(p->t, "s%d_0 += %s[0] * %s[0];\n", i, x, named(y, m->in[1])); return;
+  case PLK_FUSED_SOFTMAX_BWD: /* as SoftBack in softmax.cu, and so on */
+    named(y, m->in[1]);
+    if (at == 0) plc_say(p->t, "if (%s[0] > (%s)0.5) s%d_0 += %s[0];\n", y, plc_fused_math(m->dtype), i, x);
+    else plc_say(p->t, "s%d_1 += (%s[0] - s%d_0) * %s[0];\n", i, x, i, y);
+    return;
+  case PLK_FUSED_LOG_SOFTMAX_BWD:
+    named(y, m->in[1]);
+    plc_say(p->t, "s%d_0 += %s[0]; if (!(%s[0] > (%s)-0.6875)) s%d_1 += exp(%s[0]);\n", i, x, y, plc_fused_math(m->dtype), i, y);
+    return;
   case PLK_FUSED_LAYER_NORM:
     if (at == 0) plc_say(p->t, "s%d_0 += %s[0];\n", i, x);
     else plc_say(p->t, "s%d_1 += (%s[0] - k%d) * (%s[0] - k%d);\n", i, x, i, x, i);
@@ -194,8 +206,12 @@ static void whole(const Plan *p, int i) {
   case PLK_FUSED_RMS_NORM_BWD: plc_say(p->t, "%s[0] * (g%d - s%d_0 - d%d * %s[0] * s%d_1);\n", y, i, i, i, y, i); break;
   case PLK_FUSED_SOFTMAX: plc_say(p->t, "exp(%s[0] - s%d_0) * q%d;\n", x, i, i); break;
   case PLK_FUSED_LOG_SOFTMAX: plc_say(p->t, "%s[0] - s%d_0 - q%d;\n", x, i, i); break;
-  case PLK_FUSED_SOFTMAX_BWD: named(y, m->in[1]), plc_say(p->t, "%s[0] * (%s[0] - s%d_0);\n", y, x, i); break;
-  case PLK_FUSED_LOG_SOFTMAX_BWD: plc_say(p->t, "%s[0] - exp(%s[0]) * s%d_0;\n", x, named(y, m->in[1]), i); break;
+  case PLK_FUSED_SOFTMAX_BWD: named(y, m->in[1]), plc_say(p->t, "%s[0] * (%s[0] - s%d_0 - s%d_1);\n", y, x, i, i); break;
+  case PLK_FUSED_LOG_SOFTMAX_BWD:
+    named(y, m->in[1]);
+    plc_say(p->t, "%s[0] > (%s)-0.6875 ? (%s[0] - s%d_0) + s%d_1 * s%d_0 : %s[0] - exp(%s[0]) * s%d_0;\n", y, plc_fused_math(m->dtype), x,
+            i, i, i, x, y, i);
+    break;
   case PLK_FUSED_LAYER_NORM: plc_say(p->t, "(%s[0] - k%d) * q%d;\n", x, i, i); break;
   default: plc_say(p->t, "%s[0] * q%d;\n", x, i); break;
   }
@@ -264,6 +280,8 @@ static void end_sum(const Plan *p, int i, int at) {
     return;
   }
   plc_say(p->t, "    s%d_%d = fused_all<WIDTH>(a, s%d_%d, %s(), %s, room_%c);\n", i, at, i, at, join_of(m->code, at), zero, type[0]);
+  if (m->code == PLK_FUSED_LOG_SOFTMAX_BWD)
+    plc_say(p->t, "    s%d_1 = fused_all<WIDTH>(a, s%d_1, plc_sum(), %s, room_%c);\n", i, i, zero, type[0]);
   switch (m->code) {
   case PLK_FUSED_LOGSUMEXP:
     if (at == 0) plc_say(p->t, "    const double k%d = isinf(s%d_0) ? 0.0 : s%d_0;\n", i, i, i);

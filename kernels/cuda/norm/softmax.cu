@@ -101,21 +101,45 @@ template <typename T> __global__ void soft_columns(int64_t rows, int64_t n, int6
   }
 }
 
-/* dx = y (dy - Σ y dy); of the logarithm: dy - e^y Σ dy. */
+/* dx = y (dy - Σ y dy); of the logarithm: dy - e^y Σ dy. One element of a row may be more than half. Of the logarithm what this is less
+ * than 1 is taken as the sum of the others; else dy counts from that element's on (kernels/cpu/isa/norm/softmax_body.h). `look` at all
+ * elements, `join`, then `add` all. Fused kernels have the same as text (kernels/cuda/libs/fused_rows.c). */
+template <typename M> struct SoftBack {
+  M own = 0, sum = 0, rest = 0; /* dy of that element; the sums; of the logarithm: of the others' e^y */
+  __device__ __forceinline__ static bool likely(bool logarithm, M v) { return v > (logarithm ? (M)-0.6875 : (M)0.5); }
+  __device__ __forceinline__ void look(bool logarithm, M g, M v) {
+    if (logarithm) sum += g;
+    if (logarithm && !likely(true, v)) rest += exp(v);
+    if (!logarithm && likely(false, v)) own += g;
+  }
+  __device__ __forceinline__ void add(M g, M v) { sum += (g - own) * v; }
+  __device__ __forceinline__ void join(bool logarithm, M *room) {
+    if (!logarithm) {
+      own = plc_block_all(own, plc_sum(), (M)0, room);
+      return;
+    }
+    sum = plc_block_all(sum, plc_sum(), (M)0, room);
+    rest = plc_block_all(rest, plc_sum(), (M)0, room);
+  }
+  __device__ __forceinline__ M value(bool logarithm, M g, M v) const {
+    if (!logarithm) return v * (g - own - sum);
+    return likely(true, v) ? (g - sum) + rest * sum : g - exp(v) * sum;
+  }
+};
 template <typename T> __global__ void soft_rows_bwd(int64_t rows, int64_t n, bool logarithm, const T *dy, const T *y, T *dx) {
   typedef typename plc_type<T>::math M;
   __shared__ M room[32];
   for (int64_t r = blockIdx.x; r < rows; r += gridDim.x) {
-    M sum = 0;
-    for (int64_t i = r * n + threadIdx.x; i < (r + 1) * n; i += blockDim.x) {
-      M g = plc_type<T>::load(dy[i]);
-      sum += logarithm ? g : g * plc_type<T>::load(y[i]);
+    SoftBack<M> b;
+    for (int64_t i = r * n + threadIdx.x; i < (r + 1) * n; i += blockDim.x)
+      b.look(logarithm, plc_type<T>::load(dy[i]), plc_type<T>::load(y[i]));
+    b.join(logarithm, room);
+    if (!logarithm) {
+      for (int64_t i = r * n + threadIdx.x; i < (r + 1) * n; i += blockDim.x) b.add(plc_type<T>::load(dy[i]), plc_type<T>::load(y[i]));
+      b.sum = plc_block_all(b.sum, plc_sum(), (M)0, room);
     }
-    sum = plc_block_all(sum, plc_sum(), (M)0, room);
-    for (int64_t i = r * n + threadIdx.x; i < (r + 1) * n; i += blockDim.x) {
-      M g = plc_type<T>::load(dy[i]), v = plc_type<T>::load(y[i]);
-      dx[i] = plc_type<T>::store(logarithm ? g - exp(v) * sum : v * (g - sum));
-    }
+    for (int64_t i = r * n + threadIdx.x; i < (r + 1) * n; i += blockDim.x)
+      dx[i] = plc_type<T>::store(b.value(logarithm, plc_type<T>::load(dy[i]), plc_type<T>::load(y[i])));
   }
 }
 template <typename T, int THREADS, int KEEP>
@@ -125,14 +149,15 @@ __global__ void __launch_bounds__(THREADS) kept_rows_bwd(int64_t rows, int n, bo
   for (int64_t r = blockIdx.x; r < rows; r += gridDim.x) {
     const T *from = dy + r * n, *soft = y + r * n;
     T *to = dx + r * n, g[KEEP], v[KEEP];
-    M sum = 0;
+    SoftBack<M> b;
     ROW_EACH(k, i, n) g[k] = from[i], v[k] = soft[i];
-    ROW_EACH(k, i, n) sum += logarithm ? plc_type<T>::load(g[k]) : plc_type<T>::load(g[k]) * plc_type<T>::load(v[k]);
-    sum = plc_block_all(sum, plc_sum(), (M)0, room);
-    ROW_EACH(k, i, n) {
-      const M a = plc_type<T>::load(g[k]), s = plc_type<T>::load(v[k]);
-      to[i] = plc_type<T>::store(logarithm ? a - exp(s) * sum : s * (a - sum));
+    ROW_EACH(k, i, n) b.look(logarithm, plc_type<T>::load(g[k]), plc_type<T>::load(v[k]));
+    b.join(logarithm, room);
+    if (!logarithm) {
+      ROW_EACH(k, i, n) b.add(plc_type<T>::load(g[k]), plc_type<T>::load(v[k]));
+      b.sum = plc_block_all(b.sum, plc_sum(), (M)0, room);
     }
+    ROW_EACH(k, i, n) to[i] = plc_type<T>::store(b.value(logarithm, plc_type<T>::load(g[k]), plc_type<T>::load(v[k])));
   }
 }
 /* Long rows: dy and y wait in shared memory. */
@@ -146,7 +171,7 @@ template <typename T> __global__ void staged_rows_bwd(int64_t rows, int n, bool 
   for (int64_t r = blockIdx.x; r < rows; r += gridDim.x) {
     const T *from = dy + r * n, *soft = y + r * n;
     T *to = dx + r * n;
-    M sum = 0;
+    SoftBack<M> b;
     for (int i = (int)threadIdx.x * V; i < n; i += FOUR * step) {
       plc_pack<T, V> p[FOUR], q[FOUR];
       PLC_UNROLL for (int u = 0; u < FOUR; u++) if (i + u * step < n) {
@@ -159,15 +184,16 @@ template <typename T> __global__ void staged_rows_bwd(int64_t rows, int n, bool 
       }
     }
     __syncthreads();
-    for (int i = (int)threadIdx.x; i < n; i += (int)blockDim.x)
-      sum += logarithm ? plc_type<T>::load(g[i]) : plc_type<T>::load(g[i]) * plc_type<T>::load(v[i]);
-    sum = plc_block_all(sum, plc_sum(), (M)0, room);
+    for (int i = (int)threadIdx.x; i < n; i += (int)blockDim.x) b.look(logarithm, plc_type<T>::load(g[i]), plc_type<T>::load(v[i]));
+    b.join(logarithm, room);
+    if (!logarithm) {
+      for (int i = (int)threadIdx.x; i < n; i += (int)blockDim.x) b.add(plc_type<T>::load(g[i]), plc_type<T>::load(v[i]));
+      b.sum = plc_block_all(b.sum, plc_sum(), (M)0, room);
+    }
     for (int i = (int)threadIdx.x * V; i < n; i += step) {
       plc_pack<T, V> p = *(const plc_pack<T, V> *)(g + i), q = *(const plc_pack<T, V> *)(v + i);
-      PLC_UNROLL for (int j = 0; j < V; j++) {
-        const M a = plc_type<T>::load(p.v[j]), s = plc_type<T>::load(q.v[j]);
-        p.v[j] = plc_type<T>::store(logarithm ? a - exp(s) * sum : s * (a - sum));
-      }
+      PLC_UNROLL for (int j = 0; j < V; j++) p.v[j] =
+          plc_type<T>::store(b.value(logarithm, plc_type<T>::load(p.v[j]), plc_type<T>::load(q.v[j])));
       *(plc_pack<T, V> *)(to + i) = p;
     }
     __syncthreads(); /* the next row takes their place */
@@ -178,15 +204,11 @@ __global__ void soft_columns_bwd(int64_t rows, int64_t n, int64_t inner, bool lo
   typedef typename plc_type<T>::math M;
   for (PLC_EACH(r, rows)) {
     int64_t base = r / inner * n * inner + r % inner;
-    M sum = 0;
-    for (int64_t i = base; i < base + n * inner; i += inner) {
-      M g = plc_type<T>::load(dy[i]);
-      sum += logarithm ? g : g * plc_type<T>::load(y[i]);
-    }
-    for (int64_t i = base; i < base + n * inner; i += inner) {
-      M g = plc_type<T>::load(dy[i]), v = plc_type<T>::load(y[i]);
-      dx[i] = plc_type<T>::store(logarithm ? g - exp(v) * sum : v * (g - sum));
-    }
+    SoftBack<M> b;
+    for (int64_t i = base; i < base + n * inner; i += inner) b.look(logarithm, plc_type<T>::load(dy[i]), plc_type<T>::load(y[i]));
+    for (int64_t i = base; i < base + n * inner && !logarithm; i += inner) b.add(plc_type<T>::load(dy[i]), plc_type<T>::load(y[i]));
+    for (int64_t i = base; i < base + n * inner; i += inner)
+      dx[i] = plc_type<T>::store(b.value(logarithm, plc_type<T>::load(dy[i]), plc_type<T>::load(y[i])));
   }
 }
 
