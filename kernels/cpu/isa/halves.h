@@ -59,6 +59,31 @@ PLK_LANE PlkH_f32 plk_eight_f16(const uint16_t *p) {
   plk_f16_load(p, t, 8);
   return *(PlkH_f32 *)t;
 }
+#if defined(__AVX2__) && defined(__F16C__)
+/* The k < 8 words at p, then zeros, without a store that a load would wait for. */
+PLK_LANE __m128i plk_few_words(const uint16_t *p, int64_t k) {
+  uint64_t low = 0, high = 0;
+  if (k >= 4) {
+    memcpy(&low, p, 8);
+    if (k > 4) memcpy(&high, p + k - 4, 8), high >>= 16 * (8 - k);
+  } else if (k > 0) {
+    low = (uint64_t)p[k - 1] << 16 * (k - 1);
+    if (k > 1) low |= (uint64_t)p[0] | (uint64_t)p[k - 2] << 16 * (k - 2);
+  }
+  return _mm_set_epi64x((long long)high, (long long)low);
+}
+#define PLK_PART_HALVES(sfx, WIDEN)                                                                        \
+  PLK_LANE PlkH_f32 plk_part_half_##sfx(__m128i h, int64_t k, float fill) {                                \
+    return (PlkH_f32)_mm256_blendv_ps(_mm256_set1_ps(fill), WIDEN, _mm256_castsi256_ps(plk_first_f32(k))); \
+  }                                                                                                        \
+  PLK_LANE PlkV_f32 plk_part_##sfx(const uint16_t *p, int64_t k, float fill) {                             \
+    const __m128i first = k < 8 ? plk_few_words(p, k) : _mm_loadu_si128((const __m128i *)(const void *)p); \
+    const __m128i second = k < 8 ? _mm_setzero_si128() : plk_few_words(p + 8, k - 8);                      \
+    return plk_both_f32(plk_part_half_##sfx(first, k, fill), plk_part_half_##sfx(second, k - 8, fill));    \
+  }
+PLK_PART_HALVES(bf16, _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16)))
+PLK_PART_HALVES(f16, _mm256_cvtph_ps(h))
+#else
 #define PLK_PART_HALVES(sfx)                                                            \
   PLK_LANE PlkV_f32 plk_part_##sfx(const uint16_t *p, int64_t k, float fill) {          \
     float t[PLK_N_f32];                                                                 \
@@ -67,6 +92,7 @@ PLK_LANE PlkH_f32 plk_eight_f16(const uint16_t *p) {
   }
 PLK_PART_HALVES(bf16)
 PLK_PART_HALVES(f16)
+#endif
 #endif
 
 PLK_LANE float plk_one_f32(float x) { return x; }

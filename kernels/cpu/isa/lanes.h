@@ -36,6 +36,15 @@ PLK_LANE PlkH_f32 plk_tail_half_f32(const float *p, int64_t k, float fill) {
   const __m256i m = plk_first_f32(k);
   return (PlkH_f32)_mm256_blendv_ps(_mm256_set1_ps(fill), _mm256_maskload_ps(p, m), _mm256_castsi256_ps(m));
 }
+/* Both halves: a shuffle of two would move number by number through memory. */
+#define PLK_BOTH(sfx)                                                   \
+  PLK_LANE PlkV_##sfx plk_both_##sfx(PlkH_##sfx low, PlkH_##sfx high) { \
+    PlkV_##sfx v;                                                       \
+    ((PlkH_##sfx *)&v)[0] = low, ((PlkH_##sfx *)&v)[1] = high;          \
+    return v;                                                           \
+  }
+PLK_BOTH(f32)
+PLK_BOTH(f64)
 PLK_LANE PlkH_f64 plk_tail_half_f64(const double *p, int64_t k, double fill) {
   const __m256i m = plk_first_f64(k);
   return (PlkH_f64)_mm256_blendv_pd(_mm256_set1_pd(fill), _mm256_maskload_pd(p, m), _mm256_castsi256_pd(m));
@@ -48,8 +57,7 @@ PLK_LANE PlkV_f32 plk_tail_f32(const float *p, int64_t k, float fill) {
 #if defined(__AVX512F__)
   return (PlkV_f32)_mm512_mask_loadu_ps(_mm512_set1_ps(fill), (__mmask16)((1u << k) - 1), p);
 #elif defined(__AVX2__)
-  const PlkH_f32 low = plk_tail_half_f32(p, k, fill), high = plk_tail_half_f32(p + 8, k - 8, fill);
-  return __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  return plk_both_f32(plk_tail_half_f32(p, k, fill), plk_tail_half_f32(p + 8, k - 8, fill));
 #else
   float t[PLK_N_f32];
   for (int i = 0; i < PLK_N_f32; i++) t[i] = i < k ? p[i] : fill;
@@ -60,8 +68,7 @@ PLK_LANE PlkV_f64 plk_tail_f64(const double *p, int64_t k, double fill) {
 #if defined(__AVX512F__)
   return (PlkV_f64)_mm512_mask_loadu_pd(_mm512_set1_pd(fill), (__mmask8)((1u << k) - 1), p);
 #elif defined(__AVX2__)
-  const PlkH_f64 low = plk_tail_half_f64(p, k, fill), high = plk_tail_half_f64(p + 4, k - 4, fill);
-  return __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7);
+  return plk_both_f64(plk_tail_half_f64(p, k, fill), plk_tail_half_f64(p + 4, k - 4, fill));
 #else
   double t[PLK_N_f64];
   for (int i = 0; i < PLK_N_f64; i++) t[i] = i < k ? p[i] : fill;

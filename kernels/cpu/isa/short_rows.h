@@ -125,10 +125,8 @@ PLK_LANE void plk_turn_back_f64(const PlkV_f64 *v, double *y, int64_t ld, int64_
 #elif defined(__AVX2__)
 #define PLK_SHORT_ROWS 1
 
-PLK_LANE PlkV_f64 plk_low(PlkV_f32 v) { return __builtin_convertvector(__builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7), PlkV_f64); }
-PLK_LANE PlkV_f64 plk_high(PlkV_f32 v) {
-  return __builtin_convertvector(__builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15), PlkV_f64);
-}
+PLK_LANE PlkV_f64 plk_low(PlkV_f32 v) { return __builtin_convertvector(((const PlkH_f32 *)&v)[0], PlkV_f64); }
+PLK_LANE PlkV_f64 plk_high(PlkV_f32 v) { return __builtin_convertvector(((const PlkH_f32 *)&v)[1], PlkV_f64); }
 
 /* Eight rows of eight in place: pairs, pairs of pairs, halves. */
 PLK_LANE void plk_eight(PlkH_f32 *v) {

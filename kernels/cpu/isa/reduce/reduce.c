@@ -36,6 +36,26 @@ LATER_ONE(min, <)
     v = plk_part_##name##_##sfx(v, UPPER_##sfx(v, 1));                                    \
     return v[0];                                                                          \
   }
+#elif defined(__AVX__)
+PLK_LANE __m128 upper_two_ps(__m128 v) { return _mm_movehl_ps(v, v); }
+PLK_LANE __m128 upper_one_ps(__m128 v) { return _mm_movehdup_ps(v); }
+PLK_LANE __m128d upper_one_pd(__m128d v) { return _mm_unpackhi_pd(v, v); }
+#define HALF_BEST_f32(name, a) _mm_##name##_ps(_mm256_extractf128_ps((__m256)(a), 1), _mm256_castps256_ps128((__m256)(a)))
+#define HALF_BEST_f64(name, a) _mm_##name##_pd(_mm256_extractf128_pd((__m256d)(a), 1), _mm256_castpd256_pd128((__m256d)(a)))
+#define LANES_BEST_IN(name)                                    \
+  PLK_LANE float best_##name##_f32(PlkP_f32 a) {               \
+    __m128 v = HALF_BEST_f32(name, a);                         \
+    v = _mm_##name##_ps(upper_two_ps(v), v);                   \
+    return _mm_cvtss_f32(_mm_##name##_ss(upper_one_ps(v), v)); \
+  }                                                            \
+  PLK_LANE double best_##name##_f64(PlkP_f64 a) {              \
+    const __m128d v = HALF_BEST_f64(name, a);                  \
+    return _mm_cvtsd_f64(_mm_##name##_sd(upper_one_pd(v), v)); \
+  }
+LANES_BEST_IN(max)
+LANES_BEST_IN(min)
+#define LANES_BEST(name, sfx, T, CMP) \
+  PLK_LANE T lanes_##name##_##sfx(const PlkP_##sfx *a) { return best_##name##_##sfx(plk_part_##name##_##sfx(a[0], a[1])); }
 #else
 #define LANES_BEST(name, sfx, T, CMP)                                                \
   PLK_LANE T lanes_##name##_##sfx(const PlkP_##sfx *a) {                             \
