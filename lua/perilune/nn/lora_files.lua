@@ -148,18 +148,21 @@ end
 
 local function fault(code, fmt, ...) error({ message = fmt:format(...), code = code }, 0) end
 
--- What a pattern of PEFT's gives for a name. Keys are expressions of Python there, matched at the end of names behind a
--- point, and the first in the file wins: here they are names, whole ones behind ^, and no two may differ.
+-- What a pattern of PEFT's gives for a name. Keys are expressions of Python for the end of a name behind a point;
+-- the first in the file wins: tables have no order, so no two that fit may differ. Without PCRE2 keys are names.
 local function pattern_of(path, field, patterns, name, default)
   local v, by = default, nil
   for key, value in pairs(type(patterns) == "table" and patterns or {}) do
     if type(key) == "string" then
-      local whole = key:match "^%^(.*)$"
-      local plain = (whole or key):gsub("%$$", ""):gsub("\\%.", ".")
-      if plain:find "[%^%$%*%+%?%[%]%(%)%{%}|\\]" then
-        fault("unsupported", "%s: the key '%s' of %s is an expression; names of layers are supported", path, key, field)
+      local who = ("%s: the key '%s' of %s"):format(path, key, field)
+      local found, why, code = T.core.expression_found(who, "^(.*\\.)?(" .. key .. ")$", name)
+      if found == nil then
+        local whole = key:match "^%^(.*)$"
+        local plain = (whole or key):gsub("%$$", ""):gsub("\\%.", ".")
+        if code ~= "unsupported" or plain:find "[%^%$%*%+%?%[%]%(%)%{%}|\\]" then fault(code, "%s", why) end
+        found = plain == name or (not whole and ends(name, plain))
       end
-      if plain == name or (not whole and ends(name, plain)) then
+      if found then
         if by and v ~= value then
           fault("unsupported", "%s: the keys '%s' and '%s' of %s both stand for '%s'", path, by, key, field, name)
         end
