@@ -5,6 +5,7 @@
 --   vmap     T.vmap(f) over a new first dim of all tensors, and of each alone, is the calls one by one
 --   layout   tensors that lie transposed, with steps, with an offset, expanded where they repeat: the same bits
 --   inplace  name_ of a clone is name, in the first input's dtype; and leaves the other inputs alone
+--   default  T.set_default_dtype changes neither results nor gradients of what has a floating input
 --   out      { out = y } with y dense, with steps, and of any contents
 --   half     f16 and bf16 give what f64 gives for the same numbers, but for their rounding
 --   onnx     T.onnx.save and T.onnx.load: near. PERILUNE_ONNX_KEEP=DIR keeps files, inputs and results for another
@@ -298,6 +299,32 @@ function modes.inplace(T, make, call, plan)
   if not same(a[1], exp) then return "fail", "in place: the first input is not the result" end
   for i = 2, #xs do
     if not same(a[i], xs[i]) then return "fail", "in place: changes input " .. i end
+  end
+  return "pass"
+end
+
+function modes.default(T, make, call)
+  local xs = make()
+  local any = false
+  for _, x in ipairs(xs) do any = any or floats(x) end
+  if not any then return "skip", "no floating input" end
+  T.manual_seed(5)
+  local want = list_of(T, call(xs))
+  if not want then return "skip", "no tensors come out" end
+  local slopes = gradients(T, want, xs)
+  for _, dtype in ipairs { "f64", "bf16" } do
+    local a, old = make(), T.default_dtype()
+    T.manual_seed(5)
+    T.set_default_dtype(dtype)
+    local ok, got, mine = pcall(function()
+      local ys = call(a)
+      return ys, gradients(T, ys, a)
+    end)
+    T.set_default_dtype(old)
+    if not ok then return "fail", "by default " .. dtype .. ": " .. tostring(got) end
+    local why = first_difference(got, want, same, "by default " .. dtype)
+      or first_difference(mine, slopes, same, "by default " .. dtype .. ", gradient")
+    if why then return "fail", why end
   end
   return "pass"
 end

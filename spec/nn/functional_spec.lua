@@ -177,6 +177,30 @@ describe("embedding_bag", function()
       end
     end
   end)
+  it("gives the same whatever the default dtype is", function()
+    local ids, starts = T.tensor({ 1, 2, 2, 3, 2 }, { dtype = "i64" }), T.tensor({ 1, 3, 3 }, { dtype = "i64" })
+    local old, seen = T.default_dtype(), {}
+    for _, default in ipairs { "f32", "f64", "bf16" } do
+      T.set_default_dtype(default)
+      local ok, why = pcall(function()
+        for _, dtype in ipairs { "f32", "f64", "bf16" } do
+          for _, mode in ipairs { "sum", "mean", "max" } do
+            for _, padding in ipairs { false, 2 } do
+              local w = T.tensor({ { 1.25 }, { 3 }, { -4 } }, { dtype = dtype }):requires_grad_()
+              local y = F.embedding_bag(ids, w, starts, { mode = mode, padding_idx = padding or nil })
+              y:sum():backward()
+              local got, key = y:describe() .. y:detach():to_string() .. w.grad:to_string(),
+                dtype .. mode .. tostring(padding)
+              seen[key] = seen[key] or got
+              assert.equal(seen[key], got, key .. " by default " .. default)
+            end
+          end
+        end
+      end)
+      T.set_default_dtype(old)
+      assert(ok, why)
+    end
+  end)
   it("takes a padding_idx from the end, as embedding", function()
     local w, ids = randn(3, 2), T.tensor({ { 1, 3 } }, { dtype = "i64" })
     for base = 0, 1 do

@@ -60,9 +60,10 @@ return function(F)
       weights = weights and T.where(keep, weights, 0)
     end
     if weights then e = e * weights:unsqueeze(2) end
-    local function sizes() -- of bags, without what is skipped
-      local one = keep and keep:to "f32" or T.ones({ n }, { device = device })
-      return T.index_add(T.zeros({ count }, { device = device }), bag, one, { dim = 1 })
+    local function sizes() -- of bags, without what is skipped; whatever the default dtype is
+      local exact = { dtype = "f32", device = device }
+      local one = keep and keep:to "f32" or T.ones({ n }, exact)
+      return T.index_add(T.zeros({ count }, exact), bag, one, { dim = 1 })
     end
     if mode == "max" then
       local most = T.scatter_reduce(T.zeros(shape, { dtype = dtype, device = device }),
