@@ -29,16 +29,8 @@ static PlStatus noted(const PlApplied *a) {
   const PlOp *op = a->op;
   PlTensor *const *written = a->into ? a->into : a->in;
   const int nwritten = a->into ? 1 : !(op->flags & PL_F_MUTATES) ? 0 : op->nin == PL_VARIADIC ? a->nin : 1;
-  struct {
-    uint64_t seed, stream, offset;
-  } draws = {pl_state.seed, pl_state.stream, pl_state.offset};
-  const bool seeded = (op->flags & PL_F_SEEDED) != 0;
-  const void *with = seeded ? (const void *)&draws : a->attrs;
-  PL_TRY(pl_checkpoint_enter(op->name, with,
-                             seeded     ? sizeof draws
-                             : a->attrs ? pl_attrs_size(a->attrs)
-                                        : 0,
-                             a->in, a->nin, written, nwritten));
+  PL_TRY(pl_checkpoint_enter(op->name, a->attrs, a->attrs ? pl_attrs_size(a->attrs) : 0, (op->flags & PL_F_SEEDED) != 0, a->in, a->nin,
+                             written, nwritten));
   PlStatus s = a->into ? pl_checkpoint_writes(op->name, a->into[0]) : PL_OK;
   if (s == PL_OK) s = measured(a);
   if (s == PL_OK) pl_checkpoint_leave(a->out, a->into ? 0 : op->nout, written, nwritten);

@@ -47,10 +47,10 @@ void pl_checkpoint_each(const PlCheckpoint *c, void (*tensor)(void *ctx, PlTenso
 
 static inline bool pl_watched(void) { return pl_state.checkpoint && !pl_state.trace; }
 
-/* Around one op: name, what else it was called with (size bytes at attrs), what it reads, what it writes or NULL.
- * After a success leave or failed follows. */
-PlStatus pl_checkpoint_enter(const char *name, const void *attrs, size_t size, PlTensor *const *in, int nin, PlTensor *const *written,
-                             int nwritten);
+/* Around one op: name, what else it was called with (size bytes at attrs), whether it draws random numbers, what it reads,
+ * what it writes or NULL. After a success leave or failed follows. */
+PlStatus pl_checkpoint_enter(const char *name, const void *attrs, size_t size, bool draws, PlTensor *const *in, int nin,
+                             PlTensor *const *written, int nwritten);
 void pl_checkpoint_leave(PlTensor *const *out, int nout, PlTensor *const *written, int nwritten);
 void pl_checkpoint_failed(void); /* in place of leave: the op is as if it had not been called, it may be called again */
 /* The same around a compiled graph. */

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT
  * What the files of a checkpoint share: checkpoint.c (its life, nodes, running again), checkpoint_log.c (what the function
- * did: calls, reads, writes), checkpoint_modes.c (modes that ops depend on). */
+ * did: calls, reads, writes), checkpoint_graph.c (a compiled graph among them), checkpoint_modes.c (modes that ops depend on). */
 #ifndef PL_ENGINE_GRAD_CHECKPOINT_INTERNAL_H
 #define PL_ENGINE_GRAD_CHECKPOINT_INTERNAL_H
+
+#include <string.h>
 
 #include "engine/call/thread_state.h"
 #include "engine/grad/checkpoint.h"
@@ -115,6 +117,38 @@ struct PlCheckpoint {
 };
 
 static inline bool pl_ck_old(const PlCheckpoint *c, const PlKey *k) { return k->born < c->keys_born; }
+
+/* ---- hashes ---- */
+static inline uint64_t pl_ck_mix(uint64_t h, uint64_t v) { /* the multiplier of 64-bit FNV, with the high bits folded in */
+  h = (h ^ v) * 0x100000001b3ULL;
+  return h ^ h >> 29;
+}
+
+static inline uint64_t pl_ck_mix_bytes(uint64_t h, const void *data, size_t n) {
+  const char *p = data;
+  uint64_t v = 0;
+  for (; n >= sizeof v; n -= sizeof v, p += sizeof v) {
+    memcpy(&v, p, sizeof v);
+    h = pl_ck_mix(h, v);
+  }
+  v = n;
+  if (n) memcpy(&v, p, n);
+  return pl_ck_mix(h, v);
+}
+
+/* Dtype and sizes, and a number's value. */
+static inline void pl_ck_mix_tensor(uint64_t *h, const PlTensor *t) {
+  const PlArray *a = &t->a;
+  *h = pl_ck_mix(*h, (uint64_t)a->dtype | (uint64_t)a->ndim << 8 | (uint64_t)a->weak << 16 | (uint64_t)a->device << 24);
+  for (int d = 0; d < a->ndim; d++) *h = pl_ck_mix(*h, (uint64_t)a->shape[d]);
+  if (a->weak) *h = pl_ck_mix_bytes(*h, a->data, a->numel == 1 ? pl_dtype_size((PlDtype)a->dtype) : 0);
+}
+
+static inline bool pl_ck_among(PlTensor *const *list, int n, const PlTensor *t) {
+  for (int i = 0; i < n; i++)
+    if (list[i] == t) return true;
+  return false;
+}
 
 /* ---- checkpoint_log.c ---- */
 PlCkOutside *pl_ck_find(const PlCheckpoint *c, const PlStorage *st);

@@ -29,23 +29,6 @@ PlStatus pl_ck_grow(void *list, size_t n, size_t *cap, size_t size) {
 
 /* ---- hashes ------------------------------------------------------------------------------------------------- */
 
-static inline uint64_t mix(uint64_t h, uint64_t v) { /* the multiplier of 64-bit FNV, with the high bits folded in */
-  h = (h ^ v) * 0x100000001b3ULL;
-  return h ^ h >> 29;
-}
-
-static uint64_t mix_bytes(uint64_t h, const void *data, size_t n) {
-  const char *p = data;
-  uint64_t v = 0;
-  for (; n >= sizeof v; n -= sizeof v, p += sizeof v) {
-    memcpy(&v, p, sizeof v);
-    h = mix(h, v);
-  }
-  v = n;
-  if (n) memcpy(&v, p, n);
-  return mix(h, v);
-}
-
 static inline uint32_t fold(uint64_t h) {
   h ^= h >> 33;
   h *= 0xff51afd7ed558ccdULL;
@@ -66,7 +49,7 @@ static PlStatus mix_contents(uint64_t *h, PlTensor *t) {
   PL_TRY(as_bytes(&all, t->storage, t));
   PlStatus s = pl_tensor_on_host(&here, all);
   if (s == PL_OK) s = pl_present(here);
-  if (s == PL_OK) *h = mix_bytes(*h, here->a.data, (size_t)here->a.numel);
+  if (s == PL_OK) *h = pl_ck_mix_bytes(*h, here->a.data, (size_t)here->a.numel);
   pl_tensor_release(here);
   pl_tensor_release(all);
   return s;
@@ -200,31 +183,24 @@ static PlStatus mix_outside(PlCheckpoint *c, uint64_t *h, PlTensor *t, const cha
     if (c->replaying) return modified(c, o, by);
     o->lost = true;
   }
-  *h = mix(mix(*h, 1), (uint64_t)(o - c->outside));
-  *h = mix(*h, version - (o->written && c->replaying ? o->again : o->version));
+  *h = pl_ck_mix(pl_ck_mix(*h, 1), (uint64_t)(o - c->outside));
+  *h = pl_ck_mix(*h, version - (o->written && c->replaying ? o->again : o->version));
   return PL_OK;
 }
 
 /* ---- calls --------------------------------------------------------------------------------------------------- */
 
 /* What is alike for all checkpoints: types and numbers. */
-static void mix_value(uint64_t *h, const PlTensor *t) {
-  const PlArray *a = &t->a;
-  *h = mix(*h, (uint64_t)a->dtype | (uint64_t)a->ndim << 8 | (uint64_t)a->weak << 16 | (uint64_t)a->device << 24);
-  for (int d = 0; d < a->ndim; d++) *h = mix(*h, (uint64_t)a->shape[d]);
-  if (a->weak) *h = mix_bytes(*h, a->data, a->numel == 1 ? pl_dtype_size((PlDtype)a->dtype) : 0);
-}
-
 /* Which memory it is; of what no op has made, the contents, if they are not `written` over. */
 static PlStatus mix_place(PlCheckpoint *c, uint64_t *h, PlTensor *t, const char *by, bool written) {
   if (t->a.weak) return PL_OK;
   PlTensor *real = pl_behind(t);
   const PlStorage *st = real->storage;
   PL_TRY(pl_present(real)); /* its address is asked for */
-  for (int d = 0; d < real->a.ndim; d++) *h = mix(*h, (uint64_t)real->a.strides[d]);
-  *h = mix(*h, real->a.numel ? (uint64_t)((char *)real->a.data - (char *)st->data) : 0);
+  for (int d = 0; d < real->a.ndim; d++) *h = pl_ck_mix(*h, (uint64_t)real->a.strides[d]);
+  *h = pl_ck_mix(*h, real->a.numel ? (uint64_t)((char *)real->a.data - (char *)st->data) : 0);
   if (!pl_ck_inside(c, st)) return mix_outside(c, h, real, by);
-  *h = mix(*h, by_op(st->stamp) ? st->stamp - c->base : 3);
+  *h = pl_ck_mix(*h, by_op(st->stamp) ? st->stamp - c->base : 3);
   return written || by_op(st->stamp) ? PL_OK : mix_contents(h, real);
 }
 
@@ -252,18 +228,12 @@ static bool alike(const PlCkCall *a, const PlCkCall *b) {
   return a->what == b->what && a->which == b->which && (a->name == b->name || strcmp(a->name, b->name) == 0);
 }
 
-static bool among(PlTensor *const *list, int n, const PlTensor *t) {
-  for (int i = 0; i < n; i++)
-    if (list[i] == t) return true;
-  return false;
-}
-
 static PlStatus note(PlCheckpoint *c, const char *name, uint64_t what, PlTensor *const *in, int nin, PlTensor *const *written,
                      int nwritten) {
   uint64_t which = 14695981039346656037ULL;
   if (c->replaying && (c->complete || c->failed)) return stopped(c);
   for (int i = 0; i < nin; i++)
-    if (in[i]) PL_TRY(mix_place(c, &which, in[i], name, among(written, nwritten, in[i])));
+    if (in[i]) PL_TRY(mix_place(c, &which, in[i], name, pl_ck_among(written, nwritten, in[i])));
   for (int i = 0; i < nwritten; i++) PL_TRY(mix_place(c, &which, written[i], name, true));
   const PlCkCall now = {.name = name, .what = fold(what), .which = fold(which) & 0x7fffffff};
   if (!c->replaying) {
@@ -286,25 +256,26 @@ static void mark_seen(PlTensor *const *in, int nin) {
   }
 }
 
-PlStatus pl_checkpoint_enter(const char *name, const void *attrs, size_t size, PlTensor *const *in, int nin, PlTensor *const *written,
-                             int nwritten) {
+PlStatus pl_checkpoint_enter(const char *name, const void *attrs, size_t size, bool draws, PlTensor *const *in, int nin,
+                             PlTensor *const *written, int nwritten) {
   if (pl_state.checkpoint_depth++) return PL_OK;
   for (PlCheckpoint *c = pl_state.checkpoint; c; c = c->outer) {
     const size_t now[] = {c->ncalls, c->call, c->nnodes, c->node, c->kernel};
     memcpy(c->mark, now, sizeof now);
   }
   pl_clock += WITHIN;
-  uint64_t what = mix_bytes(14695981039346656037ULL, attrs, attrs ? size : 0);
+  uint64_t what = pl_ck_mix_bytes(14695981039346656037ULL, attrs, attrs ? size : 0);
+  if (draws) what = pl_ck_mix(pl_ck_mix(pl_ck_mix(what, pl_state.seed), pl_state.stream), pl_state.offset);
   PlStatus s = PL_OK;
   for (int i = 0; i < nin; i++) {
-    if (in[i]) mix_value(&what, in[i]);
-    else what = mix(what, 0);
+    if (in[i]) pl_ck_mix_tensor(&what, in[i]);
+    else what = pl_ck_mix(what, 0);
   }
-  for (int i = 0; i < nwritten; i++) mix_value(&what, written[i]);
+  for (int i = 0; i < nwritten; i++) pl_ck_mix_tensor(&what, written[i]);
   for (PlCheckpoint *c = pl_state.checkpoint; c && s == PL_OK; c = c->outer) s = note(c, name, what, in, nin, written, nwritten);
   if (s == PL_OK) {
     for (int i = 0; i < nin; i++)
-      if (!among(written, nwritten, in[i])) mark_seen(&in[i], 1);
+      if (!pl_ck_among(written, nwritten, in[i])) mark_seen(&in[i], 1);
     return PL_OK;
   }
   pl_checkpoint_failed();
@@ -353,47 +324,6 @@ void pl_checkpoint_failed(void) {
 
 /* ---- compiled graphs --------------------------------------------------------------------------------------------- */
 
-static PlTensor *captured(const PlGraph *f, PlGVal v) {
-  return f->vals[v].kind == PL_FV_CAPTURE && f->vals[v].real && !f->vals[v].real->a.symbolic ? f->vals[v].real : NULL;
-}
-
-PlStatus pl_checkpoint_enter_graph(const PlGraph *f, PlTensor *const *in) {
-  const size_t room = (size_t)f->ninputs + (size_t)f->nvals;
-  PlTensor **all = malloc((room + 1) * sizeof *all), **written = calloc((size_t)f->nvals + 1, sizeof *written);
-  int n = 0, nwritten = 0;
-  PlStatus s = all && written ? PL_OK : pl_fail(PL_ERR_OOM, "checkpoint: out of memory");
-  if (s == PL_OK && pl_state.checkpoint_depth == 0) {
-    for (int32_t i = 0; i < f->ninputs; i++) all[n++] = in[i];
-    for (PlGVal v = 0; v < f->nvals; v++)
-      if (captured(f, v)) all[n++] = captured(f, v);
-    for (int32_t i = 0; i < f->nnodes; i++)
-      for (int32_t k = 0; k < pl_gnode_written(&f->nodes[i]); k++) {
-        PlGVal root = f->stores[f->vals[f->nodes[i].in[k]].store].first;
-        PlTensor *t = f->vals[root].kind == PL_FV_INPUT ? in[f->vals[root].slot] : captured(f, root);
-        if (t && !among(written, nwritten, t)) written[nwritten++] = t;
-      }
-  }
-  const struct { uint64_t seed, stream, offset; } draws = {pl_state.seed, pl_state.stream, pl_state.offset};
-  if (s == PL_OK) s = pl_checkpoint_enter("compiled graph", &draws, f->ndraws ? sizeof draws : 0, all, n, written, nwritten);
-  for (int i = 0; i < nwritten && s == PL_OK; i++)
-    if ((s = pl_checkpoint_writes("compiled graph", written[i])) != PL_OK) pl_checkpoint_failed();
-  free(all);
-  free(written);
-  return s;
-}
-
-void pl_checkpoint_leave_graph(const PlGraph *f, PlTensor *const *out) {
-  if (!out) {
-    pl_checkpoint_failed();
-    return;
-  }
-  pl_checkpoint_leave(out, f->noutputs, NULL, 0);
-  for (PlGVal v = 0; v < f->nvals; v++) {
-    PlTensor *t = captured(f, v);
-    if (t) pl_checkpoint_wrote(t); /* perhaps written: looked at again */
-  }
-}
-
 /* ---- writes -------------------------------------------------------------------------------------------------------- */
 
 PlStatus pl_checkpoint_writes(const char *op, PlTensor *t) {
@@ -425,7 +355,7 @@ void pl_checkpoint_wrote(PlTensor *t) {
 PlStatus pl_checkpoint_rewrites(const char *op, const PlTensor *t) {
   const PlTensor *root = t->base ? t->base : t;
   for (const PlCheckpoint *c = pl_state.checkpoint; c; c = c->outer)
-    if (!pl_ck_inside(c, t->storage) && !among(c->roots, c->nheld, root))
+    if (!pl_ck_inside(c, t->storage) && !pl_ck_among(c->roots, c->nheld, root))
       PL_FAIL(PL_ERR_STATE,
               "%s: inside a checkpoint %s, a tensor from outside that is no argument, cannot get a new history; "
               "pass it to the function as an argument, or work on a clone",
