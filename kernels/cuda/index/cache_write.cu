@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * cache_write: src[B,H,n,D] into cache[B,H,S,D] from a place on that a tensor says, for all B or for each. A place that does not fit
  * writes nothing and is noted. */
-#include "kernels/cuda/device.h"
+#include "kernels/cuda/index/index.h"
 extern "C" {
 #include "kernels/index.h"
 }
@@ -33,10 +33,6 @@ template <typename E> static PlStatus launch(const PlkCall *call, Cache c, int64
              (E *)call->out[0]->data, call->name);
   return PL_OK;
 }
-
-struct alignas(16) Sixteen {
-  uint64_t v[2];
-};
 
 static PlStatus cache_write(const PlkCall *call) {
   const PlArray *src = call->in[1], *at = call->in[2], *cache = call->out[0];

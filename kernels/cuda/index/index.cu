@@ -14,9 +14,6 @@ template <typename T> __global__ void get_rows(PlcRows r, plc_places places, con
 }
 
 /* Rows that are dense, to a dense array: in units of E, which is an element or 16 bytes. offs: in elements of `size` bytes. */
-struct alignas(16) Sixteen {
-  uint64_t v[2];
-};
 template <typename E> __global__ void get_whole(int64_t n, plc_places places, const int64_t *offs, int64_t size, const char *table, E *y) {
   for (PLC_EACH(e, n)) {
     int64_t a, p, b;

@@ -30,6 +30,15 @@ PlStatus plc_rows_get(const PlcRows *r, const PlArray *table, PlArray *y);
 PlStatus plc_nonzero(const PlArray *a, int64_t **positions, int64_t *count);
 PlStatus plc_running_sum(int64_t *v, int64_t n); /* in place; v on the device (mask.cu) */
 
+/* What rows of that alignment are copied in. */
+struct alignas(16) Sixteen {
+  uint64_t v[2];
+};
+static inline PlStatus clear(PlArray *y) {
+  if (y->numel) PLC_TRY(cudaMemsetAsync(y->data, 0, (size_t)y->numel * pl_dtype_size((PlDtype)y->dtype), plc_stream()));
+  return PL_OK;
+}
+
 PLC_DEV int64_t plc_row_offset(const PlcRows &r, int64_t a, int64_t p, int64_t b) {
   int64_t at[1], bt[1];
   plc_offsets<1>(r.a, a, at);

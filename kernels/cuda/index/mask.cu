@@ -167,10 +167,6 @@ static PlStatus masked_select(const PlkCall *c) {
 }
 PLC_KERNEL(masked_select, masked_select)
 
-static PlStatus clear(PlArray *y) {
-  if (y->numel) PLC_TRY(cudaMemsetAsync(y->data, 0, (size_t)y->numel * pl_dtype_size((PlDtype)y->dtype), plc_stream()));
-  return PL_OK;
-}
 static PlStatus from_mask(const PlArray *m, int nd, const int64_t *shape, int64_t numel, int64_t **found, int64_t *count) {
   int64_t strides[PL_MAX_DIM];
   PlArray room;

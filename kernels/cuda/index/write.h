@@ -80,9 +80,5 @@ static inline PlStatus wide_sums(const PlkCall *c, PlStatus (*fn)(const PlkCall 
   for (int i = 0; i <= c->nin; i++) plc_scratch_free(scratch[i]);
   return s;
 }
-static inline PlStatus clear(PlArray *y) {
-  if (y->numel) PLC_TRY(cudaMemsetAsync(y->data, 0, (size_t)y->numel * pl_dtype_size((PlDtype)y->dtype), plc_stream()));
-  return PL_OK;
-}
 
 #endif

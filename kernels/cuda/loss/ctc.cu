@@ -14,15 +14,15 @@ struct Ctc {
   PlcFlag *flag;
 };
 
-PLC_DEV double none() { return -(double)INFINITY; }
+PLC_DEV double impossible() { return -(double)INFINITY; }
 PLC_DEV double lse2(double a, double b) {
   const double m = a > b ? a : b;
-  return m == none() ? m : m + log(exp(a - m) + exp(b - m));
+  return m == impossible() ? m : m + log(exp(a - m) + exp(b - m));
 }
 PLC_DEV double lse3(double a, double b, double d) {
   double m = a > b ? a : b;
   m = m > d ? m : d;
-  return m == none() ? m : m + log(exp(a - m) + exp(b - m) + exp(d - m));
+  return m == impossible() ? m : m + log(exp(a - m) + exp(b - m) + exp(d - m));
 }
 PLC_DEV double prob(const Ctc &c, int64_t t, int64_t n, int64_t k) { return plc_number(c.lp, (t * c.N + n) * c.C + k, 0); }
 PLC_DEV int64_t label(const Ctc &c, int64_t n, int64_t s) { return s % 2 ? c.targets[n * c.S + s / 2] - c.base : c.blank; }
@@ -51,7 +51,7 @@ __global__ void forward(Ctc c, double *alpha, plc_numbers nll, const int *own, b
   double *a = alpha + n * c.T * W;
   if ((own && !own[n]) || (again && (c.T == 0 || a[0] != (double)INFINITY))) return;
   __syncthreads(); /* all have seen it */
-  for (int64_t i = threadIdx.x; i < c.T * W; i += blockDim.x) a[i] = none();
+  for (int64_t i = threadIdx.x; i < c.T * W; i += blockDim.x) a[i] = impossible();
   if (!sound(c, n, name)) {
     if (threadIdx.x == 0 && !again) plc_number_put(nll, n, (double)NAN);
     return;
@@ -60,15 +60,15 @@ __global__ void forward(Ctc c, double *alpha, plc_numbers nll, const int *own, b
   for (int64_t t = 0; t < T; t++) {
     const double *before = a + (t - 1) * W;
     for (int64_t s = threadIdx.x; s < L; s += blockDim.x) {
-      double v = s < 2 ? 0 : none();
-      if (t > 0) v = lse3(before[s], s ? before[s - 1] : none(), leaps(c, n, s) ? before[s - 2] : none());
+      double v = s < 2 ? 0 : impossible();
+      if (t > 0) v = lse3(before[s], s ? before[s - 1] : impossible(), leaps(c, n, s) ? before[s - 2] : impossible());
       a[t * W + s] = v + prob(c, t, n, label(c, n, s));
     }
     __syncthreads();
   }
   if (threadIdx.x != 0 || again) return;
   if (T == 0) plc_number_put(nll, n, L == 1 ? 0 : (double)INFINITY);
-  else plc_number_put(nll, n, -lse2(a[(T - 1) * W + L - 1], L > 1 ? a[(T - 1) * W + L - 2] : none()));
+  else plc_number_put(nll, n, -lse2(a[(T - 1) * W + L - 1], L > 1 ? a[(T - 1) * W + L - 2] : impossible()));
 }
 
 /* room[n]: two rows of W, then for each letter the next equal one (-1: none; < -1: not the first of its class). */
@@ -104,31 +104,32 @@ __global__ void backward(Ctc c, plc_numbers dnll, plc_numbers nlls, const double
     after = now;
     now = swap;
     __syncthreads();
-    double top = none(), sum = 0;
+    double top = impossible(), sum = 0;
     for (int64_t s = t0; s < L; s += many) {
-      double v = s >= L - 2 ? 0 : none();
-      if (t < T - 1) v = lse3(after[s], s + 1 < L ? after[s + 1] : none(), s + 2 < L && leaps(c, n, s + 2) ? after[s + 2] : none());
+      double v = s >= L - 2 ? 0 : impossible();
+      if (t < T - 1)
+        v = lse3(after[s], s + 1 < L ? after[s + 1] : impossible(), s + 2 < L && leaps(c, n, s + 2) ? after[s + 2] : impossible());
       const int64_t k = label(c, n, s);
       now[s] = v + prob(c, t, n, k);
       if (k == c.blank && a[t * W + s] + now[s] > top) top = a[t * W + s] + now[s];
     }
-    top = plc_block_all(top, plc_max(), none(), part);
-    for (int64_t s = t0; s < L && top != none(); s += many)
+    top = plc_block_all(top, plc_max(), impossible(), part);
+    for (int64_t s = t0; s < L && top != impossible(); s += many)
       if (label(c, n, s) == c.blank) sum += exp(a[t * W + s] + now[s] - top);
     sum = plc_block_all(sum, plc_sum(), 0.0, part);
-    const double blank = top == none() ? top : top + log(sum);
+    const double blank = top == impossible() ? top : top + log(sum);
     for (int64_t k = t0; k < c.C; k += many) {
       const double lp = prob(c, t, n, k);
-      plc_number_put(out, (t * c.N + n) * c.C + k, dy * (exp(lp) - (k == c.blank && blank != none() ? exp(blank + nll - lp) : 0)));
+      plc_number_put(out, (t * c.N + n) * c.C + k, dy * (exp(lp) - (k == c.blank && blank != impossible() ? exp(blank + nll - lp) : 0)));
     }
     __syncthreads(); /* now is whole, and every class has its first value */
     for (int64_t j = t0; j < letters; j += many) {
       if (!first[j]) continue;
-      double v = none();
+      double v = impossible();
       for (int64_t i = j; i >= 0; i = next[i]) v = lse2(v, a[t * W + 2 * i + 1] + now[2 * i + 1]);
       const int64_t k = label(c, n, 2 * j + 1);
       const double lp = prob(c, t, n, k);
-      plc_number_put(out, (t * c.N + n) * c.C + k, dy * (exp(lp) - (v == none() ? 0 : exp(v + nll - lp))));
+      plc_number_put(out, (t * c.N + n) * c.C + k, dy * (exp(lp) - (v == impossible() ? 0 : exp(v + nll - lp))));
     }
   }
 }

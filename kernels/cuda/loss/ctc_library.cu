@@ -88,7 +88,7 @@ __global__ void gradients(Given g, const float *dnll, const int *own, float *out
   }
 }
 
-Given read_call(const PlkCall *call, int at) {
+Given read_given(const PlkCall *call, int at) {
   const PlArray *x = call->in[at];
   Given g = {x->shape[0],
              x->shape[1],
@@ -105,7 +105,7 @@ Given read_call(const PlkCall *call, int at) {
 } // namespace
 
 extern "C" PlStatus plc_ctc_begin(PlcCtc *c, const PlkCall *call, int at) {
-  const Given g = read_call(call, at);
+  const Given g = read_given(call, at);
   void *room;
   c->call = call, c->at = at;
   PL_TRY(plc_scratch((size_t)(g.N * ((g.S > 0 ? g.S : 1) + 4)) * 4, &room));
@@ -120,7 +120,7 @@ extern "C" PlStatus plc_ctc_begin(PlcCtc *c, const PlkCall *call, int at) {
 }
 
 extern "C" PlStatus plc_ctc_loss_end(const PlcCtc *c) {
-  const Given g = read_call(c->call, c->at);
+  const Given g = read_given(c->call, c->at);
   PlArray *alpha = c->call->out[1];
   PLC_LAUNCH(doubt, plc_grid(g.N, 1), PLC_BLOCK, 0, g.N, c->costs, c->own);
   PLC_LAUNCH(losses, (unsigned)g.N, 256, 0, g, c->costs, c->own, (float *)c->call->out[0]->data, alpha ? (double *)alpha->data : NULL);
@@ -128,7 +128,7 @@ extern "C" PlStatus plc_ctc_loss_end(const PlcCtc *c) {
 }
 
 extern "C" PlStatus plc_ctc_loss_bwd_end(const PlcCtc *c) {
-  const Given g = read_call(c->call, c->at);
+  const Given g = read_given(c->call, c->at);
   PLC_LAUNCH(doubt, plc_grid(g.N, 1), PLC_BLOCK, 0, g.N, c->costs, c->own);
   PLC_LAUNCH(gradients, plc_grid(g.T * g.N * 32, 1), PLC_BLOCK, 0, g, (const float *)c->call->in[0]->data, c->own,
              (float *)c->call->out[0]->data);

@@ -14,8 +14,8 @@ struct Search {
   int st, vt, ot, it;        /* dtypes of sorted, values, result, sorter */
   bool right, shared;
 };
-__global__ void find(Search s, int64_t count, const void *sorted, const void *values, const void *sorter, int64_t order, void *out,
-                     PlcFlag *flag, const char *name) {
+__global__ void find_place(Search s, int64_t count, const void *sorted, const void *values, const void *sorter, int64_t order, void *out,
+                           PlcFlag *flag, const char *name) {
   for (PLC_EACH(i, order)) { /* every position of sorter is checked, also those that no search meets */
     const int64_t v = plc_get_i(sorter, s.it, i);
     if (v < s.sbase || v - s.sbase >= s.n) plc_fault(flag, PLC_FAULT_INDEX, name, v, s.n, (int)s.sbase);
@@ -51,7 +51,7 @@ PlStatus search(const PlkCall *call, const PlArray *sorted, const PlArray *value
               right,
               sorted->ndim == 1};
   if (y->numel == 0) return PL_OK;
-  PLC_LAUNCH(find, plc_grid(y->numel, 1), PLC_BLOCK, 0, s, y->numel, sorted->data, values->data, sorter ? sorter->data : NULL,
+  PLC_LAUNCH(find_place, plc_grid(y->numel, 1), PLC_BLOCK, 0, s, y->numel, sorted->data, values->data, sorter ? sorter->data : NULL,
              sorter ? sorter->numel : 0, y->data, plc_flag(), (const char *)call->name);
   return PL_OK;
 }
