@@ -47,6 +47,13 @@ endif()
 # Long sums of products, in one order whatever the loop: multiply and add are one instruction where the level has it.
 set_source_files_properties("${PROJECT_SOURCE_DIR}/kernels/cpu/isa/matvec.c" PROPERTIES COMPILE_OPTIONS -ffp-contract=fast)
 
+# Of -O3 what vectorizes and unrolls: the rest of it takes these loops apart before they are vectorized, in four times the time.
+check_c_compiler_flag("-Werror -fvect-cost-model=dynamic" PL_CC_VECT_COST_MODEL)
+if(PL_CC_VECT_COST_MODEL AND CMAKE_BUILD_TYPE STREQUAL "Release" AND NOT PL_QUICK)
+  set_source_files_properties("${PROJECT_SOURCE_DIR}/kernels/cpu/isa/matmul_int.c" PROPERTIES COMPILE_OPTIONS
+                              "-O2;-ftree-vectorize;-fvect-cost-model=dynamic;-fpeel-loops")
+endif()
+
 function(pl_isa_level name)
   if(isa_src)
     add_library(perilune_isa_${name} OBJECT ${isa_src})
