@@ -234,6 +234,30 @@ core.nearest(function(word, allowed)
   return options.nearest(word, names)
 end)
 
+--- {{name, value}, …} of a table of named values: sorted by name, since a Lua table has no order, or as it is where it
+-- is such a list already.
+function options.named_pairs(who, given)
+  local list = {}
+  if type(given[1]) == "table" and getmetatable(given[1]) == nil then
+    for key in pairs(given) do
+      if math.type(key) ~= "integer" or key < 1 or key > #given then
+        options.fail("%s: a list of {name, value} has an entry %s, too", who, tostring(key))
+      end
+    end
+    for i = 1, #given do
+      local pair = given[i]
+      if type(pair) ~= "table" or getmetatable(pair) ~= nil or #pair ~= 2 then
+        options.fail("%s: entry %d of a list must be {name, value}, got %s", who, i, options.describe(pair))
+      end
+      list[i] = { pair[1], pair[2] }
+    end
+    return list
+  end
+  for name, value in pairs(given) do list[#list + 1] = { name, value } end
+  table.sort(list, function(a, b) return tostring(a[1]) < tostring(b[1]) end)
+  return list
+end
+
 -- What is in options_spec.lua: read when one asks for it.
 return setmetatable(options, { __index = function(_, key)
   require "perilune.options_spec"

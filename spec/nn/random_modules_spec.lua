@@ -87,7 +87,7 @@ local function run(case, d, jit)
   return failed
 end
 
--- What a graph refuses by name, so that jit is not asked: how often an id occurs is not known in a trace.
+-- What a graph refuses, so that jit is not asked: a gradient from outside through a rule of T.custom.
 local function as_written_only(case) return case.text:find "scale_grad_by_freq" end
 
 describe("modules with options drawn at random", function()

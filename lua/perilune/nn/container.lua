@@ -133,7 +133,8 @@ end
 local ModuleList = list_class "ModuleList"
 
 --- nn.ModuleDict{name = module, …} → module
--- Modules by name: d.name, d:get(name), d:set(name, m), d:keys().
+-- Modules by name: d.name, d:get(name), d:set(name, m), d:keys(). They are in the order of their names; a list
+-- {{name, module}, …} keeps its own, which counts where an optimizer's state comes from PyTorch.
 --   print(nn.ModuleDict { act = nn.ReLU() }.act)  --> ReLU()
 local ModuleDict = class "ModuleDict"
 
@@ -142,10 +143,7 @@ function ModuleDict:init(modules)
   if type(modules) ~= "table" then
     fail("nn.ModuleDict: a table of modules is wanted, got %s", options.describe(modules))
   end
-  local names = {}
-  for name in pairs(modules) do names[#names + 1] = name end
-  table.sort(names, function(a, b) return tostring(a) < tostring(b) end)
-  for _, name in ipairs(names) do self:set(name, modules[name]) end
+  for _, pair in ipairs(options.named_pairs("nn.ModuleDict", modules)) do self:set(pair[1], pair[2]) end
 end
 
 function ModuleDict:set(name, m)

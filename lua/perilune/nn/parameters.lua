@@ -26,17 +26,17 @@ function ParameterList.__len(self) return rawlen(self._parameters) end
 out.ParameterList = ParameterList
 
 --- nn.ParameterDict{name = tensor, …} → module
--- Parameters by name: d.name, d:get(name), d:set(name, t), d:keys().
+-- Parameters by name: d.name, d:get(name), d:set(name, t), d:keys(). They are in the order of their names; a list
+-- {{name, tensor}, …} keeps its own.
 --   print(nn.ParameterDict { scale = T.ones(1) }.scale)  --> {1.}  -- f32[1] cpu requires_grad
 local ParameterDict = class "ParameterDict"
 function ParameterDict:init(given)
   if given ~= nil and type(given) ~= "table" then
     fail("nn.ParameterDict: a table of tensors is wanted, got %s", describe(given))
   end
-  local names = {}
-  for name in pairs(given or {}) do names[#names + 1] = name end
-  table.sort(names, function(a, b) return tostring(a) < tostring(b) end)
-  for _, name in ipairs(names) do self:set(name, given[name]) end
+  for _, pair in ipairs(options.named_pairs("nn.ParameterDict", given or {})) do
+    self:set(pair[1], pair[2])
+  end
 end
 function ParameterDict:set(name, p)
   if type(name) ~= "string" then fail("ParameterDict: names are strings, got %s", describe(name)) end

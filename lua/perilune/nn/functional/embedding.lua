@@ -8,15 +8,16 @@ local values = require "perilune.values"
 local fail, describe = options.fail, options.describe
 
 -- y, whose gradient is divided by how often ids has its row's id; its tangent is not, as in PyTorch.
-local by_frequency = T.custom { name = "scale_grad_by_freq", forward = function(ctx, y, ids, base)
+local by_frequency = T.custom { name = "scale_grad_by_freq", forward = function(ctx, y, ids, base, rows)
   ctx:save(ids)
-  ctx.base = base
+  ctx.base, ctx.rows = base, rows
   return y:view(y:shape())
 end, backward = function(ctx, g)
   local ids = ctx:saved()
   local flat = ids:reshape(-1):long()
-  local counts = T.bincount(flat, { index_base = ctx.base })
-  local often = T.index_select(counts, flat, { dim = 1, index_base = ctx.base })
+  local at, none = { dim = 1, index_base = ctx.base }, { dtype = "i64", device = flat:device() }
+  local counts = T.index_add(T.zeros({ ctx.rows }, none), flat, T.ones_like(flat), at)
+  local often = T.index_select(counts, flat, at)
   return g / often:to(g:dtype()):reshape(ids:shape()):unsqueeze(-1), nil
 end, jvp = function(_, v) return v end }
 
@@ -32,7 +33,7 @@ return function(F)
     if opts.scale_grad_by_freq then -- each row's gradient by how often ids has it
       local rest = { padding_idx = opts.padding_idx, index_base = opts.index_base, max_norm = opts.max_norm,
         norm_type = opts.norm_type }
-      return by_frequency(F.embedding(ids, weight, rest), ids, o.index_base)
+      return by_frequency(F.embedding(ids, weight, rest), ids, o.index_base, weight:size(1))
     end
     T.no_grad(function()
       local rows = (ids:reshape(-1):unique())
