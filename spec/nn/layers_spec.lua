@@ -296,6 +296,22 @@ describe("EmbeddingBag", function()
   teardown(function() ids = nil end)
 end)
 
+describe("F.embedding with max_norm", function()
+  it("scales the rows that it reads in T.jit as it is written, at each call", function()
+    local ids = T.tensor({ { 1, 3, 3 }, { 2, 1, 2 } }, { dtype = "i64" })
+    for _, norm_type in ipairs { 1, 2 } do
+      local a = T.arange(12):float():view(4, 3):sin() * 3
+      local b = a:clone()
+      local function f(i, w) return F.embedding(i, w, { max_norm = 1, norm_type = norm_type }) end
+      local g = T.jit(f)
+      for row = 1, 2 do
+        assert.same(f(ids[row], a):totable(), g(ids[row], b):totable())
+        assert.same(a:totable(), b:totable())
+      end
+    end
+  end)
+end)
+
 describe("F.embedding with scale_grad_by_freq", function()
   it("divides the gradient of each row by its count", function()
     for base = 0, 1 do

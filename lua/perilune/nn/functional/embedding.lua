@@ -2,6 +2,7 @@
 --- Rows of tables by number: embedding, embedding_bag.
 -- @module perilune.nn.functional
 local T = require "perilune"
+local core = require "perilune.core"
 local options = require "perilune.options"
 local values = require "perilune.values"
 
@@ -36,10 +37,17 @@ return function(F)
       return by_frequency(F.embedding(ids, weight, rest), ids, o.index_base, weight:size(1))
     end
     T.no_grad(function()
+      local at, p = { dim = 1, index_base = o.index_base }, opts.norm_type or 2.0
+      if core.is_symbolic(ids) then -- which rows are read is not known yet: all are looked at, those read are scaled
+        local none = { dtype = "i64", device = ids:device() }
+        local read = T.index_fill(T.zeros({ weight:size(1) }, none), ids:reshape(-1), 1, at):gt(0):unsqueeze(2)
+        local norm = weight:norm { p = p, dim = { 2 }, keepdim = true }
+        weight:mul_(T.where(norm:gt(opts.max_norm):logical_and(read), opts.max_norm / (norm + 1e-7), T.ones_like(norm)))
+        return
+      end
       local rows = (ids:reshape(-1):unique())
-      local at = { dim = 1, index_base = o.index_base }
       local read = T.index_select(weight, rows, at)
-      local norm = read:norm { p = opts.norm_type or 2.0, dim = { 2 }, keepdim = true }
+      local norm = read:norm { p = p, dim = { 2 }, keepdim = true }
       local scale = T.where(norm:gt(opts.max_norm), opts.max_norm / (norm + 1e-7), T.ones_like(norm))
       weight:index_copy_(1, rows, read * scale, { index_base = o.index_base })
     end)
