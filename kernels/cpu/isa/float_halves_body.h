@@ -27,30 +27,56 @@
     }                                  \
     return 0;                          \
   }
-#define TWO(NAME, PARAMS, R, WRITE, X, Y, E) \
-  static int LOOP(NAME)(ARGS) {              \
-    _Alignas(64) T a[STEP], b[STEP];         \
-    (void)p;                                 \
-    if (stride[1] == 0) spread(ptr[1], a);   \
-    if (stride[2] == 0) spread(ptr[2], b);   \
-    PARAMS EACH_STEP {                       \
-      _Alignas(64) R o[STEP];                \
-      if (stride[1] != 0) IN(a, 1);          \
-      if (stride[2] != 0) IN(b, 2);          \
-      EACH {                                 \
-        const T X = a[j], Y = b[j];          \
-        o[j] = (R)(E);                       \
-      }                                      \
-      WRITE(o);                              \
-    }                                        \
-    return 0;                                \
+#define TWO(NAME, PARAMS, R, WRITE, X, Y, E)     \
+  static int LOOP(NAME)(ARGS) {                  \
+    _Alignas(64) T a[STEP], b[STEP];             \
+    (void)p;                                     \
+    if (stride[1] == 0) spread(ptr[1], a, STEP); \
+    if (stride[2] == 0) spread(ptr[2], b, STEP); \
+    PARAMS EACH_STEP {                           \
+      _Alignas(64) R o[STEP];                    \
+      if (stride[1] != 0) IN(a, 1);              \
+      if (stride[2] != 0) IN(b, 2);              \
+      EACH {                                     \
+        const T X = a[j], Y = b[j];              \
+        o[j] = (R)(E);                           \
+      }                                          \
+      WRITE(o);                                  \
+    }                                            \
+    return 0;                                    \
   }
-#define U(NAME, PARAMS, E) ONE(NAME, PARAMS, T, OUT, E)
-#define P1(NAME, E)        ONE(NAME, , uint8_t, OUT_BOOL, E)
-#define B(NAME, PARAMS, E) TWO(NAME, PARAMS, T, OUT, x, y, E)
-#define P2(NAME, E)        TWO(NAME, , uint8_t, OUT_BOOL, x, y, E)
-#define G(NAME, PARAMS, E) TWO(NAME, PARAMS, T, OUT, dy, x, E)
-#define T3(NAME, PARAMS, E)                     \
+/* The loop of f32 with this code, MANY elements at a time. */
+static int LOOP(by_f32)(int code, int nin, bool to_bool, ARGS) {
+  const PlkLoop f32 = PLK_SUFFIX(plk_ew_f32)[code];
+  const int64_t whole[4] = {sizeof(float), sizeof(float), sizeof(float), sizeof(float)};
+  _Alignas(64) float v[4][MANY];
+  char *at[4] = {(char *)v[0], (char *)v[1], (char *)v[2], (char *)v[3]};
+  bool one[4] = {false};
+  for (int k = 1; nin == 2 && k <= 2; k++)
+    if ((one[k] = stride[k] == 0)) spread(ptr[k], v[k], MANY);
+  for (int64_t i = 0; i < n; i += MANY) {
+    const int64_t m = n - i < MANY ? n - i : MANY;
+    for (int k = 1; k <= nin; k++)
+      if (!one[k]) READ(HALF(k) + i, v[k], m);
+    if (to_bool) at[0] = ptr[0] + i;
+    f32(at, whole, m, p);
+    if (!to_bool) MAKE(v[0], (uint16_t *)(void *)ptr[0] + i, m);
+  }
+  return 0;
+}
+#define BY_F32(NAME, nin, to_bool) \
+  static int LOOP(NAME)(ARGS) { return LOOP(by_f32)(PLK_EW_##NAME, nin, to_bool, ptr, stride, n, p); }
+#define BY_F32_1(NAME, PARAMS, R, WRITE, E)       BY_F32(NAME, 1, sizeof(R) == 1)
+#define BY_F32_2(NAME, PARAMS, R, WRITE, X, Y, E) BY_F32(NAME, 2, sizeof(R) == 1)
+#define BY_F32_3(NAME, PARAMS, E)                 BY_F32(NAME, 3, false)
+
+#define U(NAME, PARAMS, E)  WAY(NAME, ONE, BY_F32_1)(NAME, PARAMS, T, OUT, E)
+#define P1(NAME, E)         WAY(NAME, ONE, BY_F32_1)(NAME, , uint8_t, OUT_BOOL, E)
+#define B(NAME, PARAMS, E)  WAY(NAME, TWO, BY_F32_2)(NAME, PARAMS, T, OUT, x, y, E)
+#define P2(NAME, E)         WAY(NAME, TWO, BY_F32_2)(NAME, , uint8_t, OUT_BOOL, x, y, E)
+#define G(NAME, PARAMS, E)  WAY(NAME, TWO, BY_F32_2)(NAME, PARAMS, T, OUT, dy, x, E)
+#define T3(NAME, PARAMS, E) WAY(NAME, THREE, BY_F32_3)(NAME, PARAMS, E)
+#define THREE(NAME, PARAMS, E)                  \
   static int LOOP(NAME)(ARGS) {                 \
     (void)stride, (void)p;                      \
     PARAMS EACH_STEP {                          \
@@ -119,6 +145,11 @@ const PlkLoop TABLE[PLK_NEW] = {
 #undef OUT_BOOL
 #undef ONE
 #undef TWO
+#undef THREE
+#undef BY_F32
+#undef BY_F32_1
+#undef BY_F32_2
+#undef BY_F32_3
 #undef SFX
 #undef TABLE
 #undef SIGN
