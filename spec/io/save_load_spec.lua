@@ -203,7 +203,7 @@ describe("save and load", function()
 
   it("refuse what cannot be saved", function()
     for ending, want in pairs { gguf = "T.save_gguf", onnx = "T.onnx.save", npz = "T.save_npz", npy = "T.save_npy",
-      PNG = "T.save_image" } do
+      PNG = "T.save_image", pt = "PyTorch (which reads .safetensors, too: safetensors.torch.load_file)" } do
       local ok, message = pcall(T.save, "x." .. ending, { w = T.ones(1) })
       assert.is_false(ok)
       assert.truthy(message:find("T.save writes safetensors; " .. want .. " writes such files", 1, true), message)

@@ -169,8 +169,9 @@ end
 -- ---- the two functions -------------------------------------------------------------------------------
 
 -- Who writes files of these endings, which would be safetensors under a wrong name.
-local WRITERS = { gguf = "T.save_gguf", onnx = "T.onnx.save", npz = "T.save_npz", npy = "T.save_npy",
-  png = "T.save_image", jpg = "T.save_image", jpeg = "T.save_image" }
+local TORCH = "PyTorch (which reads .safetensors, too: safetensors.torch.load_file)"
+local WRITERS = { pt = TORCH, pth = TORCH, gguf = "T.save_gguf", onnx = "T.onnx.save", npz = "T.save_npz",
+  npy = "T.save_npy", png = "T.save_image", jpg = "T.save_image", jpeg = "T.save_image" }
 
 -- Writes a table of tensors (nested, with plain values among them, if you like) to a safetensors file:
 -- into a temporary file beside it, flushed to disk, then renamed, so the old file stays good until then.
