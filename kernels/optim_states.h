@@ -66,30 +66,45 @@ PLK_STATES_FN float plk_coded_part(int32_t q, int32_t base) {
   const float within = plk_bits_float((b & 0x7FFFFFu) | 0x3F800000u); /* from 1 to below 2 */
   return (0.9f * within - 0.8f) * (plk_decade(e - base) * 1e-6f);
 }
-/* The q whose value is nearest to a, 0 <= a <= 1; 0 for zero, 256 for one. In decade k the value is linear in q: q is the whole part
- * of slope a + start, at most top. Selections, not a table: they vectorize everywhere. Borders of decades lie in the middle
- * between the centres beside them. */
+/* In decade k, 0 <= k <= 6, q is the whole part of slope a + start, at most top, of n parts in the lowest decade. Borders of decades lie
+ * in the middle between the centres beside them; what is under the lowest is zero, and from the last on it is one. */
+#define PLK_CODED_SLOPE(K, N) \
+  (((K) == 0 ? 1e6f : (K) == 1 ? 2e5f : (K) == 2 ? 4e4f : (K) == 3 ? 8e3f : (K) == 4 ? 1.6e3f : (K) == 5 ? 320.0f : 64.0f) / 0.9f * (N))
+#define PLK_CODED_START(K, N) (0.8f * (float)(1 << (K)) / 0.9f * (N))
+#define PLK_CODED_TOP(K, N)   ((float)(2 << (K)) * (N)-1)
+#define PLK_CODED_BORDER(K, N) \
+  (((K) == 1   ? 1e-6f         \
+    : (K) == 2 ? 1e-5f         \
+    : (K) == 3 ? 1e-4f         \
+    : (K) == 4 ? 1e-3f         \
+    : (K) == 5 ? 1e-2f         \
+               : 1e-1f) *      \
+   (1 + 0.9f / (float)(1 << ((K)-1)) / (N)))
+#define PLK_CODED_ZERO(N) (1e-6f * (0.05f + 0.225f / (N)))
+#define PLK_CODED_ONE(N)  (1 - 0.003515625f / (N))
+
+/* The q whose value is nearest to a, 0 <= a <= 1; 0 for zero, 256 for one. Selections, not a table: they vectorize everywhere. */
 PLK_STATES_FN int32_t plk_coded_q(float a, int32_t base) {
-  const float n = base ? 2.0f : 1.0f; /* parts of the lowest decade */
-  float slope = 1e6f / 0.9f * n, start = 0.8f / 0.9f * n, top = 2 * n - 1;
-#define DECADE(K, FROM, SLOPE)                                               \
-  {                                                                          \
-    const int32_t in = a >= (FROM) * (1 + 0.9f / (float)(1 << (K - 1)) / n); \
-    slope = in ? (SLOPE) / 0.9f * n : slope;                                 \
-    start = in ? 0.8f * (float)(1 << K) / 0.9f * n : start;                  \
-    top = in ? (float)(2 << K) * n - 1 : top;                                \
+  const float n = base ? 2.0f : 1.0f;
+  float slope = PLK_CODED_SLOPE(0, n), start = PLK_CODED_START(0, n), top = PLK_CODED_TOP(0, n);
+#define DECADE(K)                                   \
+  {                                                 \
+    const int32_t in = a >= PLK_CODED_BORDER(K, n); \
+    slope = in ? PLK_CODED_SLOPE(K, n) : slope;     \
+    start = in ? PLK_CODED_START(K, n) : start;     \
+    top = in ? PLK_CODED_TOP(K, n) : top;           \
   }
-  DECADE(1, 1e-6f, 2e5f)
-  DECADE(2, 1e-5f, 4e4f)
-  DECADE(3, 1e-4f, 8e3f)
-  DECADE(4, 1e-3f, 1.6e3f)
-  DECADE(5, 1e-2f, 320.0f)
-  DECADE(6, 1e-1f, 64.0f)
+  DECADE(1)
+  DECADE(2)
+  DECADE(3)
+  DECADE(4)
+  DECADE(5)
+  DECADE(6)
 #undef DECADE
   float q = a * slope + start;
   q = q < top ? q : top;
-  q = a >= 1e-6f * (0.05f + 0.225f / n) ? q : 0; /* also NaN: the block's largest says so */
-  q = a >= 1 - 0.003515625f / n ? 256.0f : q;
+  q = a >= PLK_CODED_ZERO(n) ? q : 0; /* also NaN: the block's largest says so */
+  q = a >= PLK_CODED_ONE(n) ? 256.0f : q;
   return (int32_t)q;
 }
 PLK_STATES_FN float plk_decoded_i8(int8_t c) {

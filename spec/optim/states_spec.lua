@@ -3,6 +3,7 @@
 -- table made as in the paper, means that keep moving, sizes, layouts, threads, files, refusals.
 
 local T = require "perilune"
+local child = require "spec.support.child"
 local near = require "spec.support.near"
 local optim, nn = T.optim, T.nn
 local fails = near.fails
@@ -105,6 +106,35 @@ describe("a state in 8 bits", function()
     assert.equal("i8", state[1].exp_avg:dtype())
     assert.equal("u8", state[1].exp_avg_sq:dtype())
     assert.equal("f32", state[2].exp_avg:dtype())
+  end)
+
+  -- Levels that have tables in registers, and those that compute: rows that end early, all decades, what is not finite.
+  it("has the same codes and values at each processor level", function()
+    local text = [[
+      local T = require "perilune"
+      for _, n in ipairs { 4096, 4097, 4103, 4351 } do
+        local p = T.zeros(n):requires_grad_()
+        local opt = T.optim.AdamW8bit({ p }, { lr = 0.5 })
+        for step = 1, 3 do
+          local given = {}
+          for i = 1, n do given[i] = (i * 37 % 97 - 48.5) / 48.5 * 2.0 ^ -(i * step % 31) end
+          p.grad = T.tensor(given):to "f32"
+          p.grad[{ { 257, 512 } }]:mul_(1e-30)
+          p.grad[{ { 600, 600 } }]:fill_(step == 2 and 0 / 0 or 1)
+          p.grad[{ { 900, 900 } }]:fill_(step == 3 and 1 / 0 or -1)
+          opt:step()
+        end
+        local state = opt:state_dict().state[1]
+        local function row(v)
+          for i, x in ipairs(v) do v[i] = x == x and ("%a"):format(x) or "nan" end
+          return table.concat(v, " ")
+        end
+        print(row(p:detach():tolist()))
+        for _, name in ipairs { "exp_avg", "exp_avg_sq" } do print(row(state[name]:flatten():tolist())) end
+      end]]
+    local want = child("PERILUNE_ISA=v2", text)
+    assert.is_true(#want > 100000)
+    for _, level in ipairs { "v3", "v4" } do assert.is_true(want == child("PERILUNE_ISA=" .. level, text), level) end
   end)
 
   it("is refused by a parameter of another size with as many rows of codes", function()

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "kernels/cpu/isa/level.h"
+#include "kernels/cpu/isa/optim_coded.h"
 #include "kernels/cpu/optim/optim.h"
 
 /* SGD (Sutskever et al. 2013, in PyTorch's form):
@@ -239,34 +240,25 @@ static void store_bf16(const float *from, uint16_t *to, int64_t n, int64_t first
 static void load_coded(const uint8_t *row, bool has_sign, float *to, int64_t n) {
   for (int64_t i = 0; i < n; i += PLK_CODED_BLOCK, row += PLK_CODED_ROW) {
     const int m = (int)(n - i < PLK_CODED_BLOCK ? n - i : PLK_CODED_BLOCK);
-    const int8_t *with = (const int8_t *)row + PLK_CODED_HEAD;
-    const uint8_t *without = row + PLK_CODED_HEAD;
-    float most, *PL_RESTRICT out = to + i;
+    float most;
     memcpy(&most, row, sizeof most);
-    if (has_sign)
-      for (int j = 0; j < m; j++) out[j] = plk_decoded_i8(with[j]) * most;
-    else
-      for (int j = 0; j < m; j++) out[j] = plk_decoded_u8(without[j]) * most;
+    if (has_sign) plk_decode_i8(row + PLK_CODED_HEAD, to + i, m, most);
+    else plk_decode_u8(row + PLK_CODED_HEAD, to + i, m, most);
   }
 }
 static void store_coded(const float *from, bool has_sign, uint8_t *row, int64_t n) {
   for (int64_t i = 0; i < n; i += PLK_CODED_BLOCK, row += PLK_CODED_ROW) {
     const int m = (int)(n - i < PLK_CODED_BLOCK ? n - i : PLK_CODED_BLOCK);
     const float *PL_RESTRICT x = from + i;
-    int32_t code[PLK_CODED_BLOCK]; /* wide first: sixteen lanes at a time, not a spilled sixty-four */
-    uint8_t *PL_RESTRICT to = row + PLK_CODED_HEAD;
     uint32_t high = 0; /* magnitudes order as their bits do, and NaN is above all */
     for (int j = 0; j < m; j++) {
       const uint32_t b = plk_float_bits(x[j]) & 0x7FFFFFFFu;
       high = b > high ? b : high;
     }
-    const float most = plk_bits_float(high), under = most > 1e-12f || most != most ? most : 1e-12f, part = 1 / under;
+    const float most = plk_bits_float(high), under = most > 1e-12f || most != most ? most : 1e-12f;
     memcpy(row, &under, sizeof under);
-    if (has_sign)
-      for (int j = 0; j < m; j++) code[j] = plk_coded_i8(x[j] * part);
-    else
-      for (int j = 0; j < m; j++) code[j] = plk_coded_u8(x[j] * part);
-    for (int j = 0; j < m; j++) to[j] = (uint8_t)code[j];
+    if (has_sign) plk_encode_i8(x, row + PLK_CODED_HEAD, m, 1 / under);
+    else plk_encode_u8(x, row + PLK_CODED_HEAD, m, 1 / under);
   }
 }
 
