@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Inner loops of the optimizer steps, compiled once per ISA level. Every element is computed alone and the
  * sums use a fixed number of lanes, so all levels and all thread counts give the same bits. */
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -47,15 +48,35 @@
 SGD(float, sgd_f32)
 SGD(double, sgd_f64)
 
+/* x / y of many x >= 0 by the same y, once = 1 / y: rounded as the division is, which takes as long as all else of a step (Markstein 1990;
+ * the last correction begins within a unit of the quotient's last place, its remainder is exact, once is rounded to the nearest).
+ * x is a root and 2^-60 <= y <= 1, so nothing leaves the range; an infinite x stays what it is. */
+#if defined(__FP_FAST_FMAF) && defined(__FP_FAST_FMA)
+enum { CAN_MULTIPLY = 1 };
+#define OVER(T, FMA, MOST, name)                          \
+  static inline T name(T x, T y, T once, bool multiply) { \
+    const T q = x * once;                                 \
+    const T near = FMA(FMA(-q, y, x), once, q);           \
+    const T nearest = FMA(FMA(-near, y, x), once, near);  \
+    return !multiply ? x / y : x <= (MOST) ? nearest : x; \
+  }
+#else
+enum { CAN_MULTIPLY = 0 };
+#define OVER(T, FMA, MOST, name) \
+  static inline T name(T x, T y, T once, bool multiply) { return (void)once, (void)multiply, x / y; }
+#endif
+OVER(float, __builtin_fmaf, FLT_MAX, over_f32)
+OVER(double, __builtin_fma, DBL_MAX, over_f64)
+
 /* Adam (Kingma & Ba 2015), AdamW (Loshchilov & Hutter 2019), AMSGrad (Reddi et al. 2018):
  *   m = m + (1-β1)(g - m);  v = β2 v + (1-β2) g²;  u = amsgrad ? max(u, v) : v;
  *   p = p - lr/(1-β1^t) m / (sqrt(u)/sqrt(1-β2^t) + eps); decoupled decay first: p = p (1 - lr decay) */
-#define ADAM(T, SQRT, name)                                                                                                      \
+#define ADAM(T, SQRT, OVER, name)                                                                                                \
   static inline __attribute__((always_inline)) void name##_loop(T *PL_RESTRICT p, const T *PL_RESTRICT grad, T *PL_RESTRICT m,   \
                                                                 T *PL_RESTRICT v, T *PL_RESTRICT u, int64_t n, const PlkAdam *o, \
-                                                                bool decay, bool decoupled, bool amsgrad) {                      \
+                                                                bool decay, bool decoupled, bool amsgrad, bool multiply) {       \
     const T c1 = (T)(1 - o->beta1), b2 = (T)o->beta2, c2 = (T)(1 - o->beta2);                                                    \
-    const T step = (T)o->step_size, root = (T)o->root, eps = (T)o->eps;                                                          \
+    const T step = (T)o->step_size, root = (T)o->root, once = 1 / root, eps = (T)o->eps;                                         \
     const T wd = (T)o->decay, keep = (T)(1 - o->lr * o->decay);                                                                  \
     const T sign = o->maximize ? (T)-1 : (T)1;                                                                                   \
     for (int64_t i = 0; i < n; i++) {                                                                                            \
@@ -72,18 +93,21 @@ SGD(double, sgd_f64)
         vi = u[i] > vi ? u[i] : vi;                                                                                              \
         u[i] = vi;                                                                                                               \
       }                                                                                                                          \
-      p[i] = x - step * (mi / (SQRT(vi) / root + eps));                                                                          \
+      p[i] = x - step * (mi / (OVER(SQRT(vi), root, once, multiply) + eps));                                                     \
     }                                                                                                                            \
   }                                                                                                                              \
   static void name(T *const *col, int64_t n, const PlkAdam *o) {                                                                 \
     T *p = col[0], *g = col[1], *m = col[2], *v = col[3];                                                                        \
-    if (o->amsgrad) name##_loop(p, g, m, v, col[4], n, o, o->decay != 0, o->decoupled, true);                                    \
-    else if (o->decay == 0) name##_loop(p, g, m, v, NULL, n, o, false, false, false);                                            \
-    else if (o->decoupled) name##_loop(p, g, m, v, NULL, n, o, true, true, false);                                               \
-    else name##_loop(p, g, m, v, NULL, n, o, true, false, false);                                                                \
+    const bool multiply = CAN_MULTIPLY;                                                                                          \
+    if (multiply && !((T)o->root >= (T)0x1p-60 && (T)o->root <= 1))                                                              \
+      name##_loop(p, g, m, v, o->amsgrad ? col[4] : NULL, n, o, o->decay != 0, o->decoupled, o->amsgrad, false);                 \
+    else if (o->amsgrad) name##_loop(p, g, m, v, col[4], n, o, o->decay != 0, o->decoupled, true, multiply);                     \
+    else if (o->decay == 0) name##_loop(p, g, m, v, NULL, n, o, false, false, false, multiply);                                  \
+    else if (o->decoupled) name##_loop(p, g, m, v, NULL, n, o, true, true, false, multiply);                                     \
+    else name##_loop(p, g, m, v, NULL, n, o, true, false, false, multiply);                                                      \
   }
-ADAM(float, sqrtf, adam_f32)
-ADAM(double, sqrt, adam_f64)
+ADAM(float, sqrtf, over_f32, adam_f32)
+ADAM(double, sqrt, over_f64, adam_f64)
 
 /* RMSprop (Hinton 2012; centered: Graves 2013):
  *   s = alpha s + (1-alpha) g²;  centered: a = a + (1-alpha)(g - a), r = sqrt(s - a²), else r = sqrt(s);
@@ -236,29 +260,45 @@ static void store_bf16(const float *from, uint16_t *to, int64_t n, int64_t first
   for (; i < n; i++) to[i] = plk_bf16_by_chance(from[i], plk_rounding_bits(seed, at + (uint32_t)i));
 }
 
-/* Rows of up to 256 elements, n in all. */
-static void load_coded(const uint8_t *row, bool has_sign, float *to, int64_t n) {
-  for (int64_t i = 0; i < n; i += PLK_CODED_BLOCK, row += PLK_CODED_ROW) {
-    const int m = (int)(n - i < PLK_CODED_BLOCK ? n - i : PLK_CODED_BLOCK);
+/* n elements from `at` on, of rows of up to 256. */
+static void load_coded(const uint8_t *rows, int64_t at, bool has_sign, float *to, int64_t n) {
+  while (n > 0) {
+    const int first = (int)(at % PLK_CODED_BLOCK), m = (int)(n < PLK_CODED_BLOCK - first ? n : PLK_CODED_BLOCK - first);
+    const uint8_t *row = rows + at / PLK_CODED_BLOCK * PLK_CODED_ROW, *code = row + PLK_CODED_HEAD + first;
     float most;
     memcpy(&most, row, sizeof most);
-    if (has_sign) plk_decode_i8(row + PLK_CODED_HEAD, to + i, m, most);
-    else plk_decode_u8(row + PLK_CODED_HEAD, to + i, m, most);
+    if (has_sign) plk_decode_i8(code, to, m, most);
+    else plk_decode_u8(code, to, m, most);
+    at += m, to += m, n -= m;
   }
 }
+/* What is in front of a row of m elements. */
+static float coded_most(const float *x, int m) {
+  uint32_t high = 0; /* magnitudes order as their bits do, and NaN is above all */
+  for (int j = 0; j < m; j++) {
+    const uint32_t b = plk_float_bits(x[j]) & 0x7FFFFFFFu;
+    high = b > high ? b : high;
+  }
+  const float most = plk_bits_float(high);
+  return most > 1e-12f || most != most ? most : 1e-12f;
+}
+/* Whole rows, n elements in all. Two at a time: the codes of one need not wait for the largest of the other. */
 static void store_coded(const float *from, bool has_sign, uint8_t *row, int64_t n) {
-  for (int64_t i = 0; i < n; i += PLK_CODED_BLOCK, row += PLK_CODED_ROW) {
-    const int m = (int)(n - i < PLK_CODED_BLOCK ? n - i : PLK_CODED_BLOCK);
-    const float *PL_RESTRICT x = from + i;
-    uint32_t high = 0; /* magnitudes order as their bits do, and NaN is above all */
-    for (int j = 0; j < m; j++) {
-      const uint32_t b = plk_float_bits(x[j]) & 0x7FFFFFFFu;
-      high = b > high ? b : high;
+  enum { ROWS = 2 };
+  for (int64_t i = 0; i < n; i += ROWS * PLK_CODED_BLOCK) {
+    float most[ROWS];
+    int m[ROWS];
+    for (int k = 0; k < ROWS; k++) {
+      const int64_t left = n - i - k * PLK_CODED_BLOCK;
+      m[k] = (int)(left < 0 ? 0 : left < PLK_CODED_BLOCK ? left : PLK_CODED_BLOCK);
+      most[k] = coded_most(from + i + k * PLK_CODED_BLOCK, m[k]);
     }
-    const float most = plk_bits_float(high), under = most > 1e-12f || most != most ? most : 1e-12f;
-    memcpy(row, &under, sizeof under);
-    if (has_sign) plk_encode_i8(x, row + PLK_CODED_HEAD, m, 1 / under);
-    else plk_encode_u8(x, row + PLK_CODED_HEAD, m, 1 / under);
+    for (int k = 0; k < ROWS && m[k]; k++, row += PLK_CODED_ROW) {
+      const float *x = from + i + k * PLK_CODED_BLOCK;
+      memcpy(row, &most[k], sizeof most[k]);
+      if (has_sign) plk_encode_i8(x, row + PLK_CODED_HEAD, m[k], 1 / most[k]);
+      else plk_encode_u8(x, row + PLK_CODED_HEAD, m[k], 1 / most[k]);
+    }
   }
 }
 

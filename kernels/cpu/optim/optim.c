@@ -9,7 +9,7 @@
 #include "kernels/cpu/optim/list.h"
 #include "kernels/cpu/rows.h"
 
-enum { CHUNK = 512, MAX_COLS = PLK_OPTIM_COLUMNS };
+enum { CHUNK = 512, PIECE = 128, MAX_COLS = PLK_OPTIM_COLUMNS };
 _Static_assert(CHUNK % PLK_CODED_BLOCK == 0, "stretches end where rows of codes do");
 
 /* ---- steps ------------------------------------------------------------------------------------------ */
@@ -73,7 +73,7 @@ static void load_state(const PlkList *l, const PlArray *a, int64_t at, int64_t n
     return;
   }
   float narrow[CHUNK], *to = wide ? narrow : out;
-  l->loops->load_coded((const uint8_t *)a->data + at / PLK_CODED_BLOCK * PLK_CODED_ROW, a->dtype == PL_I8, to, n);
+  l->loops->load_coded(a->data, at, a->dtype == PL_I8, to, n);
   for (int64_t i = 0; wide && i < n; i++) ((double *)out)[i] = (double)narrow[i];
 }
 
@@ -104,21 +104,33 @@ static void step_any(const PlkList *l, int64_t g, int64_t at, int64_t n, const P
   const int64_t size = wide ? 8 : 4;
   double room[MAX_COLS][CHUNK];
   void *col[MAX_COLS] = {0};
-  bool direct[MAX_COLS] = {0}, looks[MAX_COLS] = {0};
+  bool direct[MAX_COLS] = {0}, looks[MAX_COLS] = {0}, coded[MAX_COLS] = {0}, some = false;
   for (int64_t j = 0; j < l->k; j++) {
     const PlArray *a = plk_list_column(l, g, j);
     direct[j] = a->contiguous && a->dtype == (wide ? PL_F64 : PL_F32);
     col[j] = direct[j] ? (char *)a->data + at * size : (char *)room[j];
+    coded[j] = plk_coded(a) && (r->reads >> j & 1);
     looks[j] = !direct[j] && !(r->writes >> j & 1) && !plk_coded(a);
+    some = some || coded[j];
   }
+  /* Codes are read between short steps, whose divisions go on in the meantime; the order of sums is that of whole stretches. */
+  const int64_t piece = some && !sums ? PIECE : CHUNK;
   for (int64_t i = 0; i < n; i += CHUNK) {
     int64_t m = n - i < CHUNK ? n - i : CHUNK;
     for (int64_t j = 0; j < l->k; j++)
       if (looks[j] && r->reads >> j & 1)
         memcpy(&col[j], &(const void *){plk_list_look(plk_list_column(l, g, j), at + i, m, wide, room[j])}, sizeof col[j]);
-      else if (!direct[j] && r->reads >> j & 1) load_state(l, plk_list_column(l, g, j), at + i, m, wide, room[j]);
-    if (wide) step_f64(l, (double *const *)(void *)col, m, f, sums);
-    else step_f32(l, (float *const *)(void *)col, m, f, sums);
+      else if (!direct[j] && !coded[j] && r->reads >> j & 1) load_state(l, plk_list_column(l, g, j), at + i, m, wide, room[j]);
+    for (int64_t s = 0; s < m; s += piece) {
+      const int64_t c = m - s < piece ? m - s : piece;
+      void *part[MAX_COLS] = {0};
+      for (int64_t j = 0; j < l->k; j++) {
+        part[j] = (char *)col[j] + s * size;
+        if (coded[j]) load_state(l, plk_list_column(l, g, j), at + i + s, c, wide, part[j]);
+      }
+      if (wide) step_f64(l, (double *const *)(void *)part, c, f, sums);
+      else step_f32(l, (float *const *)(void *)part, c, f, sums);
+    }
     for (int64_t j = 0; j < l->k; j++) {
       if (direct[j]) col[j] = (char *)col[j] + m * size;
       else if (r->writes >> j & 1) store_state(l, plk_list_column(l, g, j), j, at + i, m, wide, room[j]);

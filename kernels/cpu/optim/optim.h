@@ -44,7 +44,7 @@ typedef struct PlkOptimLoops {
   void (*formula_f64[PLK_OPTIM_RULES])(double *const *col, int64_t n, const PlkFormula *o, double *sums);
   /* States in fewer bits, kernels/optim_states.h. first: number of the first element; row: of codes, that of from[0] or to[0]. */
   void (*store_bf16)(const float *from, uint16_t *to, int64_t n, int64_t first, uint32_t seed);
-  void (*load_coded)(const uint8_t *row, bool has_sign, float *to, int64_t n);
+  void (*load_coded)(const uint8_t *rows, int64_t at, bool has_sign, float *to, int64_t n);
   void (*store_coded)(const float *from, bool has_sign, uint8_t *row, int64_t n);
   double (*sumsq_f32)(const float *x, int64_t n);
   double (*sumsq_f64)(const double *x, int64_t n);
