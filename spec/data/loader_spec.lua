@@ -399,6 +399,31 @@ describe("samplers", function()
     assert.same({ 5, 5, 2 }, order(data.DataLoader({ 1, 2, 3, 4, 5 }, { sampler = { 5, 5, 2 } })))
   end)
 
+  it("are of what the dataset has at each pass", function()
+    local list = { 1, 2, 3 }
+    local of = { data.SequentialSampler(list), data.RandomSampler(list, { seed = 1 }),
+      data.DistributedSampler(list, { num_replicas = 1, rank = 0 }) }
+    of[4] = data.BatchSampler(of[2], 2)
+    local loaders = { data.DataLoader(list, { shuffle = true }) }
+    for k, s in ipairs(of) do
+      loaders[#loaders + 1] = data.DataLoader(list, { [k < 4 and "sampler" or "batch_sampler"] = s })
+    end
+    for n = 3, 6 do
+      list[n] = n
+      for k, loader in ipairs(loaders) do
+        local seen = order(loader)
+        table.sort(seen)
+        assert.same(list, seen)
+        assert.equal(k == 5 and (n + 1) // 2 or n, #loader)
+        if of[k - 1] then assert.truthy(tostring(of[k - 1]):find("of " .. #loader, 1, true)) end
+      end
+    end
+    local some = data.RandomSampler(list, { num_samples = 5 })
+    assert.equal(5, #some:indices():totable())
+    list[5], list[6] = nil, nil
+    fails("num_samples = 5 of 4 samples needs replacement", function() return #some end)
+  end)
+
   it("weigh samples", function()
     local s = data.WeightedSampler({ 0, 3, 1 }, 4000, { seed = 1 })
     assert.equal(4000, #s)

@@ -8,9 +8,15 @@ local sampler = require "perilune.data.sampler"
 
 local fail, describe = options.fail, options.describe
 local Distributed = classes.new("DistributedSampler", "sampler")
-Distributed.__len = function(self) return self.n end
+-- The dataset may have grown since the last pass.
+local function look(self)
+  self.of = sampler.count("data.DistributedSampler", self.source)
+  self.n = self.drop_last and self.of // self.num_replicas or (self.of + self.num_replicas - 1) // self.num_replicas
+  return self.n
+end
+Distributed.__len = look
 Distributed.__tostring = function(self)
-  return ("DistributedSampler of %d, %d of %d"):format(self.n, self.rank, self.num_replicas)
+  return ("DistributedSampler of %d, %d of %d"):format(#self, self.rank, self.num_replicas)
 end
 
 local spec = options.spec("data.DistributedSampler", { { "num_replicas", "count", optional = true },
@@ -36,8 +42,8 @@ function Distributed.new(what, opts)
   if a.rank >= a.num_replicas then
     fail("data.DistributedSampler: rank must be from 0 to %d, got %d", a.num_replicas - 1, a.rank)
   end
-  a.of, a.epoch = sampler.count("data.DistributedSampler", what), 0
-  a.n = a.drop_last and a.of // a.num_replicas or (a.of + a.num_replicas - 1) // a.num_replicas
+  a.source, a.epoch = what, 0
+  look(a)
   return setmetatable(a, Distributed)
 end
 
@@ -50,6 +56,7 @@ function Distributed:set_epoch(epoch)
 end
 
 function Distributed:indices()
+  look(self)
   local order = self.shuffle and self.of > 0 and dataset.permutation(self.of, self.seed + self.epoch):totable()
   local list = {}
   for i = 1, self.n do

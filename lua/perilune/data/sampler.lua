@@ -14,8 +14,11 @@ local M = {}
 
 local function class(name)
   local C = classes.new(name, "sampler")
-  C.__len = function(self) return self.n end
-  C.__tostring = function(self) return ("%s of %d"):format(name, self.n) end
+  C.__len = function(self)
+    if self._look then self:_look() end
+    return self.n
+  end
+  C.__tostring = function(self) return ("%s of %d"):format(name, #self) end
   getmetatable(C).__call = function(_, ...) return surface.one("data." .. name, C.new)(...) end
   M[name] = C
   return C
@@ -53,25 +56,39 @@ end
 -- 1, 2, … n.
 --   print(T.data.SequentialSampler(3):indices())  --> {1, 2, 3}  -- i64[3] cpu
 local Sequential = class "SequentialSampler"
-function Sequential.new(what) return setmetatable({ n = count("data.SequentialSampler", what) }, Sequential) end
-function Sequential:indices() return T.arange(self.n, { device = "cpu" }) end
+function Sequential.new(what)
+  local s = setmetatable({ source = what }, Sequential)
+  s:_look()
+  return s
+end
+-- A dataset may have grown since the last pass, as a buffer of experience does.
+function Sequential:_look() self.n = count("data.SequentialSampler", self.source) end
+function Sequential:indices()
+  self:_look()
+  return T.arange(self.n, { device = "cpu" })
+end
 
 --- T.data.RandomSampler(dataset or n, {replacement=false, num_samples=n, seed=}) → sampler
--- A random order, another one each pass.
+-- A random order, another one each pass, of the samples that the dataset has then.
 --   print(#T.data.RandomSampler(10, { num_samples = 4 }))  --> 4
 local Random = class "RandomSampler"
 local random_spec = options.spec("data.RandomSampler", { { "replacement", "bool", false },
   { "num_samples", "count", optional = true }, { "seed", "int", optional = true } })
 function Random.new(what, opts)
   local a = options.read(random_spec, opts or {})
-  a.of, a.pass = count("data.RandomSampler", what), 0
-  a.n = a.num_samples or a.of
-  if not a.replacement and a.n > a.of then
-    fail("data.RandomSampler: num_samples = %d of %d samples needs replacement = true", a.n, a.of)
+  a.source, a.pass = what, 0
+  setmetatable(a, Random):_look()
+  return a
+end
+function Random:_look()
+  self.of = count("data.RandomSampler", self.source)
+  self.n = self.num_samples or self.of
+  if not self.replacement and self.n > self.of then
+    fail("data.RandomSampler: num_samples = %d of %d samples needs replacement = true", self.n, self.of)
   end
-  return setmetatable(a, Random)
 end
 function Random:indices()
+  self:_look()
   local seed = self.seed and self.seed + self.pass
   self.pass = self.pass + 1
   if self.replacement then
