@@ -348,6 +348,12 @@ static int d_synchronize(lua_State *L) {
   return 0;
 }
 
+/* device.is_open() → has anything asked for a GPU yet, and is there one? */
+static int d_is_open(lua_State *L) {
+  lua_pushboolean(L, pl_device_open() != NULL);
+  return 1;
+}
+
 /* device.setting(name[, on]) → what it was */
 static int d_setting(lua_State *L) {
   static const char *const names[] = {"deterministic", "sync", "cudnn", "benchmark", NULL};
@@ -371,13 +377,27 @@ static int d_has(lua_State *L) {
 }
 
 void l_device_register(lua_State *L) {
-  static const luaL_Reg functions[] = {{"available", d_available}, {"count", d_count},   {"current", d_current},
-                                       {"within", d_within},       {"groups", d_groups}, {"default", d_default},
-                                       {"with", d_with},           {"follow", d_follow}, {"move", d_move},
-                                       {"info", d_info},           {"memory", d_memory}, {"reset_peak", d_reset_peak},
-                                       {"trim", d_trim},           {"limit", d_limit},   {"synchronize", d_synchronize},
-                                       {"setting", d_setting},     {"has", d_has},       {"pin", d_pin},
-                                       {"is_pinned", d_is_pinned}, {NULL, NULL}};
+  static const luaL_Reg functions[] = {{"available", d_available},
+                                       {"count", d_count},
+                                       {"current", d_current},
+                                       {"within", d_within},
+                                       {"groups", d_groups},
+                                       {"default", d_default},
+                                       {"with", d_with},
+                                       {"follow", d_follow},
+                                       {"move", d_move},
+                                       {"info", d_info},
+                                       {"memory", d_memory},
+                                       {"reset_peak", d_reset_peak},
+                                       {"trim", d_trim},
+                                       {"limit", d_limit},
+                                       {"synchronize", d_synchronize},
+                                       {"setting", d_setting},
+                                       {"is_open", d_is_open},
+                                       {"has", d_has},
+                                       {"pin", d_pin},
+                                       {"is_pinned", d_is_pinned},
+                                       {NULL, NULL}};
   lua_newtable(L);
   luaL_setfuncs(L, functions, 0);
   l_device_streams(L);

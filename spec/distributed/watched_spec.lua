@@ -40,8 +40,9 @@ local training = [[
       said = text and json.decode(text)
       if not said or not words then return end
       for i, w in ipairs(words) do
-        local form = "(sleep %%g; umask 022; printf '%%s %%s\n' > '%%s') &"
-        os.execute(form:format((i - 1) * 2.5, w, said.token, DIR .. "/a.jsonl.control"))
+        local form = "(sleep %%g; umask 022; printf '%%s %%s\n' > '%%s.%%d'; mv '%%s.%%d' '%%s') &"
+        local path = DIR .. "/a.jsonl.control"
+        os.execute(form:format((i - 1) * 2.5, w, said.token, path, i, path, i, path))
       end
     end }
     local given = { train = T.data.DataLoader(T.data.TensorDataset(x, x:argmax(-1)), { batch_size = 8 }),

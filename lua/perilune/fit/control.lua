@@ -54,7 +54,7 @@ local function wish(c)
   for _, place in ipairs(c.places) do
     local _, path = M.paths(place)
     local text = core.read_own(path, MOST)
-    if text then
+    if text and text:find "\n$" then -- else it is being written
       local word, whose = text:match "^(%l+) (%x+)\n$"
       os.remove(path)
       if whose == c.token then return word end

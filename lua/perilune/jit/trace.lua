@@ -199,7 +199,14 @@ local settings = { { "whether operations are recorded", core.grad_mode }, { "T.a
   { "the default dtype", T.default_dtype }, { "the default device", core.device.default },
   { "the number of threads", T.get_num_threads }, { "T.anomaly", core.anomaly },
   { "T.memory_limit", function() return (core.memory_limit()) end },
-  { "the precision of f32 products", core.matmul_precision }, { "T.deterministic", T.deterministic } }
+  { "the precision of f32 products", core.matmul_precision } }
+-- Of a GPU; as they are at first where none is in use yet.
+for name, at_first in pairs { deterministic = true, cudnn = true, benchmark = false } do
+  settings[#settings + 1] = { "T.cuda." .. name, function()
+    if not core.device.is_open() then return at_first end
+    return (core.device.setting(name))
+  end }
+end
 
 local function settings_now()
   local now = {}
