@@ -87,14 +87,18 @@ describe("explicit keys", function()
       collectgarbage("stop")
       for _ = 1, 100 do loop() end -- tables of the engine reach their size
       collectgarbage("restart")
-      live.collect()
-      local before, objects = T.memory().blocks, collectgarbage("count")
-      collectgarbage("stop")
-      for _ = 1, 100 do loop() end
-      live.collect()
-      collectgarbage("restart")
-      assert.equal(before, T.memory().blocks, "loop " .. i)
-      assert.is_true(collectgarbage("count") - objects < 4, "Lua memory grew in loop " .. i)
+      local grown = math.huge
+      for _ = 1, 3 do -- what is left behind is left each time; a table grows once
+        live.collect()
+        local before, objects = T.memory().blocks, collectgarbage("count")
+        collectgarbage("stop")
+        for _ = 1, 100 do loop() end
+        live.collect()
+        collectgarbage("restart")
+        assert.equal(before, T.memory().blocks, "loop " .. i)
+        grown = math.min(grown, collectgarbage("count") - objects)
+      end
+      assert.is_true(grown < 4, "Lua memory grew in loop " .. i)
     end
   end)
 
