@@ -26,7 +26,7 @@ typedef struct Conv {
   int64_t *terms_at;                                                         /* where the window's elements are, from its first one */
   float x_scale, inverse;
   int zero;
-  bool relu, vnni, side_by_side;
+  bool relu, tiles /* plk_int_tile */, avx512, side_by_side;
   uint8_t *image; /* [n][groups * c][plane], x_zero added and 128 */
   int8_t *rows;   /* w, rows of 4 * quads */
   int32_t *off;   /* of each row */
@@ -80,7 +80,7 @@ static PlStatus round_planes(void *ctx, int64_t begin, int64_t end) {
     const bool whole = v->pad[1] == 0;
     const int64_t lines = whole ? 1 : v->size[0], length = whole ? v->size[0] * v->size[1] : v->size[1];
     for (int64_t r = 0; r < lines; r++, from += length, to += across) {
-      if (v->vnni) bytes_fast(from, to, length, v->inverse, v->zero);
+      if (v->avx512) bytes_fast(from, to, length, v->inverse, v->zero);
       else bytes_plain(from, to, length, v->inverse, v->zero);
     }
   }
@@ -159,7 +159,7 @@ static void panel_of(const Conv *v, const uint8_t *image, int64_t first, const R
       if (n == 0) rows[t] = from + first;
       else gather(from, runs, n, lines[t]);
     }
-    if (!v->vnni) {
+    if (!v->tiles) {
       columns_of(rows, count, (int8_t *)panel);
       continue;
     }
@@ -197,7 +197,7 @@ static void finish(const Conv *v, int64_t channel, const int32_t *sums, int64_t 
   for (int64_t i = 0; i < n; i += v->across - at, at = 0, line++) {
     const int64_t kept = plk_min64(v->out[1] - at, n - i);
     if (kept <= 0) continue;
-    if (v->vnni) numbers_fast(sums + i, kept, by, plus, v->relu, y + line * v->out[1] + at);
+    if (v->avx512) numbers_fast(sums + i, kept, by, plus, v->relu, y + line * v->out[1] + at);
     else numbers_plain(sums + i, kept, by, plus, v->relu, y + line * v->out[1] + at);
   }
 }
@@ -219,7 +219,7 @@ static PlStatus places(void *ctx, int64_t begin, int64_t end) {
     panel_of(v, from, first, runs, v->side_by_side ? 0 : runs_of(v, first, n, runs), panel);
     for (int64_t o = 0; o < v->o; o += ROWS) {
       const int64_t at = group * v->o + o, rows = plk_min64(ROWS, v->o - o);
-      if (v->vnni) {
+      if (v->tiles) {
         plk_int_tile(rows, v->quads, v->rows + at * ld, ld, panel, v->off + at, sums, COLS, COLS);
       } else {
         const PlkIntRows p = {
@@ -239,7 +239,7 @@ static PlStatus places(void *ctx, int64_t begin, int64_t end) {
 
 /* Rows of w with zeros behind them, and what x_zero, and the 128 where bytes are unsigned, add to their sums. */
 static void weights(const Conv *v) {
-  const int64_t ld = 4 * v->quads, shift = v->vnni ? v->zero + 128 : v->zero;
+  const int64_t ld = 4 * v->quads, shift = v->tiles ? v->zero + 128 : v->zero;
   for (int64_t o = 0; o < v->groups * v->o; o++) {
     int64_t sum = 0;
     for (int64_t k = 0; k < v->terms; k++) sum += v->w[o * v->terms + k];
@@ -286,7 +286,7 @@ PlStatus plk_cpu_int8_conv2d(const PlkCall *call) {
   v.across = v.side_by_side ? v.wide[1] : v.out[1];
   v.terms = v.c * v.k[0] * v.k[1];
   v.quads = (v.terms + 3) / 4;
-  v.vnni = plk_int_tile_there();
+  v.tiles = plk_int_tile_there(), v.avx512 = plk_isa()[1] == '4';
   const int64_t outs = v.groups * v.o;
   int64_t pixels, bytes;
   if (__builtin_mul_overflow(v.n * v.groups * v.c, v.plane, &pixels) || v.plane == INT64_MAX ||

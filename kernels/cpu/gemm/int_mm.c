@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * z[M,N] = x[M,K] y[K,N], i8 in, i32 out. Processors with VNNI multiply four pairs at a time, one factor unsigned: y is
- * packed once with 128 added, and what that adds, 128 times the sums of x's rows, is taken off again. Sums wrap, so nothing
- * depends on their order. The plain form, everywhere else, judges it. */
+ * packed once with 128 added, and what that adds, 128 times the sums of x's rows, is taken off again; those with AVX2 alone
+ * read the same bytes, widened. Sums wrap, so nothing depends on their order. The plain form, everywhere else, judges it. */
 #include <string.h>
 
 #include "kernels/cpu/gemm/int_tile.h"
@@ -115,8 +115,8 @@ static inline __attribute__((always_inline)) VNNI __m512i plus_dots(__m512i sums
   _mm512_mask_storeu_epi32(z + i##r * ldz + 32, some[2], s##r##2); \
   _mm512_mask_storeu_epi32(z + i##r * ldz + 48, some[3], s##r##3);
 
-VNNI void plk_int_tile(int64_t rows, int64_t quads, const int8_t *x, int64_t ldx, const uint8_t *panel, const int32_t *off, int32_t *z,
-                       int64_t ldz, int64_t n) {
+static VNNI void tile_vnni(int64_t rows, int64_t quads, const int8_t *x, int64_t ldx, const uint8_t *panel, const int32_t *off, int32_t *z,
+                           int64_t ldz, int64_t n) {
   __mmask16 some[4];
   for (int v = 0; v < 4; v++) some[v] = (__mmask16)(n >= 16 * v + 16 ? 0xffff : n > 16 * v ? (1 << (n - 16 * v)) - 1 : 0);
   EACH_ROW(START)
@@ -126,6 +126,65 @@ VNNI void plk_int_tile(int64_t rows, int64_t quads, const int8_t *x, int64_t ldx
     EACH_ROW(STEP)
   }
   EACH_ROW(STORE)
+}
+
+/* The same without VNNI: bytes are widened to 16 bits, whose products two terms at a time are exact in 32. */
+#define AVX2 __attribute__((target("avx2")))
+enum { TERMS = 256 /* of x that are widened at once, on the stack */, EIGHT = 8 /* columns, two vectors of two sums a column */ };
+
+/* The sums of four columns each, two a column, joined in order. */
+static inline __attribute__((always_inline)) AVX2 __m256i joined(__m256i low, __m256i high) {
+  return _mm256_permute4x64_epi64(_mm256_hadd_epi32(low, high), 0xd8);
+}
+#define ZERO(r) __m256i s##r##0 = _mm256_setzero_si256(), s##r##1 = s##r##0;
+/* s0 and s1 + two products a lane of four terms of x and b0, b1. By name, as above: of the intrinsics gcc keeps most sums in memory. */
+static inline __attribute__((always_inline)) AVX2 void plus_pairs(__m256i *s0, __m256i *s1, const int16_t *x, __m256i b0, __m256i b1) {
+  typedef int16_t Four[4];
+  __m256i a, products;
+  __asm__("vpbroadcastq %4, %2\n\tvpmaddwd %5, %2, %3\n\tvpaddd %3, %0, %0\n\tvpmaddwd %6, %2, %2\n\tvpaddd %2, %1, %1"
+          : "+x"(*s0), "+x"(*s1), "=&x"(a), "=&x"(products)
+          : "m"(*(const Four *)(const void *)x), "x"(b0), "x"(b1));
+}
+#define PAIRS(r) plus_pairs(&s##r##0, &s##r##1, wide[r] + k, b0, b1);
+#define KEEP(r)  keep(z + r * ldz + j, joined(s##r##0, s##r##1), k0 ? NULL : off + r, r < rows ? n - j : 0);
+/* to[0 … n) becomes sums + *start, or more by them. */
+static inline __attribute__((always_inline)) AVX2 void keep(int32_t *to, __m256i sums, const int32_t *start, int64_t n) {
+  if (n <= 0) return;
+  const __m256i count = _mm256_set1_epi32((int)plk_min64(EIGHT, n)),
+                some = _mm256_cmpgt_epi32(count, _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+  _mm256_maskstore_epi32(to, some, _mm256_add_epi32(sums, start ? _mm256_set1_epi32(*start) : _mm256_maskload_epi32(to, some)));
+}
+
+static AVX2 void tile_avx2(int64_t rows, int64_t quads, const int8_t *x, int64_t ldx, const uint8_t *panel, const int32_t *off, int32_t *z,
+                           int64_t ldz, int64_t n) {
+  int16_t wide[ROWS][TERMS];
+  for (int64_t k0 = 0; k0 < 4 * quads || k0 == 0; k0 += TERMS) {
+    const int64_t terms = plk_min64(TERMS, 4 * quads - k0);
+    for (int64_t r = 0; r < ROWS; r++)
+      for (int64_t k = 0; k < terms; k++) wide[r][k] = r < rows ? x[r * ldx + k0 + k] : 0;
+    for (int64_t j = 0; j < n; j += EIGHT) {
+      const uint8_t *b = panel + k0 * COLS + 4 * j;
+      EACH_ROW(ZERO)
+      for (int64_t k = 0; k < terms; k += 4, b += 4 * COLS) {
+        const __m256i b0 = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(const void *)b));
+        const __m256i b1 = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(const void *)(b + 16)));
+        EACH_ROW(PAIRS)
+      }
+      EACH_ROW(KEEP)
+    }
+  }
+}
+
+/* Levels that PERILUNE_ISA allows: with VNNI, with AVX2. */
+static bool vnni(void) { return plk_isa()[1] == '4' && __builtin_cpu_supports("avx512vnni"); }
+bool plk_int_tile_there(void) {
+  __builtin_cpu_init();
+  return plk_isa()[1] == '3' || plk_isa()[1] == '4';
+}
+
+void plk_int_tile(int64_t rows, int64_t quads, const int8_t *x, int64_t ldx, const uint8_t *panel, const int32_t *off, int32_t *z,
+                  int64_t ldz, int64_t n) {
+  (vnni() ? tile_vnni : tile_avx2)(rows, quads, x, ldx, panel, off, z, ldz, n);
 }
 
 /* Stripes of rows, each times every panel; x in rows of 4 · quads terms, the last ones 0. */
@@ -159,11 +218,6 @@ static PlStatus stripes(void *ctx, int64_t begin, int64_t end) {
   }
   plk_scratch_free(copy);
   return status;
-}
-
-bool plk_int_tile_there(void) {
-  __builtin_cpu_init();
-  return plk_isa()[1] == '4' && __builtin_cpu_supports("avx512vnni");
 }
 
 static PlStatus fast(Product *p) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * The inner loop of products of 8-bit integers on processors with VNNI (int_mm.c). */
+ * The inner loop of products of 8-bit integers on processors with AVX2, faster with VNNI (int_mm.c). */
 #ifndef PL_KERNELS_CPU_GEMM_INT_TILE_H
 #define PL_KERNELS_CPU_GEMM_INT_TILE_H
 
