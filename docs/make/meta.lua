@@ -366,6 +366,7 @@ local RESULTS = { ["Tensor:item"] = "perilune.value", ["T.item"] = "perilune.val
   ["T.open"] = "table?, string?, string?", ["T.timer"] = "perilune.Stopwatch",
   ["T.load_gguf"] = "table?, table|string|nil, table|string|nil, integer?",
   ["T.load_idx"] = "perilune.Tensor?, string?, string?, integer?",
+  ["T.load_pt"] = "table|perilune.Tensor|string|number|boolean|nil, table|string|nil, string?, integer?",
   ["T.default_dtype"] = "perilune.dtype|perilune.Scope", ["T.memory"] = "table<string, integer>",
   ["T.cuda.memory_stats"] = "table<string, integer>", ["T.cuda.get_device_capability"] = "integer, integer",
   ["T.get_autocast_dtype"] = "perilune.dtype", ["T.get_float32_matmul_precision"] = "string",

@@ -202,6 +202,38 @@ describe("perilune", function()
     end
   end)
 
+  it("no tensor is lost or taken for another without a word", function()
+    local files = (os.getenv "PERILUNE_ROOT" or "$OLDPWD") .. "/spec/fixtures/pt/"
+    for _, to in ipairs { "x.npz", "x.gguf", "x.safetensors" } do -- a path that two tensors have; keys 1 and "1"
+      local text, status = perilune(("convert %spaths.pt %s"):format(files, to))
+      assert.same({ 0, true }, { status, text:find("4 tensors", 1, true) ~= nil }, text)
+      text = perilune("peek --header " .. to)
+      local sizes = {}
+      for n in text:gmatch "f32%[(%d)%]" do sizes[#sizes + 1] = n end
+      table.sort(sizes)
+      assert.equal("2345", table.concat(sizes), text)
+      text, status = perilune(("convert %swide.pt %s"):format(files, to)) -- complex, sparse
+      assert.same({ 1, true }, { status, text:find("complex", 1, true) ~= nil }, text)
+    end
+    local text, status = perilune(("diff %swide.pt %swide.pt"):format(files, files))
+    assert.same({ 2, true }, { status, text:find("'sparse' is sparse", 1, true) ~= nil }, text)
+    assert.truthy(perilune(("peek %swide.pt"):format(files)):find("not read: 'complex'", 1, true))
+  end)
+
+  it("convert keeps the kinds of a GGUF file's metadata whatever becomes of its tensors", function()
+    local meta = { ["general.architecture"] = "x", ["general.file_type"] = 0, ["x.block_count"] = 2, ["x.eps"] = 0.1,
+      ["x.long"] = 1 << 40, ["x.flag"] = true, ["x.tokens"] = { "a", "b" }, ["x.types"] = { 1, 2 } }
+    assert(T.save_gguf(at "a.gguf", { w = T.ones(2, 32) }, { metadata = meta, kinds = { ["x.eps"] = "f64" } }))
+    for _, how in ipairs { "", "--type Q8_0", "--dtype f16", "--dtype f16 --type Q8_0" } do
+      assert.equal(0, select(2, perilune(("convert %s a.gguf b.gguf"):format(how))))
+      local _, got, kinds = assert(T.load_gguf(at "b.gguf"))
+      local _, _, was = assert(T.load_gguf(at "a.gguf"))
+      meta["general.file_type"] = how:find "Q8" and 7 or how:find "f16" and 1 or 0
+      assert.same(meta, got, how)
+      assert.same(was, kinds, how)
+    end
+  end)
+
   it("diff compares: 0 equal, 1 different, 2 unreadable", function()
     assert(T.save(at "a", { w = T.tensor { 1, 2, 0 / 0 }, only = T.ones(1), s = T.ones(2), d = T.ones(2) }))
     assert(T.save(at "b", { w = T.tensor { 1, 2.5, 0 / 0 }, s = T.ones(3), d = T.ones(2):double() }))

@@ -237,10 +237,12 @@ describe("load_pt", function()
     end
     -- a dictionary of its own class
     local userdict = P.global("UserDict", "IterableUserDict") .. ")\x81(" .. P.text "a" .. P.int(1) .. "u"
-    assert.is_nil((next(load(P.zip(P.dict(P.text "u", userdict)), { unsupported = "skip" }))))
+    local t, left = load(P.zip(P.dict(P.text "u", userdict)), { unsupported = "skip" })
+    assert.is_nil((next(t)))
+    assert.same({ 1, "'u' is of UserDict.IterableUserDict, which is no data" }, { #left, left[1] })
     for _, whole in ipairs { namespace, evil, P.global("torch", "Size") } do
-      local t, message, code = load(P.zip(whole), { unsupported = "skip" })
-      assert.same({ nil, "unsupported" }, { t, code })
+      local v, message, code = load(P.zip(whole), { unsupported = "skip" })
+      assert.same({ nil, "unsupported" }, { v, code })
       assert.truthy(message:find("the object in it is", 1, true), message)
     end
     assert.is_nil(io.open(mark))

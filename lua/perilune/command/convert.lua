@@ -53,6 +53,9 @@ local function texts(meta)
   local out = {}
   for key, v in pairs(meta or {}) do
     if type(v) == "table" then v = json.encode(v) end
+    if math.type(v) == "float" and v - v == 0 then -- with all its digits
+      v = tonumber(("%.15g"):format(v)) == v and ("%.15g"):format(v) or ("%.17g"):format(v)
+    end
     out[tostring(key)] = tostring(v)
   end
   return out
@@ -68,7 +71,7 @@ writers[".safetensors"] = function(from, kind, to, options)
     if type(v) ~= "table" then return nil, from .. ": no table of tensors" end
     return T.save(to, cast_all(v, options.dtype), { metadata = texts(kind ~= "pt" and meta or nil) })
   end
-  local file, message = files.open(from)
+  local file, message = files.open(from, true)
   if not file then return nil, message end
   local tensors
   tensors, message = read_all(file, options.dtype)
@@ -85,7 +88,7 @@ writers[".safetensors"] = function(from, kind, to, options)
 end
 
 writers[".npz"] = function(from, _, to, options)
-  local file, message = files.open(from)
+  local file, message = files.open(from, true)
   if not file then return nil, message end
   local tensors
   tensors, message = read_all(file, options.dtype)
@@ -95,13 +98,22 @@ end
 
 writers[".gguf"] = function(from, kind, to, options)
   if kind == "gguf" and not options.dtype then return require("perilune.io.gguf").rewrite(from, to, options.type) end
-  local file, message = files.open(from)
+  local file, message = files.open(from, true)
   if not file then return nil, message end
   local tensors
   tensors, message = read_all(file, options.dtype)
   if not tensors then return nil, message end
   for name, t in pairs(tensors) do -- GGUF has no tensors without dimensions
     if t:dim() == 0 then rawset(tensors, name, t:reshape(1)) end
+  end
+  if kind == "gguf" then -- one file, whatever parts it was in
+    local meta, kinds = {}, {}
+    for key, v in pairs(file.meta) do
+      if not key:find "^split%." then meta[key], kinds[key] = v, file.kinds[key] end
+    end
+    local stored = meta["general.file_type"] and require("perilune.io.gguf").file_type(options.type, options.dtype)
+    if stored then meta["general.file_type"] = stored end
+    return T.save_gguf(to, tensors, { metadata = meta, kinds = kinds, type = options.type })
   end
   local meta = texts(file.kind == "PyTorch" and {} or file.meta)
   meta["perilune.tree"] = nil

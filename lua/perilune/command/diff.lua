@@ -111,8 +111,16 @@ return function(path_a, path_b, options)
     end
   end
   for _, name in ipairs(b.names) do if not in_a[name] then missing(name, path_b) end end
-  local meta_same = compare_meta(a, b)
+  local meta_same, unknown = compare_meta(a, b), 0
+  for i, file in ipairs(files) do
+    for _, what in ipairs(file.left_out or {}) do
+      io.stderr:write(("perilune diff: %s: %s; it is not compared\n"):format(show.printable(select(i, path_a, path_b)),
+        show.printable(what)))
+      unknown = unknown + 1
+    end
+  end
   T.empty_cache()
+  if different == 0 and meta_same and unknown > 0 then return 2 end
   if different == 0 and meta_same then
     print(("equal: %d tensor%s"):format(common, common == 1 and "" or "s"))
     return 0

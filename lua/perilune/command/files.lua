@@ -41,12 +41,12 @@ end
 openers.safetensors, openers.gguf = opened, opened
 
 -- A folder or an index of shards.
-function openers.folder(path)
+function openers.folder(path, whole)
   local list, message, code = require("perilune.io.shards").find(path)
   if not list then return nil, message, code end
   if list.kind == "safetensors" then return opened(path) end
-  if list.wanted or core.list_folder(list.files[1]) then return openers.pt(path) end
-  return M.open(list.files[1])
+  if list.wanted or core.list_folder(list.files[1]) then return openers.pt(path, whole) end
+  return M.open(list.files[1], whole)
 end
 openers.json = openers.folder
 
@@ -64,29 +64,34 @@ function openers.npz(path)
     read = function(name) return list[name] end }
 end
 
--- The tensors of a nested value, by their paths; what is no tensor goes to `meta` as text.
-local function flatten(v, at, names, tensors, meta, depth)
+-- The tensors of a nested value, by their paths; what is no tensor goes to `meta` as text. Two that have one path,
+-- {["a.b"] = x, a = {b = y}} or keys 1 and "1", get other names, as in files of T.save.
+local function flatten(v, at, names, tensors, meta, within)
   if core.is_tensor(v) then
-    if not tensors[at] then
-      names[#names + 1] = at
-      tensors[at] = v
+    local name, n = at, 1
+    while tensors[name] do
+      n = n + 1
+      name = at .. "#" .. n
     end
-  elseif type(v) == "table" and depth < 100 then
-    for key, x in pairs(v) do
-      flatten(x, at == "" and tostring(key) or at .. "." .. tostring(key), names, tensors, meta, depth + 1)
-    end
-  else
+    names[#names + 1], tensors[name] = name, v
+  elseif type(v) ~= "table" then
     meta[at] = tostring(v)
+  elseif not within[v] then -- a table in itself is there once
+    within[v] = true
+    for key, x in pairs(v) do
+      flatten(x, at == "" and tostring(key) or at .. "." .. tostring(key), names, tensors, meta, within)
+    end
+    within[v] = nil
   end
 end
 
-function openers.pt(path)
-  local v, message, code = T.load(path, { unsupported = "skip" })
-  if v == nil then return nil, message, code end
+function openers.pt(path, whole)
+  local v, left, code = T.load(path, { unsupported = whole and "error" or "skip" })
+  if v == nil then return nil, left, code end
   local names, tensors, meta = {}, {}, {}
-  flatten(v, "", names, tensors, meta, 1)
+  flatten(v, "", names, tensors, meta, {})
   if core.is_tensor(v) then names, tensors = { "tensor" }, { tensor = v } end
-  return { kind = "PyTorch", names = names, meta = meta,
+  return { kind = "PyTorch", names = names, meta = meta, left_out = type(left) == "table" and left or nil,
     describe = function(name) return tensors[name]:dtype(), tensors[name]:shape() end,
     read = function(name) return tensors[name]:detach() end }
 end
@@ -134,9 +139,9 @@ function M.text(v)
 end
 
 -- → {kind=, names=, meta=, describe(name) → dtype, shape [, type in the file, bytes there], read(name) → tensor or nil,
--- message, code}; or nil, message, code
-function M.open(path)
-  if core.list_folder(path) then return openers.folder(path) end
+-- message, code, left_out = {text, …} of what perilune cannot have}; or nil, message, code. `whole`: then an error
+function M.open(path, whole)
+  if core.list_folder(path) then return openers.folder(path, whole) end
   local f, message = io.open(path, "rb")
   if not f then return nil, message, "io" end
   local head, why = f:read(64)
@@ -144,7 +149,7 @@ function M.open(path)
   if not head then return nil, path .. ": " .. (why or "is empty"), why and "io" or "format" end
   local kind = kind_of(head, path)
   if not kind then return nil, path .. ": unknown format; " .. KNOWN, "format" end
-  return openers[kind](path)
+  return openers[kind](path, whole)
 end
 
 return M

@@ -46,6 +46,7 @@ local function print_tensors(file, with_statistics)
     if #value > MAX_META then value = ("%s … %d bytes"):format(value:sub(1, MAX_META), #value) end
     print(("  metadata %s: %s"):format(show.printable(key), show.printable(value)))
   end
+  for _, what in ipairs(file.left_out or {}) do print("  not read: " .. show.printable(what)) end
   return true
 end
 

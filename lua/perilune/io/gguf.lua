@@ -365,6 +365,9 @@ end
 local FILE_TYPES = { F32 = 0, F16 = 1, Q4_0 = 2, Q4_1 = 3, Q8_0 = 7, Q5_0 = 8, Q5_1 = 9, Q4_K = 14, Q5_K = 16,
   Q6_K = 18, BF16 = 32 } -- of llama.cpp
 
+-- llama.cpp's number of what most of a model is: a type, else a dtype; nil where it has none.
+local function file_type(kind, dtype) return FILE_TYPES[kind or dtype and dtype:upper()] end
+
 --- Tensors in an order, {{name, tensor}} or {{name, blocks, format}} as they are, to a file. kind: what other tensors
 -- that it fits become; nil: what they are; kinds: of values of meta that are not the usual ones. → true, or nil,
 -- message, code
@@ -440,4 +443,5 @@ local function blocks(t, format, shape)
 end
 
 return { load_gguf = load_gguf, read = read, is_blocks = is_blocks, blocks = blocks, save_gguf = save_gguf,
-  rewrite = rewrite, save_rows = save_rows, types = writable, split_files = split_files, wrong_part = wrong_part }
+  rewrite = rewrite, save_rows = save_rows, types = writable, file_type = file_type,
+  split_files = split_files, wrong_part = wrong_part }

@@ -536,6 +536,7 @@ local function check(r, v)
       local gone = nil
       if is_list(owner) then gone = r.none end
       rawset(owner, key, gone)
+      r.left_out[#r.left_out + 1] = ("'%s' %s"):format(at, why)
     elseif type(x) == "table" and x ~= r.none and not seen[x] then
       if depth > MAX_DEPTH then
         stop(("%s: nested deeper than %d tables"):format(r.path, MAX_DEPTH), "format")
@@ -605,13 +606,14 @@ end
 -- `unsupported="error"`, or "skip": tensors that perilune cannot have (complex, sparse, quantized) and objects of
 -- classes that are no data are left out; nothing of them is run
 -- @treturn value; or nil, message, code ("io", "format", "unsupported": there is more than data in it)
---- T.load_pt(path, {map_location=, none=false, unsupported="error"}) → value, or nil, message, code
+--- T.load_pt(path, {map_location=, none=false, unsupported="error"}) → value, {text, …}; or nil, message, code
 -- Reads what torch.save wrote, as a zip archive or in the format before: tensors of every dtype and layout, with
 -- storages shared as they were; dictionaries in their order, lists and tuples (from 1), numbers, texts, booleans,
 -- arrays of NumPy as tensors. Nothing in the file is run, and a name that is no data is an error that says which. None
 -- becomes none; u16, u32, u64 and 8-bit floats become i32, i64, i64 and f16. Parameters require gradients where they
 -- did. unsupported: "error", or "skip" to leave out what perilune does not have: complex, sparse and quantized
--- tensors, objects of other classes (a Namespace of options). T.load reads the same files.
+-- tensors, objects of other classes (a Namespace of options); a second result, {text, …}, then says which. T.load reads
+-- the same files.
 --   print((T.load_pt("/nowhere/model.pt")))  --> nil
 local function load_pt(path, opts)
   opts = options.check("load_pt", opts, { "map_location", "none", "unsupported" })
@@ -625,9 +627,10 @@ local function load_pt(path, opts)
   local file, message, code = core.open_pt(path)
   if not file then return nil, message, code end
   local r = { file = file, path = path, zip = file:is_zip(), none = none, skip = unsupported == "skip", storages = {},
-    order = {}, where = opts.map_location }
+    left_out = {}, order = {}, where = opts.map_location }
   local ok, value = pcall(read, r)
   file:close()
+  if ok and r.skip then return value, r.left_out end
   if ok then return value end
   if type(value) == "table" and value.message then return nil, value.message, value.code end
   error(value, 0)
