@@ -144,6 +144,94 @@ describe("one process with DistributedDataParallel", function()
   end)
 end)
 
+describe("nn.SyncBatchNorm", function()
+  several("gives what one process gives on the joined batch, whatever the shares", function()
+    processes.good(2, close .. [[
+      init()
+      local first, share = ({ 1, 6 })[rank + 1], ({ 5, 3 })[rank + 1]
+      for _, what in ipairs { "plain", "average", "bare", "batch", "second", "checkpoint" } do
+        T.set_default_dtype "f64"
+        local opts = { momentum = what ~= "average" and 0.1, affine = what ~= "bare",
+          track_running_stats = what ~= "batch" }
+        local function make()
+          T.manual_seed(5)
+          return nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4, opts), nn.ReLU(), nn.Flatten(), nn.Linear(16, 3),
+            nn.BatchNorm1d(3, { bias = false }))
+        end
+        local alone, net = make(), nn.SyncBatchNorm.convert_sync_batchnorm(make())
+        if what == "plain" then net = net:clone() end
+        local X, W = T.randn(8, 2, 4, 4) + 3, T.randn(8, 3)
+        local x, w = X:narrow(1, first, share):clone(), W:narrow(1, first, share)
+        X:requires_grad_() x:requires_grad_()
+        local function loss(f, x, w)
+          local y = f(x)
+          if what ~= "second" then return (y * w):pow(2):sum() end
+          return (y * w):sum() + T.grad_of(y:pow(3):sum(), x, { create_graph = true }):pow(2):sum()
+        end
+        local forward = what == "checkpoint" and function(v)
+          return T.checkpoint(function(u) return net(u) end, v)
+        end or net
+        for _ = 1, 2 do
+          alone:zero_grad() net:zero_grad() X.grad = nil x.grad = nil
+          loss(alone, X, W):backward()
+          loss(forward, x, w):backward()
+          close(X.grad:narrow(1, first, share), x.grad, what .. ": of x", 1e-9)
+          for i, p in ipairs(net:parameters()) do
+            close(alone:parameters()[i].grad, D.all_reduce(p.grad:clone()), what .. ": of parameter " .. i, 1e-9)
+          end
+          for i, b in ipairs(net:buffers()) do close(alone:buffers()[i], b, what .. ": buffer " .. i, 1e-12) end
+        end
+        local before = net:state_dict()["2.running_mean"]
+        before = before and before:clone()
+        close(alone:eval()(X:detach()), net:eval()(X:detach()), what .. ": evaluated", 1e-12) -- each for itself
+        assert(not before or before:equal(net:state_dict()["2.running_mean"]))
+        T.set_default_dtype "f32"
+      end
+    ]])
+  end)
+
+  several("names what is wrong", function()
+    processes.good(2, [[
+      init()
+      local a, b = nn.SyncBatchNorm(2), nn.SyncBatchNorm(2)
+      assert(a(T.randn(6, 2):bfloat16()):dtype() == "bf16" and a(T.zeros(rank * 3, 2)):size(1) == rank * 3)
+      raises("more than one value a channel is needed", a, T.randn(rank, 2))
+      raises("a function that T.jit traces", T.jit(function(x) return a(x) end), T.randn(3, 2))
+      raises("the ranks are in different calls", function()
+        local x = T.randn(3, 2)
+        if rank == 0 then a(x) b(x) else b(x) a(x) end
+      end)
+    ]])
+  end)
+
+  it("is batch norm without several processes", function()
+    T.manual_seed(1)
+    local x = T.randn(5, 3)
+    local norm, sync = nn.BatchNorm1d(3), nn.SyncBatchNorm(3)
+    assert.is_true(norm(x):equal(sync(x)) and norm.running_var:equal(sync.running_var))
+    local Own = nn.class("Own", nn.BatchNorm1d)
+    local net = nn.Sequential(nn.BatchNorm1d(3))
+    local weight = net[1].weight
+    assert.is_true(rawequal(net, nn.SyncBatchNorm.convert_sync_batchnorm(net)))
+    assert.truthy(tostring(net[1]):find("SyncBatchNorm(3", 1, true))
+    assert.is_true(rawequal(weight, net[1].weight))
+    for text, f in pairs {
+      ["a network is wanted, got 3"] = function() nn.SyncBatchNorm.convert_sync_batchnorm(3) end,
+      ["a LazyBatchNorm1d does not know its features yet"] = function()
+        nn.SyncBatchNorm.convert_sync_batchnorm(nn.Sequential(nn.LazyBatchNorm1d()))
+      end,
+      ["Own is derived from BatchNorm1d"] = function() nn.SyncBatchNorm.convert_sync_batchnorm(Own(3)) end,
+      ["process_group must be what T.distributed.new_group returned, got 3"] = function()
+        nn.SyncBatchNorm(3, { process_group = 3 })
+      end,
+    } do
+      local ok, message = pcall(f)
+      assert.is_false(ok)
+      assert.truthy(message:find(text, 1, true), message)
+    end
+  end)
+end)
+
 describe("several processes with DistributedDataParallel", function()
   several("train as one on the joined batch", function()
     processes.good(2, close .. [[

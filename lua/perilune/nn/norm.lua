@@ -103,14 +103,15 @@ local function set_up_channels(self, a)
   end
 end
 
--- `ranks` is the set of input ranks that the class takes.
-local function batch_norm(name, ranks, wanted)
+-- `ranks` is the set of input ranks that the class takes; across: does it take statistics of several processes?
+local function batch_norm(name, ranks, wanted, across)
   local who = "nn." .. name
   local C = class(name)
-  local spec = options.spec(who, {
-    { "num_features", "count" }, { "eps", "nonnegative", 1e-5 }, { "momentum", "any", 0.1 },
+  local args = { { "num_features", "count" }, { "eps", "nonnegative", 1e-5 }, { "momentum", "any", 0.1 },
     { "affine", "bool", true }, { "track_running_stats", "bool", true }, { "dtype", "string", optional = true },
-    { "bias", "bool", true } })
+    { "bias", "bool", true } }
+  if across then args[#args + 1] = { "process_group", "any", optional = true } end
+  local spec = options.spec(who, args)
 
   function C:init(...)
     local a = read(spec, ...)
@@ -119,6 +120,7 @@ local function batch_norm(name, ranks, wanted)
         options.describe(a.momentum))
     end
     set_up_channels(self, a)
+    if across then across(self, a.process_group) end
   end
 
   function C:forward(x)
@@ -129,8 +131,9 @@ local function batch_norm(name, ranks, wanted)
       fail("%s: the input has %d features in dimension 2, the layer %d", who, x:size(2), self.num_features)
     end
     local momentum = self.momentum
+    if self.training and self.track_running_stats then self.num_batches_tracked:add_(1) end
+    if across and self.training and self:_across_ranks() then return self:_joined(x) end
     if self.training and self.track_running_stats then
-      self.num_batches_tracked:add_(1)
       if not momentum then
         local mode = options.mode
         if mode.method then return mode.method(self.averaged, self, x) end -- looks at sizes
@@ -190,6 +193,18 @@ batch_norm("BatchNorm2d", { [4] = true }, "[N, C, H, W]")
 --   print(table.concat(norm(T.ones(1, 2, 4, 4, 4)):shape(), " "))  --> 1 2 4 4 4
 --   print(norm.running_mean)  --> {0.1000, 0.1000}  -- f32[2] cpu
 batch_norm("BatchNorm3d", { [5] = true }, "[N, C, D, H, W]")
+
+--- nn.SyncBatchNorm(…, {process_group=}) → module
+-- nn.BatchNorm1d, 2d or 3d whose batch, in training, is that of all processes of T.distributed: as one process on the
+-- joined batch, whatever the ranks' shares. Every rank makes the same calls; the gradients of what they have in common
+-- need DistributedDataParallel. Without several processes it is batch norm. process_group: one of its own, from
+-- T.distributed.new_group. In a function that T.jit traces several processes are refused.
+-- Shapes: [N, C, *] → the same
+--   local net = nn.SyncBatchNorm.convert_sync_batchnorm(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)))
+--   print(net[2])  --> SyncBatchNorm(3, eps=1e-05, momentum=0.1, affine=true, track_running_stats=true)
+batch_norm("SyncBatchNorm", { [2] = true, [3] = true, [4] = true, [5] = true }, "[N, C, *]",
+  function(self, group) self:_set_up_ranks(group) end)
+require "perilune.nn.parallel.sync_batch_norm"(out)
 
 --- nn.GroupNorm(…) → module
 -- Groups of channels of each sample minus their mean over their deviation (Wu & He 2018).
