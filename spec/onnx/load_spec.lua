@@ -303,11 +303,46 @@ describe("operators", function()
   end)
 
   it("keep unsigned integers in wider types, and their limits", function()
-    local u16 = writer.model { nodes = { { "Add", { "x", "x" }, { "y" } } }, inputs = { { "x", "f32" } },
-      outputs = { { "y" } } }
-    u16 = u16:gsub("\10\2\8\1", "\10\2\8\4", 1) -- the element type of x: uint16
-    local m = assert(load_bytes(u16))
-    assert.same({ 2, 40000 * 2 - 65536 }, m(T.tensor({ 1, 40000 }, { dtype = "i32" })):totable())
+    local ops = { { "Add", function(a, b) return a + b end }, { "Sub", function(a, b) return a - b end },
+      { "Mul", function(a, b) return a * b end }, { "BitwiseNot", function(a) return ~a end },
+      { "BitShift", function(a, b) return a << b end, { direction = "LEFT" } } }
+    for _, kind in ipairs { { "u16", "i32", 4, 16 }, { "u32", "i64", 12, 32 } } do
+      local name, dtype, number, bits = table.unpack(kind)
+      local mask = (1 << bits) - 1
+      for k, row in ipairs(ops) do
+        for _, follow in ipairs(ops) do -- what wrapped is read again
+          local inputs = { { "a", "b" }, { "y", "b" } }
+          for i, o in ipairs { row, follow } do if o[1] == "BitwiseNot" then inputs[i][2] = nil end end
+          for _, shape in ipairs { {}, { 2 } } do
+            local from = k % 2 == 0 -- inputs of the type, or casts to it
+            local nodes = { { row[1], inputs[1], { "y" }, row[3] }, { follow[1], inputs[2], { "z" }, follow[3] },
+              { "Cast", { "z" }, { "out" }, { to = 7 } } }
+            if not from then
+              table.insert(nodes, 1, { "Cast", { "x" }, { "a" }, { to = number } })
+              table.insert(nodes, 2, { "Cast", { "w" }, { "b" }, { to = number } })
+            end
+            local kind_in = from and name or "i64"
+            local m = model { opset = 18, nodes = nodes, outputs = { { "out", "i64", shape } },
+              inputs = { { from and "a" or "x", kind_in, shape }, { from and "b" or "w", kind_in, shape } } }
+            local a, b = { 3, mask - 4 }, { 5, 2 }
+            local want = {}
+            for i = 1, 2 do want[i] = follow[2](row[2](a[i], b[i]) & mask, b[i]) & mask end
+            local function given(list)
+              return T.tensor(list, { dtype = from and dtype or "i64" }):narrow(1, 1, shape[1] or 1):reshape(shape)
+            end
+            if not shape[1] then want = want[1] end
+            local what = ("%s %s %s %d"):format(name, row[1], follow[1], #shape)
+            local x, w = given(a), given(b)
+            local got = m(x, w)
+            assert.same(want, shape[1] and got:totable() or got:item(), what)
+            if not from then
+              got = T.jit(m)(x, w)
+              assert.same(want, shape[1] and got:totable() or got:item(), what .. ", traced")
+            end
+          end
+        end
+      end
+    end
   end)
 end)
 

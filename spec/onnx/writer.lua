@@ -4,7 +4,8 @@
 local proto = require "perilune.log.proto"
 local M = {}
 
-local KINDS = { f32 = 1, u8 = 2, i8 = 3, i16 = 5, i32 = 6, i64 = 7, bool = 9, f16 = 10, f64 = 11 }
+local KINDS = { f32 = 1, u8 = 2, i8 = 3, i16 = 5, i32 = 6, i64 = 7, bool = 9, f16 = 10, f64 = 11,
+  u16 = 4, u32 = 12, u64 = 13 }
 
 function M.tensor(name, t)
   local parts = {}

@@ -108,6 +108,8 @@ local function check_input(self, i, x, sizes)
       fail("onnx: input '%s' must be %s (%s in the file), got %s", name, t.dtype, t.onnx, x:dtype())
     end
   end
+  local scalar = t.shape and #t.shape == 0 and x:numel() == 1 -- files of tensors may have no 0-d ones
+  if scalar then x = x:reshape {} end
   if t.onnx and t.onnx:find "^uint%d%d$" then -- a type that is kept in a wider one
     if T.core.is_symbolic(x) then
       options.untraceable("onnx: input '%s' is %s, which has no dtype here", name, t.onnx)
@@ -115,8 +117,7 @@ local function check_input(self, i, x, sizes)
     x = x:detach()
     tensors.label[x] = t.onnx
   end
-  if not t.shape then return x end
-  if #t.shape == 0 and x:numel() == 1 then return x:reshape {} end -- files of tensors may have no 0-d ones
+  if not t.shape or scalar then return x end
   if x:dim() ~= #t.shape then
     fail("onnx: input '%s' must have %d dimensions, got [%s]", name, #t.shape, table.concat(x:shape(), ","))
   end

@@ -290,6 +290,7 @@ end
 local apart = {}
 for name in ("Shape Size ArgMax ArgMin NonZero Cast CastLike QuantizeLinear DequantizeLinear MatMulInteger ConvInteger "
   .. "BitShift"):gmatch "%w+" do apart[name] = true end
+local below = { Sub = true, BitwiseNot = true } -- what goes below 0 where it wraps
 local masks = { uint16 = { "i32", 0xffff }, uint32 = { "i64", 0xffffffff }, uint64 = { "i64" } }
 
 -- What was computed of an uint16 is one again: it wraps at 2^16, though an i32 holds it.
@@ -300,9 +301,13 @@ local function narrowed(step, args, n, out)
   local kind = label and masks[label]
   for i = 1, kind and out.n or 0 do
     local y = out[i]
-    if type(y) == "userdata" and y:dtype() == kind[1] and not core.is_symbolic(y) and not tensors.label[y] then
+    if type(y) == "userdata" and y:dtype() == kind[1] and not tensors.label[y] then
       if kind[2] then
         y = y & kind[2]
+      elseif core.is_symbolic(y) then
+        if below[step.node.op_type] then
+          options.untraceable("onnx: %s: an uint64 is kept as i64, whose sign a trace does not see", called(step.node))
+        end
       elseif y:numel() > 0 and y:amin():item() < 0 then
         step.c:fail "an uint64 of 2^63 or more, which i64 cannot hold"
       end

@@ -2,6 +2,7 @@
 --- ONNX operators that work element by element, and casts.
 -- @module perilune.onnx.operators.elementwise
 local T = require "perilune"
+local options = require "perilune.options"
 local registry = require "perilune.onnx.operators.registry"
 local schema = require "perilune.onnx.schema"
 local tensors = require "perilune.onnx.tensors"
@@ -119,12 +120,20 @@ end)
 op("BitShift", "direction:string", function(c, x, y)
   local label = tensors.label[x]
   local how = c.a.direction
-  if how == "RIGHT" then return T.bitwise_right_shift(x, y) end
+  if how == "RIGHT" then
+    local z = T.bitwise_right_shift(x, y)
+    tensors.label[z] = label
+    return z
+  end
   if how ~= "LEFT" then c:fail("direction '%s'", tostring(how)) end
   if label == "uint64" then c:fail "uint64 is kept as i64, whose shifts to the left differ" end
   local z = T.bitwise_left_shift(x, y)
   local mask = label == "uint16" and 0xffff or label == "uint32" and 0xffffffff
-  return mask and z & mask or z
+  if mask then
+    z = z & mask
+    tensors.label[z] = label
+  end
+  return z
 end)
 op("PRelu", "consumed_inputs:ints", function(_, x, slope)
   return T.where(x:lt(0), x * beside(x, slope), x)
@@ -185,7 +194,14 @@ local function cast(c, x, number)
     y = x:to(kind[2])
   end
   if LIMITS[kind[1]] then y = y & LIMITS[kind[1]] end
-  if kind[1]:find "^uint%d%d$" and not T.core.is_symbolic(y) then
+  if kind[1] == "uint64" and x:dtype() ~= "u8" and x:dtype() ~= "bool" then
+    if T.core.is_symbolic(y) then
+      options.untraceable("onnx: %s '%s': an uint64 is kept as i64, whose sign a trace does not see", c.node.op_type,
+        c.node.name or "")
+    end
+    if y:numel() > 0 and y:amin():item() < 0 then c:fail "an uint64 of 2^63 or more, which i64 cannot hold" end
+  end
+  if kind[1]:find "^uint%d%d$" then
     if y == x then y = x:clone() end
     tensors.label[y] = kind[1]
   end

@@ -34,7 +34,7 @@ end
 local function saturated(c, y, dtype, label)
   local limits = LIMITS[label or dtype] or c:fail("quantized elements of type %s are not supported", label or dtype)
   local q = y:clamp({ min = limits[1], max = limits[2] }):to(dtype)
-  if label and not T.core.is_symbolic(q) then tensors.label[q] = label end
+  if label then tensors.label[q] = label end
   return q
 end
 
