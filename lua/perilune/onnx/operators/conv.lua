@@ -109,12 +109,8 @@ op("ConvTranspose", WINDOW .. "group:int output_padding:ints output_shape:ints",
     full[d] = (n - 1) * w.stride[d] + (kernel[d] - 1) * w.dilation[d] + 1 + extra[d]
     if want or auto == "SAME_UPPER" or auto == "SAME_LOWER" then
       local total = full[d] - (want and want[d] or n * w.stride[d])
-      if total < 0 and (auto == "NOTSET" or auto == "VALID") then
-        extra[d], total = extra[d] - total, 0
-      end
-      local half = total // 2
-      if total < 0 then half = -(-total // 2) end
-      -- the larger half is cut in front, but for SAME_UPPER
+      if total < 0 then extra[d], total = extra[d] - total, 0 end -- what lacks is added at the end
+      local half = total // 2 -- the larger half is cut in front, but for SAME_UPPER
       cut_before[d] = auto == "SAME_UPPER" and half or total - half
       cut_after[d] = total - cut_before[d]
     elseif auto == "NOTSET" or auto == "VALID" then
