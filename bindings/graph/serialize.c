@@ -7,6 +7,7 @@
 #include "bindings/graph/graph.h"
 #include "engine/call/thread_state.h"
 #include "engine/graph/trace/symbolic.h"
+#include "kernels/optim.h"
 
 static void set_string(lua_State *L, const char *key, const char *v) {
   lua_pushstring(L, v);
@@ -49,7 +50,18 @@ static void push_leaf(lua_State *L, const PlGraph *f, PlGVal v) {
   }
 }
 
-/* graph_leaves(graph) → list of {kind value name dtype shape leaf weak number tensor} */
+/* The first captured value with the memory of v, a detached p beside p itself; v where it is the first; -1: it has other parts of it. */
+static PlGVal captured_as(const PlGraph *f, PlGVal v) {
+  const PlGValue *val = &f->vals[v];
+  const PlGVal first = f->stores[val->store].first;
+  const PlArray *a = &val->real->a, *b = &f->vals[first].real->a;
+  const bool same = a->data == b->data && a->dtype == b->dtype && pl_shape_equal(a, b) &&
+                    memcmp(a->strides, b->strides, a->ndim * sizeof *a->strides) == 0;
+  return same ? first : -1;
+}
+
+/* graph_leaves(graph) → list of {kind value name dtype shape leaf weak number tensor}; of a captured tensor that an earlier one is,
+ * too: {kind = "same", value, of} */
 static int graph_leaves(lua_State *L) {
   PlGraph *f = l_check_graph(L, 1);
   int n = 0;
@@ -57,12 +69,34 @@ static int graph_leaves(lua_State *L) {
   for (PlGVal v = 0; v < f->nvals; v++) {
     const PlGValue *val = &f->vals[v];
     if (val->kind == PL_FV_NODE) continue;
-    if (val->kind == PL_FV_CAPTURE && f->stores[val->store].first != v)
-      return l_error(L, "save_graph: two captured tensors share memory; capture the whole and take views in the graph");
-    push_leaf(L, f, v);
+    const PlGVal of = val->kind == PL_FV_CAPTURE ? captured_as(f, v) : v;
+    if (of < 0) return l_error(L, "save_graph: two captured tensors share memory; capture the whole and take views in the graph");
+    if (of == v) push_leaf(L, f, v);
+    else {
+      lua_createtable(L, 0, 3);
+      set_string(L, "kind", "same");
+      lua_pushinteger(L, v);
+      lua_setfield(L, -2, "value");
+      lua_pushinteger(L, of);
+      lua_setfield(L, -2, "of");
+    }
     lua_rawseti(L, -2, ++n);
   }
   return 1;
+}
+
+/* graph_steps_behind(graph, node) → how many later steps of the same optimizer there are, whether there are several and it carries
+ * numbers from one to the next */
+static int graph_steps_behind(lua_State *L) {
+  const PlGraph *f = l_check_graph(L, 1);
+  const lua_Integer node = luaL_checkinteger(L, 2);
+  if (node < 1 || node > f->nnodes) return l_error(L, "save_graph: there is no such node");
+  const PlGNode *n = &f->nodes[node - 1];
+  const int32_t behind = pl_graph_steps_beside(f, (int32_t)node - 1, true), before = pl_graph_steps_beside(f, (int32_t)node - 1, false);
+  const int rule = pl_graph_step_attr(n, "rule");
+  lua_pushinteger(L, behind);
+  lua_pushboolean(L, behind + before > 0 && rule >= 0 && plk_optim_carries(pl_attr_i(n->attrs, rule)));
+  return 2;
 }
 
 /* graph_output_values(graph) → list of value numbers */
@@ -219,6 +253,7 @@ static int graph_region(lua_State *L) {
 
 void l_graph_file_register(lua_State *L) {
   static const luaL_Reg regs[] = {{"graph_leaves", graph_leaves},
+                                  {"graph_steps_behind", graph_steps_behind},
                                   {"graph_output_values", graph_output_values},
                                   {"graph_number", graph_number},
                                   {"graph_apply", graph_apply},

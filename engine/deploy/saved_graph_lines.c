@@ -152,6 +152,16 @@ static PlStatus read_stored(PlGraphReader *r, PlText line) {
   BAD(AT_LINE("a tensor that the safetensors file lacks"));
 }
 
+/* Another value of a captured tensor: one that is detached beside the one that is not. */
+static PlStatus read_same(PlGraphReader *r, PlText line) {
+  PlText f[2];
+  PlTensor *t = NULL;
+  if (!pl_reader_fields(line, 2, false, f)) BAD(AT_LINE("a line of a captured tensor that is there twice"));
+  PL_TRY(pl_reader_find(r, f[1], &t));
+  if (t->a.symbolic || t->flags & PL_T_CONST) BAD(AT_LINE("a captured tensor that is not there"));
+  return pl_reader_value(r, f[0], pl_retain(t));
+}
+
 static PlStatus read_after(PlGraphReader *r, PlText line) {
   PlText f[1], one;
   int64_t k;
@@ -241,9 +251,9 @@ static PlStatus read_region(PlGraphReader *r, PlText line) {
 static const struct {
   const char *word;
   PlStatus (*read)(PlGraphReader *r, PlText line);
-} kinds[] = {{"input", read_input},    {"number", read_constant}, {"capture", read_stored}, {"constant", read_stored},
-             {"node", pl_reader_node}, {"after", read_after},     {"output", read_output},  {"region", read_region},
-             {"pair", read_pair},      {"size", read_free_size}};
+} kinds[] = {{"input", read_input},   {"number", read_constant}, {"capture", read_stored}, {"constant", read_stored},
+             {"same", read_same},     {"node", pl_reader_node},  {"after", read_after},    {"output", read_output},
+             {"region", read_region}, {"pair", read_pair},       {"size", read_free_size}};
 
 PlStatus pl_reader_line(PlGraphReader *r, PlText line) {
   PlText word;

@@ -46,7 +46,8 @@ static PlStatus set(const perilune_model *m, const char *name, double value) {
     memcpy(&now, f->nodes[i].attrs, pl_attrs_size(f->nodes[i].attrs));
     const PlAttrType type = f->nodes[i].op->attrs[k].type;
     if (type == PL_A_FLOAT) now.v[k].f = value;
-    else if (type == PL_A_INT && value == floor(value) && fabs(value) < 9e15) now.v[k].i = (int64_t)value;
+    else if (type == PL_A_INT && value == floor(value) && fabs(value) < 9e15)
+      now.v[k].i = (int64_t)value - (strcmp(name, "step") == 0 ? pl_graph_steps_beside(f, i, true) : 0);
     else PL_FAIL(PL_ERR_ARG, "perilune_model_set: %s does not take %g", name, value);
     PL_TRY(pl_graph_step_put(f, i, &now));
     any = true;
@@ -77,6 +78,7 @@ perilune_status perilune_model_get(perilune_model *m, const char *name, double *
     const PlAttrType type = f->nodes[i].op->attrs[k].type;
     if (type != PL_A_FLOAT && type != PL_A_INT) continue;
     *out = type == PL_A_FLOAT ? pl_attr_f(f->nodes[i].attrs, k) : (double)pl_attr_i(f->nodes[i].attrs, k);
+    if (strcmp(name, "step") == 0) *out += pl_graph_steps_beside(f, i, true);
     s = PL_OK;
   }
   pthread_mutex_unlock(&m->lock);

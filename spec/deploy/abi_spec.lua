@@ -232,6 +232,35 @@ first %s
     assert.equal(table.concat(want) .. "lr 0.5, step 5\n", text)
   end)
 
+  it("makes several steps a run, and reads a weight that is there twice, as T.jit does", function()
+    if missing then return pending(missing) end
+    T.manual_seed(4)
+    local net = nn.Linear(4, 3)
+    local opt, mean = T.optim.AdamW(net:parameters(), { lr = 0.05 }), net.weight:detach():clone()
+    local step = T.jit(function(x, y)
+      local loss
+      for _ = 1, 2 do
+        loss = nn.F.mse_loss(net(x), y)
+        opt:zero_grad()
+        loss:backward()
+        opt:step()
+      end
+      mean:mul_(0.5):add_(net.weight:detach() * 0.5)
+      return loss:detach() + mean:sum()
+    end)
+    local x, y = filled { 5, 4 }, filled { 5, 3 }
+    step(x, y)
+    assert(T.save_graph(dir .. "/twice", step:graph()))
+    local want = {}
+    for k = 1, 4 do
+      if k == 3 then opt.param_groups[1].lr = 0.5 end
+      want[k] = ("loss %.9g\n"):format(step(x, y):item())
+    end
+    local text, ok = output("'%s' step '%s/twice' 4", program, dir)
+    assert.is_true(ok, text)
+    assert.equal(table.concat(want) .. "lr 0.5, step 10\n", text)
+  end)
+
   it("draws what T.jit draws behind the same seed", function()
     if missing then return pending(missing) end
     local step = save_step(dir .. "/step", "SGD", { lr = 0.1 }, true)

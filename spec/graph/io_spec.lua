@@ -275,6 +275,84 @@ describe("a saved graph", function()
     end)
   end)
 
+  it("goes on with steps that do more: several, of several optimizers, with averages of the weights", function()
+    local function several(n) return function(once) return function(x)
+      local loss
+      for _ = 1, n do loss = once(x) end
+      return loss
+    end end end
+    local function averaged(before, detached)
+      return function(once, p)
+        local mean = p:detach():clone()
+        local function move()
+          if detached then mean:mul_(0.9):add_(p:detach() * 0.1) else T.no_grad(function() mean:lerp_(p, 0.1) end) end
+        end
+        return function(x)
+          if before then move() end
+          local loss = once(x)
+          if not before then move() end
+          return loss, mean:sum()
+        end
+      end
+    end
+    local forms = { ["twice"] = several(2), ["3 times"] = several(3), ["averaged"] = averaged(false, true),
+      ["averaged before"] = averaged(true, true), ["averaged by lerp_"] = averaged(false, false),
+      ["twice, averaged"] = function(once, p) return averaged(false, true)(several(2)(once), p) end,
+      ["another's step between"] = function(once, p)
+        local other = T.optim.Adam({ p }, { lr = 0.02 })
+        return function(x)
+          local loss = once(x)
+          other:step()
+          return loss
+        end
+      end }
+    local refused = {}
+    for form, make in pairs(forms) do
+      for _, c in ipairs { { "SGD" }, { "SGD", momentum = 0.9 }, { "Adam" }, { "RMSprop" }, { "Rprop" }, { "RAdam" },
+        { "Adadelta" }, { "NAdam" }, { "Prodigy" }, { "Adafactor" }, { "SGDScheduleFree" } } do
+        local function fresh()
+          local p = nn.Parameter(T.tensor { { 0.1, -0.2 }, { 0.3, 0.5 } })
+          local opt = T.optim[c[1]]({ p }, { lr = 0.05, momentum = c.momentum })
+          return make(function(x)
+            opt:zero_grad()
+            local loss = (p - x):pow(4):sum()
+            loss:backward()
+            opt:step()
+            return loss:detach()
+          end, p)
+        end
+        local what = c[1] .. ", " .. form
+        with_file(function(path)
+          local plain, step, x = fresh(), T.jit(fresh()), T.tensor { { 1, 2 }, { -1, 0 } }
+          local function same(...)
+            local want = table.pack(plain(x))
+            for i, got in ipairs { ... } do
+              local b = want[i]:item()
+              assert.is_true(math.abs(got:item() - b) <= 1e-5 * math.abs(b) + 1e-6, what)
+            end
+          end
+          for _ = 1, 2 do same(step(x)) end
+          local ok, err = pcall(T.save_graph, path, step:graph())
+          if not ok then
+            refused[c[1]] = true
+            assert.truthy(err:find("several steps in one function", 1, true) or err:find("run last in step", 1, true),
+              what .. ": " .. tostring(err))
+            return
+          end
+          for _ = 1, 2 do
+            local g = assert(T.load_graph(path))
+            for _ = 1, 3 do same(table.unpack(g:run { x1 = x })) end
+            assert.is_true(T.save_graph(path, g))
+          end
+        end)
+      end
+    end
+    local names = {}
+    for name in pairs(refused) do names[#names + 1] = name end
+    table.sort(names)
+    assert.equal("Adafactor NAdam Prodigy SGDScheduleFree", table.concat(names, " "))
+  end)
+
   it("names what is wrong with the call", function()
     assert.has_error(function() T.save_graph(1, T.graph()) end)
     local ok, err = pcall(T.save_graph, "x", {})

@@ -381,6 +381,9 @@ PlStatus pl_graph_node_takes(const PlGraph *f, int32_t i, const PlAttrs *attrs);
 int pl_graph_step_attr(const PlGNode *n, const char *name);
 /* Node i, which writes, has these attributes from now on. Errors: those of its op. */
 PlStatus pl_graph_step_put(const PlGraph *f, int32_t i, const PlAttrs *now);
+/* How many nodes behind node i (after = true), or before it, step the same tensors' same states: a run of the graph is as many steps of
+ * one optimizer, of which each node's attributes tell its own. */
+int32_t pl_graph_steps_beside(const PlGraph *f, int32_t i, bool after);
 /* The next run is a step further (by = 1) than the newest, or it was none after all (-1). */
 PlStatus pl_graph_step_count(const PlGraph *f, int by);
 

@@ -166,6 +166,8 @@ local function lines_of(g)
       named[own] = true
       add(("input %d %s %s "):format(leaf.value, escape(own), leaf.dtype))
       put(put_sizes(lines[#lines], leaf.shape), leaf.leaf and " leaf" or " fed")
+    elseif leaf.kind == "same" then
+      add(("same %d %d"):format(leaf.value, leaf.of))
     elseif leaf.kind == "number" then
       add(("number %d %s %s "):format(leaf.value, leaf.dtype, leaf.weak and "weak" or "tensor"))
       put_number(lines[#lines], leaf.number, "a number")
@@ -402,9 +404,20 @@ local function stored(state, line)
   if not v then return problem end
   local t = state.tensors[s]
   if not core.is_tensor(t) then return "a tensor that the safetensors file lacks" end
-  state.values[v] = t
+  state.values[v], state.stored[v] = t, true
 end
 readers.capture, readers.constant = stored, stored
+
+-- Another value of a captured tensor: p:detach() beside p.
+function readers.same(state, line)
+  local s, of = line:match "^same (%d+) (%d+)$"
+  of = of and read_integer(of, 0, MOST)
+  if not of then return "a line of a captured tensor that is there twice" end
+  local v, problem = new_value(state, s)
+  if not v then return problem end
+  if not state.stored[of] then return "a captured tensor that is not there" end
+  state.values[v] = state.values[of]
+end
 
 -- key=value behind each other → {key = value}; nil where anything else is there.
 local function read_attrs(state, text)
@@ -547,7 +560,7 @@ end
 -- that came with them; wanted: free sizes by name, else they are the example's.
 function M.build(text, tensors, pair, wanted)
   local state = { wanted = wanted or {}, sizes = {}, free = {}, pair = pair, graph = T.graph(), tensors = tensors,
-    values = {}, made = {}, outputs = {}, output_names = {}, nodes = {} }
+    stored = {}, values = {}, made = {}, outputs = {}, output_names = {}, nodes = {} }
   local number, done = 0, false
   for line, at in text:gmatch("([^\n]*)\n()") do
     number = number + 1
