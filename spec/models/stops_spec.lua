@@ -6,10 +6,10 @@ local random = require "spec.support.random"
 local text = require "perilune.models.text"
 
 describe("stops", function()
-  local tokenizer, remove
+  local tokenizer, remove, dir
   setup(function()
     local _
-    _, remove, _, tokenizer = talker.make()
+    dir, remove, _, tokenizer = talker.make()
   end)
   teardown(function() remove() end)
 
@@ -23,6 +23,32 @@ describe("stops", function()
     local rest, over = writer:finish()
     return table.concat(out) .. rest, over
   end
+
+  it("of generation_config.json end replies as those of the request do", function()
+    local model = assert(text.open(dir, {}))
+    local ids = assert(text.ids(model, "the quick brown"))
+    local function reply(stops)
+      local out, settings = {}, text.sampling({ temperature = 0 }, model.net.generation_config)
+      settings.max_new_tokens = 24
+      local reason = text.reply(model, ids, settings, stops, function(piece) out[#out + 1] = piece end)
+      return table.concat(out), reason
+    end
+    local whole = reply()
+    local one, other = whole:sub(4, 5), whole:sub(9, 10)
+    local want, reason = reply { other }
+    assert.is_true(#want < #whole and reason == "stop")
+    local shorter = reply { one, other }
+    for _, given in ipairs { other, { other } } do
+      model.net.generation_config.stop_strings = given
+      assert.same({ want, "stop" }, { reply() })
+      assert.equal(shorter, (reply { one }))
+    end
+    local ok, why = pcall(model.net.generate, model.net, ids, { generation_config = true })
+    assert.is_false(ok) -- who makes ids has no tokenizer
+    assert.truthy(tostring(why):find("stop_strings", 1, true), why)
+    model.net.generation_config.stop_strings = { "" }
+    assert.has_error(function() reply() end)
+  end)
 
   it("end replies of random tokens, half characters among them", function()
     local g, met, last = random.new(7), 0, 0

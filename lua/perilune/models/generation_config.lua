@@ -67,12 +67,27 @@ local function plain(v)
   return v
 end
 
--- What is not heeded is not passed over in silence.
-local function check(who, config)
+--- Texts that end what is written (stop_strings), for who has a tokenizer. → list
+function M.stops(config)
+  local v = plain(config.stop_strings)
+  if type(v) == "string" then v = { v } end
+  local out = {}
+  for i, text in ipairs(type(v) == "table" and v or {}) do
+    if type(text) ~= "string" or text == "" then
+      fail("generation_config.json: stop_strings must be texts, got %s", options.describe(text))
+    end
+    out[i] = text
+  end
+  return out
+end
+
+-- What is not heeded is not passed over in silence. texts: whoever calls heeds M.stops.
+local function check(who, config, texts)
   local unknown = {}
   for name, given in pairs(config) do
     local v, nothing = plain(given), others[name]
     local says = v ~= nil and v ~= false and not (type(v) == "table" and next(v) == nil)
+    if texts and name == "stop_strings" then nothing = v end
     if says and nothing ~= nil and v ~= nothing or name == "cache_implementation" and v == "quantized" then
       fail("%s: generation_config.json asks for %s, which is not supported; name the options in the call in its place",
         who, name)
@@ -88,9 +103,10 @@ local function check(who, config)
 end
 
 --- The options o of a call with those of a generation_config.json's table where it has none. longest: the ids of the
--- longest prompt, which max_length counts. own: what that table says of drawing counts only where it asks for it.
+-- longest prompt, which max_length counts. own: replies are made as text; what that table says of drawing counts only
+-- where it asks for it.
 function M.merge(who, o, config, longest, own)
-  check(who, config)
+  check(who, config, own)
   local function take(from)
     for field, option in pairs(from) do if o[option] == nil then o[option] = plain(config[field]) end end
   end

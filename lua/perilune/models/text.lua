@@ -186,10 +186,13 @@ function Writer:finish()
 end
 
 --- M.reply(model, ids, o, stops, emit) → "stop" or "length" or "cut", number of new tokens
--- Makes a reply to a prompt of ids, with options of T.models.generate. emit(piece) is called for every token, also
+-- Makes a reply to a prompt of ids, with options of T.models.generate. stops: texts that end it beside those of
+-- generation_config.json. emit(piece) is called for every token, also
 -- where it adds no text yet, and at the end for what was held back; false cuts the reply off.
 function M.reply(model, ids, o, stops, emit)
-  local writer, n, reason = M.writer(model, stops), 0, "length"
+  local all = generation_config.stops(model.net.generation_config or {})
+  for _, text in ipairs(stops or {}) do all[#all + 1] = text end
+  local writer, n, reason = M.writer(model, all), 0, "length"
   local opts = {}
   for key, v in pairs(o) do opts[key] = v end
   opts.batch = model.batch
