@@ -66,10 +66,30 @@ PLK_LOAD(float, wide_f32, f64)
 #undef PLK_ONE
 #endif
 
+#if defined(__AVX__) && !defined(__AVX512F__)
+/* (0 + 1) + (2 + 3) of four rows of four, one a lane. */
+PLK_LANE PlkP_f64 plk_fours(const PlkP_f64 *v) {
+  const __m256d a = _mm256_hadd_pd((__m256d)v[0], (__m256d)v[1]), b = _mm256_hadd_pd((__m256d)v[2], (__m256d)v[3]);
+  return (PlkP_f64)_mm256_add_pd(_mm256_permute2f128_pd(a, b, 0x20), _mm256_permute2f128_pd(a, b, 0x31));
+}
+#endif
+
 /* The sum of all lanes of the parts of one vector, as plk_lanes_sum adds them. */
 #if defined(__AVX512F__)
 PLK_LANE double plk_parts_sum_f32(const PlkP_f32 *a) { return plk_lanes_sum_f32(a[0]); }
 PLK_LANE double plk_parts_sum_f64(const PlkP_f64 *a) { return plk_lanes_sum_f64(a[0]); }
+#elif defined(__AVX__)
+PLK_LANE double plk_parts_sum_f64(const PlkP_f64 *a) {
+  const __m256d v = (__m256d)(a[0] + a[1]);
+  const __m128d two = _mm_add_pd(_mm256_castpd256_pd128(v), _mm256_extractf128_pd(v, 1));
+  return _mm_cvtsd_f64(_mm_add_sd(two, _mm_unpackhi_pd(two, two)));
+}
+PLK_LANE double plk_parts_sum_f32(const PlkP_f32 *a) {
+#define FOUR(k, half) (PlkP_f64) _mm256_cvtps_pd(_mm256_extractf128_ps((__m256)a[k], half))
+  const PlkP_f64 d[2] = {FOUR(0, 0) + FOUR(1, 0), FOUR(0, 1) + FOUR(1, 1)};
+#undef FOUR
+  return plk_parts_sum_f64(d);
+}
 #else
 #define PLK_PARTS_SUM(T, sfx)                                                        \
   PLK_LANE double plk_parts_sum_##sfx(const PlkP_##sfx *a) {                         \

@@ -71,7 +71,7 @@ LANES_BEST(min, f32, float, <)
 LANES_BEST(max, f64, double, >)
 LANES_BEST(min, f64, double, <)
 
-/* Sums of eight neighbours, ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7)), of one row a lane. Other levels transpose tiles. */
+/* Sums of eight neighbours, ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7)), of one row a lane. Others than these levels transpose tiles. */
 #if defined(__AVX512F__)
 /* x[0] + x[1] of each pair in the even places, of y in the odd ones; what a pair is says SWAP. Blends cost less than shuffles. */
 #define JOIN_PS(MASK, SWAP, x, y) _mm512_add_ps(_mm512_mask_blend_ps(MASK, x, y), SWAP(_mm512_mask_blend_ps(MASK, y, x)))
@@ -104,6 +104,21 @@ PLK_LANE void trees_f64_of(const PlkV_f64 *v, PlkV_f64 *g) {
 #define TREES_f32        trees_f32_of
 #define TREES_f64        trees_f64_of
 #define ACROSS_COLS(sfx) sum_cols_across_##sfx
+#elif defined(__AVX__)
+/* Eight rows of eight. */
+PLK_LANE PlkP_f32 eights_f32_of(const PlkP_f32 *v) {
+  __m256 q[2]; /* a row's first four elements, and its last, of four rows */
+  for (int k = 0; k < 2; k++) {
+    const PlkP_f32 *r = v + 4 * k;
+    q[k] = _mm256_hadd_ps(_mm256_hadd_ps((__m256)r[0], (__m256)r[1]), _mm256_hadd_ps((__m256)r[2], (__m256)r[3]));
+  }
+  return (PlkP_f32)_mm256_add_ps(_mm256_permute2f128_ps(q[0], q[1], 0x20), _mm256_permute2f128_ps(q[0], q[1], 0x31));
+}
+/* Four rows of eight. */
+PLK_LANE PlkP_f64 eights_f64_of(const PlkP_f64 *v) { return plk_fours(v) + plk_fours(v + 4); }
+#define EIGHTS_f32       eights_f32_of
+#define EIGHTS_f64       eights_f64_of
+#define ACROSS_COLS(sfx) sum_cols_across_##sfx
 #else
 #define ACROSS_COLS(sfx) NULL
 #endif
@@ -114,6 +129,8 @@ PLK_LANE void trees_f64_of(const PlkV_f64 *v, PlkV_f64 *g) {
 #define CSFX f32
 #ifdef TREES_f32
 #define TREES TREES_f32
+#elif defined(EIGHTS_f32)
+#define EIGHTS EIGHTS_f32
 #endif
 #include "kernels/cpu/isa/reduce/reduce_body.h"
 #define S    double
@@ -122,6 +139,8 @@ PLK_LANE void trees_f64_of(const PlkV_f64 *v, PlkV_f64 *g) {
 #define CSFX f64
 #ifdef TREES_f64
 #define TREES TREES_f64
+#elif defined(EIGHTS_f64)
+#define EIGHTS EIGHTS_f64
 #endif
 #include "kernels/cpu/isa/reduce/reduce_body.h"
 #define S    uint16_t
@@ -130,6 +149,8 @@ PLK_LANE void trees_f64_of(const PlkV_f64 *v, PlkV_f64 *g) {
 #define CSFX f32
 #ifdef TREES_f32
 #define TREES TREES_f32
+#elif defined(EIGHTS_f32)
+#define EIGHTS EIGHTS_f32
 #endif
 #include "kernels/cpu/isa/reduce/reduce_body.h"
 #define S    uint16_t
@@ -138,6 +159,8 @@ PLK_LANE void trees_f64_of(const PlkV_f64 *v, PlkV_f64 *g) {
 #define CSFX f32
 #ifdef TREES_f32
 #define TREES TREES_f32
+#elif defined(EIGHTS_f32)
+#define EIGHTS EIGHTS_f32
 #endif
 #include "kernels/cpu/isa/reduce/reduce_body.h"
 

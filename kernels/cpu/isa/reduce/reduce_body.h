@@ -70,7 +70,7 @@ static void FN(sum_rows)(const void *xv, int64_t ld, int64_t n, int64_t m, doubl
   const S *x = xv;
   int64_t r = 0;
 #if PLK_SHORT_ROWS
-  if (n < 2 * L)
+  if (n < 2 * L && (PLK_PARTS == 1 || n != L)) /* parts of one vector join faster than rows turn */
     for (; r + L <= m; r += L) FN(sum_short)(x + r * ld, ld, n, out + r);
 #endif
   for (; r < m; r++) out[r] = FN(sum_of)(x + r * ld, n);
@@ -99,9 +99,9 @@ PLK_LANE void FN(sums_across)(const S *x, int64_t ld, int64_t n, const int64_t w
       for (int64_t k = 0; k < STEP; k++) {
         const S *p = x + (i + k) * ld, *q = p + STEP * ld, *s = q + STEP * ld, *t = s + STEP * ld;
         int64_t r = 0;
-        for (; r + L <= w; r += L) {
-          V *to = (V *)(lane[k] + r);
-          *to = (((*to + IN(p + r)) + IN(q + r)) + IN(s + r)) + IN(t + r);
+        for (; r + PW <= w; r += PW) {
+          P *to = (P *)(lane[k] + r);
+          *to = (((*to + LOAD(p + r)) + LOAD(q + r)) + LOAD(s + r)) + LOAD(t + r);
         }
         for (; r < w; r++) lane[k][r] = (((lane[k][r] + ONE(p[r])) + ONE(q[r])) + ONE(s[r])) + ONE(t[r]);
       }
@@ -109,7 +109,7 @@ PLK_LANE void FN(sums_across)(const S *x, int64_t ld, int64_t n, const int64_t w
       C *to = lane[lane_of(i, m, L)];
       const S *p = x + i * ld;
       int64_t r = 0;
-      for (; r + L <= w; r += L) *(V *)(to + r) += IN(p + r);
+      for (; r + PW <= w; r += PW) *(P *)(to + r) += LOAD(p + r);
       for (; r < w; r++) to[r] += ONE(p[r]);
     }
     /* as LSUM((a + b) + (c + d)) */
@@ -157,8 +157,8 @@ PLK_LANE void FN(colpart)(const S *x, int64_t ld, int64_t rows, int64_t cols, C 
   PUT(part + c, all, left);
 #else
   for (; r + 8 <= rows; r += 8, p += 8 * ld) {
-#define ROW(k) IN(p + c + (k)*ld)
-    for (c = 0; c + L <= cols; c += L) *(V *)(part + c) += TREE_OF(ROW);
+#define ROW(k) LOAD(p + c + (k)*ld)
+    for (c = 0; c + PW <= cols; c += PW) *(P *)(part + c) += TREE_OF(ROW);
 #undef ROW
     for (; c < cols; c++) {
 #define ROW(k) v[k]
@@ -168,10 +168,14 @@ PLK_LANE void FN(colpart)(const S *x, int64_t ld, int64_t rows, int64_t cols, C 
 #undef ROW
     }
   }
-  for (; r < rows; r++, p += ld) {
-    for (c = 0; c + L <= cols; c += L) *(V *)(part + c) += IN(p + c);
-    for (; c < cols; c++) part[c] += ONE(p[c]);
+  if (r == rows) return;
+  for (c = 0; c + PW <= cols; c += PW) {
+    P all = *(P *)(part + c);
+    for (int64_t k = 0; k < rows - r; k++) all += LOAD(p + c + k * ld);
+    *(P *)(part + c) = all;
   }
+  for (; c < cols; c++)
+    for (int64_t k = 0; k < rows - r; k++) part[c] += ONE(p[c + k * ld]);
 #endif
 }
 #undef TREE_OF
@@ -213,13 +217,34 @@ PLK_LANE V FN(part_across)(const S *const *p, int64_t ld, int64_t n, const bool 
   return part;
 #undef COLUMN
 }
+#elif defined(EIGHTS)
+/* The same of PW columns, with EIGHTS, whose v[PW h + c] are the elements of column c from PW h on. */
+PLK_LANE P FN(part_across)(const S *const *p, int64_t ld, int64_t n, const bool even) {
+#define COLUMN(c) ((even ? p[(c) / 4 * 4] + (c) % 4 * ld : p[c]) + i)
+  P part = {0}, v[8];
+  int64_t i = 0;
+  for (; i + 8 <= n; i += 8) {
+    for (int h = 0; h < 8 / PW; h++)
+      for (int c = 0; c < PW; c++) v[PW * h + c] = LOAD(COLUMN(c) + PW * h);
+    part += EIGHTS(v);
+  }
+  for (; i < n; i++) {
+    P one = {0};
+    for (int c = 0; c < PW; c++) one[c] = ONE(*COLUMN(c));
+    part += one;
+  }
+  return part;
+#undef COLUMN
+}
+#endif
+#if defined(TREES) || defined(EIGHTS)
 static void FN(sum_cols_across)(const void *xv, int64_t ld, int64_t n, int64_t m, double *out) {
-  for (int64_t c0 = 0; c0 < m; c0 += L)
+  for (int64_t c0 = 0; c0 < m; c0 += PW)
     for (int64_t at = 0; at < n; at += PLK_COLSUM_ROWS) {
-      const int64_t rows = n - at < PLK_COLSUM_ROWS ? n - at : PLK_COLSUM_ROWS, kept = m - c0 < L ? m - c0 : L;
-      const S *p[L];
-      for (int c = 0; c < L; c++) p[c] = (const S *)xv + at + (c0 + (c < kept ? c : kept - 1)) * ld; /* the last once more: not kept */
-      const V part = kept == L ? FN(part_across)(p, ld, rows, true) : FN(part_across)(p, ld, rows, false);
+      const int64_t rows = n - at < PLK_COLSUM_ROWS ? n - at : PLK_COLSUM_ROWS, kept = m - c0 < PW ? m - c0 : PW;
+      const S *p[PW];
+      for (int c = 0; c < PW; c++) p[c] = (const S *)xv + at + (c0 + (c < kept ? c : kept - 1)) * ld; /* the last once more: not kept */
+      const P part = kept == PW ? FN(part_across)(p, ld, rows, true) : FN(part_across)(p, ld, rows, false);
       for (int c = 0; c < kept; c++) out[c0 + c] += (double)part[c];
     }
 }
@@ -367,6 +392,7 @@ EXTREME(min, SMALLER, <, (C)INFINITY, min)
 #undef TAKE
 #undef EXTREME
 #undef TREES
+#undef EIGHTS
 #undef S
 #undef SFX
 #undef C

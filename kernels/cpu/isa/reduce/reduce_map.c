@@ -13,40 +13,39 @@
 #define magnitude(v) ((__typeof__(v))(((__typeof__((v) > (v)))(v)) & INT64_MAX))
 
 #if PLK_SHORT_ROWS
-/* As name_of, of n < 32 elements GET(e[k]) of eight rows. */
-#define SHORT_OF(START, J, VMAP, GET)                                   \
-  {                                                                     \
-    const PlkV_f64 c = aux ? plk_in_f64(aux) : (PlkV_f64){0};           \
-    PlkV_f64 a[8], all;                                                 \
-    int64_t k = 0;                                                      \
-    (void)c;                                                            \
-    for (int j = 0; j < 8; j++) a[j] = (PlkV_f64){0} + (double)(START); \
-    for (; k + 8 <= n; k += 8)                                          \
-      for (int j = 0; j < 8; j++) {                                     \
-        const PlkV_f64 v = GET(e[k + j]);                               \
-        a[j] = a[j] J(VMAP);                                            \
-      }                                                                 \
-    all = ((a[0] J a[4])J(a[2] J a[6]))J((a[1] J a[5])J(a[3] J a[7]));  \
-    for (; k < n; k++) {                                                \
-      const PlkV_f64 v = GET(e[k]);                                     \
-      all = all J(VMAP);                                                \
-    }                                                                   \
-    *(PlkV_f64 *)out = all;                                             \
+/* As name_of, of n < 32 elements of LANES rows: e[k * LANES …] are their elements k, a part of the rows at a time. */
+#define SHORT_OF(START, J, VMAP, WIDE, LANES)                              \
+  for (int h = 0; h < LANES; h += PLK_W_f64) {                             \
+    const PlkP_f64 c = aux ? *(const PlkP_f64 *)(aux + h) : (PlkP_f64){0}; \
+    PlkP_f64 a[8], all, v;                                                 \
+    int64_t k = 0;                                                         \
+    (void)c;                                                               \
+    for (int j = 0; j < 8; j++) a[j] = (PlkP_f64){0} + (double)(START);    \
+    for (; k + 8 <= n; k += 8)                                             \
+      for (int j = 0; j < 8; j++) {                                        \
+        v = WIDE(e + (k + j) * LANES + h);                                 \
+        a[j] = a[j] J(VMAP);                                               \
+      }                                                                    \
+    all = ((a[0] J a[4])J(a[2] J a[6]))J((a[1] J a[5])J(a[3] J a[7]));     \
+    for (; k < n; k++) {                                                   \
+      v = WIDE(e + k * LANES + h);                                         \
+      all = all J(VMAP);                                                   \
+    }                                                                      \
+    *(PlkP_f64 *)(out + h) = all;                                          \
   }
-#define ITSELF(v) (v)
 #define SHORT_f64(S, sfx, name, START, J, VMAP)                                                       \
   static void name##_short_##sfx(const S *x, int64_t ld, int64_t n, const double *aux, double *out) { \
-    _Alignas(64) PlkV_f64 e[32];                                                                      \
-    plk_turn_f64(x, ld, n, 8, e);                                                                     \
-    SHORT_OF(START, J, VMAP, ITSELF)                                                                  \
+    _Alignas(64) PlkV_f64 turned[32];                                                                 \
+    const double *e = (const double *)turned;                                                         \
+    plk_turn_f64(x, ld, n, 8, turned);                                                                \
+    SHORT_OF(START, J, VMAP, plk_wide_f64, 8)                                                         \
   }
 #define SHORT_f32(S, sfx, name, START, J, VMAP)                                                       \
   static void name##_short_##sfx(const S *x, int64_t ld, int64_t n, const double *aux, double *out) { \
-    _Alignas(64) PlkV_f32 e[32];                                                                      \
-    plk_turn_##sfx(x, ld, n, 16, e);                                                                  \
-    SHORT_OF(START, J, VMAP, plk_low)                                                                 \
-    out += 8, aux = aux ? aux + 8 : NULL;                                                             \
-    SHORT_OF(START, J, VMAP, plk_high)                                                                \
+    _Alignas(64) PlkV_f32 turned[32];                                                                 \
+    const float *e = (const float *)turned;                                                           \
+    plk_turn_##sfx(x, ld, n, 16, turned);                                                             \
+    SHORT_OF(START, J, VMAP, plk_wide_f32, 16)                                                        \
   }
 #define SHORT_bf16                          SHORT_f32
 #define SHORT_f16                           SHORT_f32
@@ -62,84 +61,109 @@ typedef double PlkOf_f64;
 #define BY_SHORT(name, sfx)
 #endif
 
+enum { AT_ONCE = 8 }; /* a multiple of 4, no more lines than a set of the first cache has */
+
 /* MAP of elements v with the output's c, joined by J from START on. */
-#define MAPPED(S, sfx, name, START, J, VMAP, MAP)                                                                                      \
-  PLK_LANE double name##_of_##sfx(const S *x, int64_t n, double aux) {                                                                 \
-    const PlkP_f64 c = (PlkP_f64){0} + aux;                                                                                            \
-    PlkP_f64 a[4 * PLK_PARTS], v;                                                                                                      \
-    double r[8];                                                                                                                       \
-    (void)c;                                                                                                                           \
-    for (int j = 0; j < 4 * PLK_PARTS; j++) a[j] = (PlkP_f64){0} + (double)(START);                                                    \
-    int64_t i = 0;                                                                                                                     \
-    for (; i + 32 <= n; i += 32)                                                                                                       \
-      for (int j = 0; j < 4 * PLK_PARTS; j++) {                                                                                        \
-        v = plk_wide_##sfx(x + i + PLK_W_f64 * j);                                                                                     \
-        a[j] = a[j] J(VMAP);                                                                                                           \
-      }                                                                                                                                \
-    for (; i + 8 <= n; i += 8)                                                                                                         \
-      for (int j = 0; j < PLK_PARTS; j++) {                                                                                            \
-        v = plk_wide_##sfx(x + i + PLK_W_f64 * j);                                                                                     \
-        a[j] = a[j] J(VMAP);                                                                                                           \
-      }                                                                                                                                \
-    for (int j = 0; j < PLK_PARTS; j++)                                                                                                \
-      *(PlkP_f64 *)(r + PLK_W_f64 * j) = (a[j] J a[PLK_PARTS + j]) J(a[2 * PLK_PARTS + j] J a[3 * PLK_PARTS + j]);                     \
-    double all = ((r[0] J r[4])J(r[2] J r[6]))J((r[1] J r[5])J(r[3] J r[7]));                                                          \
-    for (; i < n; i++) {                                                                                                               \
-      const double v1 = (double)plk_one_##sfx(x[i]), c1 = aux;                                                                         \
-      (void)c1;                                                                                                                        \
-      all = all J(MAP);                                                                                                                \
-    }                                                                                                                                  \
-    return all;                                                                                                                        \
-  }                                                                                                                                    \
-  SHORT(S, sfx, name, START, J, VMAP)                                                                                                  \
-  static void name##_row_##sfx(const void *xv, int64_t ld, int64_t n, int64_t rows, const double *aux, double *out) {                  \
-    const S *x = xv;                                                                                                                   \
-    int64_t r = 0;                                                                                                                     \
-    BY_SHORT(name, sfx)                                                                                                                \
-    for (; r < rows; r++) out[r] = name##_of_##sfx(x + r * ld, n, aux ? aux[r] : 0);                                                   \
-  }                                                                                                                                    \
-  static inline double name##_one_##sfx(S x, double c1) {                                                                              \
-    const double v1 = (double)plk_one_##sfx(x);                                                                                        \
-    (void)c1;                                                                                                                          \
-    return MAP;                                                                                                                        \
-  }                                                                                                                                    \
-  static void name##_col_##sfx(const void *xv, int64_t ld, int64_t rows, int64_t cols, const double *aux, double *PL_RESTRICT acc) {   \
-    const S *x = xv;                                                                                                                   \
-    static const double none[PLK_COLS];                                                                                                \
-    const double *PL_RESTRICT c = aux ? aux : none;                                                                                    \
-    int64_t r = 0;                                                                                                                     \
-    for (; r + 4 <= rows; r += 4, x += 4 * ld)                                                                                         \
-      for (int64_t k = 0; k < cols; k++)                                                                                               \
-        acc[k] = acc[k] J((name##_one_##sfx(x[k], c[k]) J name##_one_##sfx(x[k + ld], c[k]))                                           \
-                              J(name##_one_##sfx(x[k + 2 * ld], c[k]) J name##_one_##sfx(x[k + 3 * ld], c[k])));                       \
-    /* the last rows, one after the other but in one pass */                                                                           \
-    if (rows - r == 3)                                                                                                                 \
-      for (int64_t k = 0; k < cols; k++)                                                                                               \
-        acc[k] = ((acc[k] J name##_one_##sfx(x[k], c[k]))J name##_one_##sfx(x[k + ld], c[k])) J name##_one_##sfx(x[k + 2 * ld], c[k]); \
-    else if (rows - r == 2)                                                                                                            \
-      for (int64_t k = 0; k < cols; k++) acc[k] = (acc[k] J name##_one_##sfx(x[k], c[k]))J name##_one_##sfx(x[k + ld], c[k]);          \
-    else if (rows > r)                                                                                                                 \
-      for (int64_t k = 0; k < cols; k++) acc[k] = acc[k] J name##_one_##sfx(x[k], c[k]);                                               \
+#define MAPPED(S, sfx, name, START, J, VMAP, MAP)                                                                                    \
+  PLK_LANE double name##_of_##sfx(const S *x, int64_t n, double aux) {                                                               \
+    const PlkP_f64 c = (PlkP_f64){0} + aux;                                                                                          \
+    PlkP_f64 a[4 * PLK_PARTS], v;                                                                                                    \
+    double r[8];                                                                                                                     \
+    (void)c;                                                                                                                         \
+    for (int j = 0; j < 4 * PLK_PARTS; j++) a[j] = (PlkP_f64){0} + (double)(START);                                                  \
+    int64_t i = 0;                                                                                                                   \
+    for (; i + 32 <= n; i += 32)                                                                                                     \
+      for (int j = 0; j < 4 * PLK_PARTS; j++) {                                                                                      \
+        v = plk_wide_##sfx(x + i + PLK_W_f64 * j);                                                                                   \
+        a[j] = a[j] J(VMAP);                                                                                                         \
+      }                                                                                                                              \
+    for (; i + 8 <= n; i += 8)                                                                                                       \
+      for (int j = 0; j < PLK_PARTS; j++) {                                                                                          \
+        v = plk_wide_##sfx(x + i + PLK_W_f64 * j);                                                                                   \
+        a[j] = a[j] J(VMAP);                                                                                                         \
+      }                                                                                                                              \
+    for (int j = 0; j < PLK_PARTS; j++)                                                                                              \
+      *(PlkP_f64 *)(r + PLK_W_f64 * j) = (a[j] J a[PLK_PARTS + j]) J(a[2 * PLK_PARTS + j] J a[3 * PLK_PARTS + j]);                   \
+    double all = ((r[0] J r[4])J(r[2] J r[6]))J((r[1] J r[5])J(r[3] J r[7]));                                                        \
+    for (; i < n; i++) {                                                                                                             \
+      const double v1 = (double)plk_one_##sfx(x[i]), c1 = aux;                                                                       \
+      (void)c1;                                                                                                                      \
+      all = all J(MAP);                                                                                                              \
+    }                                                                                                                                \
+    return all;                                                                                                                      \
+  }                                                                                                                                  \
+  SHORT(S, sfx, name, START, J, VMAP)                                                                                                \
+  static void name##_row_##sfx(const void *xv, int64_t ld, int64_t n, int64_t rows, const double *aux, double *out) {                \
+    const S *x = xv;                                                                                                                 \
+    int64_t r = 0;                                                                                                                   \
+    BY_SHORT(name, sfx)                                                                                                              \
+    for (; r < rows; r++) out[r] = name##_of_##sfx(x + r * ld, n, aux ? aux[r] : 0);                                                 \
+  }                                                                                                                                  \
+  static inline double name##_one_##sfx(S x, double c1) {                                                                            \
+    const double v1 = (double)plk_one_##sfx(x);                                                                                      \
+    (void)c1;                                                                                                                        \
+    return MAP;                                                                                                                      \
+  }                                                                                                                                  \
+  /* AT_ONCE rows, so that sums are loaded and stored once for all of them */                                                        \
+  static void name##_col_##sfx(const void *xv, int64_t ld, int64_t rows, int64_t cols, const double *aux, double *PL_RESTRICT acc) { \
+    static const double none[PLK_COLS];                                                                                              \
+    const double *PL_RESTRICT c_of = aux ? aux : none;                                                                               \
+    for (int64_t r0 = 0; r0 < rows; r0 += AT_ONCE) {                                                                                 \
+      const S *x = (const S *)xv + r0 * ld;                                                                                          \
+      const int64_t n = rows - r0 < AT_ONCE ? rows - r0 : AT_ONCE;                                                                   \
+      int64_t k = 0;                                                                                                                 \
+      for (; k + PLK_W_f64 <= cols; k += PLK_W_f64, x += PLK_W_f64) {                                                                \
+        const PlkP_f64 c = *(const PlkP_f64 *)(c_of + k);                                                                            \
+        PlkP_f64 all = *(PlkP_f64 *)(acc + k), q[4], v;                                                                              \
+        const S *p = x;                                                                                                              \
+        int64_t r = 0;                                                                                                               \
+        (void)c;                                                                                                                     \
+        for (; r + 4 <= n; r += 4) {                                                                                                 \
+          for (int j = 0; j < 4; j++, p += ld) {                                                                                     \
+            v = plk_wide_##sfx(p);                                                                                                   \
+            q[j] = VMAP;                                                                                                             \
+          }                                                                                                                          \
+          all = all J((q[0] J q[1])J(q[2] J q[3]));                                                                                  \
+        }                                                                                                                            \
+        for (; r < n; r++, p += ld) {                                                                                                \
+          v = plk_wide_##sfx(p);                                                                                                     \
+          all = all J(VMAP);                                                                                                         \
+        }                                                                                                                            \
+        *(PlkP_f64 *)(acc + k) = all;                                                                                                \
+      }                                                                                                                              \
+      for (; k < cols; k++, x++) {                                                                                                   \
+        double all = acc[k];                                                                                                         \
+        int64_t r = 0;                                                                                                               \
+        for (; r + 4 <= n; r += 4)                                                                                                   \
+          all = all J((name##_one_##sfx(x[r * ld], c_of[k]) J name##_one_##sfx(x[(r + 1) * ld], c_of[k]))                            \
+                          J(name##_one_##sfx(x[(r + 2) * ld], c_of[k]) J name##_one_##sfx(x[(r + 3) * ld], c_of[k])));               \
+        for (; r < n; r++) all = all J name##_one_##sfx(x[r * ld], c_of[k]);                                                         \
+        acc[k] = all;                                                                                                                \
+      }                                                                                                                              \
+    }                                                                                                                                \
   }
 
-/* Columns that lie along rows, x[c * ld + r], with the bits of name_col: eight at once, four neighbours of each as a tree. Other
- * levels transpose tiles. */
+/* Columns that lie along rows, x[c * ld + r], with the bits of name_col: as many at once as a part has lanes, four neighbours of each as
+ * a tree. Other levels transpose tiles. */
+#if defined(__AVX__)
 #if defined(__AVX512F__)
 #define LANES_PD(a, b) _mm512_add_pd(_mm512_shuffle_f64x2(a, b, 0x88), _mm512_shuffle_f64x2(a, b, 0xdd))
-/* Of eight columns of eight: (0 + 1) + (2 + 3) of each, then (4 + 5) + (6 + 7). */
-PLK_LANE void fours_of(const PlkV_f64 *v, PlkV_f64 *g) {
+/* part + (0 + 1) + (2 + 3) of each of eight columns of eight, and then + (4 + 5) + (6 + 7). */
+PLK_LANE PlkP_f64 plus_fours(PlkP_f64 part, const PlkP_f64 *v) {
   __m512d q[4];
   for (int k = 0; k < 4; k++) {
     const __m512d a = (__m512d)v[2 * k], b = (__m512d)v[2 * k + 1];
     q[k] = _mm512_add_pd(_mm512_unpacklo_pd(a, b), _mm512_unpackhi_pd(a, b)); /* per 16 bytes: a pair of each */
   }
   const __m512d low = LANES_PD(q[0], q[1]), high = LANES_PD(q[2], q[3]);
-  g[0] = (PlkV_f64)_mm512_shuffle_f64x2(low, high, 0x88);
-  g[1] = (PlkV_f64)_mm512_shuffle_f64x2(low, high, 0xdd);
+  return (part + (PlkP_f64)_mm512_shuffle_f64x2(low, high, 0x88)) + (PlkP_f64)_mm512_shuffle_f64x2(low, high, 0xdd);
 }
+#else
+PLK_LANE PlkP_f64 plus_fours(PlkP_f64 part, const PlkP_f64 *v) { return part + plk_fours(v); }
+#endif
 #define ACROSS(S, sfx, name, VMAP)                                                                                                      \
   static void name##_across_##sfx(const void *xv, int64_t ld, int64_t rows, int64_t cols, const double *aux, double *PL_RESTRICT acc) { \
-    enum { W = PLK_N_f64 };                                                                                                             \
+    enum { W = PLK_W_f64 };                                                                                                             \
     for (int64_t c0 = 0; c0 < cols; c0 += W) {                                                                                          \
       const S *p[W];                                                                                                                    \
       double c1[W], sum[W];                                                                                                             \
@@ -147,22 +171,21 @@ PLK_LANE void fours_of(const PlkV_f64 *v, PlkV_f64 *g) {
         const int64_t at = c0 + k < cols ? c0 + k : cols - 1; /* the last once more: not kept */                                        \
         p[k] = (const S *)xv + at * ld, c1[k] = aux ? aux[at] : 0, sum[k] = acc[at];                                                    \
       }                                                                                                                                 \
-      PlkV_f64 part = plk_in_f64(sum), g[2], w[W];                                                                                      \
+      PlkP_f64 part = *(PlkP_f64 *)sum, w[W];                                                                                           \
       int64_t i = 0;                                                                                                                    \
       for (; i + W <= rows; i += W) {                                                                                                   \
         for (int k = 0; k < W; k++) {                                                                                                   \
-          const PlkP_f64 v = plk_wide_##sfx(p[k] + i), c = (PlkV_f64){0} + c1[k];                                                       \
+          const PlkP_f64 v = plk_wide_##sfx(p[k] + i), c = (PlkP_f64){0} + c1[k];                                                       \
           (void)c;                                                                                                                      \
           w[k] = VMAP;                                                                                                                  \
         }                                                                                                                               \
-        fours_of(w, g);                                                                                                                 \
-        part = (part + g[0]) + g[1];                                                                                                    \
+        part = plus_fours(part, w);                                                                                                     \
       }                                                                                                                                 \
       for (int k = 0; k < W && c0 + k < cols; k++) {                                                                                    \
         const S *x = p[k];                                                                                                              \
         double s = part[k];                                                                                                             \
         int64_t r = i;                                                                                                                  \
-        if (r + 4 <= rows) {                                                                                                            \
+        if (W > 4 && r + 4 <= rows) {                                                                                                   \
           s += (name##_one_##sfx(x[r], c1[k]) + name##_one_##sfx(x[r + 1], c1[k])) +                                                    \
                (name##_one_##sfx(x[r + 2], c1[k]) + name##_one_##sfx(x[r + 3], c1[k]));                                                 \
           r += 4;                                                                                                                       \
