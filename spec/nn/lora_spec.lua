@@ -65,6 +65,45 @@ describe("nn.lora", function()
     end
   end)
 
+  it("is DoRA of the same numbers beside weights in blocks, also of another input scale", function()
+    for _, how in ipairs { { 64, 40 }, { 32, 600, dropout = 0.5 }, { 64, 513, bias = false },
+      { 32, 8, scaled = true } } do
+      local plain = nn.Linear(how[1], how[2], { bias = how.bias ~= false })
+      local blocks = T.quantize(nn.Sequential(plain), { bits = 4, activations = "float" })
+      if how.scaled then blocks[1]:register_buffer("input_scale", T.rand(how[1]) + 0.5) end
+      local floats, found = nn.Sequential(blocks[1]:dequantize()), {}
+      for _, n in ipairs { blocks, floats } do
+        T.manual_seed(3)
+        stirred(nn.lora(n, { target = "all-linear", rank = 3, dora = true, dropout = how.dropout })):train()
+        local m, x = n[1], T.randn(5, how[1]):requires_grad_()
+        T.manual_seed(4)
+        local y = n(x)
+        y:square():sum():backward()
+        found[#found + 1] = { y, x.grad, m.lora_A.grad, m.lora_B.grad, m.lora_magnitude_vector.grad }
+      end
+      for k, v in ipairs(found[1]) do
+        local want = found[2][k]
+        assert.is_true((v - want):abs():max():item() <= 1e-4 * want:abs():max():item(), k .. " of " .. how[2])
+      end
+    end
+    folder(function(dir) -- and in files
+      local function fresh()
+        T.manual_seed(5)
+        return T.quantize(nn.Sequential(nn.Linear(32, 6)), { bits = 8 })
+      end
+      local n, x = stirred(nn.lora(fresh(), { target = "all-linear", dora = true })), T.randn(2, 32)
+      assert(nn.save_lora(n, dir))
+      local back = fresh()
+      assert(nn.load_lora(back, dir))
+      same(back(x), n(x))
+      local c = assert(json.read(dir .. "/adapter_config.json"))
+      c.use_dora = false
+      assert(json.write(dir .. "/adapter_config.json", c))
+      local _, why = nn.load_lora(fresh(), dir)
+      assert.truthy(why:find("use_dora of the config is not true", 1, true), why)
+    end)
+  end)
+
   it("names layers to PEFT so that no other is meant", function()
     local n = nn.ModuleList { net(), net() }
     nn.lora(n, { target = function(name) return name ~= "1.q_proj" and not name:find "score" end })

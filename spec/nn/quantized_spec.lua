@@ -139,6 +139,5 @@ describe("quantized layers", function()
       assert.is_nil(q[k].weight.grad)
     end
     fails(function() nn.merge_lora(q) end, "dequantize = true")
-    fails(function() nn.lora(T.quantize(net()), { target = "all-linear", dora = true }) end, "dora")
   end)
 end)

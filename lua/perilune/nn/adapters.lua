@@ -36,9 +36,21 @@ local function matrix(m)
 end
 M.matrix = matrix
 
-local function lengths(m, set) -- of the rows of W + scale B A
-  local w, a, b = matrix(m), m[set.A], m[set.B]
-  return (w:detach():to(a:dtype()) + b:matmul(a):detach() * set.scale):square():sum(2):sqrt()
+-- Has a layer rows whose lengths can be known?
+function M.has_rows(m) return matrix(m) ~= nil or type(m.numbers) == "function" end
+
+local ROWS = 512 -- that are numbers at a time where the weight is blocks
+
+local function lengths(m, set) -- of the rows of W + scale B A; they have no gradient
+  local w, a, b = matrix(m), m[set.A]:detach(), m[set.B]:detach()
+  if w then return (w:detach():to(a:dtype()) + b:matmul(a) * set.scale):square():sum(2):sqrt() end
+  local parts, rows = {}, m.out_features
+  for from = 1, rows, ROWS do
+    local n = math.min(ROWS, rows - from + 1)
+    local part = m:numbers(a:dtype(), from, n) + b:narrow(1, from, n):matmul(a) * set.scale
+    parts[#parts + 1] = part:square():sum(2):sqrt()
+  end
+  return T.cat(parts, 1)
 end
 
 M.lengths = lengths
@@ -60,7 +72,13 @@ local function adapt(self, set, x, y)
     local ratio = length / lengths(self, set)
     local plain = y
     if set.dropout > 0 and self.training then -- what was dropped of B A x is dropped of W x as well
-      plain = linear(dropped, matrix(self):to(a:dtype()))
+      local w = matrix(self)
+      if w then
+        plain = linear(dropped, w:to(a:dtype()))
+      else
+        plain = getmetatable(self).__class.forward(self, dropped)
+        if self.bias then plain = plain - self.bias end
+      end
     elseif self.bias then
       plain = y - self.bias
     end

@@ -130,7 +130,9 @@ function M.lora(net, opts)
         fail("nn.lora: %s has an adapter already, '%s'; give the new one another name, or nn.merge_lora(net) first",
           name, set.name)
       end
-      if set.dora and not matrix(m) then fail("nn.lora: dora needs a floating weight, which %s has not", name) end
+      if set.dora and not adapters.has_rows(m) then
+        fail("nn.lora: dora needs the numbers of a weight, which %s has not", name)
+      end
       list[#list + 1] = { name, m }
     end
   end

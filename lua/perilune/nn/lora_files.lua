@@ -325,6 +325,12 @@ local function plan(net, dir, adapter)
         fault("format", "%s: %s of '%s' is %s, expected %s", file, key, name, dims(f[key]), text)
       end
     end
+    if f.lora_magnitude_vector and c.use_dora ~= true then
+      fault("format", "%s: '%s' has a lora_magnitude_vector, and use_dora of the config is not true", file, name)
+    end
+    if c.use_dora == true and not adapters.has_rows(m) then
+      fault("unsupported", "%s: use_dora needs the numbers of a weight, which '%s' has not", path, name)
+    end
     if f.lora_bias and c.lora_bias ~= true then
       fault("format", "%s: '%s' has a bias, and lora_bias of the config is not true", file, name)
     end

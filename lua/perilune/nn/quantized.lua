@@ -96,12 +96,13 @@ function QuantizedLinear:forward(x)
   return quantized_linear(x, rawget(self, self._key), as(x, self.bias), self._opts)
 end
 
---- W as numbers, [out_features, in_features] of dtype, f32 by default.
-function QuantizedLinear:numbers(dtype)
-  local scale = rawget(self, "input_scale")
-  if not scale then return dequantize_blocks(self.weight, { format = self.format, dtype = dtype or "f32" }) end
+--- W as numbers, [out_features, in_features] of dtype, f32 by default; n rows of it from row `from` on.
+function QuantizedLinear:numbers(dtype, from, n)
+  local scale, blocks = rawget(self, "input_scale"), self.weight
+  if from then blocks = blocks:narrow(1, from, n) end
+  if not scale then return dequantize_blocks(blocks, { format = self.format, dtype = dtype or "f32" }) end
   local wide = (dtype == "f64" or scale:dtype() == "f64") and "f64" or "f32"
-  return (dequantize_blocks(self.weight, { format = self.format, dtype = wide }) * scale:to(wide)):to(dtype or "f32")
+  return (dequantize_blocks(blocks, { format = self.format, dtype = wide }) * scale:to(wide)):to(dtype or "f32")
 end
 
 --- The nn.Linear with the same numbers, or the layer that it stands for.
