@@ -231,26 +231,32 @@ static PlStatus arrive(PlWalk *w, PlNode *n) {
 
 /* ---- the walk ------------------------------------------------------------------------------------------------- */
 
-/* A walk inside of a rule or hook may reach a leaf that the outer walk has reached, too: a parameter. What the outer one
- * noted there is deferred until the inner one ends. */
+/* A walk inside of a rule, a hook or a function that a checkpoint runs again may reach what the outer walk has reached, too: a
+ * parameter, or a part of the tape if the inner one keeps it. What the outer one noted there is deferred until the inner one ends. */
 struct PlAside {
-  PlNode *leaf;
-  PlSlot slot;
+  PlNode *node;
   PlNode *link;
   uint64_t pass;
   int32_t pending;
-  bool skip;
+  bool skip, ends;
   PlAside *next;
+  struct {
+    PlTensor *grad;
+    uint32_t capture;
+  } slots[];
 };
 
 static PlStatus put_aside(PlWalk *w, PlNode *n) {
-  PlAside *a = malloc(sizeof *a);
+  PlAside *a = malloc(sizeof *a + n->nout * sizeof *a->slots);
   if (!a) PL_FAIL(PL_ERR_OOM, "backward: out of memory");
-  *a =
-      (PlAside){.leaf = n, .slot = n->slots[0], .link = n->link, .pass = n->pass, .pending = n->pending, .skip = n->skip, .next = w->aside};
-  n->slots[0].grad = NULL;
-  n->slots[0].capture = 0;
-  n->skip = false;
+  *a = (PlAside){.node = n, .link = n->link, .pass = n->pass, .pending = n->pending, .skip = n->skip, .ends = n->ends, .next = w->aside};
+  for (uint32_t o = 0; o < n->nout; o++) {
+    a->slots[o].grad = n->slots[o].grad;
+    a->slots[o].capture = n->slots[o].capture;
+    n->slots[o].grad = NULL;
+    n->slots[o].capture = 0;
+  }
+  n->skip = n->ends = false;
   w->aside = a;
   return PL_OK;
 }
@@ -258,14 +264,17 @@ static PlStatus put_aside(PlWalk *w, PlNode *n) {
 static void put_back(PlWalk *w) {
   while (w->aside) {
     PlAside *a = w->aside;
-    PlNode *n = a->leaf;
+    PlNode *n = a->node;
     w->aside = a->next;
-    n->slots[0].grad = a->slot.grad;
-    n->slots[0].capture = a->slot.capture;
+    for (uint32_t o = 0; o < n->nout; o++) {
+      n->slots[o].grad = a->slots[o].grad;
+      n->slots[o].capture = a->slots[o].capture;
+    }
     n->link = a->link;
     n->pass = a->pass;
     n->pending = a->pending;
     n->skip = a->skip;
+    n->ends = a->ends;
     n->busy = true;
     free(a);
   }
@@ -282,9 +291,11 @@ static PlStatus unspent(const PlNode *n) {
 
 static PlStatus visit(PlWalk *w, PlNode *n) {
   if (n->pass == w->pass) return PL_OK;
-  if (PL_UNLIKELY(n->busy) && n->kind == PL_NODE_LEAF) PL_TRY(put_aside(w, n));
-  else if (PL_UNLIKELY(n->busy)) PL_FAIL(PL_ERR_STATE, "backward: called again from inside itself over the same tape, at %s", n->name);
+  if (PL_UNLIKELY(n->busy) && n->kind != PL_NODE_LEAF && !w->retain)
+    PL_FAIL(PL_ERR_STATE, "backward: called again from inside itself over the same tape, at %s; the inner one takes retain_graph=true",
+            n->name);
   PL_TRY(unspent(n));
+  if (PL_UNLIKELY(n->busy)) PL_TRY(put_aside(w, n));
   n->pass = w->pass;
   n->pending = 0;
   n->busy = true;

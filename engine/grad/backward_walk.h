@@ -5,7 +5,7 @@
 
 #include "engine/grad/node.h"
 
-typedef struct PlAside PlAside; /* a leaf's notes of the walk that this one runs inside of */
+typedef struct PlAside PlAside; /* a node's notes of the walk that this one runs inside of */
 
 typedef struct PlWalk {
   PlTensor *const *ys; /* what it begins at, for traces; ny 0: unknown */

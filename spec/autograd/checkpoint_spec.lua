@@ -85,6 +85,21 @@ describe("a checkpoint in place", function()
     end)
   end)
 
+  it("may take gradients of a tape outside, over which the backward goes that runs it again", function()
+    for _, around in ipairs { T.checkpoint, plain } do
+      compare(function()
+        local x, w = T.randn({ 4, 3 }, f64):requires_grad_(), T.randn({ 3, 3 }, f64):requires_grad_()
+        return function(through)
+          local e = (around == plain and plain or through)(function(a) return a:mm(w):tanh() end, x):square():sum()
+          local z = through(function()
+            return T.grad_of(e, x, { create_graph = true }):pow(2) * e
+          end)
+          return z:sum() + e
+        end, { x, w }
+      end)
+    end
+  end)
+
   it("may stand first in a module", function()
     for _, make in ipairs {
       function() return nn.LeakyReLU(0.1, { inplace = true }) end,

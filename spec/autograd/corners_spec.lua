@@ -249,6 +249,42 @@ describe("a walk inside a walk", function()
     eq(x.grad, { 3, 5 })
   end)
 
+  it("goes over the same tape where the inner one keeps it", function()
+    local x, n = leaf(1, 2), 0
+    local y = x * x
+    local u, seen = y * y, nil
+    local z = u:sum()
+    y:register_hook(function()
+      n = n + 1
+      if n == 1 then
+        seen = T.grad_of(z, { x, y }, { retain_graph = true })
+        z:backward { retain_graph = true }
+      end
+    end)
+    z:backward { retain_graph = true }
+    assert.equal(3, n)
+    eq(seen[1], { 4, 32 })
+    eq(seen[2], { 2, 8 })
+    eq(x.grad, { 8, 64 })
+    -- the outer one was asked about other results of the same nodes
+    local a, inner = leaf(1, 2, 3, 4), nil
+    local p, q = table.unpack((a * 1):chunk(2, 1))
+    p = p * p
+    local out = (p:sum() + (q * q * q):sum()) + 0
+    p:register_hook(function()
+      if inner == nil then
+        inner = false
+        inner = T.grad_of(out, { a, q }, { retain_graph = true })
+      end
+    end)
+    local g = T.grad_of(out, { a, p, q }, { retain_graph = true })
+    eq(g[1], { 2, 4, 27, 48 })
+    eq(g[2], { 1, 1 })
+    eq(g[3], { 27, 48 })
+    eq(inner[1], { 2, 4, 27, 48 })
+    eq(inner[2], { 27, 48 })
+  end)
+
   it("is refused over the same tape, and says where nothing is recorded", function()
     local x = leaf(1, 2)
     local y = x * x
