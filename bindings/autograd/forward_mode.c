@@ -109,7 +109,10 @@ static int push_key(lua_State *L) {
 }
 
 /* core.forward_key() → a key above all others; it closes like a GradKey */
-static int t_forward_key(lua_State *L) { return push_key(L); }
+static int t_forward_key(lua_State *L) {
+  l_interrupt_spare();
+  return push_key(L);
+}
 
 /* Pushes another handle of t without what k recorded. */
 static int push_alias(lua_State *L, PlTensor *t, const PlKey *k) {

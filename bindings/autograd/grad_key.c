@@ -47,6 +47,7 @@ static int t_grad_key(lua_State *L) {
   lua_pushvalue(L, -2);
   lua_rawsetp(L, -2, b->k);
   lua_pop(L, 1);
+  l_interrupt_spare();
   return 1;
 }
 

@@ -40,6 +40,7 @@ static int t_open(lua_State *L) {
   const uint64_t owner = l_owner_begins(L);
   CALL(L, pl_batch_open(&l->b, n, random));
   l->b->owner = owner;
+  l_interrupt_spare();
   return 1;
 }
 
@@ -103,6 +104,7 @@ static int t_reopen(lua_State *L) {
   CALL(L, pl_batch_open(&l->b, n, PL_RANDOM_SAME));
   l->b->owner = owner;
   l->b->born = (uint64_t)born;
+  l_interrupt_spare();
   return 1;
 }
 

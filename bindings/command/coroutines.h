@@ -16,8 +16,9 @@ typedef struct RunningCoroutine {
   lua_Hook hook;                 /* that hook */
 } RunningCoroutine;
 
-/* The events on which an interrupting hook fires: at once. */
-enum { INTERRUPT_MASK = LUA_MASKCALL | LUA_MASKRET | LUA_MASKCOUNT };
+/* The events on which an interrupting hook fires: at the next instruction. Not at calls and returns, which are those of what
+ * closes scopes, too: it would not begin, and the scope stay open. */
+enum { INTERRUPT_MASK = LUA_MASKCOUNT };
 
 /* Replaces coroutine.resume and coroutine.wrap by ones that keep track; call after luaL_openlibs. */
 void coroutines_track(lua_State *L);

@@ -143,6 +143,8 @@ bool l_modes_kept(lua_State *L);
 int l_call_in_modes(lua_State *L, void *ud);
 /* Something begins that is L's alone → a number to keep with it; 0: of the main thread, which always runs. It ends, whoever says so. */
 uint64_t l_owner_begins(lua_State *L);
+/* Of what opens something that the script closes: its next instruction, which notes that, is not interrupted. */
+void l_interrupt_spare(void);
 void l_owner_ends(lua_State *L, uint64_t owner);
 static inline void l_modes_follow(lua_State *L) {
   if (PL_UNLIKELY(pl_state.mode_owner && pl_state.mode_owner != L)) l_modes_switch(L);

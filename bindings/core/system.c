@@ -186,6 +186,68 @@ static int s_interruptible(lua_State *L) {
   return lua_gettop(L);
 }
 
+/* Of what stands at the bottom of the stack, state and finish, and f's results above them. */
+static int around_ends(lua_State *L, int status, lua_KContext context) {
+  (void)context;
+  const bool room = lua_checkstack(L, 4);
+  plk_interrupt_hold(1);
+  int left = LUA_OK;
+  if (room) {
+    lua_pushvalue(L, 2);
+    lua_pushvalue(L, 1);
+    left = lua_pcall(L, 1, 0, 0);
+  }
+  plk_interrupt_hold(-1);
+  if (!room) return luaL_error(L, "too many results");
+  if (left != LUA_OK || (status != LUA_OK && status != LUA_YIELD)) return lua_error(L);
+  return lua_gettop(L) - 2;
+}
+
+/* around(begin, value, finish, f, …) → what f(…) returns: after begin(value), and before finish(what begin returned), however f
+ * ends. Ctrl-C stops f alone, never what puts back. */
+static int s_around(lua_State *L) {
+  luaL_checkany(L, 4);
+  lua_pushvalue(L, 1);
+  lua_pushvalue(L, 2);
+  plk_interrupt_hold(1);
+  const int status = lua_pcall(L, 1, 1, 0);
+  plk_interrupt_hold(-1);
+  if (status != LUA_OK) return lua_error(L);
+  lua_replace(L, 2);
+  lua_remove(L, 1);
+  return around_ends(L, lua_pcallk(L, lua_gettop(L) - 3, LUA_MULTRET, 0, 0, around_ends), 0);
+}
+
+static int call_held(lua_State *L) {
+  lua_pushvalue(L, lua_upvalueindex(1));
+  lua_insert(L, 1);
+  plk_interrupt_hold(1);
+  const int status = lua_pcall(L, lua_gettop(L) - 1, LUA_MULTRET, 0);
+  plk_interrupt_hold(-1);
+  l_interrupt_spare();
+  return status == LUA_OK ? lua_gettop(L) : lua_error(L);
+}
+
+/* open(s, begin, value) → s, with begin(value) as s.was: a scope, which gets to its <close> whatever Ctrl-C does */
+static int s_open(lua_State *L) {
+  luaL_checktype(L, 1, LUA_TTABLE);
+  lua_settop(L, 3);
+  plk_interrupt_hold(1);
+  const int status = lua_pcall(L, 1, 1, 0);
+  if (status == LUA_OK) lua_setfield(L, 1, "was");
+  plk_interrupt_hold(-1);
+  l_interrupt_spare();
+  return status == LUA_OK ? 1 : lua_error(L);
+}
+
+/* held(f) → f, while which Ctrl-C waits: what closes a scope. */
+static int s_held(lua_State *L) {
+  luaL_checktype(L, 1, LUA_TFUNCTION);
+  lua_settop(L, 1);
+  lua_pushcclosure(L, call_held, 1);
+  return 1;
+}
+
 static void set_host(void) {
   static const PlkHost host = {pl_scratch_alloc, pl_scratch_free};
   plk_set_host(&host);
@@ -210,6 +272,9 @@ void l_system_register(lua_State *L) {
                                        {"top_level", s_ambient_level},
                                        {"hold_interrupts", s_hold},
                                        {"interruptible", s_interruptible},
+                                       {"around", s_around},
+                                       {"open", s_open},
+                                       {"held", s_held},
                                        {NULL, NULL}};
   static pthread_once_t once = PTHREAD_ONCE_INIT; /* states in several threads may load the module at once */
   pthread_once(&once, set_host);

@@ -10,13 +10,10 @@ return function(T, core)
   local narrow = { bf16 = "bf16", bfloat16 = "bf16", f16 = "f16", float16 = "f16", half = "f16" }
 
   -- Puts back what was before, however the block is left.
-  local scope = { __close = function(self) if self.was then leave(self.was) self.was = nil end end }
+  local scope = { __close = core.held(function(self) if self.was then leave(self.was) self.was = nil end end) }
 
-  local function restore(was, ok, ...)
-    leave(was)
-    if not ok then error((...), 0) end
-    return ...
-  end
+  local function open(to) return enter(to[1], to[2]) end
+  local none = { nil, false }
 
   local function callable(f) return type(f) == "function" or (getmetatable(f) or {}).__call ~= nil end
 
@@ -45,9 +42,9 @@ return function(T, core)
     local f = args[at]
     if f ~= nil and not callable(f) then fail("autocast: a function or nothing expected, got %s", describe(f)) end
     local off = opts and opts.enabled == false
-    local was = enter(not off and to or nil, not opts or opts.cache_enabled ~= false)
-    if f == nil then return setmetatable({ was = was }, scope) end
-    return restore(was, pcall(f, table.unpack(args, at + 1, args.n)))
+    local wanted = { not off and to or nil, not opts or opts.cache_enabled ~= false }
+    if f == nil then return core.open(setmetatable({}, scope), open, wanted) end
+    return core.around(open, wanted, leave, f, table.unpack(args, at + 1, args.n))
   end
 
   --- T.get_autocast_dtype() → "bf16", "f16" or nil
@@ -91,7 +88,7 @@ return function(T, core)
         for k, v in pairs(a) do args[i][k] = cast(v, "f32") end
       else args[i] = cast(a, "f32") end
     end
-    return restore(enter(nil, false), pcall(f, table.unpack(args, 1, args.n)))
+    return core.around(open, none, leave, f, table.unpack(args, 1, args.n))
   end
 
   -- f16 or bf16, if all floating tensors among the arguments and their options are that; else nil.
@@ -135,7 +132,7 @@ return function(T, core)
   core.without_autocast = function(f)
     return function(...)
       if not region() then return f(...) end
-      return restore(enter(nil, false), pcall(f, ...))
+      return core.around(open, none, leave, f, ...)
     end
   end
 

@@ -126,14 +126,12 @@ return function(T, core)
   end
 
   -- f(…) while the names are those; inside of a function that keeps all it is asked for nothing changes.
-  local function naming(names, f, ...)
+  local function want(names)
     local outer = wanted
     wanted = names
-    local out = pack(pcall(f, ...))
-    wanted = outer
-    if not out[1] then error(out[2], 0) end
-    return unpack(out, 2, out.n)
+    return outer
   end
+  local function naming(names, f, ...) return core.around(want, names, want, f, ...) end
 
   -- ---- running ---------------------------------------------------------------------------------------------
 
@@ -155,7 +153,8 @@ return function(T, core)
     local mark, first = core.graph_mark(2, ...)
     if mark then return run_as_nodes(mark, first, keep, names, f, ...) end
     local tensors, form = take_apart(pack(...))
-    local record, outer = rerun.enter()
+    local outer = rerun.running
+    local record = rerun.record(outer)
     local results
 
     local function again(stand_ins)
@@ -168,11 +167,10 @@ return function(T, core)
     end
 
     local around = outer and wanted or names -- inside another one that runs for the first time this one is nothing
-    local out = pack(pcall(core.checkpoint, naming, again, tensors, keep, names ~= nil, around, f, ...))
-    rerun.leave(outer)
-    if not out[1] then error(out[2], 0) end
-    results = text(leaves({ unpack(out, 2, out.n) }))
-    return unpack(out, 2, out.n)
+    local out = pack(core.around(rerun.run_with, record, rerun.leave,
+      core.checkpoint, naming, again, tensors, keep, names ~= nil, around, f, ...))
+    results = text(leaves({ unpack(out, 1, out.n) }))
+    return unpack(out, 1, out.n)
   end
   core.run_checkpoint = run
 

@@ -1,30 +1,28 @@
 -- SPDX-License-Identifier: MIT
 -- What a checkpointed function depends on that is Lua's: the states of the generators and the training modes of the
 -- modules that it uses. They are noted when it first uses them, and are there again when it runs anew.
+local around = require("perilune.core").around
 local M = {}
 
 -- What the function that runs for the first time is to note, or nil.
 M.running = nil
 
---- Begins a record, unless a function around this one keeps one already. Returns it, and what leave takes.
-function M.enter()
+--- A record to begin with, or that of the function around, which keeps one already.
+function M.record(outer) return outer or { generators = {}, modules = {} } end
+
+--- What is noted from now on, → what was; and back to that.
+function M.run_with(record)
   local outer = M.running
-  local record = outer or { generators = {}, modules = {} }
   M.running = record
-  return record, outer
+  return outer
 end
 function M.leave(outer) M.running = outer end
 
 --- A record of what f(…) uses and of nothing before; those around it note that, too. Returns what f does, packed, and
 -- the record.
 function M.recorded(f, ...)
-  local outer = M.running
-  local record = { generators = {}, modules = {}, outer = outer }
-  M.running = record
-  local out = table.pack(pcall(f, ...))
-  M.running = outer
-  if not out[1] then error(out[2], 0) end
-  return table.pack(table.unpack(out, 2, out.n)), record
+  local record = { generators = {}, modules = {}, outer = M.running }
+  return table.pack(around(M.run_with, record, M.leave, f, ...)), record
 end
 
 --- The generators of the record stand where they stood.
@@ -67,17 +65,21 @@ local function swap(list)
   return was
 end
 
+local function begin_under(record)
+  local was = { outer = M.run_with(nil) }
+  was.generators, was.modules = swap(record.generators), swap(record.modules)
+  return was
+end
+
+local function end_under(was)
+  swap(was.generators)
+  swap(was.modules)
+  M.running = was.outer
+end
+
 --- f(…) under what the record says; puts back what is now.
 function M.under(record, f, ...)
-  local outer = M.running
-  M.running = nil
-  local generators, modules = swap(record.generators), swap(record.modules)
-  local out = table.pack(pcall(f, ...))
-  swap(generators)
-  swap(modules)
-  M.running = outer
-  if not out[1] then error(out[2], 0) end
-  return table.pack(table.unpack(out, 2, out.n))
+  return table.pack(around(begin_under, record, end_under, f, ...))
 end
 
 return M

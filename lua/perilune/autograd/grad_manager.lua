@@ -79,9 +79,20 @@ return function(T, core)
     return list
   end
 
-  local scope = { __close = function(self)
+  local scope = { __close = core.held(function(self)
     if self.gm.key == self.key then self.gm:release() end
-  end }
+  end) }
+
+  local begin = core.held(function(self)
+    local group = self.group
+    self.key = core.GradKey { level = group and group.level, ambient = self.ambient }
+    core.key_begins(self.key) -- of this coroutine
+    if group then
+      group.level, group.running = self.key.level, group.running + 1
+    end
+    for _, t in ipairs(self:attached()) do watch(self, t, self.specs[t]) end
+    return setmetatable({ gm = self, key = self.key }, scope)
+  end)
 
   --- local _ <close> = gm:record(): what is computed from the attached tensors is recorded, until backward, release
   -- or the end of the block. gm:record(f, …) runs f inside such a block and returns its results.
@@ -93,14 +104,7 @@ return function(T, core)
       return f(...)
     end
     if self.key then fail("GradManager: it records already; call backward() or release() first") end
-    local group = self.group
-    self.key = core.GradKey { level = group and group.level, ambient = self.ambient }
-    core.key_begins(self.key) -- of this coroutine
-    if group then
-      group.level, group.running = self.key.level, group.running + 1
-    end
-    for _, t in ipairs(self:attached()) do watch(self, t, self.specs[t]) end
-    return setmetatable({ gm = self, key = self.key }, scope)
+    return begin(self)
   end
 
   --- Ends the recording without gradients; nothing if there is none.

@@ -13,10 +13,10 @@ return function(T, core)
   local latest = 0
   local function place(at) return at and ("%s:%d"):format(at.short_src, at.currentline) or "?" end
   local scope = { __name = "scope" }
-  function scope:__close()
+  scope.__close = core.held(function(self)
     if self.was ~= nil then leave(self.was) end
     self.was, since[self] = nil, nil
-  end
+  end)
   function scope:__tostring()
     local what = self.on and "recording is on" or "recording is off"
     return self.was == nil and "a scope that has ended"
@@ -45,15 +45,8 @@ return function(T, core)
     latest = latest + 1
     -- it is called by tail calls: level 2 is the script
     local s = setmetatable({ on = on, name = name, at = getinfo(2, "Sl"), main = main, number = latest }, meta)
-    s.was = enter(on)
     since[s] = true
-    return s
-  end
-
-  local function restore(was, ok, ...)
-    leave(was)
-    if not ok then error((...), 0) end
-    return ...
+    return core.open(s, enter, on)
   end
 
   local function switch(on)
@@ -66,7 +59,7 @@ return function(T, core)
         local name = on and "enable_grad" or "no_grad"
         options.fail("%s: a function or nothing expected, got %s", name, options.describe(f))
       end
-      return restore(enter(on), pcall(f, ...))
+      return core.around(enter, on, leave, f, ...)
     end
   end
 

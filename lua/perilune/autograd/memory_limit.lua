@@ -23,11 +23,16 @@ return function(T, core)
   end
 
   -- What was before comes back at the end of the block.
-  local scope = { __close = function(self)
+  local scope = { __close = core.held(function(self)
     if not self.open then return end
     self.open = nil
     core.memory_limit(self.was)
-  end }
+  end) }
+  local begin = core.held(function(limit)
+    local was = core.memory_limit()
+    core.memory_limit(limit)
+    return setmetatable({ was = was, open = true }, scope)
+  end)
 
   --- T.memory_limit("2 GB" or bytes or nil) → scope; T.memory_limit() → bytes or nil
   -- While it holds, eager programs stay below so many bytes of the CPU's memory: results that can be computed again
@@ -48,9 +53,7 @@ return function(T, core)
     if select("#", ...) > 1 then require("perilune.surface").too_many("memory_limit", { "limit" }, ...) end
     local limit = ...
     if limit ~= nil then limit = bytes_of(limit) end
-    local was = core.memory_limit()
-    core.memory_limit(limit)
-    return setmetatable({ was = was, open = true }, scope)
+    return begin(limit)
   end
   T.debug.rematerialization = core.rematerialization
 end

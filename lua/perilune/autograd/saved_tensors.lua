@@ -6,7 +6,9 @@ return function(T, core)
   local fail, describe = options.fail, options.describe
   local keys = { "pack", "unpack", "offload", "folder", "min_bytes" }
 
-  local scope = { __close = function(self) if self.open then core.saved_close(self.open) self.open = nil end end }
+  local scope = { __close = core.held(function(self)
+    if self.was then core.saved_close(self.was) self.was = nil end
+  end) }
 
   local function callable(f) return type(f) == "function" or (getmetatable(f) or {}).__call ~= nil end
 
@@ -42,12 +44,6 @@ return function(T, core)
     return core.saved_offload(opts.offload == "disk", opts.folder, least)
   end
 
-  local function restore(s, ok, ...)
-    core.saved_close(s)
-    if not ok then error((...), 0) end
-    return ...
-  end
-
   --- T.saved_tensors :: local _ <close> = T.saved_tensors{pack=, unpack=}, or T.saved_tensors({…}, f, …) → what f
   --   returns
   -- What ops recorded inside keep for backward, also with ctx:save, passes through pack(t), which returns anything but
@@ -61,8 +57,7 @@ return function(T, core)
   --   print(x.grad)  --> {2., 2., 2.}  -- f32[3] cpu
   T.saved_tensors = function(opts, f, ...)
     if f ~= nil and not callable(f) then fail("saved_tensors: a function or nothing expected, got %s", describe(f)) end
-    local s = open(opts)
-    if f == nil then return setmetatable({ open = s }, scope) end
-    return restore(s, pcall(f, ...))
+    if f == nil then return core.open(setmetatable({}, scope), open, opts) end
+    return core.around(open, opts, core.saved_close, f, ...)
   end
 end

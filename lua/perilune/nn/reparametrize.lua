@@ -190,11 +190,11 @@ return function(utils)
         end
       end
     end
-    for _, s in ipairs(swapped) do rawset(s[1], s[2], s[4]) end
-    local results = table.pack(pcall(m, ...))
-    for _, s in ipairs(swapped) do rawset(s[1], s[2], s[3]) end
-    if not results[1] then error(results[2], 0) end
-    return table.unpack(results, 2, results.n)
+    local function put(which)
+      for _, s in ipairs(swapped) do rawset(s[1], s[2], s[which]) end
+      return 3
+    end
+    return T.core.around(put, 4, put, m, ...)
   end
 
   -- ---- folding -------------------------------------------------------------------------------------------------

@@ -90,25 +90,31 @@ function swa.update_bn(loader, model)
   if type(loader) ~= "function" and not (type(meta) == "table" and meta.__call) then
     fail("update_bn: a loader or an iterator of batches is wanted, got %s", describe(loader))
   end
-  local norms, training = {}, model.training
-  for _, m in ipairs(model:modules()) do
-    if m.running_mean and m.running_var then
-      norms[#norms + 1] = { m, m.momentum }
-      m.running_mean:zero_()
-      m.running_var:fill_(1)
-      m.num_batches_tracked:zero_()
-      m.momentum = false -- a plain average
+  local training = model.training
+  -- Plain averages from nothing, while the loader runs.
+  local function begin(norms)
+    for _, m in ipairs(model:modules()) do
+      if m.running_mean and m.running_var then
+        norms[#norms + 1] = { m, m.momentum }
+        m.running_mean:zero_()
+        m.running_var:fill_(1)
+        m.num_batches_tracked:zero_()
+        m.momentum = false
+      end
     end
+    if #norms > 0 then model:train() end
+    return norms
   end
-  if #norms == 0 then return end
-  model:train()
-  local ok, message = pcall(function()
+  local function finish(norms)
+    for _, item in ipairs(norms) do item[1].momentum = item[2] end
+    if #norms > 0 then model:train(training) end
+  end
+  local norms = {}
+  T.core.around(begin, norms, finish, function()
+    if #norms == 0 then return end
     local _ <close> = T.no_grad()
     for x in loader do model(x) end
   end)
-  for _, item in ipairs(norms) do item[1].momentum = item[2] end
-  model:train(training)
-  if not ok then error(message, 0) end
 end
 
 return require("perilune.surface").seal(swa)

@@ -163,16 +163,20 @@ function DDP:forward(...)
   return table.unpack(results, 1, results.n)
 end
 
+local function switch(d)
+  local was = d.sync
+  d.sync = false
+  return { d = d, sync = was }
+end
+local function switch_back(was) was.d.sync = was.sync end
+local not_synced = { __close = core.held(function(scope) switch_back(scope.was) end) }
+
 --- Inside f, or until the end of the block of `local _ <close> = ddp:no_sync()`, gradients only accumulate; the first
 -- backward of a forward outside averages their sum.
 function DDP:no_sync(f, ...)
   local d = self._ddp
-  local was = d.sync
-  d.sync = false
-  local scope = setmetatable({}, { __close = function() d.sync = was end })
-  if f == nil then return scope end
-  local _ <close> = scope
-  return f(...)
+  if f ~= nil then return core.around(switch, d, switch_back, f, ...) end
+  return core.open(setmetatable({}, not_synced), switch, d)
 end
 
 -- ---- backward ----------------------------------------------------------------------------------------------------
