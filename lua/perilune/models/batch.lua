@@ -4,6 +4,7 @@
 -- the weights are read once for all of them. Texts come and go at any step. @module perilune.models.batch
 local T = require "perilune"
 local core = require "perilune.core"
+local evaluating = require "perilune.nn.evaluating"
 local KVCache = require("perilune.nn.cache").KVCache
 local step = require "perilune.models.step"
 
@@ -154,13 +155,13 @@ end
 
 --- One call of the network for all texts that wait. → how many did
 function Batch:step()
-  local states, training = {}, self.net.training
+  local states = {}
   for state in pairs(self.waiting) do states[#states + 1] = state end
   if #states == 0 then return 0 end
-  if training then self.net:eval() end
   core.raised(false)
-  local ok, logits = pcall(T.no_grad, run, self)
-  if training then self.net:train() end
+  local ok, logits
+  if self.net.training then ok, logits = pcall(evaluating, self.net, run, self)
+  else ok, logits = pcall(T.no_grad, run, self) end
   self.calls = self.calls + 1
   for _, state in ipairs(states) do
     self.waiting[state] = nil

@@ -6,6 +6,7 @@ local T = require "perilune"
 local base = require "perilune.models.base"
 local id_base = require "perilune.data.id_base"
 local cache_of = require("perilune.nn.cache").cache_of
+local evaluating = require "perilune.nn.evaluating"
 local generation_config = require "perilune.models.generation_config"
 local options = require "perilune.options"
 local processors = require "perilune.models.processors"
@@ -321,10 +322,7 @@ function M.run(net, ids, opts)
   if o.assistant and (not alone or #list > 0 or o.num_beams > 1) then
     fail("%s: an assistant goes with one prompt, without beams and without changes of the logits", who)
   end
-  local modes = {} -- of every module: some may be in eval mode within a network that trains, and the other way round
-  for _, m in ipairs(net:modules()) do modes[m] = m.training end
-  net:eval()
-  local result = table.pack(pcall(T.no_grad, function()
+  local result = table.pack(pcall(evaluating, net, function()
     if o.assistant then return { (assisted(net, rows[1], o)) } end
     local function make(some, own)
       if o.num_beams > 1 then return require("perilune.models.beams").run(net, some, own, list) end
@@ -335,7 +333,6 @@ function M.run(net, ids, opts)
     if several and net.apart and net:apart() then return each_alone(make, rows, o) end
     return make(rows, o)
   end))
-  for m, training in pairs(modes) do m.training = training end
   if not result[1] then
     if o.cache then o.cache:reset() end
     error(result[2], 0)

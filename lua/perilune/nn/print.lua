@@ -52,21 +52,24 @@ return function(base)
 
   -- Runs the module once, as in evaluation and without gradients: module → {text, bytes} of its last call.
   local function run_once(self, ...)
-    local outputs, modes, handles = {}, {}, {}
-    for _, m in ipairs(self:modules()) do
-      modes[m] = m.training
-      handles[#handles + 1] = m:register_forward_hook(function(_, _, out)
-        local text, bytes = output_text(out, 1)
-        outputs[m] = { text, bytes }
-      end)
-    end
-    local ok, err = pcall(function(...)
-      local _ <close> = T.no_grad()
+    local outputs = {}
+    local function begin(modules)
+      local modes, handles = {}, {}
+      for _, m in ipairs(modules) do
+        modes[m] = m.training
+        handles[#handles + 1] = m:register_forward_hook(function(_, _, out)
+          local text, bytes = output_text(out, 1)
+          outputs[m] = { text, bytes }
+        end)
+      end
       self:eval()
-      self(...)
-    end, ...)
-    for m, was in pairs(modes) do rawset(m, "training", was) end
-    for _, handle in ipairs(handles) do handle:remove() end
+      return { modes = modes, handles = handles }
+    end
+    local function finish(state)
+      for m, was in pairs(state.modes) do rawset(m, "training", was) end
+      for _, handle in ipairs(state.handles) do handle:remove() end
+    end
+    local ok, err = pcall(T.core.around, begin, self:modules(), finish, T.no_grad, self, ...)
     return outputs, not ok and err or nil
   end
 

@@ -7,6 +7,7 @@
 -- else all of the network does, up to the layer. Which it is is watched while the data goes through for the first time.
 -- @module perilune.nn.quant.calibration
 local T = require "perilune"
+local evaluating = require "perilune.nn.evaluating"
 local base = require "perilune.nn.module"
 local container = require "perilune.nn.container"
 local fold = require "perilune.nn.quant.fold"
@@ -24,16 +25,21 @@ local function until_stopped(f, ...)
   if not ok and not rawequal(why, STOP) then error(why, 0) end
 end
 
--- f() while hooks are there: { {module, "pre" or "after", hook} … }.
-local function hooked(list, f)
+local function hang(list)
   local handles = {}
   for i, item in ipairs(list) do
     local m = item[1]
     handles[i] = item[2] == "pre" and m:register_forward_pre_hook(item[3]) or m:register_forward_hook(item[3])
   end
-  local ok, why = pcall(f)
+  return handles
+end
+local function take_off(handles)
   for _, handle in ipairs(handles) do handle:remove() end
-  if not ok then error(why, 0) end
+end
+
+-- f() while hooks are there: { {module, "pre" or "after", hook} … }.
+local function hooked(list, f)
+  T.core.around(hang, list, take_off, f)
 end
 
 -- list, unless no number of its floating tensors says anything.
@@ -85,12 +91,7 @@ end
 
 --- f() with net in evaluation and without gradients; afterwards its modules train or not as before.
 function M.quietly(net, f)
-  local modules, was = net:modules(), {}
-  for i, m in ipairs(modules) do was[i] = m.training end
-  net:eval()
-  local ok, why = pcall(T.no_grad, f)
-  for i, m in ipairs(modules) do rawset(m, "training", was[i]) end
-  if not ok then error(why, 0) end
+  evaluating(net, f)
 end
 
 -- ---- the Gram matrix of inputs -------------------------------------------------------------------------------

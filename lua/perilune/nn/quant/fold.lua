@@ -124,12 +124,12 @@ end
 
 -- f() with the modules' weights in other hands; afterwards all are as before, whatever happens.
 local function trying(f)
+  local function begin(undo) return undo end
+  local function finish(undo)
+    for i = #undo, 1, -1 do undo[i]() end
+  end
   local undo = {}
-  local function keep(back) undo[#undo + 1] = back end
-  local ok, result = pcall(f, keep)
-  for i = #undo, 1, -1 do undo[i]() end
-  if not ok then error(result, 0) end
-  return result
+  return (T.core.around(begin, undo, finish, f, function(back) undo[#undo + 1] = back end))
 end
 
 --- Into which of some modules, the most recent first, factors of the input of `layers` (nn.Linear) can go: the module
