@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT
  * The loops of elementwise_formulas.h for f16 and bf16 as they are stored, of one ISA level. Cheap formulas (IN_REGISTERS): 64
- * elements at a time become floats and halves again in registers. The others, whose loops would be most of this level's code:
- * the loop of f32 on some elements that lie in the nearest cache. The same bits as conversion, f32 loop, conversion, one
- * after the other; levels that convert element by element do that. Signs are bits: neg and abs convert nothing. */
+ * elements at a time become floats and halves again in registers. The others, whose loops would be most of this level's code,
+ * and comparisons, whose results are bytes: the loop of f32 on some elements that lie in the nearest cache. The same bits as
+ * conversion, f32 loop, conversion, one after the other; levels that convert element by element do that. Signs are bits: neg and abs
+ * convert nothing. */
 #include "kernels/convert.h"
 #include "kernels/cpu/isa/table.h"
 #include "kernels/cpu/vmath/vmath.h"
@@ -66,12 +67,6 @@ PLK_CVT void spread(const char *in, float *out, int n) {
 #define IN_REGISTERS_LERP             ~,
 #define IN_REGISTERS_SQRT             ~,
 #define IN_REGISTERS_RECIPROCAL       ~,
-#define IN_REGISTERS_EQ               ~,
-#define IN_REGISTERS_NE               ~,
-#define IN_REGISTERS_LT               ~,
-#define IN_REGISTERS_LE               ~,
-#define IN_REGISTERS_GT               ~,
-#define IN_REGISTERS_GE               ~,
 #define IN_REGISTERS_RELU             ~,
 #define IN_REGISTERS_GELU             ~,
 #define IN_REGISTERS_GELU_BWD         ~,
@@ -82,6 +77,14 @@ PLK_CVT void spread(const char *in, float *out, int n) {
 #define IN_REGISTERS_LEAKY_RELU_BWD   ~,
 #define IN_REGISTERS_SIGMOID_BWD      ~,
 #define IN_REGISTERS_TANH_BWD         ~,
+#define IN_REGISTERS_RSQRT            ~,
+#define IN_REGISTERS_RELU6            ~,
+#define IN_REGISTERS_HARDTANH         ~,
+#define IN_REGISTERS_HARDSIGMOID      ~,
+#define IN_REGISTERS_HARDSWISH        ~,
+#define IN_REGISTERS_HARDSWISH_BWD    ~,
+#define IN_REGISTERS_SOFTSIGN         ~,
+#define IN_REGISTERS_SOFTSIGN_BWD     ~,
 
 #define INFINITE 0x7c00u
 #define QUIET    0x0200u

@@ -53,7 +53,7 @@ static int LOOP(by_f32)(int code, int nin, bool to_bool, ARGS) {
   char *at[4] = {(char *)v[0], (char *)v[1], (char *)v[2], (char *)v[3]};
   bool one[4] = {false};
   for (int k = 1; nin == 2 && k <= 2; k++)
-    if ((one[k] = stride[k] == 0)) spread(ptr[k], v[k], MANY);
+    if ((one[k] = stride[k] == 0)) spread(ptr[k], v[k], n < MANY ? (int)n : MANY);
   for (int64_t i = 0; i < n; i += MANY) {
     const int64_t m = n - i < MANY ? n - i : MANY;
     for (int k = 1; k <= nin; k++)
