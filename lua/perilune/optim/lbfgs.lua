@@ -182,6 +182,33 @@ local function follow(self)
   self._converted = T.core.converted
 end
 
+-- Where an iteration ends with an error, of the closure or of Ctrl-C, before the parameters have moved, they are where
+-- it began, not at a point that the search tried, and the memory knows nothing of it: else the next step took the way
+-- to that point for the one that it remembers.
+local function go_back(params, to)
+  for i, p in ipairs(params) do p:copy_(to[i]) end
+end
+
+local Iteration = { __close = T.core.held(function(self, err)
+  if err == nil or self.moved then return end
+  if self.here then go_back(self.params, self.here) end
+  for key in pairs(self.m) do self.m[key] = nil end
+  for key, v in pairs(self.before) do self.m[key] = v end
+end) }
+
+local function begin(m, params, searches)
+  local before, here = {}, searches and {} or nil
+  for key, v in pairs(m) do before[key] = type(v) == "table" and table.move(v, 1, #v, 1, {}) or v end
+  for i, p in ipairs(here and params or {}) do here[i] = p:clone() end
+  return setmetatable({ m = m, before = before, params = params, here = here }, Iteration)
+end
+
+local complete = T.core.held(function(iteration)
+  local m = iteration.m
+  move(iteration.params, m.d, m.t)
+  iteration.moved = true
+end)
+
 --- Up to max_iter iterations; returns the loss before the first.
 function LBFGS:step(closure)
   if type(self) ~= "table" then options.colon "opt:step(closure)" end
@@ -217,6 +244,7 @@ function LBFGS:step(closure)
   if size(g) <= o.tolerance_grad then return first end
 
   for n = 1, o.max_iter do
+    local iteration <close> = begin(m, params, self._search or o.line_search_fn)
     m.n_iter = m.n_iter + 1
     m.d = direction(m, g, o.history_size)
     m.last_grad, m.last_loss = g, loss
@@ -227,22 +255,21 @@ function LBFGS:step(closure)
       local used
       loss, g, m.t, used = self._search(m.t, m.d, loss, g, slope)
       evals = evals + used
+      iteration.moved = true
     elseif o.line_search_fn then
       local function at(t)
-        local kept = {}
-        for i, p in ipairs(params) do kept[i] = p:clone() end
         move(params, m.d, t)
         local _, f, grad = evaluate()
-        for i, p in ipairs(params) do p:copy_(kept[i]) end
+        go_back(params, iteration.here)
         return { t = t, f = f, g = grad, slope = dot(grad, m.d) }
       end
       local point, used = strong_wolfe(at, { t = 0.0, f = loss, g = g, slope = slope }, m.t, largest(m.d),
         o.tolerance_change, most - evals) -- as PyTorch's, it keeps to max_eval
       loss, g, m.t = point.f, point.g, point.t
       evals = evals + used
-      move(params, m.d, m.t)
+      complete(iteration)
     else
-      move(params, m.d, m.t)
+      complete(iteration)
       if n < o.max_iter then
         local _
         _, loss, g = evaluate()
