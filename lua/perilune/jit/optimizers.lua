@@ -285,7 +285,8 @@ function optimizers.settle_saved(g)
       end
       if now.step and has.step ~= now.step - behind and has.k ~= 2 then -- without states all steps are alike
         options.fail("save_graph: the graph was run last in step %s of its optimizer, which has made %s; call the "
-          .. "function once more, and save then", tostring(has.step + behind), tostring(now.step))
+          .. "function once more, and save then; if it makes several such steps, a file cannot go on with them",
+          tostring(has.step + behind), tostring(now.step))
       end
       now.step = has.step
       if l.keep then now.numbers = has.numbers end -- what is carried behind them is of the last step
