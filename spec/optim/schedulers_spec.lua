@@ -249,6 +249,44 @@ describe("schedules and the rate that is there:", function()
     fails("max_lr has 3 numbers for 2 groups", S.OneCycleLR, make(), { 1, 2, 3 }, 10)
   end)
 
+  it("a step whose function fails is none, for no group and no part", function()
+    local broken
+    local function first(t) return 0.9 + 0.01 * t end
+    local function second(t)
+      if broken then error("broken", 0) end
+      return 0.8 + 0.01 * t
+    end
+    local lambdas = { lr_lambda = { first, second } }
+    for name, make in pairs {
+      LambdaLR = function(o) return S.LambdaLR(o, lambdas) end,
+      MultiplicativeLR = function(o) return S.MultiplicativeLR(o, lambdas) end,
+      ChainedScheduler = function(o)
+        return S.ChainedScheduler { S.CyclicLR(o, 0.1, 1, 2), S.MultiplicativeLR(o, lambdas) }
+      end,
+      SequentialLR = function(o)
+        return S.SequentialLR(o, { S.ChainedScheduler { S.ExponentialLR(o, 0.5), S.MultiplicativeLR(o, lambdas) },
+          S.LambdaLR(o, lambdas) }, { 2 })
+      end,
+    } do
+      local function run(fails_before)
+        local a, b = nn.Parameter(T.zeros(1)), nn.Parameter(T.zeros(1))
+        local opt = optim.SGD({ { params = { a } }, { params = { b }, lr = 0.2 } }, { lr = 0.1, momentum = 0.9 })
+        local s, out = make(opt), {}
+        for t = 1, 4 do
+          if t == fails_before then
+            broken = true
+            fails("broken", s.step, s)
+            broken = false
+          end
+          s:step()
+          for _, g in ipairs(opt.param_groups) do out[#out + 1] = ("%.17g %.17g"):format(g.lr, g.momentum) end
+        end
+        return out
+      end
+      for t = 1, 4 do assert.same(run(), run(t), name) end
+    end
+  end)
+
   it("refuse settings that PyTorch refuses", function()
     fails("has neither momentum nor betas", S.OneCycleLR, optim.Adagrad { nn.Parameter(T.zeros(1)) }, 1.0, 10)
     fails("factor must be below 1", S.ReduceLROnPlateau, sgd(), { factor = 1.0 })

@@ -68,9 +68,37 @@ function Scheduler:_jump(epoch)
   for i, group in ipairs(self.optimizer.param_groups) do group.lr = self:_lr_after(group.lr, epoch, i, group) end
 end
 
+-- A step is whole or none: where a function of the script fails, or Ctrl-C comes, counts and rates are as they were, of
+-- all groups and of all parts. Else the next one began at another place for each.
+local Whole = { __close = T.core.held(function(self, err)
+  if err == nil then return end
+  for i = 1, #self, 2 do
+    for key, v in pairs(self[i + 1]) do rawset(self[i], key, v) end
+  end
+end) }
+
+local function note(list, schedule)
+  local n, kept = #list, {}
+  for key, v in next, schedule do if type(v) ~= "table" then kept[key] = v end end
+  list[n + 1], list[n + 2] = schedule, kept
+  for _, part in ipairs(rawget(schedule, "schedulers") or {}) do note(list, part) end
+end
+
+local whole = T.core.held(function(self)
+  local list = setmetatable({}, Whole)
+  note(list, self)
+  for _, group in ipairs(self.optimizer.param_groups) do
+    local n, betas = #list, group.betas
+    list[n + 1], list[n + 2] = group, { lr = group.lr, momentum = group.momentum, betas = betas }
+    if type(betas) == "table" then list[n + 3], list[n + 4] = betas, { betas[1], betas[2] } end
+  end
+  return list
+end)
+
 --- Moves on by one; with a number, to that epoch.
 function Scheduler:step(epoch)
   if type(self) ~= "table" then options.colon "scheduler:step()" end
+  local _ <close> = whole(self)
   if epoch == nil then return self:_advance() end
   local number = type(epoch) == "number" and (self.fractions and epoch or options.integer(epoch))
   if not number or not (number >= 0 and number < math.huge) then
@@ -546,6 +574,7 @@ function Plateau:step(metric)
   if type(self) ~= "table" then options.colon "scheduler:step(loss)" end
   if type(metric) == "userdata" then metric = metric:item() end
   if type(metric) ~= "number" then fail("ReduceLROnPlateau:step: a number is wanted") end
+  local _ <close> = whole(self)
   self.last_epoch = self.last_epoch + 1
   if better(self, metric) then
     self.best, self.bad = metric, 0
