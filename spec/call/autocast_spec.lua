@@ -443,6 +443,12 @@ describe("T.GradScaler", function()
     fails("must come before", function() s:unscale_(opt) end)
     s:update()
     assert.equal(16.0, s:get_scale())
+    s:scale((p * 3):sum()):backward()
+    s:unscale_(opt) -- and this iteration ends here, by an error
+    opt:zero_grad()
+    s:scale((p * 3):sum()):backward()
+    s:step(opt)
+    near.near(p, { 0.6, -2.4 })
   end)
 
   it("saves and takes up its state", function()

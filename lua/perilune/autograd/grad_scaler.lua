@@ -64,6 +64,18 @@ local function record(self, opt)
   return r
 end
 
+-- An iteration that ended behind unscale_, by an error or Ctrl-C, and whose gradients are gone: those that come are
+-- scaled, and the next step has to divide them.
+local function forget_dropped(self)
+  for opt, r in pairs(self._seen) do
+    local any = r.stage ~= "unscaled"
+    for _, group in ipairs(any and {} or opt.param_groups) do
+      for _, p in ipairs(group.params) do any = any or p.grad ~= nil end
+    end
+    if not any then r.stage = "ready" end
+  end
+end
+
 -- What graphs read at each run: the scale, and one over it.
 local function held(self)
   if not self._held then
@@ -88,6 +100,7 @@ end
 --- x (a tensor, or a list of lists of them) times the scale; x itself when the scaler is off.
 function Scaler:scale(x)
   if not self._enabled then return x end
+  if next(self._seen) and not tracing() then forget_dropped(self) end
   if T.is_tensor(x) then
     if not tracing() then return x * self._scale end
     local d = x:dtype()
@@ -149,6 +162,7 @@ function Scaler:unscale_(opt)
   elseif r.stage == "stepped" then
     fail("GradScaler: unscale_ comes after step; it must come before")
   end
+  local _ <close> = T.core.hold_interrupts() -- all are divided, and it is known
   r.found = unscale(self, opt)
   r.stage = "unscaled"
 end
@@ -167,10 +181,7 @@ function Scaler:step(opt, ...)
   if r.stage == "stepped" then
     fail("GradScaler: step was called for this optimizer since the last update; call update() after each step")
   end
-  if r.stage == "ready" then
-    r.found = unscale(self, opt)
-    r.stage = "unscaled"
-  end
+  if r.stage == "ready" then self:unscale_(opt) end
   if r.found == nil then fail("GradScaler: no parameter of this optimizer has a gradient; was the loss scaled?") end
   if tracing() then -- what to do is known when the graph has run: the update comes behind it
     r.stage = "stepped"

@@ -56,6 +56,7 @@ function Averaged:update_parameters(model)
   local own, new = tensors(self.module, self.use_buffers), tensors(model, self.use_buffers)
   if #own ~= #new then fail("update_parameters: the model has %d tensors, the average %d", #new, #own) end
   local _ <close> = T.no_grad()
+  local _ <close> = T.core.hold_interrupts() -- all averages and their count move together
   local traced = T.core.jit_tracing() -- then n is a tensor, which the graph reads at each run
   local n = traced and self.n_averaged:clone() or self.n_averaged:item()
   for i, average in ipairs(own) do
