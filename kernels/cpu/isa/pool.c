@@ -7,18 +7,26 @@
 
 #include "kernels/cpu/isa/lanes.h"
 #include "kernels/cpu/isa/level.h"
+#include "kernels/cpu/isa/reduce/parts.h"
 
 enum { STEP = PLK_POOL_STEP };
 
-/* Every other element of two vectors. */
-PLK_LANE PlkV_f32 even_f32(PlkV_f32 a, PlkV_f32 b) {
-  return __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
-}
-PLK_LANE PlkV_f32 odd_f32(PlkV_f32 a, PlkV_f32 b) {
-  return __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
-}
-PLK_LANE PlkV_f64 even_f64(PlkV_f64 a, PlkV_f64 b) { return __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14); }
-PLK_LANE PlkV_f64 odd_f64(PlkV_f64 a, PlkV_f64 b) { return __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15); }
+/* Every other element of two vectors, as wide as registers are: of wider ones gcc moves number by number. */
+#if defined(__AVX512F__)
+#define TWOS_f32(k) k, k + 2, k + 4, k + 6, k + 8, k + 10, k + 12, k + 14, k + 16, k + 18, k + 20, k + 22, k + 24, k + 26, k + 28, k + 30
+#define TWOS_f64(k) k, k + 2, k + 4, k + 6, k + 8, k + 10, k + 12, k + 14
+#elif defined(__AVX__)
+#define TWOS_f32(k) k, k + 2, k + 4, k + 6, k + 8, k + 10, k + 12, k + 14
+#define TWOS_f64(k) k, k + 2, k + 4, k + 6
+#else
+#define TWOS_f32(k) k, k + 2, k + 4, k + 6
+#define TWOS_f64(k) k, k + 2
+#endif
+#define HALVES(sfx)                                                                                                   \
+  PLK_LANE PlkP_##sfx even_##sfx(PlkP_##sfx a, PlkP_##sfx b) { return __builtin_shufflevector(a, b, TWOS_##sfx(0)); } \
+  PLK_LANE PlkP_##sfx odd_##sfx(PlkP_##sfx a, PlkP_##sfx b) { return __builtin_shufflevector(a, b, TWOS_##sfx(1)); }
+HALVES(f32)
+HALVES(f64)
 
 #define T   float
 #define I   int32_t

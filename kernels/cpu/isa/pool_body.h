@@ -4,8 +4,8 @@
 #define CAT2(a, b) a##_##b
 #define CAT1(a, b) CAT2(a, b)
 #define FN(name)   CAT1(name, SFX)
-#define V          CAT1(PlkV, SFX)
-#define N          CAT1(PLK_N, SFX)
+#define V          CAT1(PlkP, SFX)
+#define N          CAT1(PLK_W, SFX)
 #define EVEN       CAT1(even, SFX)
 #define ODD        CAT1(odd, SFX)
 
@@ -173,8 +173,8 @@ static bool FN(alone)(const PlkPool *p) {
   return yes;
 }
 PLK_LANE V FN(larger)(V b, V v) {
-  const CAT1(PlkM, SFX) m = (CAT1(PlkM, SFX))(v > b) | (CAT1(PlkM, SFX))(v != v);
-  return (V)(((CAT1(PlkM, SFX))v & m) | ((CAT1(PlkM, SFX))b & ~m));
+  const CAT1(PlkPM, SFX) m = (CAT1(PlkPM, SFX))(v > b) | (CAT1(PlkPM, SFX))(v != v);
+  return (V)(((CAT1(PlkPM, SFX))v & m) | ((CAT1(PlkPM, SFX))b & ~m));
 }
 /* Windows q … below `to`, one after the other. */
 static int64_t FN(windows)(const PlkPool *p, T *y, const T *x, int64_t q, int64_t to) {
