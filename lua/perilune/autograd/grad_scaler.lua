@@ -55,12 +55,15 @@ end
 -- What is known of each optimizer since the last update: stage "ready", "unscaled" or "stepped"; found: Inf or NaN.
 function Scaler:_forget() self._seen = setmetatable({}, { __mode = "k" }) end
 
+local function times_zeroed(opt) return T.core.zeroed and T.core.zeroed[opt] end
+
 local function record(self, opt)
   local r = self._seen[opt]
   if not r then
     r = { stage = "ready" }
     self._seen[opt] = r
   end
+  if r.stage == "unscaled" and r.zeroed ~= times_zeroed(opt) then r.stage = "ready" end
   return r
 end
 
@@ -164,7 +167,7 @@ function Scaler:unscale_(opt)
   end
   local _ <close> = T.core.hold_interrupts() -- all are divided, and it is known
   r.found = unscale(self, opt)
-  r.stage = "unscaled"
+  r.stage, r.zeroed = "unscaled", times_zeroed(opt)
 end
 
 --- Unscales unless that was done, then opt:step(…), left out when a gradient holds Inf or NaN. Returns what opt:step

@@ -16,6 +16,8 @@ local fail, describe = options.fail, options.describe
 local core = T.core
 local zero, zeros = core.op.zero, states.zeros
 local tracing = core.jit_tracing
+local zeroed = setmetatable({}, { __mode = "k" }) -- how often the script has dropped its gradients, for T.GradScaler
+core.zeroed = zeroed
 
 -- State is made of real tensors, also while a traced function runs.
 local function real(f, ...)
@@ -162,6 +164,7 @@ end
 --- Forgets the gradients; with `set_to_none=false` fills them with zeros.
 function Optimizer:zero_grad(opts)
   if type(self) ~= "table" then options.colon "opt:zero_grad()" end
+  if not tracing() then zeroed[self] = (zeroed[self] or 0) + 1 end
   if opts ~= nil then
     if type(opts) == "boolean" then opts = { set_to_none = opts } end
     options.check("zero_grad", opts, { "set_to_none" })
