@@ -12,6 +12,7 @@ static inline double plk_norm_default_eps(int dtype) { return dtype == PL_F64 ? 
 /* kcode 0: layer norm (mean and variance), 1: RMS norm. Attributes normalized_shape, eps.
  * layer_norm: x, weight?, bias? -> y, mean, rstd; rms_norm: x, weight? -> y, rstd. */
 PlStatus plk_cpu_layer_norm(const PlkCall *call);
+PlStatus plk_cpu_layer_norm_with_tangent(const PlkCall *call); /* PlOp.with_tangent: v behind the inputs, t behind the outputs */
 /* layer: dy, x, mean, rstd, weight? -> dx, dw, db; RMS: dy, x, rstd, weight? -> dx, dw. */
 PlStatus plk_cpu_layer_norm_bwd(const PlkCall *call);
 

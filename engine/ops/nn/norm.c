@@ -124,8 +124,8 @@ PL_OP(layer_norm,
       .nopt = 2, .nout = 3, .nvisible = 1, .spare = 6, .nattr = 2, .args = {"x", "weight", "bias"},
       .attrs = {A_INTS_REQ("normalized_shape"), A_FLOAT("eps", 1e-5)}, .cls = PL_REDUCTION, .batch = pl_batch_row_norm,
       .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_NOMETHOD, .kcode = 0, .rows = {PL_ROWS_SHAPE, 0, "frr:f?c?c?", NULL},
-      .infer = layer_infer, .grad = layer_norm_grad, .tangent = layer_norm_tangent, .fused = {1 + PLK_FUSED_LAYER_NORM},
-      PL_KERNEL(layer_norm));
+      .infer = layer_infer, .grad = layer_norm_grad, .tangent = layer_norm_tangent, .with_tangent = plk_cpu_layer_norm_with_tangent,
+      .fused = {1 + PLK_FUSED_LAYER_NORM}, PL_KERNEL(layer_norm));
 PL_OP(rms_norm,
       .doc = "x over the root of its mean square in the last dims (normalized_shape), times weight (optional). eps: "
              "unless given, the epsilon of f64 for f64, else that of f32. Further output: 1/root.",
@@ -134,7 +134,8 @@ PL_OP(rms_norm,
       .nout = 2, .nvisible = 1, .spare = 2, .nattr = 2, .args = {"x", "weight"},
       .attrs = {A_INTS_REQ("normalized_shape"), A_FLOAT_OPT("eps")}, .cls = PL_REDUCTION, .batch = pl_batch_row_norm,
       .flags = PL_F_CONTIGUOUS | PL_F_POLY | PL_F_NOMETHOD, .kcode = 1, .rows = {PL_ROWS_SHAPE, 0, "fr:f?c?", NULL}, .infer = layer_infer,
-      .grad = rms_norm_grad, .tangent = rms_norm_tangent, .fused = {1 + PLK_FUSED_RMS_NORM}, PL_KERNEL(layer_norm));
+      .grad = rms_norm_grad, .tangent = rms_norm_tangent, .with_tangent = plk_cpu_layer_norm_with_tangent,
+      .fused = {1 + PLK_FUSED_RMS_NORM}, PL_KERNEL(layer_norm));
 
 /* Of a backward op: dy and x of one shape and dtype, statistics of `ndim` sizes, a weight of `wdim` sizes, all floating.
  * Inputs: dy, x, 1 or 2 statistics, weight. */

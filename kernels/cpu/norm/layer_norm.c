@@ -20,7 +20,18 @@ typedef struct Layer {
   int64_t n;
   double eps;
   bool center, f64, wide; /* wide: statistics are doubles */
+  bool tangent;           /* p[4], that of x, makes p[5], that of y */
 } Layer;
+
+/* The derivative of what is normalized is symmetric: w times what backward does without w. While the row is in the cache. */
+#define TANGENT(T, sfx)                                                                     \
+  static void tangent_##sfx(const Layer *l, const T *x, const T *v, T mean, T rstd, T *t) { \
+    const T *w = l->w;                                                                      \
+    l->loops->norm_bwd_##sfx(v, x, NULL, mean, rstd, l->center, t, NULL, NULL, l->n);       \
+    for (int64_t i = 0; w && i < l->n; i++) t[i] *= w[i];                                   \
+  }
+TANGENT(float, f32)
+TANGENT(double, f64)
 
 static PlStatus layer_row(void *ctx, int64_t row, void *const *p) {
   (void)row;
@@ -35,6 +46,8 @@ static PlStatus layer_row(void *ctx, int64_t row, void *const *p) {
   else if (p[2]) *(float *)p[2] = (float)mean;
   if (p[3] && l->wide) *(double *)p[3] = rstd;
   else if (p[3]) *(float *)p[3] = (float)rstd;
+  if (l->tangent && l->f64) tangent_f64(l, p[0], p[4], mean, rstd, p[5]);
+  else if (l->tangent) tangent_f32(l, p[0], p[4], (float)mean, (float)rstd, p[5]);
   return PL_OK;
 }
 
@@ -58,12 +71,18 @@ static double eps_of(const PlkCall *c, int dtype) {
   return pl_attr_has(c->attrs, 1) ? pl_attr_f(c->attrs, 1) : plk_norm_default_eps(dtype);
 }
 
-PlStatus plk_cpu_layer_norm(const PlkCall *c) {
+/* v, t: the tangents of x and y, or NULL. */
+static PlStatus forward(const PlkCall *c, const PlArray *v, PlArray *t) {
   const PlArray *x = c->in[0], *w = c->in[1], *b = c->code == 0 ? c->in[2] : NULL;
   PlkComp comp = plk_comp(x->dtype);
-  Layer l = {.loops = plk_norm_loops(), .n = row_length(c), .eps = eps_of(c, x->dtype), .center = c->code == 0, .f64 = comp == PLK_CF64};
+  Layer l = {.loops = plk_norm_loops(),
+             .n = row_length(c),
+             .eps = eps_of(c, x->dtype),
+             .center = c->code == 0,
+             .f64 = comp == PLK_CF64,
+             .tangent = t != NULL};
   if (x->numel == 0) {
-    for (int i = 1; i < c->nout; i++)
+    for (int i = 1; i < (c->code == 0 ? 3 : 2); i++)
       for (int64_t k = 0; c->out[i] && k < c->out[i]->numel; k++)
         plk_store(PLK_CF64, &(double){(double)NAN}, 1, c->out[i]->data, c->out[i]->dtype, k, 1, 1, 1);
     return PL_OK;
@@ -82,9 +101,20 @@ PlStatus plk_cpu_layer_norm(const PlkCall *c) {
   r.arg[r.narg++] = plk_row_arg(c->out[0], l.n, comp, true);
   r.arg[r.narg++] = plk_row_arg(mean, 1, statistic, true);
   r.arg[r.narg++] = plk_row_arg(rstd, 1, statistic, true);
+  if (t) {
+    r.arg[r.narg++] = plk_row_arg(v, l.n, comp, false);
+    r.arg[r.narg++] = plk_row_arg(t, l.n, comp, true);
+  }
   PlStatus s = plk_rows(&r);
   plk_scratch_free(temp);
   return s;
+}
+PlStatus plk_cpu_layer_norm(const PlkCall *c) { return forward(c, NULL, NULL); }
+PlStatus plk_cpu_layer_norm_with_tangent(const PlkCall *c) {
+  const int nin = c->code == 0 ? 3 : 2, nout = c->code == 0 ? 3 : 2;
+  if (c->nin != nin + 1 || c->nout != nout + 1 || c->out[0]->dtype != c->in[0]->dtype)
+    PL_FAIL(PL_ERR_UNSUPPORTED, "%s: not with its tangent in one pass", c->name);
+  return forward(c, c->in[nin], c->out[nout]);
 }
 
 /* Rows are cut into at most 64 stretches; each adds its dw and db up in a row pair of its own, and those
