@@ -175,13 +175,19 @@ function M.log_mel(wave, opts)
   if wave:size(2) > total then wave = wave:narrow(2, 1, total) end
   if wave:size(2) < total then wave = nn.F.pad(wave, { 0, total - wave:size(2) }) end
   local frames = nn.F.pad(wave:unsqueeze(2), { n // 2, n // 2 }, "reflect"):squeeze(2):unfold(2, n, hop)
-  -- the spectrum as two products: n is small and need not be a power of two
+  frames = frames:narrow(2, 1, total // hop)
+  -- The spectrum as two products: n is small and need not be a power of two. Of x[t] and x[n - t], which have the same
+  -- weight in the window, the cosines want the sum and the sines the difference: half of the work.
   local where = { dtype = "f64", device = wave:device() }
-  local t = T.arange(0, n - 1, where)
+  local pairs_of = (n - 1) // 2
+  local first, last = frames:narrow(3, 2, pairs_of), frames:narrow(3, n - pairs_of + 1, pairs_of):flip(3)
+  local even = { frames:narrow(3, 1, 1), first + last }
+  if n % 2 == 0 then even[3] = frames:narrow(3, n // 2 + 1, 1) end
+  local t = T.arange(0, n // 2, where)
   local window = 0.5 - (t * (2 * math.pi / n)):cos() * 0.5
-  local angle = (t:unsqueeze(2) * T.arange(0, n // 2, where):unsqueeze(1)):remainder(n) * (2 * math.pi / n)
-  frames = frames:narrow(2, 1, total // hop) * window
-  local power = frames:matmul(angle:cos()):square() + frames:matmul(angle:sin()):square()
+  local angle = (t:unsqueeze(2) * t:unsqueeze(1)):remainder(n) * (2 * math.pi / n)
+  local power = (T.cat(even, 3) * window):matmul(angle:cos()):square()
+    + ((first - last) * window:narrow(1, 2, pairs_of)):matmul(angle:sin():narrow(1, 2, pairs_of)):square()
   local mel = power:matmul(filters(bins, n // 2 + 1, rate, where):t()):clamp { min = 1e-10 }:log10()
   local top = mel:amax({ 2, 3 }, { keepdim = true })
   return ((T.maximum(mel, top - 8) + 4) / 4):transpose(2, 3):to(dtype):contiguous()
