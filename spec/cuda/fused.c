@@ -28,6 +28,7 @@ static const int arity[] = {
 };
 
 enum { IN = 5, EACH = 16 }; /* inputs: one of each kind */
+_Static_assert(IN + 1 + EACH <= (int)PLK_FUSED_ARGS && EACH <= (int)PLK_FUSED_MEMBERS, "a group has no room for that");
 
 static void begin(PlkFused *g, PlDtype d) {
   memset(g, 0, sizeof *g);
