@@ -4,13 +4,19 @@ local terminal = require "perilune.terminal"
 
 local M = {}
 
+-- A signal ends the call. It raises at the next instruction, so there has to be one.
+local function read_line()
+  local line = io.read "l"
+  return line
+end
+
 -- Lines from the terminal without libedit. Ctrl-C shows as a line that could not be read.
 local function plain_reader()
   return {
     read = function(_, prompt)
       io.stdout:write((prompt:gsub("\1[^\1]*\1", "")))
       io.stdout:flush()
-      local ok, line = terminal.guard(function() return "interrupt" end, io.read, "l")
+      local ok, line = terminal.guard(function() return "interrupt" end, read_line)
       if not ok then return nil, "interrupt" end
       if line == nil then return nil, "end" end
       return line
