@@ -4,9 +4,11 @@ local terminal = require "perilune.terminal"
 
 local M = {}
 
--- A signal ends the call. It raises at the next instruction, so there has to be one.
+-- A signal ends the call. It raises at the next instruction, or at the one behind that where a scope was opened before,
+-- so there have to be some.
 local function read_line()
   local line = io.read "l"
+  for _ = 1, 2 do end
   return line
 end
 
