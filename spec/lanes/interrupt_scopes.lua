@@ -8,10 +8,9 @@
 
 local T = require "perilune"
 local nn = T.nn
-local pid = assert(tonumber(io.open("/proc/self/stat"):read "a":match "^%d+"))
+local each = dofile(debug.getinfo(1, "S").source:match "^@(.*/)" .. "interrupt_each.lua")
 
 return function(every)
-  local at, tried, finds, over, place = 1, 0, 0, false, "?"
   T.manual_seed(7)
   local net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Tanh()):eval()
   local x, others = T.randn(3, 4), {}
@@ -70,42 +69,8 @@ return function(every)
   program()
   assert(state() == want)
 
-  local ours = {}
-  local function is_ours(f, source)
-    if ours[f] == nil then ours[f] = source:find("share/perilune/", 1, true) ~= nil end
-    return ours[f]
-  end
-
-  local function look()
-    local ok, got = pcall(state)
-    if not ok and tostring(got):find "interrupted!" then return end -- it came late
-    if ok and got == want then return end
-    finds = finds + 1
-    print(("instruction %d, %s: %s"):format(at, place, got))
-  end
-
-  local function try()
-    if over then return end
-    if tried > 0 then look() end
-    at = tried * every + 1
-    tried = tried + 1
-    local n = 0
-    debug.sethook(function()
-      local info = debug.getinfo(2, "fSl")
-      if not (info and is_ours(info.func, info.source)) then return end
-      n = n + 1
-      if n == at then
-        place = info.source:match "[^/]*$" .. ":" .. info.currentline
-        io.popen(("kill -INT %d"):format(pid)):close()
-      end
-    end, "", 1)
-    program()
-    debug.sethook()
-    over = true
-  end
-
-  local function finish()
-    print(("%d interruptions, %d finds%s"):format(tried - 1, finds, over and "" or ", not over"))
-  end
-  return try, finish
+  return each(every, "share/perilune/", nil, program, function()
+    local got = state()
+    if got ~= want then return got end
+  end)
 end

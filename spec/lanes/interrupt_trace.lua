@@ -6,10 +6,9 @@
 -- finish(), which prints counts.
 
 local T = require "perilune"
-local pid = assert(tonumber(io.open("/proc/self/stat"):read "a":match "^%d+"))
+local each = dofile(debug.getinfo(1, "S").source:match "^@(.*/)" .. "interrupt_each.lua")
 
 return function(every)
-  local at, tried, finds, over = 1, 0, 0, false
   local net, opt, step
 
   local function build()
@@ -41,41 +40,8 @@ return function(every)
   step()
   want[go_on()] = true -- or after it
 
-  local ours = {} -- function → is it of the library's tracing?
-  local function is_ours(f, source)
-    if ours[f] == nil then ours[f] = source:find("perilune/jit/trace.lua", 1, true) ~= nil end
-    return ours[f]
-  end
-
-  local function look()
-    local ok, got = pcall(go_on)
-    if not ok and tostring(got):find "interrupted!" then return end -- it came late
-    if not ok or not want[got] then
-      finds = finds + 1
-      print(("instruction %d: %s"):format(at, got))
-    end
-  end
-
-  local function try()
-    if over then return end
-    if tried > 0 then look() end
-    at = tried * every + 1
-    tried = tried + 1
-    build()
-    local n = 0
-    debug.sethook(function()
-      local info = debug.getinfo(2, "fS")
-      if not (info and is_ours(info.func, info.source)) then return end
-      n = n + 1
-      if n == at then io.popen(("kill -INT %d"):format(pid)):close() end
-    end, "", 1)
-    step()
-    debug.sethook()
-    over = true
-  end
-
-  local function finish()
-    print(("%d interruptions, %d finds%s"):format(tried - 1, finds, over and "" or ", not over"))
-  end
-  return try, finish
+  return each(every, "perilune/jit/trace.lua", build, function() step() end, function()
+    local got = go_on()
+    if not want[got] then return got end
+  end)
 end
