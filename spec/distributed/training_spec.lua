@@ -216,6 +216,9 @@ describe("nn.SyncBatchNorm", function()
     assert.truthy(tostring(net[1]):find("SyncBatchNorm(3", 1, true))
     assert.is_true(rawequal(weight, net[1].weight))
     for text, f in pairs {
+      ["got the class nn.BatchNorm1d; call it"] = function()
+        nn.SyncBatchNorm.convert_sync_batchnorm(nn.BatchNorm1d)
+      end,
       ["a network is wanted, got 3"] = function() nn.SyncBatchNorm.convert_sync_batchnorm(3) end,
       ["a LazyBatchNorm1d does not know its features yet"] = function()
         nn.SyncBatchNorm.convert_sync_batchnorm(nn.Sequential(nn.LazyBatchNorm1d()))

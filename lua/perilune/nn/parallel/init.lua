@@ -90,7 +90,7 @@ function DDP:init(net, opts)
     net = jitted
   end
   if not base.is_module(net) then
-    fail("nn.parallel.DistributedDataParallel: a network is wanted, got %s", options.describe(net))
+    fail("nn.parallel.DistributedDataParallel: a network is wanted, got %s", base.no_module(net))
   end
   if a.bucket_cap_mb <= 0 then fail("nn.parallel.DistributedDataParallel: bucket_cap_mb must be > 0") end
   local D, state = distributed()

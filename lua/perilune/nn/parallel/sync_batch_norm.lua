@@ -130,7 +130,7 @@ return function(classes)
   -- stay. Classes derived from them, and lazy ones that were not called yet, are errors.
   function C.convert_sync_batchnorm(net, process_group)
     local who, base = "nn.SyncBatchNorm.convert_sync_batchnorm", require "perilune.nn.module"
-    if not base.is_module(net) then fail("%s: a network is wanted, got %s", who, options.describe(net)) end
+    if not base.is_module(net) then fail("%s: a network is wanted, got %s", who, base.no_module(net)) end
     for _, m in ipairs(net:modules()) do
       local class = getmetatable(m).__class
       if class.__name:find "^LazyBatchNorm" then
