@@ -165,7 +165,7 @@ end
 -- Sizes of windows and the like, which have no empty list.
 function kinds.window(v)
   local out = kinds.ints(v)
-  if type(out) == "table" and #out == 0 then out = nil end
+  if type(out) == "table" and #out == 0 then return nil, "an integer or a list of at least one" end
   return out, "an integer or a list of integers"
 end
 -- A number or a list of numbers.
@@ -302,7 +302,12 @@ local function split(spec, n, ...)
     end
     return values, top, named
   end
-  if n > 0 and is_plain(values[n]) and (has_names(values[n]) or (next(values[n]) == nil and n > 1)) then
+  local function no_options() -- an empty table is: or the empty list that must stand there
+    local arg = spec.args[n]
+    local wanted = arg and arg[3] == nil and not arg.optional and lists[arg[2]]
+    return next(values[n]) == nil and n > 1 and not wanted
+  end
+  if n > 0 and is_plain(values[n]) and (has_names(values[n]) or no_options()) then
     return values, n - 1, values[n]
   end
   return values, n, {}

@@ -313,6 +313,7 @@ define("CosineAnnealingLR", { { "T_max", "count" }, { "eta_min", "number", 0.0 }
   return self.eta_min + (base - self.eta_min) * (1 + cos(pi * t / self.T_max)) / 2
 end, nil, { _lr_from = function(self, lr, t, base)
   local T_max, low = self.T_max, self.eta_min
+  if t == 0 then return lr end -- begins at the rate that is there
   if (t - 1 - T_max) % (2 * T_max) == 0 then return lr + (base - low) * (1 - cos(pi / T_max)) / 2 end
   local before = t > 0 and 1 + cos(pi * (t - 1) / T_max) or 2
   return (1 + cos(pi * t / T_max)) / before * (lr - low) + low
@@ -470,19 +471,25 @@ define("CyclicLR", {
   end, { sets = true })
 
 --- optim.lr_scheduler.SequentialLR(…) → schedule
--- One schedule after the other, each with its own count from 0; the parts are made first, on the same optimizer.
+-- One schedule after the other, each with its own count from 0; the parts are made first, on the same optimizer, and
+-- may be made of others.
 --   local S = optim.lr_scheduler
 --   local opt = optim.SGD({ nn.Parameter(T.ones(1)) }, { lr = 1 })
 --   local schedule = optim.lr_scheduler.SequentialLR(opt, {
 --     schedulers = { S.LinearLR(opt, 0.5, 1, 2), S.ExponentialLR(opt, 0.5) }, milestones = { 2 } })
 --   schedule:step()
 --   print(opt.param_groups[1].lr)  --> 0.75
-local Sequential = define("SequentialLR", { { "schedulers", "any" }, { "milestones", "window" } },
+local Sequential = define("SequentialLR", { { "schedulers", "any" }, { "milestones", "ints" } },
   function(_, _, base) return base end, function(self, who)
     if type(self.milestones) ~= "table" then self.milestones = { self.milestones } end
     local parts, stones = self.schedulers, self.milestones
     if type(parts) ~= "table" or #parts ~= #stones + 1 then
       fail("%s: a list of %d schedulers is wanted for %d milestones", who, #stones + 1, #stones)
+    end
+    for k = 2, #stones do
+      if stones[k] < stones[k - 1] then
+        fail("%s: milestones must not fall, got %s", who, options.list_text(stones))
+      end
     end
     for i, part in ipairs(parts) do
       if type(part) ~= "table" or part.optimizer ~= self.optimizer or not part._advance then

@@ -104,6 +104,10 @@ return function(sched, define, Scheduler)
     for _, part in ipairs(self.schedulers) do part:_begin() end
   end
   function Chained:_jump(epoch)
+    if epoch == 0 then -- a part of SequentialLR whose turn it is: the rates before all schedules are where it begins
+      for _, group in ipairs(self.optimizer.param_groups) do group.lr = group.initial_lr or group.lr end
+      return self:_begin()
+    end
     fail("lr_scheduler.ChainedScheduler: the rates at epoch %d have no formula; step() one by one", epoch)
   end
   function Chained:state_dict()
