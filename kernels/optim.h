@@ -174,30 +174,33 @@ static inline bool plk_optim_carries(int64_t rule) {
   return rule == PLK_OPTIM_NADAM || rule == PLK_OPTIM_ASGD || rule == PLK_OPTIM_PRODIGY || plk_optim_schedule_free(rule);
 }
 
-/* What is carried, from step `step` on to the next one, whose rate is lr (by 1), or back to where it was before that (by -1). */
-static inline void plk_optim_count(int64_t rule, int by, double lr, int64_t step, double *s) {
-  if (rule == PLK_OPTIM_NADAM) { /* product before the step, and the one before it */
-    const double was = s[4];
-    s[4] = by > 0 ? was * plk_nadam_mu(s, (double)step) : s[5];
-    s[5] = was;
-  } else if (rule == PLK_OPTIM_ASGD) { /* eta and lr of the step, and those before */
-    if (by > 0) {
-      s[5] = s[3], s[6] = s[4];
-      s[3] = s[4] / pow(1 + s[0] * s[4] * (double)step, s[1]), s[4] = lr;
-    } else {
-      s[3] = s[5], s[4] = s[6];
-    }
+/* What a step carries, s, behind the settings that it has: from those of the step before it, `from`, which was step `step` of one rate; this
+ * one's is lr. What s had goes where plk_optim_count_back finds it. */
+static inline void plk_optim_count(int64_t rule, double lr, int64_t step, const double *from, double *s) {
+  if (rule == PLK_OPTIM_NADAM) { /* product before the step, and the one that was there */
+    s[5] = s[4];
+    s[4] = from[4] * plk_nadam_mu(s, (double)step);
+  } else if (rule == PLK_OPTIM_ASGD) { /* eta and lr of the step, and those that were there */
+    s[5] = s[3], s[6] = s[4];
+    s[3] = from[4] / pow(1 + s[0] * from[4] * (double)step, s[1]), s[4] = lr;
   } else if (plk_optim_schedule_free(rule)) {
+    const int at = rule == PLK_OPTIM_SCHEDULE_FREE_ADAMW ? 3 : 1;
+    double *own = s + at;
+    own[6] = own[4], own[7] = own[5];
+    own[3] = from[at + 3] + 1;
+    const double rate = plk_schedule_free_lr(own, lr);
+    own[5] = rate > from[at + 5] ? rate : from[at + 5];
+    own[4] = from[at + 4] + plk_schedule_free_weight(own);
+  }
+}
+/* Back to where it was before that, steps before. */
+static inline void plk_optim_count_back(int64_t rule, int64_t steps, double *s) {
+  if (rule == PLK_OPTIM_NADAM) s[4] = s[5];
+  else if (rule == PLK_OPTIM_ASGD) s[3] = s[5], s[4] = s[6];
+  else if (plk_optim_schedule_free(rule)) {
     double *own = s + (rule == PLK_OPTIM_SCHEDULE_FREE_ADAMW ? 3 : 1);
-    own[3] += by;
-    if (by > 0) {
-      const double rate = plk_schedule_free_lr(own, lr);
-      own[6] = own[4], own[7] = own[5];
-      own[5] = rate > own[5] ? rate : own[5];
-      own[4] += plk_schedule_free_weight(own);
-    } else {
-      own[4] = own[6], own[5] = own[7];
-    }
+    own[3] -= (double)steps;
+    own[4] = own[6], own[5] = own[7];
   }
 }
 

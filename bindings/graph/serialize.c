@@ -7,7 +7,6 @@
 #include "bindings/graph/graph.h"
 #include "engine/call/thread_state.h"
 #include "engine/graph/trace/symbolic.h"
-#include "kernels/optim.h"
 
 static void set_string(lua_State *L, const char *key, const char *v) {
   lua_pushstring(L, v);
@@ -85,17 +84,13 @@ static int graph_leaves(lua_State *L) {
   return 1;
 }
 
-/* graph_steps_behind(graph, node) → how many later steps of the same optimizer there are, whether there are several and it carries
- * numbers from one to the next */
-static int graph_steps_behind(lua_State *L) {
+/* graph_steps_beside(graph, node) → how many later and earlier steps of the same optimizer there are */
+static int graph_steps_beside(lua_State *L) {
   const PlGraph *f = l_check_graph(L, 1);
   const lua_Integer node = luaL_checkinteger(L, 2);
   if (node < 1 || node > f->nnodes) return l_error(L, "save_graph: there is no such node");
-  const PlGNode *n = &f->nodes[node - 1];
-  const int32_t behind = pl_graph_steps_beside(f, (int32_t)node - 1, true), before = pl_graph_steps_beside(f, (int32_t)node - 1, false);
-  const int rule = pl_graph_step_attr(n, "rule");
-  lua_pushinteger(L, behind);
-  lua_pushboolean(L, behind + before > 0 && rule >= 0 && plk_optim_carries(pl_attr_i(n->attrs, rule)));
+  lua_pushinteger(L, pl_graph_steps_beside(f, (int32_t)node - 1, true));
+  lua_pushinteger(L, pl_graph_steps_beside(f, (int32_t)node - 1, false));
   return 2;
 }
 
@@ -253,7 +248,7 @@ static int graph_region(lua_State *L) {
 
 void l_graph_file_register(lua_State *L) {
   static const luaL_Reg regs[] = {{"graph_leaves", graph_leaves},
-                                  {"graph_steps_behind", graph_steps_behind},
+                                  {"graph_steps_beside", graph_steps_beside},
                                   {"graph_output_values", graph_output_values},
                                   {"graph_number", graph_number},
                                   {"graph_apply", graph_apply},

@@ -195,7 +195,8 @@ PERILUNE_API int32_t perilune_model_weight_count(const perilune_model *m);
 PERILUNE_API perilune_status perilune_model_weight(const perilune_model *m, int32_t i, perilune_tensor_info *out, const void **data);
 
 /* Writes PATH and PATH.safetensors: the model with its weights as they are now and the optimizers' newest numbers and count of steps, to
- * be loaded again, by perilune_model_load or T.load_graph, and trained on. Both files are replaced, or neither; PATH may be where the model
+ * be loaded again, by perilune_model_load or T.load_graph, and trained on; in Lua step:graph():load_state(path) gives all of it to the function
+ * that the graph was saved of, and to its optimizers. Both files are replaced, or neither; PATH may be where the model
  * came from. Waits for a running step. Errors: IO, OOM. */
 PERILUNE_API perilune_status perilune_model_save(perilune_model *m, const char *path);
 

@@ -105,7 +105,7 @@ describe("the C ABI", function()
     local x, y = filled { 5, 4 }, filled { 5, 3 }
     step(x, y)
     assert(T.save_graph(path, step:graph()))
-    return function() return step(x, y):item() end, opt
+    return function() return step(x, y):item() end, opt, step
   end
 
   teardown(function() os.execute(("rm -r '%s'"):format(dir)) end)
@@ -232,11 +232,12 @@ first %s
     assert.equal(table.concat(want) .. "lr 0.5, step 5\n", text)
   end)
 
-  it("makes several steps a run, and reads a weight that is there twice, as T.jit does", function()
-    if missing then return pending(missing) end
-    T.manual_seed(4)
+  -- Two steps a run, and a mean of the weights; lr is another one from the third run on, before the first of its steps.
+  local function twice(name, options, seed)
+    T.manual_seed(seed)
     local net = nn.Linear(4, 3)
-    local opt, mean = T.optim.AdamW(net:parameters(), { lr = 0.05 }), net.weight:detach():clone()
+    local opt, mean = T.optim[name]({ net.weight, name ~= "Muon" and net.bias or nil }, options),
+      net.weight:detach():clone()
     local step = T.jit(function(x, y)
       local loss
       for _ = 1, 2 do
@@ -248,17 +249,52 @@ first %s
       mean:mul_(0.5):add_(net.weight:detach() * 0.5)
       return loss:detach() + mean:sum()
     end)
-    local x, y = filled { 5, 4 }, filled { 5, 3 }
-    step(x, y)
-    assert(T.save_graph(dir .. "/twice", step:graph()))
-    local want = {}
-    for k = 1, 4 do
-      if k == 3 then opt.param_groups[1].lr = 0.5 end
-      want[k] = ("loss %.9g\n"):format(step(x, y):item())
+    return step, opt, net
+  end
+
+  it("makes several steps a run, and reads a weight that is there twice, as T.jit does, which goes on", function()
+    if missing then return pending(missing) end
+    for _, c in ipairs { { "AdamW" }, { "SGD", { lr = 0.05, momentum = 0.9 } }, { "NAdam", { momentum_decay = 0.1 } },
+      { "ASGD", { lr = 0.1, lambd = 0.1, t0 = 3, alpha = 0.6 } }, { "Prodigy", { lr = 0.5, d0 = 0.01 } },
+      { "AdamWScheduleFree", { warmup_steps = 7, r = 1, weight_lr_power = 1.5 } }, { "Adafactor", { lr = 0.3 } },
+      { "SGDScheduleFree", { lr = 0.1, weight_decay = 0.1 } }, { "LAMB" }, { "Muon" } } do
+      local name = c[1]
+      local step, opt, net = twice(name, c[2] or { lr = 0.05 }, 4)
+      local x, y = filled { 5, 4 }, filled { 5, 3 }
+      step(x, y)
+      assert(T.save_graph(dir .. "/twice", step:graph()))
+      local want = {}
+      for k = 1, 4 do
+        if k == 3 then opt.param_groups[1].lr = 0.5 end
+        want[k] = ("loss %.9g\n"):format(step(x, y):item())
+      end
+      local text, ok = output("'%s' step '%s/twice' 4 '%s/on'", program, dir, dir)
+      assert.is_true(ok, text)
+      assert.equal(table.concat(want) .. "lr 0.5, step 10\n", text, name)
+      -- What C wrote is taken on by the same function with other weights, and by its optimizer.
+      local other, its_opt, its_net = twice(name, c[2] or { lr = 0.05 }, 5)
+      other(x, y)
+      assert(other:graph():load_state(dir .. "/on"))
+      assert.equal(0.5, its_opt.param_groups[1].lr)
+      local function state_of(o)
+        local state = o:state_dict()
+        for _, group in ipairs(state.param_groups) do
+          for _, s in ipairs { "k", "d", "d_max", "d_numerator", "weight_sum", "lr_max", "lr" } do
+            state[#state + 1] = group[s]
+          end
+        end
+        for _, one in ipairs(state.state) do
+          for key, v in pairs(one) do one[key] = T.is_tensor(v) and v:contiguous():to_string() or v end
+        end
+        return state
+      end
+      assert.same(state_of(opt), state_of(its_opt), name)
+      for _ = 1, 2 do
+        local a, b = step(x, y), other(x, y)
+        assert.equal(a:item(), b:item(), name)
+        for key, t in pairs(net:state_dict()) do assert.is_true(t:equal(its_net:state_dict()[key]), name) end
+      end
     end
-    local text, ok = output("'%s' step '%s/twice' 4", program, dir)
-    assert.is_true(ok, text)
-    assert.equal(table.concat(want) .. "lr 0.5, step 10\n", text)
   end)
 
   it("draws what T.jit draws behind the same seed", function()
@@ -353,7 +389,7 @@ first %s
   it("takes a schedule-free optimizer's weights to their averages and back", function()
     if missing then return pending(missing) end
     for _, name in ipairs { "AdamWScheduleFree", "SGDScheduleFree" } do
-      local step, opt = save_step(dir .. "/free", name, { lr = 0.1 })
+      local step, opt, f = save_step(dir .. "/free", name, { lr = 0.1 })
       local text, ok = output("'%s' averages '%s/free' '%s/averaged'", program, dir, dir)
       assert.is_true(ok, text)
       for _ = 1, 3 do
@@ -367,7 +403,14 @@ first %s
       for _, v in ipairs(want) do n = n + (text:find(" " .. v .. "\n", 1, true) and 1 or 0) end
       assert.equal(#want, n, text)
       opt:train()
-      assert.truthy(text:find(("loss %.9g\n"):format(step()), 1, true), text)
+      local loss = ("loss %.9g\n"):format(step())
+      assert.truthy(text:find(loss, 1, true), text)
+      step()
+      assert(f:graph():load_state(dir .. "/averaged")) -- the function has the averages, as C had
+      assert.is_false(opt:is_training())
+      assert.error_matches(step, "call opt:train%(%) before gradients")
+      opt:train()
+      assert.equal(loss, ("loss %.9g\n"):format(step()))
       local said = output("'%s' step '%s/averaged' 1", program, dir)
       assert.truthy(said:find("at which no step begins; perilune_model_average(model, 0) goes back", 1, true), said)
     end

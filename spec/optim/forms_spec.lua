@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: MIT
 -- Every optimizer that there is, with options drawn at random, in every form that trains: as the script is written,
--- under T.jit, and as a saved graph that goes on without the script. An optimizer that a form lacks is on the list
+-- under T.jit, as a saved graph that goes on without the script, and as the script that takes on what such a graph came
+-- to; one step or three in a function. An optimizer that a form lacks is on the list
 -- below and is refused by name; one that is not listed must have the bits of the script.
 
 local T = require "perilune"
@@ -64,7 +65,8 @@ local function bits_of(list)
 end
 
 -- n steps from the same start: losses, and the parameters in the end. form: "written", "jit", "graph" (the script under
--- T.jit for some steps, then the graph of the last one, saved and loaded). away: steps in which a parameter has no
+-- T.jit for some steps, then the graph of the last one, saved and loaded), "back" (the same, and the script again from
+-- back_at on, compiled or, with how.plain, not). inner: steps in one call. away: steps in which a parameter has no
 -- gradient. saved: the step behind which its state goes into new objects.
 local function train(name, opts, form, how)
   local params, path = {}, os.tmpname()
@@ -81,7 +83,7 @@ local function train(name, opts, form, how)
     opt = optim[name]({ { params = first }, last }, opts)
   end
   make()
-  local function script(x, all)
+  local function once(x, all)
     opt:zero_grad()
     local loss = 0
     for j, p in ipairs(params) do
@@ -91,7 +93,11 @@ local function train(name, opts, form, how)
     if how.clip then nn.utils.clip_grad_norm_(params, 2) end
     if scaler then scaler:step(opt) else opt:step() end
     if scaler then scaler:update() end
-    return loss
+    return loss:detach()
+  end
+  local function script(x, all)
+    for _ = 2, how.inner or 1 do once(x, all) end
+    return once(x, all)
   end
   local step = form == "written" and script or T.jit(script, { max_traces = 32, check = how.check })
   local out, graph = {}, nil
@@ -103,7 +109,13 @@ local function train(name, opts, form, how)
         for key, v in pairs(how.change or {}) do group[key] = v end
       end
     end
-    if form == "graph" and t == how.graph_at then
+    if graph and t == how.back_at then
+      assert(T.save_graph(path, graph))
+      assert(step:graph():load_state(path))
+      if how.plain then step = script end
+      graph = nil
+    end
+    if (form == "graph" or form == "back") and t == how.graph_at then
       assert(T.save_graph(path, step:graph()))
       graph = assert(T.load_graph(path))
     end
@@ -212,6 +224,8 @@ describe("optimizers in every form:", function()
           assert.error_matches(function() train(name, opts, "graph", how) end, "optim." .. name)
         else
           assert.equal(bits_of(table.move(want, 1, 9, 1, {})), bits_of(train(name, opts, "graph", how)), text)
+          how.back_at, how.plain, how.inner = 8, round == 2, round == 1 and 3 or 1
+          assert.equal(bits_of(train(name, opts, "written", how)), bits_of(train(name, opts, "back", how)), text)
         end
       end
     end)

@@ -20,60 +20,95 @@ PlStatus pl_graph_step_put(const PlGraph *f, int32_t i, const PlAttrs *now) {
   return PL_OK;
 }
 
-/* The store of the last state of a node's first parameter; -1: it has none, and its steps are alike. */
+/* The store by which steps of one optimizer over the same parameters are told: that of the last state of a node's first parameter, or, where
+ * the last column is computed in each step (Adafactor), of what the first one writes; -1: it has no state, and its steps are alike. */
 static int32_t state_of(const PlGraph *f, const PlGNode *n) {
   const int k = pl_graph_step_attr(n, "k");
   const int64_t width = k < 0 ? 0 : pl_attr_i(n->attrs, k);
-  return width > 2 && width <= n->nin && n->in[width - 1] >= 0 ? f->vals[n->in[width - 1]].store : -1;
+  if (width <= 2 || width > n->nin || n->in[width - 1] < 0 || n->in[0] < 0) return -1;
+  const int32_t last = f->vals[n->in[width - 1]].store;
+  return f->vals[f->stores[last].first].kind != PL_FV_NODE ? last : f->vals[n->in[0]].store;
 }
 
-int32_t pl_graph_steps_beside(const PlGraph *f, int32_t i, bool after) {
-  const PlGNode *n = &f->nodes[i];
+static bool steps_the_same(const PlGraph *f, int32_t i, int32_t j) {
+  const PlGNode *n = &f->nodes[i], *m = &f->nodes[j];
+  const int rule = pl_graph_step_attr(n, "rule");
+  if (m->op != n->op || pl_graph_step_attr(m, "step") < 0) return false;
+  if (rule >= 0 && pl_attr_i(m->attrs, rule) != pl_attr_i(n->attrs, rule)) return false;
   const int32_t of = state_of(f, n);
-  const int step = pl_graph_step_attr(n, "step");
+  return of >= 0 && state_of(f, m) == of;
+}
+
+static int64_t step_of(const PlGNode *n) { return pl_attr_i(n->attrs, pl_graph_step_attr(n, "step")); }
+
+int32_t pl_graph_steps_beside(const PlGraph *f, int32_t i, bool after) {
   int32_t found = 0;
-  for (int32_t j = after ? i + 1 : 0; of >= 0 && step >= 0 && j < (after ? f->nnodes : i); j++) {
-    const PlGNode *m = &f->nodes[j];
-    if (m->op != n->op || state_of(f, m) != of) continue;
-    const int64_t mine = pl_attr_i(n->attrs, step), other = pl_attr_i(m->attrs, step);
-    found += after ? other > mine : other < mine; /* equal: two nodes of one step */
-  }
+  if (pl_graph_step_attr(&f->nodes[i], "step") < 0) return 0;
+  const int64_t mine = step_of(&f->nodes[i]);
+  for (int32_t j = after ? i + 1 : 0; j < (after ? f->nnodes : i); j++)
+    if (steps_the_same(f, i, j))
+      found += after ? step_of(&f->nodes[j]) > mine : step_of(&f->nodes[j]) < mine; /* equal: two nodes of one step */
   return found;
 }
 
+/* The node that makes the step before that of node i in its next run: in the same run, or, of the first one, the last of the run before. */
+static int32_t step_before(const PlGraph *f, int32_t i) {
+  int32_t in_run = -1, last = i;
+  for (int32_t j = 0; j < f->nnodes; j++) {
+    if (j == i || !steps_the_same(f, i, j)) continue;
+    const int64_t other = step_of(&f->nodes[j]);
+    if (other < step_of(&f->nodes[i]) && (in_run < 0 || other > step_of(&f->nodes[in_run]))) in_run = j;
+    if (other > step_of(&f->nodes[last])) last = j;
+  }
+  return in_run >= 0 ? in_run : last;
+}
+
+/* What node i's rule carries, from the attributes of the step before it, which the nodes before it in this run have by now: rates may have
+ * been set in between. */
+static PlStatus count_carried(const PlGraph *f, int32_t i, int by, int32_t steps, int32_t before, PlAttrs *now) {
+  double numbers[PLK_OPTIM_MOST], from[PLK_OPTIM_MOST];
+  const PlAttrs *was = f->nodes[before].attrs;
+  const int64_t rule = pl_attr_i(now, PLK_OPTIM_RULE);
+  int64_t *list = now->pool + now->v[PLK_OPTIM_NUMBERS].list.at;
+  const size_t n = (size_t)pl_attr_n(now, PLK_OPTIM_NUMBERS);
+  if (n != (size_t)pl_attr_n(was, PLK_OPTIM_NUMBERS) || n > PLK_OPTIM_MOST)
+    PL_FAIL(PL_ERR_STATE, "%s (%s): steps of one optimizer with different numbers", f->nodes[i].name, f->nodes[i].op->name);
+  memcpy(numbers, list, n * sizeof *list);
+  memcpy(from, pl_attr_list(was, PLK_OPTIM_NUMBERS), n * sizeof *list);
+  if (by > 0) plk_optim_count(rule, pl_attr_f(now, PLK_OPTIM_LR), pl_attr_i(was, PLK_OPTIM_STEP), from, numbers);
+  else plk_optim_count_back(rule, steps, numbers);
+  memcpy(list, numbers, n * sizeof *list);
+  return PL_OK;
+}
+
 /* Node i as it is in the next run, which is steps of its optimizer further, or where it was before that. */
-static PlStatus count_node(const PlGraph *f, int32_t i, int by, int32_t steps) {
+static PlStatus count_node(const PlGraph *f, int32_t i, int by, int32_t steps, int32_t before) {
   const int step = pl_graph_step_attr(&f->nodes[i], "step"), first = pl_graph_step_attr(&f->nodes[i], "first");
   PlAttrs now;
   memcpy(&now, f->nodes[i].attrs, pl_attrs_size(f->nodes[i].attrs));
   const int rule = pl_graph_step_attr(&f->nodes[i], "rule");
-  if (steps > 1 && rule >= 0 && plk_optim_carries(pl_attr_i(&now, rule)))
-    PL_FAIL(PL_ERR_STATE, "%s (%s): an optimizer that carries numbers from step to step makes one step a run", f->nodes[i].name,
-            f->nodes[i].op->name);
   if (rule >= 0 && by > 0 && plk_optim_schedule_free(pl_attr_i(&now, rule)) && pl_attr_i(&now, PLK_OPTIM_FLAGS) & PLK_OPTIM_AVERAGED)
     PL_FAIL(PL_ERR_STATE,
             "%s (%s): the weights are the optimizer's averages, at which no step begins; perilune_model_average(model, 0) goes back",
             f->nodes[i].name, f->nodes[i].op->name);
-  if (rule >= 0) {
-    double numbers[PLK_OPTIM_MOST];
-    int64_t *list = now.pool + now.v[PLK_OPTIM_NUMBERS].list.at;
-    const size_t n = (size_t)pl_attr_n(&now, PLK_OPTIM_NUMBERS) * sizeof *list;
-    memcpy(numbers, list, n);
-    plk_optim_count(pl_attr_i(&now, rule), by, pl_attr_f(&now, PLK_OPTIM_LR), pl_attr_i(&now, step), numbers);
-    memcpy(list, numbers, n);
-  }
+  if (rule >= 0 && plk_optim_carries(pl_attr_i(&now, rule))) PL_TRY(count_carried(f, i, by, steps, before, &now));
   if (step >= 0) now.v[step].i += by * steps;
   if (first >= 0 && by > 0) now.v[first].i = 0;
   return pl_graph_step_put(f, i, &now);
 }
 
 PlStatus pl_graph_step_count(const PlGraph *f, int by) {
-  int32_t *steps = malloc(((size_t)f->nnodes + 1) * sizeof *steps); /* by the numbers as they are before any moves */
+  int32_t *steps = malloc(2 * ((size_t)f->nnodes + 1) * sizeof *steps);
   if (!steps) PL_FAIL(PL_ERR_OOM, "out of memory to count a graph's steps");
-  for (int32_t i = 0; i < f->nnodes; i++) steps[i] = 1 + pl_graph_steps_beside(f, i, false) + pl_graph_steps_beside(f, i, true);
+  int32_t *before = steps + f->nnodes; /* both by the numbers as they are before any moves */
+  for (int32_t i = 0; i < f->nnodes; i++) {
+    steps[i] = 1 + pl_graph_steps_beside(f, i, false) + pl_graph_steps_beside(f, i, true);
+    before[i] = pl_graph_step_attr(&f->nodes[i], "step") >= 0 ? step_before(f, i) : i;
+  }
   PlStatus s = PL_OK;
   for (int32_t i = 0; i < f->nnodes && s == PL_OK; i++)
-    if (pl_graph_step_attr(&f->nodes[i], "step") >= 0 || pl_graph_step_attr(&f->nodes[i], "first") >= 0) s = count_node(f, i, by, steps[i]);
+    if (pl_graph_step_attr(&f->nodes[i], "step") >= 0 || pl_graph_step_attr(&f->nodes[i], "first") >= 0)
+      s = count_node(f, i, by, steps[i], before[i]);
   free(steps);
   return s;
 }

@@ -154,9 +154,9 @@ local function stepped_by_modes(g)
   return out
 end
 
--- A graph's lines, and its tensors by the numbers of their values.
-local function lines_of(g)
-  local modes = loaded["perilune.optim.modes"] -- no optimizer, no modes
+-- A graph's lines, and its tensors by the numbers of their values. state: to compare, not to save.
+local function lines_of(g, state)
+  local modes = not state and loaded["perilune.optim.modes"] -- no optimizer, no modes
   local lines, tensors, named, stepped = {}, {}, {}, stepped_by_modes(g)
   local function add(text) lines[#lines + 1] = { text } end
   for _, leaf in ipairs(core.graph_leaves(g.ir)) do
@@ -205,6 +205,26 @@ local function texts_of(lines)
     out[i] = table.concat(texts)
   end
   return out
+end
+
+--- A graph's lines as a file has them between pair and end, its tensors by the numbers of their values, and its
+-- constants among these.
+function M.lines(g)
+  local lines, tensors = lines_of(g, true)
+  local constants = {}
+  for _, leaf in ipairs(core.graph_leaves(g.ir)) do
+    if leaf.kind == "const" then constants[tostring(leaf.value)] = true end
+  end
+  return texts_of(lines), tensors, constants
+end
+
+--- A line of a node, but for its attributes; these, by name.
+function M.node_parts(line)
+  local head, rest = line:match("^(node %S+ %S+ %d+ %d+ %S+ %-> %S+) (.*)$")
+  if not head then return nil end
+  local attrs = {}
+  for key, value in rest:gmatch("(%S+)=(%S*)") do attrs[key] = read_attr(value) end
+  return head, attrs
 end
 
 local function write_files(path, lines, tensors)
@@ -594,6 +614,23 @@ function M.build(text, tensors, pair, wanted)
   return state.graph
 end
 
+--- The two files of a saved graph → its text, tensors by the numbers of their values, and the checksum that came with
+-- these; or nil, message, code.
+function M.read(path)
+  local f, why = io.open(path, "rb")
+  if not f then return nil, why, "io" end
+  local text = f:read("a")
+  f:close()
+  if not text then return nil, path .. ": cannot be read", "io" end
+  local tensors, metadata, code = T.load(path .. ".safetensors")
+  if not tensors then return nil, metadata, code end
+  local sum = pair_of(text)
+  if sum and sum ~= metadata[PAIR] and sum == metadata[REPLACES] and metadata[TEXT] then
+    text = unescape(metadata[TEXT])
+  end
+  return text, tensors, metadata[PAIR]
+end
+
 --- T.load_graph(path, {sizes=}) → graph, captured tensors; or nil, message, code
 -- Builds a saved graph again, gradient passes and their recomputation included. sizes: {batch = 8}, where it was saved
 -- with free sizes; those that are not given are the example's.
@@ -604,17 +641,10 @@ function M.load(path, opts)
     fail("load_graph: sizes must be a table such as { batch = 8 }, got %s", describe(opts.sizes))
   end
   if type(path) ~= "string" then fail("load_graph: the path must be a string, got %s", describe(path)) end
-  local f, why = io.open(path, "rb")
-  if not f then return nil, why, "io" end
-  local text = f:read("a")
-  f:close()
-  if not text then return nil, path .. ": cannot be read", "io" end
-  local tensors, message, code = T.load(path .. ".safetensors")
-  if not tensors then return nil, message, code end
+  local text, tensors, pair = M.read(path)
+  if not text then return nil, tensors, pair end
   for name, t in pairs(tensors) do tensors[name] = t:to(T.get_default_device()) end
-  local sum = pair_of(text)
-  if sum and sum ~= message[PAIR] and sum == message[REPLACES] and message[TEXT] then text = unescape(message[TEXT]) end
-  local g, problem = M.build(text, tensors, message[PAIR], opts.sizes)
+  local g, problem = M.build(text, tensors, pair, opts.sizes)
   if not g then return nil, ("%s: %s"):format(path, problem), "format" end
   return g, tensors
 end

@@ -368,6 +368,33 @@ function Graph:run(feed, opts)
   return res
 end
 
+--- g:load_state(path) → true, or nil, message, code
+-- Of a jitted function's graph, step:graph(): takes on what another run of it came to, from a file that
+-- perilune_model_save or T.save_graph wrote: weights and buffers, the optimizers' states and counts of steps, their
+-- lr and weight_decay. The script goes on from there, compiled or not, with the bits of the run that goes on
+-- elsewhere. The function has to be the one that was saved, called once with arguments of these shapes, with
+-- optimizers of the same other settings; else nothing is changed. Generators of random numbers and schedules are not
+-- in the file.
+--   local p = nn.Parameter(T.tensor { 1, -2 })
+--   local opt = optim.Adam({ p }, { lr = 0.1 })
+--   local step = T.jit(function(x)
+--     opt:zero_grad();
+--     (p * x):square():sum():backward()
+--     opt:step()
+--   end)
+--   local path, x = os.tmpname(), T.ones(2)
+--   step(x)
+--   T.save_graph(path, step:graph())
+--   local g = T.load_graph(path)
+--   for _ = 1, 5 do g:run { x1 = x } end -- somewhere else, perhaps by C
+--   T.save_graph(path, g)
+--   print(step:graph():load_state(path), opt:state_dict().state[1].step)  --> true	6
+--   os.remove(path .. ".safetensors")
+function Graph:load_state(path)
+  check("load_state", self)
+  return require("perilune.graph.state").load(self, path)
+end
+
 --- The graph as text, one line a node.
 function Graph:text() return core.graph_text(check("text", self).ir) end
 Graph.__tostring = Graph.text

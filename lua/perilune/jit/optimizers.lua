@@ -40,10 +40,12 @@ end
 
 --- The attributes of the newest node that writes are options() from now on, asked before each run; move(±1) moves the
 -- counters that options reads, keep() notes what they are, for move(-1) to go back to. holds() → may the node still be
--- used?
-function optimizers.live(options_of, move, holds, keep)
+-- used? saved: of files: {of=, at=}: nodes that are alike in both are steps of one optimizer over the same parameters;
+-- load(attrs): the counters are those of a node with these attributes; fixed: how many of its numbers are settings;
+-- own_step: options() tells the node's own step, not the optimizer's last.
+function optimizers.live(options_of, move, holds, keep, saved)
   current.live[#current.live + 1] = { node = core.jit_node(true), options = options_of, move = move, holds = holds,
-    keep = keep, fresh = true }
+    keep = keep, fresh = true, saved = saved }
 end
 
 --- What an optimizer moves at each step, also where none of its parameters is stepped: move(±1), keep() and holds(), as
@@ -269,6 +271,17 @@ function optimizers.run_graph(g, plan, inputs)
   return list
 end
 
+-- How many steps of the same optimizer over the same parameters the function makes.
+local function steps_of(t, nodes, l)
+  local n, own = 0, nodes[l.node]
+  for _, other in ipairs(t.live) do
+    local s, node = other.saved, nodes[other.node or 0]
+    local same = s and rawequal(s.of, l.saved.of) and s.at == l.saved.at
+    if same and node.op == own.op and node.attrs.rule == own.attrs.rule then n = n + 1 end
+  end
+  return n
+end
+
 --- What is saved are the numbers of the graph's last run, with weights and states as they are: of one moment? Settings
 -- are those that the next step would have.
 function optimizers.settle_saved(g)
@@ -278,15 +291,15 @@ function optimizers.settle_saved(g)
     if l.node then
       nodes = nodes or g:nodes()
       local has, now = nodes[l.node].attrs, l.options()
-      local behind, carried = core.graph_steps_behind(g.ir, l.node)
-      if carried then
-        options.fail("save_graph: several steps in one function of an optimizer that carries numbers from one to the "
-          .. "next")
+      local behind, before = core.graph_steps_beside(g.ir, l.node)
+      if l.saved and has.k ~= 2 and behind + before + 1 ~= steps_of(t, nodes, l) then
+        options.fail("save_graph: two optimizers of one kind step the same parameters in this function, and a file "
+          .. "could not tell them apart")
       end
+      if l.saved and l.saved.own_step then behind = 0 end -- else options() has the optimizer's newest
       if now.step and has.step ~= now.step - behind and has.k ~= 2 then -- without states all steps are alike
         options.fail("save_graph: the graph was run last in step %s of its optimizer, which has made %s; call the "
-          .. "function once more, and save then; if it makes several such steps, a file cannot go on with them",
-          tostring(has.step + behind), tostring(now.step))
+          .. "function once more, and save then", tostring(has.step + behind), tostring(now.step))
       end
       now.step = has.step
       if l.keep then now.numbers = has.numbers end -- what is carried behind them is of the last step

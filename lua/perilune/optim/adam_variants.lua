@@ -48,6 +48,11 @@ out.NAdam = fused.define("NAdam", 2e-3, { betas, eps(1e-8), decay(), { "momentum
     local product = s.mu_product or 1.0
     return { group.betas[1], group.betas[2], group.eps, group.momentum_decay, product, product }
   end,
+  fixed = 4,
+  take = function(n, s)
+    s.mu_product = n[5]
+    return { betas = n, momentum_decay = n[4] }
+  end,
   advance = function(group, t, s) s.mu_product = (s.mu_product or 1.0) * mu_at(group, t) end,
 })
 

@@ -26,6 +26,11 @@ out.ASGD = fused.define("ASGD", 1e-2, { { "lambd", 1e-4, check.nonnegative }, { 
   numbers = function(group, _, s)
     return { group.lambd, group.alpha, group.t0, s.eta, group.lr, s.eta, group.lr }
   end,
+  fixed = 3,
+  take = function(n, s)
+    s.eta = n[4]
+    return { lambd = n[1], alpha = n[2], lr = n[5] }
+  end,
   advance = function(group, t, s) s.eta = group.lr / (1 + group.lambd * group.lr * t) ^ group.alpha end,
 })
 

@@ -10,12 +10,14 @@ local optimizer_step = T.core.op.optimizer_step
 
 local M = {}
 
--- list: {name, default, check} after lr; rule.rule: its name; columns: the names of its state; make(p, group) → state,
--- by name; numbers(group, step, state) → the rule's numbers: settings, of which plk_optim_numbers makes those of
--- a step, so that a saved graph can go on without Lua. carry: the name of a number in the state that numbers() reads,
--- as it was before the step, and advance(group, step, state) moves, as plk_optim_count does without Lua; parameters
--- that differ in it are not stepped together. decay = "apart": weight decay never goes through the gradient; "inside":
--- it is the rule's; else the group's decoupled_weight_decay says so. states: what state_dtype may be.
+-- list: {name, default, check} after lr; rule.rule: its name; columns: the names of its state; make(p, group) →
+-- state, by name; numbers(group, step, state) → the rule's numbers: settings, of which plk_optim_numbers makes those
+-- of a step, so that a saved graph can go on without Lua. carry: the name of a number in the state that numbers()
+-- reads, as it was before the step, and advance(group, step, state) moves, as plk_optim_count does without Lua;
+-- parameters that differ in it are not stepped together; take(numbers, state) sets it to what a saved step read and
+-- returns the settings that this step had, the first `fixed` of its numbers being settings. decay = "apart": weight
+-- decay never goes through the gradient; "inside": it is the rule's; else the group's decoupled_weight_decay says so.
+-- states: what state_dtype may be.
 function M.define(name, lr, list, rule)
   local settings = { { "lr", lr, check.nonnegative } }
   for _, s in ipairs(list) do settings[#settings + 1] = s end
@@ -48,10 +50,19 @@ function M.define(name, lr, list, rule)
       end
     end
     local function settings_of(g, to, step) return options(g, to, step, before) end
-    call(optimizer_step, group, lists, i, width, o, count, settings_of, move, keep, function()
+    local function level()
       for _, s in ipairs(own) do if s[carry] ~= own[1][carry] then return false end end
       return true
-    end)
+    end
+    local function load(attrs)
+      for _, s in ipairs(own) do
+        local had = rule.take(attrs.numbers, s)
+        before[carry] = s[carry]
+        rule.advance(had, attrs.step, s)
+      end
+    end
+    call(optimizer_step, group, lists, i, width, o, count, settings_of,
+      { moved = move, keep = keep, level = level, load = load, fixed = rule.fixed })
     move(1, count)
   end
 

@@ -300,16 +300,20 @@ local function gather(group, columns, make, carry)
   return lists, counts, n
 end
 
--- op(lists[which], settings(group, o, count)): one engine call for the parameters in that list, all at step `count`. In
--- a trace the call becomes a node that asks for its settings, and moves the counts, before each run. Of what else
--- settings() reads: moved(±1, step) moves it, to where it was when keep() was called last; level() → are the parameters
--- alike in it? carried: names of the group's numbers that are no settings, but move.
-local function call(op, group, lists, which, width, o, count, settings, moved, keep, level, carried)
+-- op(lists[which], settings(group, o, count)): one engine call for the parameters in that list, all at step `count`.
+-- In a trace the call becomes a node that asks for its settings, and moves the counts, before each run. more: of what
+-- else settings() reads: moved(±1, step) moves it, to where it was when keep() was called last; level() → are the
+-- parameters alike in it? carried: names of the group's numbers that are no settings, but move. load(attrs) sets it
+-- to what a saved node says of its last step; fixed: how many of the rule's numbers do not move (nil: all).
+local nothing_more = {}
+local function call(op, group, lists, which, width, o, count, settings, more)
   local list = lists[which]
   op(list, settings(group, o, count))
   local whose = lists.at and lists.at[which]
   for i = 1, whose and #whose or #group.params do group._steps[whose and whose[i] or i] = count end
   if not tracing() then return end
+  more = more or nothing_more
+  local moved, level, carried = more.moved, more.level, more.carried
   local at, own = {}, {}
   for k = 1, #list, width do
     for i, p in ipairs(group.params) do
@@ -338,7 +342,14 @@ local function call(op, group, lists, which, width, o, count, settings, moved, k
       if steps[at[k]] ~= first then return false end
     end
     return rawequal(group._state, state) and (not level or level())
-  end, keep)
+  end, more.keep, {
+    of = group, at = table.concat(at, ","), fixed = more.fixed,
+    load = function(attrs)
+      group.lr, group.weight_decay = attrs.lr, group.weight_decay and attrs.weight_decay
+      for k = 1, #at do group._steps[at[k]] = attrs.step end
+      if more.load then more.load(attrs) end
+    end,
+  })
 end
 
 -- Gradients stay alive through the lists until the next step; let them go with the step instead.

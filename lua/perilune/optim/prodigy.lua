@@ -149,8 +149,8 @@ local function moments(self, group)
   for i = 1, n do
     local known = estimate_on(self, lists[i][1]:device())
     local list = with_estimate(lists[i], known)
-    call(function(_, settings) optimizer_step(list, settings) end, group, lists, i, WIDTH, o, counts[i], of, nil, nil,
-      nil, carried)
+    call(function(_, settings) optimizer_step(list, settings) end, group, lists, i, WIDTH, o, counts[i], of,
+      { carried = carried, load = function() tell(self) end })
     self._pending[#self._pending + 1] = { group = group, list = list, last = i == n, device = known }
   end
 end

@@ -26,6 +26,8 @@ local function betas(v)
   return ok == true and v[1] == 0 and "two numbers below 1, the first above 0 and the second not below" or ok
 end
 
+local AVERAGED = 8 -- a flag of saved steps: the parameters are averages (kernels/optim.h)
+
 -- What is stepped so far, of a group: no settings that a trace was made for.
 local carried = { k = true, weight_sum = true, lr_max = true }
 
@@ -131,13 +133,21 @@ local function define(name, list, columns, rule, momentum, first)
       o = {}
       group._opts = o
     end
+    local fixed = #first(group) + 3
+    local function load(attrs)
+      local n = attrs.numbers
+      group.k, group.weight_sum, group.lr_max = math.tointeger(n[fixed + 1]), n[fixed + 2], n[fixed + 3]
+      was.weight_sum, was.lr_max = n[fixed + 4], n[fixed + 5]
+      for _, g in ipairs(self.param_groups) do g.train_mode = attrs.flags & AVERAGED == 0 end
+    end
     local lists, counts, n = gather(group, columns, make)
     keep()
     move(1)
     local _ <close> = setmetatable({}, { __close = function(_, failed) if failed then move(-1) end end })
     if n == 0 and T.core.jit_tracing() then require("perilune.jit").move(move, keep) end
     for i = 1, n do
-      call(optimizer_step, group, lists, i, width, o, counts[i], of, i == 1 and move or nil, keep, nil, carried)
+      call(optimizer_step, group, lists, i, width, o, counts[i], of,
+        { moved = i == 1 and move or nil, keep = keep, carried = carried, load = load, fixed = fixed })
     end
     if n > 0 then forget_grads(group, width) end
   end

@@ -69,7 +69,8 @@ local function means(group, list, bucket, settings)
   if not tracing() then return end
   require("perilune.jit").live(function() return settings(group, step) end, function(by)
     if by > 0 then step = (group._steps[first] or 0) + 1 end
-  end, function() return true end)
+  end, function() return true end, nil,
+    { of = group, at = table.concat(bucket, ","), own_step = true, load = function(attrs) step = attrs.step end })
 end
 
 -- As M.define, of steps that a graph can have: their ops depend on `fixed`, names of settings, alone, and what moves is
@@ -112,10 +113,10 @@ function M.define_live(name, lr, settings, rule)
         o.k, o.rule, o.numbers, o.lr, o.step = width, to.rule, to.numbers, g.lr, step
         o.weight_decay, o.flags = g.weight_decay, to.flags
         return o
-      end, nil, nil, function()
+      end, { level = function()
         for k, v in ipairs(fixed(group)) do if v ~= made_for[k] then return false end end
         return true
-      end)
+      end })
     end
   end
   return C
