@@ -4,12 +4,14 @@
  * passes Ctrl-C on to long-running kernels. Lua objects come from a size-class allocator; the collector runs in
  * generational mode. */
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <unistd.h>
 
 #include <lauxlib.h>
@@ -138,15 +140,27 @@ static bool prepend(lua_State *L, const char *field, const char *folder, const c
   return true;
 }
 
+/* The file of this program; false where nobody knows. /proc may not be there (chroots, bare containers): then the kernel's note of
+ * the path that was executed, which is from the folder that we are in, as nobody has changed it yet. */
+static bool own_path(char path[PATH_MAX]) {
+  const ssize_t n = readlink("/proc/self/exe", path, PATH_MAX - 1);
+  if (n > 0) {
+    path[n] = '\0';
+    return true;
+  }
+  const char *executed = (const char *)getauxval(AT_EXECFN);
+  return executed && realpath(executed, path);
+}
+
 /* Finds the modules from this program's place: PREFIX/bin/perilune. The first layout is the build
  * tree's, the others are what cmake --install and luarocks leave. */
 static void set_paths(lua_State *L) {
   static const char *const libs[] = {"lib", "lib/lua/5.4", "lib64/lua/5.4"};
   static const char *const shares[] = {"share", "share/lua/5.4"};
   char exe[PATH_MAX];
-  ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
-  if (n <= 0) return;
-  exe[n] = '\0';
+  if (!own_path(exe)) return;
+  lua_pushstring(L, exe);
+  lua_setfield(L, LUA_REGISTRYINDEX, "perilune.command.file");
   for (int up = 0; up < 2; up++) {
     char *slash = strrchr(exe, '/');
     if (!slash) return;
@@ -297,9 +311,23 @@ static void show_warning(void *on, const char *message, int to_be_continued) {
   *state = to_be_continued ? MIDDLE : ON;
 }
 
+/* Whoever starts the command may have closed the standard streams. Their numbers must stay taken, or the next file that is opened
+ * gets one, and what is printed goes into it. Reading and writing fail as before: what stands there is opened for the other. */
+static void keep_streams_apart(void) {
+  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
+    if (fcntl(fd, F_GETFD) != -1 || errno != EBADF) continue;
+    const bool input = fd == STDIN_FILENO;
+    int ends[2];
+    if (open("/dev/null", input ? O_WRONLY : O_RDONLY) >= 0 || pipe(ends) != 0) continue;
+    if (input) (void)dup2(ends[1], fd); /* no /dev: a pipe, whose end for reading has the lowest free number, fd */
+    close(ends[1]);
+  }
+}
+
 int main(int argc, char **argv) {
+  keep_streams_apart();
   if (argc > 1 && (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-v") == 0))
-    return printf("perilune %s (%s)\n", PL_VERSION, LUA_RELEASE), EXIT_OK;
+    return printf("perilune %s (%s)\n", PL_VERSION, LUA_RELEASE), finish(EXIT_OK);
   signal(SIGXFSZ, SIG_IGN); /* a file above the limit is a failing write, as a full disk is */
   char warnings = 0;
   LuaArena arena = {0};

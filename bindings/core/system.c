@@ -113,6 +113,12 @@ static int s_libraries(lua_State *L) {
   return 2;
 }
 
+/* program() -> the file of the perilune command that runs this; nil where another program does */
+static int s_program(lua_State *L) {
+  lua_getfield(L, LUA_REGISTRYINDEX, "perilune.command.file");
+  return 1;
+}
+
 /* system() -> "Linux 6.1.0 x86_64", "GNU 12.2.0" */
 static int s_system(lua_State *L) {
   struct utsname u;
@@ -265,6 +271,7 @@ void l_system_register(lua_State *L) {
                                        {"isa", s_isa},
                                        {"environment", s_environment},
                                        {"libraries", s_libraries},
+                                       {"program", s_program},
                                        {"system", s_system},
                                        {"manual_seed", s_seed},
                                        {"get_rng_state", s_get_rng},

@@ -3,7 +3,6 @@
  * files use it. */
 #include "bindings/zeromq/zeromq.h"
 
-#include <limits.h>
 #include <pthread.h>
 #include <signal.h>
 #include <string.h>
@@ -137,15 +136,6 @@ static int parent(lua_State *L) {
 /* zeromq.stop(status): ends the process at once. */
 static int stop(lua_State *L) { _exit((int)luaL_optinteger(L, 1, 0)); }
 
-/* zeromq.program() → the file of this program */
-static int program(lua_State *L) {
-  char path[PATH_MAX];
-  ssize_t n = readlink("/proc/self/exe", path, sizeof path);
-  if (n <= 0 || n == sizeof path) return 0;
-  lua_pushlstring(L, path, (size_t)n);
-  return 1;
-}
-
 int luaopen_perilune_zeromq(lua_State *L) {
   static const luaL_Reg functions[] = {{"context", zeromq_context},
                                        {"wait", zeromq_wait},
@@ -169,7 +159,6 @@ int luaopen_perilune_zeromq(lua_State *L) {
                                        {"interrupted", interrupted},
                                        {"parent", parent},
                                        {"stop", stop},
-                                       {"program", program},
                                        {NULL, NULL}};
   if (sodium_init() < 0) return luaL_error(L, "libsodium cannot be used");
   zeromq_sockets(L);

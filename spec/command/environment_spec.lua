@@ -168,3 +168,138 @@ describe("where the environment fails,", function()
     assert.equal(0, tonumber(left))
   end)
 end)
+
+-- One script with a part of everything that asks the system for something, in one broken environment after the other.
+-- Each part gives what it gives in a whole one, or, where the row says so, an error that names the cause; nothing
+-- crashes or hangs, and a file has what was written to it alone.
+local PARTS = [[
+local out = assert(io.open(os.getenv "RESULT", "w"))
+local T = require "perilune"
+local nn, optim, data = T.nn, T.optim, T.data
+local function part(name, f)
+  local r = table.pack(pcall(f))
+  for i = 1, r.n do r[i] = tostring(r[i]) end
+  out:write(name, " ", (table.concat(r, " "):gsub("\n", " ")), "\n")
+end
+part("ops", function() return T.ones(300, 300):matmul(T.ones(300, 300)):sum():item() end)
+part("threads", function() return T.get_num_threads() > 0 and T.core.isa() end)
+part("memory", function() return next(T.memory()) ~= nil end)
+part("jit", function() return T.jit(function(x) return (x * 2):exp() end)(T.zeros(3)):sum():item() end)
+part("load", function()
+  local sum = 0
+  for x in data.DataLoader(T.arange(0, 8), { batch_size = 2, workers = 2 }) do sum = sum + x:sum():item() end
+  return sum
+end)
+part("save", function()
+  local ok, message = T.save("x.safetensors", { x = T.ones(3) })
+  if not ok then error(message, 0) end
+  return assert(T.load "x.safetensors").x:sum():item()
+end)
+part("log", function()
+  local log = assert(T.log.csv "log.csv")
+  assert(log:write { a = 1 })
+  print "printed"
+  io.stdout:flush()
+  io.stderr:write "told\n"
+  assert(log:write { a = 2 })
+  assert(log:close())
+  local f = assert(io.open "log.csv")
+  local text = f:read "a"
+  f:close()
+  return (text:gsub("\n", ";"))
+end)
+part("disk", function()
+  local x = T.ones(300, 300):requires_grad_()
+  local _ <close> = T.saved_tensors { offload = "disk" }
+  local y = (x:exp() * x:sin()):sum()
+  y:backward()
+  return x.grad:isfinite():all():item()
+end)
+part("bar", function() for _ in T.bar(data.DataLoader({ 1, 2, 3 })) do end end)
+]]
+
+-- { how the command %s is run, part → what its error may say, its exit status where that is not 0 }
+local memory = "memory"
+local BROKEN = {
+  ["no HOME"] = { "env -u HOME -u XDG_STATE_HOME %s" },
+  ["HOME is nowhere"] = { "HOME=/nowhere XDG_STATE_HOME=/nowhere %s" },
+  ["TMPDIR is nowhere"] = { "TMPDIR=/nowhere %s", { disk = "/nowhere: cannot create a file" } },
+  ["no variables at all"] = { "env -i RESULT=$RESULT %s" },
+  ["a locale that nobody has"] = { "LC_ALL=xx_YY.KOI8-R LANG=xx %s" },
+  ["a Turkish locale"] = { "LC_ALL=tr_TR.UTF-8 %s" },
+  ["no standard input"] = { "%s <&-" },
+  ["no standard output"] = { "%s >&-", {}, 1 },
+  ["no standard error"] = { "%s 2>&-" },
+  ["no standard streams"] = { "%s <&- >&- 2>&-", {}, 1 },
+  ["a full disk behind the output"] = { "%s > /dev/full", {}, 1 },
+  ["a full disk behind the errors"] = { "%s 2> /dev/full" },
+  ["eight open files"] = { "ulimit -n 8; %s" },
+  ["little memory"] = { "ulimit -v 150000; %s", { load = "memory|worker", disk = memory, ops = memory, jit = memory } },
+  ["files that nobody may read"] = { "umask 0777; %s",
+    { save = "Permission denied", log = "Permission denied" } },
+  ["a folder that is gone"] = { "mkdir gone && cd gone && rmdir ../gone && %s",
+    { save = "No such file or directory", log = "No such file or directory" } },
+  ["no /proc"] = { "unshare -rm sh -c 'mount -t tmpfs none /proc && exec \"$@\"' - %s" },
+  ["no /dev"] = { "unshare -rm sh -c 'mount -t tmpfs none /dev && exec \"$@\" <&- >&- 2>&-' - %s", {}, 1 },
+}
+
+describe("in a broken environment", function()
+  if not term.there() then return it("nothing", function() pending(term.missing "perilune") end) end
+  local command = term.command:find "^/" and term.command or "$OLDPWD/" .. term.command
+  local whole
+  -- → the parts' outcomes by name, text, status
+  local function parts(around)
+    term.write(at "script.lua", PARTS)
+    term.write(at "result", "")
+    local text, status = term.shell(("cd %s && export RESULT=$PWD/result; %s"):format(q(dir),
+      (around:gsub("%%s", function() return ("timeout 60 %s run %s/script.lua"):format(command, q(dir)) end))))
+    local outcomes = {}
+    local f = io.open(at "result")
+    for name, outcome in (f and f:read "a" or ""):gmatch "(%w+) ([^\n]*)\n" do outcomes[name] = outcome end
+    if f then f:close() end
+    return outcomes, text, status
+  end
+  setup(function()
+    dir, remove = term.folder()
+    whole = parts "%s"
+    remove()
+  end)
+  before_each(function() dir, remove = term.folder() end)
+  after_each(function() remove() end)
+
+  for name, row in pairs(BROKEN) do
+    it(name .. ": all parts give the same, or say why not", function()
+      if row[1]:find "unshare" and not os.execute "unshare -rm true 2>/dev/null" then return pending "no namespaces" end
+      for part, outcome in pairs(whole) do assert.truthy(outcome:find "^true", part .. " " .. outcome) end
+      local got, text, status = parts(row[1])
+      assert.equal(row[3] or 0, status, text)
+      assert.is_nil(text:find("traceback", 1, true), text)
+      for part, outcome in pairs(whole) do
+        local may, said = row[2] and row[2][part], false
+        for word in (may or ""):gmatch "[^|]+" do
+          said = said or (got[part] or ""):find "^false " ~= nil and got[part]:find(word) ~= nil
+        end
+        if not said then assert.equal(outcome, got[part], part) end
+      end
+    end)
+  end
+
+  it("without /proc the command finds its modules by any of its names", function()
+    if not os.execute "unshare -rm true 2>/dev/null" then return pending "no namespaces" end
+    term.write(at "names.sh", [[
+      mount -t tmpfs none /proc
+      for p in "$1" ./link link "../..$1" perilune; do "$p" -e 'print(require("perilune").ones(1):item())'; done]])
+    local text = term.shell(("cd %s && p=$(realpath %s) && ln -s $p link && PATH=.:$(dirname $p):$PATH "
+      .. "unshare -rm sh names.sh $p"):format(q(dir), command))
+    assert.equal(("1.0\n"):rep(5), text)
+  end)
+
+  it("what needs a folder for a while says that there is none, and takes TMPDIR's", function()
+    term.write(at "model.graph", "")
+    for _, line in ipairs { "echo :edit | EDITOR=true %s", "%s build model.graph -o out" } do
+      local text = term.shell(("cd %s && export TMPDIR=/nowhere && %s"):format(q(dir), line:format(command)))
+      assert.truthy(text:find("/nowhere: no folder can be made there; TMPDIR may name another place", 1, true), text)
+      assert.is_nil(text:find("traceback", 1, true), text)
+    end
+  end)
+end)

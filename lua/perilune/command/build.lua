@@ -2,6 +2,7 @@
 -- perilune build MODEL -o OUT: a program or library that runs one model without Lua and without the engine. The plan is
 -- written as C (engine/deploy/emit.c), weights are bytes beside it, and the linker takes the kernels that it names.
 local core = require "perilune.core"
+local shell = require "perilune.shell"
 local show = require "perilune.repl.show"
 
 local M = {}
@@ -11,7 +12,7 @@ local C_TYPES = { f32 = "float", f64 = "double", f16 = "uint16_t", bf16 = "uint1
 
 -- ---- the system -------------------------------------------------------------------------------------------------
 
-local function quoted(s) return "'" .. s:gsub("'", "'\\''") .. "'" end
+local quoted = shell.quote
 
 local function exists(path)
   local f = io.open(path, "rb")
@@ -494,10 +495,9 @@ function M.run(model, out, options)
       return failed(out .. " is the model itself")
     end
   end
-  local dir = os.tmpname()
-  os.remove(dir)
-  if not os.execute("mkdir -m 700 " .. quoted(dir)) then return failed(dir .. " cannot be made") end
-  local from, message = model, nil
+  local dir, message = shell.temporary_folder()
+  if not dir then return failed(message) end
+  local from = model
   if model:find "%.onnx$" then
     from = dir .. "/model.graph"
     local convert = require "perilune.command.convert"
@@ -507,7 +507,7 @@ function M.run(model, out, options)
   end
   local text
   if from then text, message = build(dir, model, from, out, options) end
-  os.execute("rm -rf " .. quoted(dir))
+  shell.remove(dir)
   if not text then return failed(message) end
   print(text)
   return 0

@@ -76,7 +76,7 @@ function verbs.install(folder, name)
   end
   local ok, why = core.mkdirs(folder)
   if ok then ok, why = write(folder .. "/logo-svg.svg", LOGO) end
-  if ok then ok, why = json.write(folder .. "/kernel.json", spec(library.program())) end
+  if ok then ok, why = json.write(folder .. "/kernel.json", spec(core.program())) end
   if not ok then return complain(why) end
   print(("installed the kernel %s in %s"):format(name, folder))
   return OK

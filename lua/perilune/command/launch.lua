@@ -3,6 +3,7 @@
 -- fails.
 -- A line of shell in front of each process gives it the names of torchrun's environment.
 local core = require "perilune.core"
+local shell = require "perilune.shell"
 
 local FAILED = 1
 
@@ -130,15 +131,12 @@ local function command_line(flags, script)
     add(words, "-x", ("%s=%s"):format(name, settings[name]))
   end
   for _, name in ipairs(carried(flags)) do if not settings[name] then add(words, "-x", name) end end
-  local program = first_line "readlink /proc/$PPID/exe" -- of the shell that runs this: us
-  add(words, "sh", "-c", rank_shell, program ~= "" and program or "perilune", "run", script[1], "--")
+  add(words, "sh", "-c", rank_shell, core.program() or "perilune", "run", script[1], "--")
   add(words, table.unpack(script, 2))
   return words
 end
 
-local function quoted(word)
-  return word:find "^[%w_./:=,+-]+$" and word or "'" .. word:gsub("'", "'\\''") .. "'"
-end
+local function quoted(word) return word:find "^[%w_./:=,+-]+$" and word or shell.quote(word) end
 
 -- → exit status; nil, message for wrong usage
 return function(...)

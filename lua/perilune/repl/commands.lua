@@ -6,6 +6,7 @@ local walk = require "perilune.repl.walk"
 local about = require "perilune.repl.about"
 local show = require "perilune.repl.show"
 local options = require "perilune.options"
+local shell = require "perilune.shell"
 
 local M = {}
 local commands, pages = {}, {}
@@ -173,26 +174,36 @@ function commands.doc(session, text)
   return true
 end
 
-local function quote(s) return "'" .. s:gsub("'", "'\\''") .. "'" end
-
 pages.edit = { "[FILE]", "opens the last input, or a file, in $EDITOR, then runs it" }
 function commands.edit(session, text)
   local path = text:match "^%s*(.-)%s*$"
-  local own = path == ""
-  if own then
-    path = os.tmpname()
-    local f, message = io.open(path, "w")
-    if not f then return session:complain("error: " .. message) or false end
-    f:write(session.last or "", "\n")
-    f:close()
+  local own, why
+  if path == "" then
+    own, why = shell.temporary_folder()
+    local f
+    if own then
+      path = own .. "/input.lua"
+      f, why = io.open(path, "w")
+    end
+    if f then
+      f:setvbuf "no"
+      local written
+      written, why = f:write(session.last or "", "\n")
+      f = f:close() and written
+    end
+    if not f then
+      if own then shell.remove(own) end
+      session:complain("error: " .. why)
+      return false
+    end
   end
   local visual, editor = os.getenv "VISUAL", os.getenv "EDITOR"
   editor = visual and visual ~= "" and visual or editor and editor ~= "" and editor or "vi"
-  local ok, _, code = os.execute(editor .. " " .. quote(path))
+  local ok, _, code = os.execute(editor .. " " .. shell.quote(path))
   local f, message = io.open(path)
   local code_text = f and f:read "a"
   if f then f:close() end
-  if own then os.remove(path) end
+  if own then shell.remove(own) end
   if not ok then
     session:complain(("error: %s ended with status %s; set EDITOR"):format(editor, tostring(code)))
     return false
