@@ -366,6 +366,41 @@ describe("images", function()
     local x = T.tensor { { { 1, 2, 7 } } }
     assert.same({ 1, 2, 7 }, F.interpolate(x, { scale_factor = 1.3, mode = "linear" }):flatten():totable())
   end)
+  -- Rounded to f32, but for pictures whose size stays or doubles, be the factor 1.05 or 2.04.
+  it("the nearest pixels are PyTorch's", function()
+    for _, rank in ipairs { 3, 4, 5 } do
+      for n = 1, 9 do
+        for _, factor in ipairs { 0.5, 0.7, 1, 1.05, 1.3, 2, 2.04, 2.2, 3.1, 1 / 3 } do
+          local out, want, slope = (n * factor) // 1 | 0, {}, {}
+          if out >= 1 then
+            for i = 1, n do slope[i] = 0 end
+            for i = 0, out - 1 do
+              local f32 = string.unpack("<f", string.pack("<f", i * string.unpack("<f", string.pack("<f", 1 / factor))))
+              local at = rank == 4 and (out == n and i or out == 2 * n and i // 2) or math.min(f32 // 1 | 0, n - 1)
+              want[i + 1], slope[at + 1] = at + 1, slope[at + 1] + 1
+            end
+            local shape, factors = { 1, 1, 1, 1, 1 }, { 1, 1, 1 }
+            shape[rank], factors[rank - 2] = n, factor
+            shape, factors = { table.unpack(shape, 1, rank) }, { table.unpack(factors, 1, rank - 2) }
+            local x = T.arange(1, n, f64):view(shape):requires_grad_()
+            local y = F.interpolate(x, { scale_factor = factors })
+            local text = ("%d-d, %d by %g"):format(rank - 2, n, factor)
+            assert.same(want, y:detach():flatten():totable(), text)
+            assert.same(slope, T.grad_of(y:sum(), x):flatten():totable(), text)
+          end
+        end
+      end
+    end
+  end)
+  it("pooling by an infinite power takes the largest or least magnitude", function()
+    local x = randn(2, 2, 6)
+    for _, ceil in ipairs { false, true } do
+      local o = { stride = 2, ceil_mode = ceil }
+      same(F.lp_pool1d(x, math.huge, 3, o), (T.max_pool1d(x:abs(), 3, o)), 0)
+      same(F.lp_pool1d(x, -math.huge, 3, o), -T.max_pool1d(-x:abs(), 3, o), 0)
+    end
+    fails("takes no padding", F.lp_pool1d, x, -math.huge, 3, { padding = 1 })
+  end)
   it("a transposed convolution takes the size it should have", function()
     local up = nn.ConvTranspose2d(2, 3, 3, { stride = 2, padding = 1 })
     assert.same({ 1, 3, 8, 7 }, up(T.randn(1, 2, 4, 4), { output_size = { 8, 7 } }):shape())

@@ -56,8 +56,39 @@ it("a histogram between equal ends is one between the extremes, or around the en
   end
   assert.same({ 1, 2, 0, 1 }, (T.histogram(x, 4)):totable())
   local counts, edges = T.histogram(x, 2, { range = { 2, 2 } })
-  assert.same({ { 1, 2 }, { 1, 2, 3 } }, { counts:totable(), edges:totable() })
-  assert.same({ 0, 1 }, (T.histogram(x, 2, { range = { 0, 0 } })):totable())
+  assert.same({ { 0, 2 }, { 1.5, 2, 2.5 } }, { counts:totable(), edges:totable() })
+  assert.same({ 0, 0 }, (T.histogram(x, 2, { range = { 0, 0 } })):totable())
+end)
+
+-- Values on the borders of bins, as people write them: 0.7 is in the bin that begins at 0.7. histc finds places with
+-- the roundings of x's dtype, histogram by the edges that it returns, whatever those were rounded to.
+it("histograms put what lies on a border into the bin that begins there", function()
+  local function rounded(dtype, v) return dtype == "f32" and string.unpack("<f", string.pack("<f", v)) or v end
+  for _, dtype in ipairs { "f32", "f64" } do
+    for _, row in ipairs { { 0, 1, 10 }, { -1, 1, 20 }, { 0, 100, 30 }, { 0.1, 0.9, 8 }, { 1, 1.7, 7 },
+      { -0.3, 0.3, 6 }, { 0, 0.7, 49 } } do
+      local low, high, bins = table.unpack(row)
+      local list, hand = {}, {}
+      for i = 0, bins do
+        list[#list + 1] = low + i * ((high - low) / bins)
+        list[#list + 1] = tonumber(("%.6f"):format(list[#list]))
+      end
+      local x = T.tensor(list, { dtype = dtype })
+      local from, to = rounded(dtype, low), rounded(dtype, high)
+      for b = 1, bins do hand[b] = 0 end
+      for _, v in ipairs(x:totable()) do
+        if v >= from and v <= to then
+          local at = rounded(dtype, rounded(dtype, rounded(dtype, v - from) * bins) / rounded(dtype, to - from)) // 1
+          hand[1 + math.min(at, bins - 1)] = hand[1 + math.min(at, bins - 1)] + 1
+        end
+      end
+      local text = ("%s from %g to %g"):format(dtype, low, high)
+      assert.same(hand, T.histc(x, bins, low, high):totable(), text)
+      local counts, edges = T.histogram(x, bins, { range = { low, high } })
+      assert.same((T.histogram(x, edges)):totable(), counts:totable(), text)
+      assert.is_true(x:ge(edges[3]):logical_and(x:lt(edges[4])):sum():eq(counts[3]):item(), text)
+    end
+  end
 end)
 
 it("the results of nothing have the places of results", function()

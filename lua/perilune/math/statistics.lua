@@ -85,8 +85,8 @@ return function(T, core)
 
   -- ---- histograms ------------------------------------------------------------------------------------------
 
-  -- The ends of the first and the last bin; low nil: the extremes of x.
-  local function limits(who, x, low, high)
+  -- The ends of the first and the last bin; low nil: the extremes of x. Equal ones are moved apart by `room`.
+  local function limits(who, x, low, high, room)
     if not low then
       low, high = 0, 0
       if x:numel() > 0 then low, high = x:min():item(), x:max():item() end
@@ -95,23 +95,46 @@ return function(T, core)
       fail("%s: the range is not finite: %s to %s", who, tostring(low), tostring(high))
     end
     if low > high then fail("%s: the range begins at %s, above its end %s", who, tostring(low), tostring(high)) end
-    if low == high then low, high = low - 1, high + 1 end
+    if low == high then low, high = low - room, high + room end
     return low, high
   end
-  -- The bin of each element of a vector, `bins` where it is outside (or NaN).
-  local function bin_of(x, bins, low, high)
-    local flat = x:to("f64")
-    local outside = T.logical_and(flat:ge(low), flat:le(high)):logical_not()
-    local at = (flat - low):div_(high - low):mul_(bins):floor_():clamp_ { max = bins - 1 }
-    return at:masked_fill_(outside, bins):long()
+  -- The bins of a vector's elements, `bins` where one is outside (or NaN). Places are found in the elements' own dtype,
+  -- as PyTorch finds them: what is written 0.7 is then in the bin that begins at 0.7, in f32, too. edges: those that a
+  -- caller gets, as they are rounded, which decide where the place found is one off.
+  local function equal_bins(bins, low, high, edges)
+    local function f32(v) return (string.unpack("<f", string.pack("<f", v))) end
+    return function(x)
+      local wide = x:dtype() == "f64"
+      if not wide then x = x:to("f32") end
+      local first, last = wide and low or f32(low), wide and high or f32(high)
+      local width = T.tensor(last, { dtype = x:dtype(), device = x:device() }) - first
+      local outside = T.logical_and(x:ge(first), x:le(last)):logical_not()
+      local at = ((x - first) * bins / width):floor_():clamp_ { max = bins - 1 }:masked_fill_(outside, 0):long()
+      if edges then
+        local function edge(place) return T.index_select(edges, place, { dim = 1, index_base = 0 }):to(x:dtype()) end
+        at = at - x:lt(edge(at)):long() + x:ge(edge(at + 1)):long()
+        at:clamp_ { min = 0, max = bins - 1 }
+      end
+      return at:masked_fill_(outside, bins)
+    end
   end
-  -- Counts (or weights) of x in `bins` equal bins; the last includes its end, what is outside is left out. A dozen
-  -- passes, over pieces that stay in a core's cache, as long as they are many times the bins.
-  local function counted(x, bins, low, high, weights)
+  -- The same between edges that need not be equally far apart.
+  local function bins_between(edges)
+    local bins = edges:numel() - 1
+    local low, high = edges:narrow(1, 1, 1), edges:narrow(1, bins + 1, 1)
+    return function(x)
+      local outside = T.logical_and(x:ge(low), x:le(high)):logical_not()
+      local at = T.bucketize(x, edges, { right = true, index_base = 0 })
+      return (at - 1):clamp_ { min = 0, max = bins - 1 }:masked_fill_(outside, bins)
+    end
+  end
+  -- Counts (or weights) of x in `bins` bins; what is outside is left out. A dozen passes, over pieces that stay in a
+  -- core's cache, as long as they are many times the bins.
+  local function counted(x, bins, bin_of, weights)
     local flat = x:detach():reshape(-1)
     local n, piece = flat:numel(), 1 << 14
     if core.is_symbolic(flat) then -- the size of bincount's result is read of its values, this one is known
-      local at = bin_of(flat, bins, low, high)
+      local at = bin_of(flat)
       local each = weights and weights:detach():reshape(-1) or T.ones_like(at)
       return T.zeros({ bins + 1 }, { dtype = each:dtype(), device = x:device() })
         :index_add(1, at, each, { index_base = 0 }):narrow(1, 1, bins):clone()
@@ -120,7 +143,7 @@ return function(T, core)
     local count = { minlength = bins + 1, index_base = 0, weights = weights and weights:reshape(-1) }
     local all
     for at = 1, math.max(n, 1), piece do
-      local some = T.bincount(bin_of(flat:narrow(1, at, math.min(piece, n - at + 1)), bins, low, high), count)
+      local some = T.bincount(bin_of(flat:narrow(1, at, math.min(piece, n - at + 1))), count)
       all = all and all:add_(some) or some
     end
     return all:narrow(1, 1, bins):clone()
@@ -136,13 +159,13 @@ return function(T, core)
     function(a)
       floating("histc", a.x)
       local same = a.min == a.max
-      local low, high = limits("histc", a.x, not same and a.min or nil, a.max)
-      return counted(a.x, a.bins, low, high):to(of_counts(a.x))
+      local low, high = limits("histc", a.x, not same and a.min or nil, a.max, 1)
+      return counted(a.x, a.bins, equal_bins(a.bins, low, high)):to(of_counts(a.x))
     end)
   -- counts and edges; bins: how many between the extremes (or range), or the edges themselves
   --- T.histogram(…) → counts, edges
-  -- As histc, with the edges of the bins; bins may be the edges themselves. range={low, high}; density=true scales to
-  -- area 1.
+  -- How many elements are between neighbouring edges: an edge begins its bin, the last one ends it. bins: how many,
+  -- from range={low, high} or the least to the largest element, or the edges themselves. density=true scales to area 1.
   --   print(T.histogram(T.tensor { 1, 2, 2, 3 }, 2, { range = { 1, 3 } }))
   --   --> {1., 3.}  -- f32[2] cpu	{1., 2., 3.}  -- f32[3] cpu
   define("histogram", { { "x", "tensor" }, { "bins", "any" }, { "range", "any", optional = true },
@@ -151,17 +174,13 @@ return function(T, core)
     if a.weight and a.weight:numel() ~= a.x:numel() then
       fail("histogram: %s weights for %s", a.weight:describe(), a.x:describe())
     end
-    local hist, edges
+    local edges, bin_of
     if core.is_tensor(a.bins) then
       edges = a.bins
       if edges:dim() ~= 1 or edges:numel() < 2 then
         fail("histogram: bins must be a number or a vector of at least two edges, got %s", describe(edges))
       end
-      local n, flat = edges:numel() - 1, a.x:reshape(-1)
-      local inside = T.logical_and(flat:ge(edges:get(1)), flat:le(edges:get(n + 1)))
-      local index = T.bucketize(flat:masked_select(inside), edges, { right = true, index_base = 0 }):clamp(1, n)
-      local weights = a.weight and a.weight:reshape(-1):masked_select(inside)
-      hist = T.bincount(index, { minlength = n, weights = weights or nil })
+      bin_of = bins_between(edges)
     else
       local bins = options.integer(a.bins)
       if not bins or bins < 1 then fail("histogram: bins must be a positive integer, got %s", describe(a.bins)) end
@@ -169,10 +188,12 @@ return function(T, core)
       if a.range and (type(r) ~= "table" or type(r[1]) ~= "number" or type(r[2]) ~= "number") then
         fail("histogram: range must be {low, high}, got %s", describe(a.range))
       end
-      local low, high = limits("histogram", a.x, r[1], r[2])
-      hist = counted(a.x, bins, low, high, a.weight)
+      local low, high = limits("histogram", a.x, r[1], r[2], 0.5)
       edges = T.linspace(low, high, bins + 1, { dtype = a.x:dtype() })
+      local half = edges:dtype() == "f16" or edges:dtype() == "bf16" -- too coarse for a place to be one off at most
+      bin_of = half and bins_between(edges) or equal_bins(bins, low, high, edges)
     end
+    local hist = counted(a.x, edges:numel() - 1, bin_of, a.weight)
     hist = hist:to(of_counts(a.x))
     if a.density then hist = hist / hist:sum() / edges:diff() end
     return hist, edges

@@ -10,15 +10,18 @@ return function(F)
   -- ---- powers -----------------------------------------------------------------------------------------------
 
   --- nn.F.lp_pool1d(x, norm_type, kernel_size, {stride=, ceil_mode=false, padding=0, dilation=1}) → tensor
-  -- (Σ x^p)^(1/p) over each window, p = norm_type; math.huge: the maximum. Padding counts as zeros.
+  -- (Σ x^p)^(1/p) over each window, p = norm_type; math.huge: the largest |x|, -math.huge: the
+  -- least. Padding counts as zeros.
   --   print(nn.F.lp_pool1d(T.ones(1, 1, 2), 1, 2))  --> {{{2.}}}  -- f32[1,1,1] cpu
 
   --- nn.F.lp_pool2d(x, norm_type, kernel_size, {stride=, ceil_mode=false, padding=0, dilation=1}) → tensor
-  -- (Σ x^p)^(1/p) over each window, p = norm_type; math.huge: the maximum. Padding counts as zeros.
+  -- (Σ x^p)^(1/p) over each window, p = norm_type; math.huge: the largest |x|, -math.huge: the
+  -- least. Padding counts as zeros.
   --   print(nn.F.lp_pool2d(T.ones(1, 1, 2, 2), 1, 2))  --> {{{{4.}}}}  -- f32[1,1,1,1] cpu
 
   --- nn.F.lp_pool3d(x, norm_type, kernel_size, {stride=, ceil_mode=false, padding=0, dilation=1}) → tensor
-  -- (Σ x^p)^(1/p) over each window, p = norm_type; math.huge: the maximum. Padding counts as zeros.
+  -- (Σ x^p)^(1/p) over each window, p = norm_type; math.huge: the largest |x|, -math.huge: the
+  -- least. Padding counts as zeros.
   --   print(nn.F.lp_pool3d(T.ones(1, 1, 2, 2, 2), 1, 2))  --> {{{{{8.}}}}}  -- f32[1,1,1,1,1] cpu
   for nd = 1, 3 do
     local who, avg, max = ("lp_pool%dd"):format(nd), T[("avg_pool%dd"):format(nd)], T[("max_pool%dd"):format(nd)]
@@ -32,7 +35,14 @@ return function(F)
       if kernel == nil then fail("%s: kernel_size is missing", who) end
       local window = { kernel_size = kernel, stride = stride, ceil_mode = o.ceil_mode or false, padding = o.padding,
         dilation = o.dilation }
-      if p == math.huge then return (max(x, window)) end
+      if p == math.huge then return (max(x:abs(), window)) end
+      if p == -math.huge then
+        local pads = o.padding
+        for _, n in ipairs(type(pads) == "table" and pads or { pads }) do
+          if n ~= 0 then fail("%s: norm_type -inf takes no padding, whose zeros would be the least", who) end
+        end
+        return -max(-x:abs(), window)
+      end
       local count = 1
       for d = 1, nd do count = count * (type(kernel) == "table" and (kernel[d] or kernel[1]) or kernel) end
       local y = avg(x ^ p, window)

@@ -64,6 +64,10 @@ local function resize(x, dim, out, scale, mode, align)
   local n, nd = x:size(dim), x:dim()
   local whole = { dtype = "i64", device = x:device() }
   if n == out and (keeps[mode] or align or scale == 1) then return x end
+  if mode == "nearest" and nd == 4 then -- as PyTorch's, in pictures alone
+    if n == out then return x end
+    if out == 2 * n then scale = 0.5 end
+  end
   local taps = taps_of(mode, n, out, scale, align)
   local shape = {}
   for d = 1, nd do shape[d] = d == dim and out or 1 end
@@ -218,7 +222,7 @@ return function(F)
 
   --- nn.F.interpolate(x, {size=, scale_factor=, mode="nearest", align_corners=false, antialias=false}) → tensor
   -- x [N, C, *] resized; modes nearest, nearest-exact, linear, bilinear, bicubic, trilinear, area. antialias: bilinear
-  -- and bicubic look at every pixel when they shrink.
+  -- and bicubic look at every pixel when they shrink; one that is NaN or infinite then makes its row and column NaN.
   --   print(nn.F.interpolate(T.tensor { { { 1, 3 } } }, { size = 3, mode = "linear", align_corners = true }))
   --   --> {{{1., 2., 3.}}}  -- f32[1,1,3] cpu
   function F.interpolate(x, opts)
