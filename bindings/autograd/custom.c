@@ -384,7 +384,8 @@ static int t_custom(lua_State *L) {
   if (lua_getfield(L, 1, "name") != LUA_TNIL && lua_type(L, -1) != LUA_TSTRING)
     return l_error(L, "custom: name must be a string, got %s", l_typename(L, -1));
   info->name = l_intern(L, lua_isnil(L, -1) ? "custom" : lua_tostring(L, -1));
-  lua_getfield(L, 1, "always");
+  if (lua_getfield(L, 1, "always") != LUA_TNIL && lua_type(L, -1) != LUA_TBOOLEAN)
+    return l_error(L, "custom: always must be true or false, got %s", l_typename(L, -1));
   info->always = lua_toboolean(L, -1);
   if (lua_getfield(L, 1, "state") != LUA_TNIL && lua_type(L, -1) != LUA_TTABLE)
     return l_error(L, "custom: state must be a table, got %s", l_typename(L, -1));

@@ -128,7 +128,22 @@ function options.once(who, name, given, o)
   return given
 end
 
---- Checks that every key of `given` is in the list `names`.
+-- Options that are switches wherever they stand. What is neither true nor false would count as true: 0, "false".
+local switches = {}
+for name in ([[always antialias append batch_first check copy enable_timing enforce_sorted equal_nan error_if_nonfinite
+  fallback heavy hermitian keep_dtype non_blocking persistent requires_grad seeded set_to_none strict trainable training
+  transpose unsafe_math]]):gmatch "%S+" do
+  switches[name] = true
+end
+
+--- Raises where `name` is such an option and v is neither true nor false.
+function options.switch(who, name, v)
+  if switches[name] and v ~= nil and type(v) ~= "boolean" then
+    fail("%s: %s must be true or false, got %s", who, name, options.describe(v))
+  end
+end
+
+--- Checks that every key of `given` is in the list `names`, and that switches are true or false.
 function options.check(who, given, names)
   if given == nil then return {} end
   if type(given) ~= "table" then
@@ -141,8 +156,9 @@ function options.check(who, given, names)
   end
   local known = {}
   for _, name in ipairs(names) do known[name] = true end
-  for key in pairs(given) do
+  for key, v in pairs(given) do
     if not known[key] then fail("%s: %s", who, options.unknown("option", key, names)) end
+    options.switch(who, key, v)
   end
   return given
 end

@@ -121,6 +121,12 @@ function kinds.positive(v)
   return type(v) == "number" and v > 0 and v < math.huge and v or nil, "a finite number > 0"
 end
 function kinds.nonnegative_or_inf(v) return type(v) == "number" and v >= 0 and v or nil, "a number >= 0" end
+-- The share of a new batch in a running average; false: of all batches the same.
+function kinds.momentum(v)
+  local wanted = "a number from 0 to 1, or false for a plain average"
+  if v == false then return v, wanted end
+  return kinds.probability(v), wanted
+end
 function kinds.bool(v)
   if type(v) == "boolean" then return v end
   return nil, "true or false"

@@ -30,7 +30,7 @@ local function right(kind)
     string = "f32", func = print, bool = true, padding = 1,
     sequence = T.ones(3, 3), state = {}, callable = print }
   if freely[kind] ~= nil then return freely[kind] end
-  return kind:find "probability" and 0.5 or 2
+  return (kind == "momentum" or kind:find "probability") and 0.5 or 2
 end
 
 local function wrong(kind)
@@ -48,6 +48,7 @@ local function wrong(kind)
     sequence = { "x", 3, {}, gone }, state = { "x", 3, { 1, 2 }, { h = 1 }, gone },
     nonnegative = { -1, 0 / 0, "x", math.huge, true }, nonnegative_or_inf = { -1, 0 / 0, "x", true },
     inner_probability = { 0, 1, 0 / 0, "x", true },
+    momentum = { -0.1, 1.1, 0 / 0, "x", true },
     probability = { -0.1, 1.1, 0 / 0, "x", true }, string = { 3, true, print },
     callable = { 3, "x", gone, true }, func = { 3, "x", gone },
     padding = { "sam", 1.5, true, print }, any = {},

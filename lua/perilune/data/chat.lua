@@ -49,6 +49,7 @@ function M.chat_template(source, opts)
       fail("data.chat_template: %s must be a whole number from 1, got %s", key, describe(n))
     end
   end
+  if opts.name ~= nil then options.kind("data.chat_template", "name", "string", opts.name) end
   local t, message, code = jinja.compile(source, opts.name or "chat_template", { steps = opts.max_steps,
     bytes = opts.max_bytes })
   if not t then return nil, message, code end

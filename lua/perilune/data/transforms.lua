@@ -142,6 +142,7 @@ function M.random_crop(size, opts)
   opts = options.check("transforms.random_crop", opts, { "padding", "fill" })
   local h, w = pair("transforms.random_crop", size)
   local by, fill = padding_of("transforms.random_crop", opts.padding or 0), opts.fill or 0
+  options.kind("transforms.random_crop", "fill", "number", fill)
   return transform(("random_crop(%d, %d)"):format(h, w), function(x)
     size_of(x, "random_crop")
     x = padded(x, by, fill)

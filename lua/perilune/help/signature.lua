@@ -22,6 +22,7 @@ local kinds = {
   count = "positive integer", size = "integer >= 0", number = "number", nonnegative = "number >= 0",
   nonnegative_or_inf = "number >= 0", probability = "number from 0 to 1",
   inner_probability = "number between 0 and 1, neither of them", bool = "boolean", string = "string",
+  momentum = "number from 0 to 1, or false",
   window = "integer or list", numbers = "number or list", lengths = "integer, list or tensor",
   positive = "number > 0", sequence = "tensor or packed sequence", state = "{h, c}", func = "function", callable =
   "function", any = "value", padding = 'integer, list, "same" or "valid"',

@@ -334,7 +334,7 @@ local function jit(f, opts)
   local meta = getmetatable(f)
   local module = type(f) == "table" and type(meta) == "table" and meta.__call and f or nil
   if not callable and not module then fail("jit: a function or a module expected, got %s", describe(f)) end
-  local name = opts.name
+  local name = opts.name and options.kind("jit", "name", "string", opts.name)
   if not name then
     local info = callable and debug.getinfo(f, "S")
     name = info and ("function at %s:%d"):format(info.short_src, info.linedefined) or "module"

@@ -145,8 +145,9 @@ return function(T, core)
       rows, cols = options.integer(rows), options.integer(cols)
       if not rows or not cols or rows < 0 or cols < 0 then fail("%s: rows and columns must be integers >= 0", name) end
       if rows == 0 or cols == 0 then return T.zeros({ 2, 0 }, { dtype = o.dtype or "i64" }) end
+      local offset = o.offset and options.kind(name, "offset", "int", o.offset) or 0
       local i, j = T.arange(rows):unsqueeze(2), T.arange(cols):unsqueeze(1)
-      local places = op.nonzero(inside(i, j, o.offset or 0), { index_base = o.index_base or 1 }):t():contiguous()
+      local places = op.nonzero(inside(i, j, offset), { index_base = o.index_base or 1 }):t():contiguous()
       return o.dtype and places:to(o.dtype) or places
     end
   end

@@ -107,7 +107,7 @@ end
 local function batch_norm(name, ranks, wanted, across)
   local who = "nn." .. name
   local C = class(name)
-  local args = { { "num_features", "count" }, { "eps", "nonnegative", 1e-5 }, { "momentum", "any", 0.1 },
+  local args = { { "num_features", "count" }, { "eps", "nonnegative", 1e-5 }, { "momentum", "momentum", 0.1 },
     { "affine", "bool", true }, { "track_running_stats", "bool", true }, { "dtype", "string", optional = true },
     { "bias", "bool", true } }
   if across then args[#args + 1] = { "process_group", "any", optional = true } end
@@ -115,10 +115,6 @@ local function batch_norm(name, ranks, wanted, across)
 
   function C:init(...)
     local a = read(spec, ...)
-    if a.momentum ~= false and not (type(a.momentum) == "number" and a.momentum >= 0 and a.momentum <= 1) then
-      fail("%s: momentum must be a number from 0 to 1, or false for a plain average, got %s", who,
-        options.describe(a.momentum))
-    end
     set_up_channels(self, a)
     if across then across(self, a.process_group) end
   end

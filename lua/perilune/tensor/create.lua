@@ -21,7 +21,8 @@ return function(T, core)
     if type(last) == "table" and (n > 1 or #last == 0 and next(last) ~= nil) then
       opts, n = last, n - 1
       local allowed = drawn[fn] and random or plain
-      for key in pairs(opts) do
+      for key, v in pairs(opts) do
+        options.switch(fn, key, v)
         if not (" " .. allowed .. " "):find(" " .. tostring(key) .. " ", 1, true) then
           options.fail("%s: unknown option '%s'%s; allowed: %s", fn, tostring(key),
             core.did_you_mean(tostring(key), allowed), allowed)
@@ -82,6 +83,7 @@ return function(T, core)
       for key, v in pairs(last) do if not own[key] then rest[key] = v end end
       args[n] = rest
       if next(rest) == nil then n = n - 1 end
+      options.switch(name, "requires_grad", last.requires_grad)
       local t = on(last, raw, table.unpack(args, 1, n))
       if last.requires_grad then t:requires_grad_() end
       return t

@@ -122,6 +122,7 @@ end
 -- Right among true; options as for T.metrics.precision.
 --   local yes = T.tensor { true, true, false, true }
 --   print(T.metrics.recall(T.tensor { 0.9, 0.2, 0.7, 0.1 }, yes) * 3)  --> 1.0
+local kinds = { dim = "int", ignore_index = "int", threshold = "number" }
 local function define(name, names, class)
   local who = "metrics." .. name
   class.__index, class.__name = class, who
@@ -134,7 +135,7 @@ local function define(name, names, class)
   local function make(opts)
     opts = options.check(who, opts, names)
     local self = { who = who, name = name }
-    for key, v in pairs(opts) do self[key] = v end
+    for key, v in pairs(opts) do self[key] = kinds[key] and options.kind(who, key, kinds[key], v) or v end
     setmetatable(self, class)
     if class.init then self:init() end
     self:reset()
