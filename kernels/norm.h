@@ -28,7 +28,12 @@ enum { PLK_NORM_RELU = 1 };
 PlStatus plk_cpu_batch_norm(const PlkCall *call);
 /* dy, x, mean, var, weight? -> dx, dw, db; attrs training, wanted, eps. */
 PlStatus plk_cpu_batch_norm_bwd(const PlkCall *call);
-/* running = (1 - momentum) running + momentum factor stat, in place; attrs momentum, factor. */
+/* running = (1 - momentum) running + momentum factor stat, in place; attrs momentum, factor, count. */
 PlStatus plk_cpu_running_update(const PlkCall *call);
+/* What running_update multiplies the statistic by: a factor that is given, and of so many values what makes their variance unbiased. */
+static inline double plk_running_factor(const PlAttrs *a) {
+  const double n = (double)pl_attr_i(a, 2);
+  return n > 0 ? pl_attr_f(a, 1) * (n / (n - 1)) : pl_attr_f(a, 1);
+}
 
 #endif

@@ -84,8 +84,6 @@ static PlStatus plan(const perilune_model *m, PlModelAt *at) {
 static PlStatus prepare(perilune_model *m) {
   PL_TRY(list(m));
   PL_TRY(check_writes(m));
-  if (m->trains && m->base->saved.nsizes > 0)
-    PL_FAIL(PL_ERR_UNSUPPORTED, "a model that trains has all its sizes fixed; this one leaves '%s' free", m->base->saved.sizes[0].name);
   return plan(m, m->base);
 }
 
@@ -132,6 +130,27 @@ static PlStatus find_at(perilune_model *m, const int64_t *value, PlModelAt **out
   PL_TRY(make_at(m, value, out));
   at_let_go(m->others[place]);
   m->others[place] = *out;
+  return PL_OK;
+}
+
+PlStatus pl_model_find(perilune_model *m, const int64_t *value, PlModelAt **out) {
+  PL_TRY(find_at(m, value, out));
+  (*out)->used = ++m->tick;
+  return PL_OK;
+}
+
+int32_t pl_model_size_find(const perilune_model *m, const char *name) {
+  const PlSavedGraph *g = &m->base->saved;
+  for (int32_t k = 0; k < g->nsizes; k++)
+    if (strcmp(g->sizes[k].name, name) == 0) return k;
+  return -1;
+}
+
+PlStatus pl_model_size_check(const perilune_model *m, int32_t k, int64_t value) {
+  const PlFreeSize *z = &m->base->saved.sizes[k];
+  if (value < z->least || value > z->most)
+    PL_FAIL(PL_ERR_SHAPE, "the size '%s' is %lld; the model was saved for %lld to %lld", z->name, (long long)value, (long long)z->least,
+            (long long)z->most);
   return PL_OK;
 }
 
@@ -194,7 +213,7 @@ perilune_status perilune_model_load(const char *path, const perilune_options *op
   m->base = at_new();
   PlStatus s = m->base ? pl_saved_graph_read(&m->base->saved, path, device) : no_memory();
   if (s == PL_OK)
-    for (int32_t i = 0; i < m->base->saved.nsizes; i++) m->base->value[i] = m->base->saved.sizes[i].example;
+    for (int32_t i = 0; i < m->base->saved.nsizes; i++) m->step_value[i] = m->base->value[i] = m->base->saved.sizes[i].example;
   if (s == PL_OK) s = prepare(m);
   if (s != PL_OK) {
     char text[512];

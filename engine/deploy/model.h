@@ -45,11 +45,18 @@ struct perilune_model {
   PlModelAt *others[PL_MODEL_AT];
   uint64_t tick;
   PlModelDraws draws;
+  int64_t step_value[PL_MOST_FREE_SIZES]; /* free sizes of the steps to come */
 };
 
 /* The model at these sizes, which are within their bounds; made if need be. Give it back with pl_model_leave. Takes the lock. */
 PlStatus pl_model_at(perilune_model *m, const int64_t *value, PlModelAt **out);
 void pl_model_leave(perilune_model *m, PlModelAt *at);
+/* The same under the lock, for who holds it: not to be given back, and there until the next call. */
+PlStatus pl_model_find(perilune_model *m, const int64_t *value, PlModelAt **out);
+/* Number of the free size of that name; -1: there is none. */
+int32_t pl_model_size_find(const perilune_model *m, const char *name);
+/* Is it within the bounds of free size k? Errors: SHAPE. */
+PlStatus pl_model_size_check(const perilune_model *m, int32_t k, int64_t value);
 /* NULL arguments, by name. */
 PlStatus pl_model_given(const char *function, const char *what, const void *p);
 /* As many inputs and outputs as it has. */

@@ -40,7 +40,7 @@ extern "C" {
 #endif
 
 /* Of this header: 1000 * major + minor. */
-#define PERILUNE_ABI_VERSION 1003
+#define PERILUNE_ABI_VERSION 1004
 /* Of the library that was loaded: it has everything of this header if its thousands are the same and it is not smaller. */
 PERILUNE_API int32_t perilune_abi_version(void);
 /* The release, "0.1.0". */
@@ -116,9 +116,9 @@ PERILUNE_API perilune_status perilune_model_output(const perilune_model *m, int3
 /* Number of the input or output of that name; -1: there is none. */
 PERILUNE_API int32_t perilune_model_input_find(const perilune_model *m, const char *name);
 PERILUNE_API int32_t perilune_model_output_find(const perilune_model *m, const char *name);
-/* ---- free sizes: T.save_graph(path, f, inputs, {dynamic=, sizes=}) leaves sizes of inputs free within bounds, such as a batch or the
+/* ---- free sizes: T.save_graph(path, f, inputs, {dynamic=, sizes=}), and of a jitted function's graph T.save_graph(path, graph, {…}), leaves sizes of inputs free within bounds, such as a batch or the
  * length of a text. A session has its own, which are set by name or by the shapes of inputs, and are the example's until then; what its inputs
- * and outputs are then, it tells (perilune_session_output). For each set of sizes memory is planned once, as when loading; a model keeps
+ * and outputs are then, it tells (perilune_session_output); of a model that trains perilune_model_set_size sets them. For each set of sizes memory is planned once, as when loading; a model keeps
  * the last 16 of these plans, a session memory for the last 4. So few different sizes are faster than many. ---- */
 
 typedef struct perilune_size_info {
@@ -176,6 +176,13 @@ PERILUNE_API const void *perilune_session_result(const perilune_session *s, int3
  * be partly new. */
 PERILUNE_API perilune_status perilune_model_step(perilune_model *m, int32_t threads, const void *const *in, int32_t nin, void *const *out,
                                                  int32_t nout);
+/* Sets a free size, for steps to come, such as the last batch's of a pass, and what input or output i is at the sizes that are set; shape holds
+ * until other sizes are set. Sizes are the model's, and the example's until then: threads that make steps of one model agree upon them.
+ * Weights, optimizers and draws go on from size to size. Errors: STATE (it does not train; sessions have sizes of their own), ARG (no such
+ * size, input or output), SHAPE (beyond its bounds; an op of the model refuses these sizes), OOM. */
+PERILUNE_API perilune_status perilune_model_set_size(perilune_model *m, const char *name, int64_t value);
+PERILUNE_API perilune_status perilune_model_step_input(perilune_model *m, int32_t i, perilune_tensor_info *out);
+PERILUNE_API perilune_status perilune_model_step_output(perilune_model *m, int32_t i, perilune_tensor_info *out);
 /* Sets a number of all optimizers of the model, such as "lr" or "weight_decay", or "step", their count of steps so far
  * (not where more is kept of these: NAdam, ASGD, Prodigy, the schedule-free ones).
  * Errors: ARG (none of them has it, or it does not take this value), STATE (it does not train). */

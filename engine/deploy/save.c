@@ -55,7 +55,7 @@ static void put_number(FILE *out, const PlOp *op, const PlAttrs *a, int k) {
   } else fputs(pl_attr_i(a, k) ? "true" : "false", out);
 }
 
-/* A node that writes: the line up to its attributes, then those that are numbers as they are now, then the others as they were. */
+/* An optimizer's node: the line up to its attributes, then those that are numbers as they are now, then the others as they were. */
 static void put_node(FILE *out, PlText line, const PlGNode *n) {
   PlText rest = line, one;
   for (int i = 0; i < 8 && pl_field_next(&rest, ' ', &one); i++) fprintf(out, i ? " %.*s" : "%.*s", (int)one.n, one.s);
@@ -79,7 +79,7 @@ static void put_lines(FILE *out, const PlSavedGraph *g) {
     const bool is_node = pl_field_next(&words, ' ', &word) && pl_field_is(word, "node");
     const PlGNode *n = is_node && node < g->nnodes && g->nodes[node] > 0 ? &g->graph->nodes[g->nodes[node] - 1] : NULL;
     node += is_node;
-    if (n && n->flags & PL_FN_MUTATES && n->attrs) put_node(out, line, n);
+    if (n && pl_graph_is_step(n)) put_node(out, line, n);
     else fprintf(out, "%.*s\n", (int)line.n, line.s);
   }
 }

@@ -83,27 +83,17 @@ static PlStatus settle(perilune_session *s) {
 }
 
 static PlStatus set_size(perilune_session *s, int32_t k, int64_t value) {
-  const PlFreeSize *z = &s->m->base->saved.sizes[k];
-  if (value < z->least || value > z->most)
-    PL_FAIL(PL_ERR_SHAPE, "the size '%s' is %lld; the model was saved for %lld to %lld", z->name, (long long)value, (long long)z->least,
-            (long long)z->most);
+  PL_TRY(pl_model_size_check(s->m, k, value));
   if (s->value[k] == value) return PL_OK;
   s->value[k] = value;
   s->settled = s->ran = false;
   return PL_OK;
 }
 
-static int32_t size_find(const perilune_session *s, const char *name) {
-  const PlSavedGraph *g = &s->m->base->saved;
-  for (int32_t k = 0; k < g->nsizes; k++)
-    if (strcmp(g->sizes[k].name, name) == 0) return k;
-  return -1;
-}
-
 perilune_status perilune_session_set_size(perilune_session *s, const char *name, int64_t value) {
   PL_TRY(pl_model_given("perilune_session_set_size", "the session", s));
   PL_TRY(pl_model_given("perilune_session_set_size", "name", name));
-  const int32_t k = size_find(s, name);
+  const int32_t k = pl_model_size_find(s->m, name);
   if (k < 0) PL_FAIL(PL_ERR_ARG, "perilune_session_set_size: the model has no free size '%s'", name);
   PL_TRY(enter("perilune_session_set_size", s));
   return left(s, set_size(s, k, value));
@@ -120,7 +110,7 @@ static PlStatus set_shape(perilune_session *s, int32_t i, const int64_t *shape, 
   PlStatus st = PL_OK;
   for (int32_t d = 0; d < ndim && st == PL_OK; d++) {
     const char *name = g->input_dims[i] ? g->input_dims[i][d] : NULL;
-    const int32_t k = name ? size_find(s, name) : -1;
+    const int32_t k = name ? pl_model_size_find(s->m, name) : -1;
     if (name && k < 0)
       st = pl_fail(PL_ERR_UNSUPPORTED, "size %d of input %d (%s) is %s; set the free sizes by their names", (int)d, (int)i, v->name, name);
     else if (name) st = set_size(s, k, shape[d]);

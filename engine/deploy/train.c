@@ -14,6 +14,29 @@ static PlStatus must_train(const char *who, const perilune_model *m) {
   return PL_OK;
 }
 
+/* The optimizers of the model at other sizes have the numbers of those at its own, which count. */
+static PlStatus same_steps(const PlSavedGraph *from, const PlSavedGraph *to) {
+  if (from == to) return PL_OK;
+  for (int64_t k = 0; k < from->nnodes && k < to->nnodes; k++) {
+    if (from->nodes[k] <= 0 || to->nodes[k] <= 0) continue;
+    const PlGNode *n = &from->graph->nodes[from->nodes[k] - 1];
+    if (pl_graph_is_step(n)) PL_TRY(pl_graph_step_put(to->graph, to->nodes[k] - 1, n->attrs));
+  }
+  return PL_OK;
+}
+
+/* A step at the sizes that were set, under the lock. */
+static PlStatus step(perilune_model *m, int32_t threads, const void *const *in, void *const *out) {
+  PlModelAt *at;
+  PL_TRY(pl_model_find(m, m->step_value, &at));
+  PL_TRY(pl_graph_step_count(m->base->saved.graph, 1));
+  PlStatus s = same_steps(&m->base->saved, &at->saved);
+  const bool began = s == PL_OK && ((s = pl_model_execute(m, at, threads, in, out)) == PL_OK || pl_exec_began(at->exec));
+  if (began) return s;
+  const PlStatus back = pl_graph_step_count(m->base->saved.graph, -1);
+  return back == PL_OK ? s : back;
+}
+
 perilune_status perilune_model_step(perilune_model *m, int32_t threads, const void *const *in, int32_t nin, void *const *out,
                                     int32_t nout) {
   PL_TRY(must_train("perilune_model_step", m));
@@ -21,14 +44,42 @@ perilune_status perilune_model_step(perilune_model *m, int32_t threads, const vo
   if (nin > 0) PL_TRY(pl_model_given("perilune_model_step", "in", (const void *)in));
   if (nout > 0) PL_TRY(pl_model_given("perilune_model_step", "out", (const void *)out));
   pthread_mutex_lock(&m->lock);
-  PlStatus s = pl_graph_step_count(m->base->saved.graph, 1);
-  if (s == PL_OK) s = pl_model_execute(m, m->base, threads, in, out);
-  if (s != PL_OK && !pl_exec_began(m->base->exec)) {
-    const PlStatus was = s;
-    s = pl_graph_step_count(m->base->saved.graph, -1) == PL_OK ? was : s;
-  }
+  PlStatus s = step(m, threads, in, out);
   pthread_mutex_unlock(&m->lock);
   return s;
+}
+
+perilune_status perilune_model_set_size(perilune_model *m, const char *name, int64_t value) {
+  PL_TRY(must_train("perilune_model_set_size", m));
+  PL_TRY(pl_model_given("perilune_model_set_size", "name", name));
+  const int32_t k = pl_model_size_find(m, name);
+  if (k < 0) PL_FAIL(PL_ERR_ARG, "perilune_model_set_size: the model has no free size '%s'", name);
+  PL_TRY(pl_model_size_check(m, k, value));
+  pthread_mutex_lock(&m->lock);
+  m->step_value[k] = value;
+  pthread_mutex_unlock(&m->lock);
+  return PL_OK;
+}
+
+static PlStatus info_at(perilune_model *m, const char *who, bool output, int32_t i, perilune_tensor_info *out) {
+  PlModelAt *at;
+  const PlGValue *v;
+  PL_TRY(must_train(who, m));
+  PL_TRY(pl_model_given(who, "out", out));
+  pthread_mutex_lock(&m->lock);
+  PlStatus s = pl_model_find(m, m->step_value, &at);
+  if (s == PL_OK) s = output ? pl_model_output_value(&at->saved, i, &v) : pl_model_input_value(&at->saved, i, &v);
+  if (s == PL_OK) *out = pl_model_info(v, output ? m->base->saved.names[i] : m->inputs[i]);
+  pthread_mutex_unlock(&m->lock);
+  return s;
+}
+
+perilune_status perilune_model_step_input(perilune_model *m, int32_t i, perilune_tensor_info *out) {
+  return info_at(m, "perilune_model_step_input", false, i, out);
+}
+
+perilune_status perilune_model_step_output(perilune_model *m, int32_t i, perilune_tensor_info *out) {
+  return info_at(m, "perilune_model_step_output", true, i, out);
 }
 
 static PlStatus set(const perilune_model *m, const char *name, double value) {

@@ -4,11 +4,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/call/call.h"
 #include "engine/device/device.h"
 #include "engine/grad/backward_walk.h"
 #include "engine/grad/checkpoint.h"
 #include "engine/grad/gradient_graph.h"
 #include "engine/grad/saved_tensors_hooks.h"
+#include "engine/ops/names.h"
 
 static PlStatus stale_saved(const PlNode *n, uint32_t i) {
   const PlStorage *st = n->saved[i].t->storage;
@@ -55,10 +57,30 @@ PlStatus pl_saved_get(PlNode *n, uint32_t i, PlTensor **out) {
   return PL_OK;
 }
 
+/* In a trace: made in the graph, since a tensor of this shape would tie it to its sizes. */
+static PlStatus traced_zero(const PlTensor *like, PlTensor **out) {
+  PlAttrs a;
+  PlTensor *zero = NULL;
+  const uint8_t was = pl_state.device;
+  pl_attrs_init(&pl_op_zeros, &a);
+  PL_TRY(pl_attrs_list(&a, 0, 0, NULL));
+  pl_attrs_int(&a, 1, like->a.dtype);
+  pl_state.device = like->a.device;
+  PlStatus s = pl_apply(&pl_op_zeros, NULL, 0, &a, &zero);
+  pl_state.device = was;
+  PL_TRY(s);
+  pl_attrs_init(&pl_op_expand, &a);
+  s = pl_attrs_list(&a, 0, like->a.ndim, like->a.shape);
+  if (s == PL_OK) s = pl_apply(&pl_op_expand, &zero, 1, &a, out);
+  pl_tensor_release(zero);
+  return s;
+}
+
 /* The gradient that a rule reads where none arrived. */
 static PlStatus missing_grad(PlNode *n, uint32_t o, PlTensor **out) {
   PlTensor *shape = n->slots[o].shape;
   if (!shape) PL_FAIL(PL_ERR_STATE, "backward of %s: no gradient for output %u", n->name, o + 1);
+  if (pl_state.trace) return traced_zero(shape, out);
   *out = pl_retain(shape);
   return PL_OK;
 }

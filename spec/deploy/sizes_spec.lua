@@ -32,11 +32,11 @@ local function read(path)
 end
 
 -- Inputs by spec/link/model.c's formula.
-local function filled(shape, dtype)
+local function filled(shape, dtype, variant)
   local n, list = 1, {}
   for _, k in ipairs(shape) do n = n * k end
   for k = 0, n - 1 do
-    local v = (7 * k) % 33 - 16
+    local v = (7 * k + 3 * (variant or 0)) % 33 - 16
     list[k + 1] = dtype == "i64" and (v + 16) % 2 or v / 16
   end
   return T.tensor(list, { dtype = dtype or "f32" }):view(shape)
@@ -145,6 +145,106 @@ describe("free sizes of saved graphs", function()
       assert.same(want, bits)
     end)
   end
+
+  -- name → loss(...), parameters, inputs at a size, dynamic, sizes
+  local trainings = {}
+  function trainings.layers()
+    local net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+    return function(x, y) return nn.F.mse_loss(net(x), y) + (net(x):softmax(2) * y):mean() end, net,
+      function(n) return { { n, 4 }, { n, 3 } } end, { x1 = { "n" }, x2 = { "n" } }, { 2, 40 }, { 7, 3, 16, 2, 7, 40 }
+  end
+  function trainings.pictures()
+    local net = nn.Sequential(nn.Conv2d(2, 4, 3, { padding = 1 }), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+      nn.Linear(4 * 9, 5))
+    return function(x) return net(x):square():mean() end, net, function(n) return { { n, 2, 6, 6 } } end,
+      { x1 = { "n" } }, { 1, 32 }, { 8, 8, 3, 1, 32 }
+  end
+  function trainings.texts()
+    local embed, layer = nn.Embedding(6, 8), nn.TransformerEncoderLayer(8, 2, { dim_feedforward = 12, dropout = 0 })
+    local all = nn.ModuleList { embed, layer }
+    return function(ids) return layer(embed(ids + 1)):square():mean() end, all,
+      function(n) return { { 3, n }, dtype = "i64" } end, { x1 = { [2] = "n" } }, { 2, 24 }, { 9, 5, 24, 2 }
+  end
+
+  function trainings.sequences()
+    local net, out = nn.LSTM(4, 6, { num_layers = 2, batch_first = true }), nn.Linear(6, 2)
+    local all = nn.ModuleList { net, out }
+    return function(x)
+      local loss = out((net(x))):square():mean()
+      return loss * (1 + 0 * x:detach():sum())
+    end, all, function(n) return { { 3, n, 4 } } end, { x1 = { [2] = "n" } }, { 2, 20 }, { 6, 3, 20, 2, 6 }
+  end
+
+  it("have steps of training, which go on from size to size as T.jit's do", function()
+    if missing then return pending(missing) end
+    local path = os.tmpname()
+    for name, make in pairs(trainings) do
+      for kind, opts in pairs { AdamW = { lr = 0.01 }, NAdam = { lr = 0.01 }, SGD = { lr = 0.1, momentum = 0.9 } } do
+        local function fresh(seed)
+          T.manual_seed(seed)
+          local loss_of, net, shapes, dynamic, bounds, list = make()
+          local opt = T.optim[kind](net:parameters(), opts)
+          return T.jit(function(...)
+            opt:zero_grad()
+            local loss = loss_of(...)
+            loss:backward()
+            opt:step()
+            return loss
+          end, { max_traces = 1 }), opt, net, shapes, dynamic, bounds, list
+        end
+        local function inputs(shapes, n, variant)
+          local out = {}
+          local all = shapes(n)
+          for i, shape in ipairs(all) do out[i] = filled(shape, all.dtype, variant) end
+          return table.unpack(out)
+        end
+        local step, opt, net, shapes, dynamic, bounds, list = fresh(3)
+        step(inputs(shapes, list[1], 0))
+        assert(T.save_graph(path, step:graph(), { dynamic = dynamic, sizes = { n = bounds } }))
+        local want, sets = {}, {}
+        for k, n in ipairs(list) do
+          if k == 3 then
+            opt.param_groups[1].lr = 0.5
+            if kind == "SGD" then opt.param_groups[1].momentum = 0.5 end
+          end
+          want[k], sets[k] = ("loss %.9g\n"):format(step(inputs(shapes, n, k - 1)):item()), "n=" .. n
+        end
+        local at = assert(T.load_graph(path, { sizes = { n = list[2] } }))
+        assert.same({ list[2], 1 }, { at:nodes()[1].shapes[1][dynamic.x1[2] and 2 or 1] or list[2], step.ntraces })
+        local text, ok = output("'%s' steps_at '%s' '%s' %s n=99", program, path, path, table.concat(sets, " "))
+        assert.is_true(ok, text)
+        assert.equal(table.concat(want) .. ("n=99: the size 'n' is 99; the model was saved for %d to %d\n"):format(
+          table.unpack(bounds)), text, name)
+        local other, its_opt, its_net = fresh(4)
+        if kind == "SGD" then its_opt.param_groups[1].momentum = 0.5 end
+        other(inputs(shapes, list[3], 1))
+        assert(other:graph():load_state(path))
+        assert.equal(0.5, its_opt.param_groups[1].lr)
+        for key, t in pairs(net:state_dict()) do assert.is_true(t:equal(its_net:state_dict()[key]), name) end
+        assert.equal(step(inputs(shapes, list[2], 5)):item(), other(inputs(shapes, list[2], 5)):item())
+      end
+    end
+    -- What a function makes of a size is its own.
+    local p = nn.Parameter(T.ones(3))
+    local opt = T.optim.SGD({ p }, { lr = 0.1 })
+    local step = T.jit(function(x)
+      opt:zero_grad();
+      ((p * x):sum() / x:size(1)):backward()
+      opt:step()
+    end)
+    step(T.ones(5, 3))
+    local function refused(what, ...)
+      local done, err = pcall(T.save_graph, path, step:graph(), ...)
+      assert.is_false(done)
+      assert.truthy(err:find(what, 1, true), err)
+    end
+    refused("the function is another one for other sizes", { dynamic = { x1 = { "n" } } })
+    refused("unknown input 'x2'", { dynamic = { x2 = { "n" } } })
+    refused("nothing may follow it but", T.ones(5, 3), { dynamic = { x1 = { "n" } } })
+    refused("unknown", { input_names = { "x" } })
+    os.remove(path)
+    os.remove(path .. ".safetensors")
+  end)
 
   it("are told by name, and set by name or by shapes", function()
     if missing then return pending(missing) end

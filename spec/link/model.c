@@ -2,6 +2,7 @@
  * Saved models through the C ABI, in all its functions. spec/deploy/abi_spec.lua writes the models and reads what this prints.
  *   link_model run PATH       what the model says of itself, and the bits of its outputs for inputs by a formula
  *   link_model step PATH N [SAVED]   N steps, drawing by seed 7, with the loss of each, lr 0.5 from the third on; then the model is saved
+ *   link_model steps_at PATH SAVED name=value ...   a step at each of these sizes, lr 0.5 from the third on; then it is saved
  *   link_model steps PATH N [SAVED]  the same, but no number is set
  *   link_model on PATH DEVICE the first elements of each output, computed there; or the message
  *   link_model wrong PATH     the messages of wrong calls
@@ -221,6 +222,37 @@ static int step(perilune_model *model, int n, const char *saved, int sets) {
   return 0;
 }
 
+/* A step at each of the sizes "name=value", the loss of each; then the model is saved. */
+static int steps_at(perilune_model *model, int n, char **sets, const char *saved) {
+  const int nin = perilune_model_input_count(model), nout = perilune_model_output_count(model);
+  perilune_tensor_info t;
+  Memory m;
+  for (int k = 0; k < n; k++) {
+    char name[64];
+    long long value;
+    if (sscanf(sets[k], "%63[^=]=%lld", name, &value) != 2) return 2;
+    if (perilune_model_set_size(model, name, value)) {
+      printf("%s: %s\n", sets[k], perilune_message());
+      continue;
+    }
+    memset(&m, 0, sizeof m);
+    m.nin = nin;
+    m.nout = nout;
+    for (int32_t i = 0; i < nin; i++) {
+      if (perilune_model_step_input(model, i, &t) || !(m.in[i] = malloc(t.bytes + 1))) return fail("input");
+      fill(&t, m.in[i], (size_t)k);
+    }
+    for (int32_t i = 0; i < nout; i++)
+      if (perilune_model_step_output(model, i, &t) || !(m.out[i] = malloc(t.bytes + 1))) return fail("output");
+    if (k == 2 && perilune_model_set(model, "lr", 0.5)) return fail("set");
+    if (k == 2) perilune_model_set(model, "momentum", 0.5); /* an optimizer's, if it has one, and no norm's */
+    if (perilune_model_step(model, 1 + k % 2, (const void *const *)m.in, nin, m.out, nout)) return fail("step");
+    printf("loss %.9g\n", (double)*(const float *)m.out[0]);
+    release(&m);
+  }
+  return saved && perilune_model_save(model, saved) ? fail("save") : 0;
+}
+
 /* To the averages and back around steps; what a saved graph of averages says to one. */
 static int averages(perilune_model *model, const char *saved) {
   Memory m;
@@ -405,6 +437,7 @@ int main(int argc, char **argv) {
   if (strcmp(argv[1], "free") == 0) status = free_sizes(model, argc - 3, argv + 3);
   if (strcmp(argv[1], "step") == 0 && argc >= 4) status = step(model, atoi(argv[3]), argv[4], 1);
   if (strcmp(argv[1], "steps") == 0 && argc >= 4) status = step(model, atoi(argv[3]), argv[4], 0);
+  if (strcmp(argv[1], "steps_at") == 0 && argc >= 4) status = steps_at(model, argc - 4, argv + 4, argv[3]);
   if (strcmp(argv[1], "averages") == 0 && argc == 4) status = averages(model, argv[3]);
   if (strcmp(argv[1], "wrong") == 0) status = wrong(argv[2], model);
   perilune_model_release(model);

@@ -377,7 +377,9 @@ char *pl_graph_dot(const PlGraph *f);
 /* Do node i's inputs and these attributes, in place of its own, still give what it gives? What was compiled relies on it. */
 PlStatus pl_graph_node_takes(const PlGraph *f, int32_t i, const PlAttrs *attrs);
 /* ---- steps of training (steps.c) ---- */
-/* Attribute of that name of a node that writes; -1: there is none. */
+/* Is it an optimizer's? Other nodes write as well: running statistics, averages. */
+bool pl_graph_is_step(const PlGNode *n);
+/* Attribute of that name of an optimizer's node; -1: there is none. */
 int pl_graph_step_attr(const PlGNode *n, const char *name);
 /* Node i, which writes, has these attributes from now on. Errors: those of its op. */
 PlStatus pl_graph_step_put(const PlGraph *f, int32_t i, const PlAttrs *now);

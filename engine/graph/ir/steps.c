@@ -6,12 +6,15 @@
 #include "engine/graph/ir/graph.h"
 #include "kernels/optim.h"
 
-int pl_graph_step_attr(const PlGNode *n, const char *name) {
-  if (!(n->flags & PL_FN_MUTATES) || !n->attrs) return -1;
-  for (int k = 0; k < n->op->nattr; k++)
-    if (strcmp(n->op->attrs[k].name, name) == 0) return k;
+static int attr_of(const PlOp *op, const char *name) {
+  for (int k = 0; k < op->nattr; k++)
+    if (strcmp(op->attrs[k].name, name) == 0) return k;
   return -1;
 }
+
+bool pl_graph_is_step(const PlGNode *n) { return n->flags & PL_FN_MUTATES && n->attrs && attr_of(n->op, "lr") >= 0; }
+
+int pl_graph_step_attr(const PlGNode *n, const char *name) { return pl_graph_is_step(n) ? attr_of(n->op, name) : -1; }
 
 PlStatus pl_graph_step_put(const PlGraph *f, int32_t i, const PlAttrs *now) {
   const PlGNode *n = &f->nodes[i];
@@ -83,7 +86,7 @@ static PlStatus count_carried(const PlGraph *f, int32_t i, int by, int32_t steps
 
 /* Node i as it is in the next run, which is steps of its optimizer further, or where it was before that. */
 static PlStatus count_node(const PlGraph *f, int32_t i, int by, int32_t steps, int32_t before) {
-  const int step = pl_graph_step_attr(&f->nodes[i], "step"), first = pl_graph_step_attr(&f->nodes[i], "first");
+  const int step = pl_graph_step_attr(&f->nodes[i], "step");
   PlAttrs now;
   memcpy(&now, f->nodes[i].attrs, pl_attrs_size(f->nodes[i].attrs));
   const int rule = pl_graph_step_attr(&f->nodes[i], "rule");
@@ -93,7 +96,6 @@ static PlStatus count_node(const PlGraph *f, int32_t i, int by, int32_t steps, i
             f->nodes[i].name, f->nodes[i].op->name);
   if (rule >= 0 && plk_optim_carries(pl_attr_i(&now, rule))) PL_TRY(count_carried(f, i, by, steps, before, &now));
   if (step >= 0) now.v[step].i += by * steps;
-  if (first >= 0 && by > 0) now.v[first].i = 0;
   return pl_graph_step_put(f, i, &now);
 }
 
@@ -107,8 +109,7 @@ PlStatus pl_graph_step_count(const PlGraph *f, int by) {
   }
   PlStatus s = PL_OK;
   for (int32_t i = 0; i < f->nnodes && s == PL_OK; i++)
-    if (pl_graph_step_attr(&f->nodes[i], "step") >= 0 || pl_graph_step_attr(&f->nodes[i], "first") >= 0)
-      s = count_node(f, i, by, steps[i], before[i]);
+    if (pl_graph_step_attr(&f->nodes[i], "step") >= 0) s = count_node(f, i, by, steps[i], before[i]);
   free(steps);
   return s;
 }

@@ -327,10 +327,10 @@ static PlStatus running_infer(PlInfer *c) {
 }
 PL_OP(running_update,
       .doc = "running = (1 - momentum) running + momentum factor stat, in place: how batch norm keeps its running mean and "
-             "variance (factor n/(n-1) for the unbiased one).",
+             "variance. count = n, the values that stat is the variance of: times n / (n - 1), the unbiased one.",
       .example = "local mean = T.zeros(1)\n"
                  "T.running_update_(mean, T.ones(1), { momentum = 0.1 })\n"
                  "print(mean)  --> {0.1000}  -- f32[1] cpu",
-      .nin = 2, .nout = 1, .nattr = 2, .args = {"running", "stat"}, .attrs = {A_FLOAT("momentum", 0.1), A_FLOAT("factor", 1)},
-      .cls = PL_OPAQUE, .flags = PL_F_CONTIGUOUS | PL_F_MUTATES | PL_F_NOGRAD_OK | PL_F_NOMETHOD, .infer = running_infer,
-      PL_KERNEL(running_update));
+      .nin = 2, .nout = 1, .nattr = 3, .args = {"running", "stat"},
+      .attrs = {A_FLOAT("momentum", 0.1), A_FLOAT("factor", 1), A_INT("count", 0)}, .cls = PL_OPAQUE,
+      .flags = PL_F_CONTIGUOUS | PL_F_MUTATES | PL_F_NOGRAD_OK | PL_F_NOMETHOD, .infer = running_infer, PL_KERNEL(running_update));

@@ -195,7 +195,7 @@ PlStatus plk_cpu_batch_norm_bwd(const PlkCall *c) {
 }
 
 PlStatus plk_cpu_running_update(const PlkCall *c) {
-  const double m = pl_attr_f(c->attrs, 0), f = pl_attr_f(c->attrs, 1);
+  const double m = pl_attr_f(c->attrs, 0), f = plk_running_factor(c->attrs);
   PlArray *run = c->out[0];
   for (int64_t i = 0; i < run->numel; i++) put(run, i, (1 - m) * get(run, i) + m * f * get(c->in[1], i));
   return PL_OK;

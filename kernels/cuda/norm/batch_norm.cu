@@ -162,7 +162,7 @@ __global__ void update(int64_t n, double m, double f, plc_numbers run, plc_numbe
 static PlStatus running_update(const PlkCall *call) {
   PlArray *run = call->out[0];
   if (run->numel == 0) return PL_OK;
-  PLC_LAUNCH(update, plc_grid(run->numel, 1), PLC_BLOCK, 0, run->numel, pl_attr_f(call->attrs, 0), pl_attr_f(call->attrs, 1),
+  PLC_LAUNCH(update, plc_grid(run->numel, 1), PLC_BLOCK, 0, run->numel, pl_attr_f(call->attrs, 0), plk_running_factor(call->attrs),
              plc_numbers_of(run), plc_numbers_of(call->in[1]));
   return PL_OK;
 }

@@ -290,12 +290,37 @@ local function save_function(path, f, inputs, opts)
   return T.no_grad(function() return M.save_free(who, path, shapes, free_sizes, graph_at) end)
 end
 
+-- A jitted function's graph with free sizes: the calls that its trace noted are made again for others, as T.jit does
+-- (docs/design/symbolic-sizes.md), and the optimizers' nodes have the numbers of this one.
+local function save_traced(path, g, opts)
+  local who = "save_graph"
+  opts = options.check(who, opts, { "dynamic", "sizes" })
+  local names, shapes, dtypes, devices = {}, {}, {}, {}
+  for _, leaf in ipairs(core.graph_leaves(g.ir)) do
+    if leaf.kind == "input" and #names < g.arguments then
+      local i = #names + 1
+      names[i], shapes[i], dtypes[i], devices[i] = leaf.name, leaf.shape, leaf.dtype, leaf.device
+    end
+  end
+  local free_sizes = free.read(who, names, shapes, opts.dynamic or {}, opts.sizes)
+  local function graph_at(moved)
+    local xs = {}
+    for i, shape in ipairs(moved) do xs[i] = T.empty(shape, { dtype = dtypes[i], device = devices[i] }) end
+    local at, why = g.at_sizes(xs)
+    if not at then fail("%s: the function is another one for other sizes: %s", who, why) end
+    return at
+  end
+  return M.save_free(who, path, shapes, free_sizes, graph_at)
+end
+
 --- T.save_graph(path, graph_or_function, inputs, {dynamic=, sizes=, input_names=, output_names=}) → true, or nil, error
 -- Writes a text (path) and the captured tensors (path .. ".safetensors"); both are replaced, or neither. Of a function
 -- or module: its graph for the example inputs (a tensor or a list) without gradients. dynamic: {x = {[1] = "batch"}}:
 -- the first size of x is free and called batch; equal names are equal sizes. sizes: {batch = {1, 64}}: its least and
 -- largest value (1 and 4096 where none are given). The function is traced at some dozen sets of sizes between these;
 -- what does not follow the sizes by one formula is an error. Names are x (x1, x2, …).
+-- T.save_graph(path, step:graph(), {dynamic=, sizes=}): so, too, of a jitted function, one that trains included, which
+-- was called with the example: {x1 = {"batch"}, x2 = {"batch"}} are its arguments.
 --   local g = T.graph()
 --   g:outputs { g:input("x", { 2 }) * 2 }
 --   local path = os.tmpname()
@@ -308,7 +333,10 @@ function M.save(path, g, ...)
   local callable = type(g) == "function" or type(g) == "table" and getmetatable(g) and getmetatable(g).__call
   if callable then return save_function(path, g, ...) end
   if type(g) ~= "table" or not g.ir then fail("save_graph: a graph expected, got %s", describe(g)) end
-  if select("#", ...) > 0 then fail("save_graph: a graph has its inputs already; nothing may follow it") end
+  if select("#", ...) > 0 and not (g.at_sizes and select("#", ...) == 1 and type((...)) == "table") then
+    fail("save_graph: a graph has its inputs already; nothing may follow it but, for a jitted function's graph, "
+      .. "{dynamic=, sizes=}")
+  end
   if g.given and g.given.strange then
     fail("save_graph: the function returns a tensor that it did not compute, which is no value of the graph; "
       .. "return a copy, such as t:clone()")
@@ -319,6 +347,7 @@ function M.save(path, g, ...)
       #g.beside == 1 and "steps" or "step")
   end
   if g.traced then require("perilune.jit.optimizers").settle_saved(g) end
+  if ... then return save_traced(path, g, ...) end
   local lines, tensors = lines_of(g)
   return write_files(path, texts_of(lines), tensors)
 end

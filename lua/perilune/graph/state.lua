@@ -5,13 +5,14 @@
 -- @module perilune.graph.state
 local T = require "perilune"
 local file = require "perilune.graph.file"
+local free = require "perilune.graph.sizes"
 local options = require "perilune.options"
 
 local core, fail, describe = T.core, options.fail, options.describe
 local M = {}
 
 -- What moves from step to step, or may be set between steps; all else is what the optimizer was made with.
-local MOVES = { lr = true, weight_decay = true, step = true, first = true }
+local MOVES = { lr = true, weight_decay = true, step = true }
 local AVERAGED = 8 -- in flags: the parameters are the averages of a schedule-free optimizer (kernels/optim.h)
 
 local function shown(v)
@@ -42,29 +43,75 @@ local function setting_problem(l, saved, own)
   end
 end
 
+-- Lines of a file that leaves sizes free, at those of the function's own: reader(line, own) → the line with numbers in
+-- the place of what depends on sizes, as far as these are known.
+local function at_own_sizes(lines)
+  local values, shapes, nsizes = {}, {}, 0
+  while lines[nsizes + 1] and lines[nsizes + 1]:find "^size " do nsizes = nsizes + 1 end
+  local function size_of(v, d) return shapes[v] and shapes[v][d] end
+  local function note(number, sizes)
+    local shape = {}
+    for n in sizes:gmatch "%d+" do shape[#shape + 1] = math.tointeger(n) end
+    shapes[math.tointeger(number)] = shape
+  end
+  local function settle(line, own)
+    local input = "^input (%d+) %S+ %S+ (%S+) "
+    local number, sizes = own:match(input)
+    if number then
+      note(number, sizes)
+      local free_ones = select(2, line:match(input)) or ""
+      local shape, d = shapes[math.tointeger(number)], 0
+      for one in (free_ones .. ","):gmatch "([^,]*)," do
+        d = d + 1
+        local k = tonumber(one:match "^%$(%d+)$")
+        if k and not values[k] then values[k] = shape[d] end
+      end
+    end
+    for v, of in own:gmatch "(%d+):%w+%[([%dx]*)%]" do note(v, of) end
+    if line == own or not line:find "[$@?]" then return line end
+    line = line:gsub("[%-%d%*%.%+%$@]+", function(text)
+      local v = free.is_free(text) and free.value(text, values, size_of)
+      return v and ("%d"):format(v) or nil
+    end)
+    local function whole(text) return (text:gsub("(%d)%.0%f[^%de]", "%1")) end -- an expression has no point
+    if whole(line) == whole(own) then return own end
+    if line:find("?", 1, true) then -- of what rules alone give
+      local pattern = "^" .. line:gsub("%p", "%%%0"):gsub("%%%?", "%%d+") .. "$"
+      if own:find(pattern) then return own end
+    end
+    return line
+  end
+  return table.move(lines, nsizes + 1, #lines, 1, {}), nsizes, settle
+end
+
 -- The steps that the file made: {l =, attrs =} of each node whose settings an optimizer gives; or nil, what is wrong.
 local function steps_in(lines, own, live)
   local by_node, steps, node = {}, {}, 0
   for _, l in ipairs(live) do by_node[l.node or 0] = l end
+  local before, settle
+  lines, before, settle = at_own_sizes(lines)
+  before = before + 2
   for i, line in ipairs(lines) do
     local mine = own[i]
-    if mine == nil then return nil, ("line %d: the function has no such line"):format(i + 2) end
+    if mine == nil then return nil, ("line %d: the function has no such line"):format(i + before) end
+    line = settle(line, mine)
     if mine:find "^node " then node = node + 1 end
     local l = mine:find "^node " and by_node[node]
     local head, attrs = file.node_parts(line)
     local own_head = file.node_parts(mine)
     if l and head and head == own_head then
-      steps[#steps + 1] = { l = l, attrs = attrs, at = i }
+      steps[#steps + 1] = { l = l, attrs = attrs, at = i + before }
     elseif line ~= mine then
-      return nil, ("line %d: the function has another program there (%s)"):format(i + 2, mine)
+      return nil, ("line %d: the function has another program there (%s)"):format(i + before, mine)
     end
   end
-  if #own > #lines then return nil, ("line %d: the function goes on (%s)"):format(#lines + 3, own[#lines + 1]) end
+  local more = own[#lines + 1]
+  if more then return nil, ("line %d: the function goes on (%s)"):format(#lines + before + 1, more) end
   for _, s in ipairs(steps) do
     local there, here = setting_problem(s.l, s.attrs, s.l.options())
     if there then
       return nil, ("line %d: a setting of the optimizer there, %s, is %s of the function's; make them alike"):format(
-        s.at + 2, there, here)
+        s.at, there, here)
     end
   end
   return steps
@@ -95,7 +142,7 @@ local function put_attrs(g, t, steps)
     local ok, problem = core.attempt(core.jit_attrs, t.program, s.l.node, s.attrs)
     if not ok then
       for k = 1, i - 1 do core.jit_attrs(t.program, steps[k].l.node, nodes[steps[k].l.node].attrs) end
-      return ("line %d: %s"):format(s.at + 2, problem)
+      return ("line %d: %s"):format(s.at, problem)
     end
   end
 end

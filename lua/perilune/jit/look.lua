@@ -4,6 +4,7 @@
 local T = require "perilune"
 local options = require "perilune.options"
 local graphs = require "perilune.graph"
+local trace = require "perilune.jit.trace"
 
 local core, fail = T.core, options.fail
 
@@ -20,6 +21,20 @@ return function(Jit)
     local g = graphs.wrap(t.ir)
     g.given, g.beside, g.trains = t.given, t.beside, true
     if #t.live > 0 then g.traced = t end -- its optimizers count in Lua
+    g.arguments = t.arguments
+    -- The graph for arguments of other sizes; or nil, why there is none.
+    function g.at_sizes(tensors)
+      local fixed = core.jit_fixed(t.program)
+      if fixed then return nil, fixed end
+      local program, ir = trace.again(t, tensors)
+      if not program then return nil, ir end
+      local nodes, at = g:nodes(), graphs.wrap(ir)
+      for _, l in ipairs(t.live) do
+        if l.node then core.jit_attrs(program, l.node, nodes[l.node].attrs) end
+      end
+      at.given, at.trains = t.given, true
+      return at
+    end
     return g
   end
 

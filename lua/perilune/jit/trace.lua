@@ -234,7 +234,7 @@ local function finish(self, t, a, args, seen, results)
   settle_hooks(self, t, a.objects)
   local out, tracked, spent, given, written, detached
   t.results, out, tracked, spent, given = results_of(t, results, a.inputs, a.shown)
-  t.nresults = results.n
+  t.nresults, t.arguments = results.n, #a.inputs
   local nroots = #out
   optimizers.place(self, t, out)
   t.inner, written, detached = inner_gradients(t, a, out)
@@ -308,10 +308,15 @@ local function trace(self, args, tensors, unless)
   end
 end
 
+--- The program of a trace and its graph for tensors of other sizes, not planned; or nil, why there is none.
+local function replayed(t, tensors)
+  return core.jit_replay(t.program, tensors, again.repeater(t.again), t.holds_real)
+end
+
 --- resize(jit, a trace, tensors of other sizes) → the trace that there would be for them, planned; or nil, why that is
 -- another one or cannot be known. The function is not run (docs/design/symbolic-sizes.md).
 local function resize(self, t, tensors)
-  local program, ir = core.jit_replay(t.program, tensors, again.repeater(t.again), t.holds_real)
+  local program, ir = replayed(t, tensors)
   if not program then return nil, ir end
   local other = {}
   for k, v in next, t do other[k] = v end
@@ -320,4 +325,4 @@ local function resize(self, t, tensors)
   return other
 end
 
-return { trace = trace, resize = resize }
+return { trace = trace, resize = resize, again = replayed }

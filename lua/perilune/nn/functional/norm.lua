@@ -46,8 +46,7 @@ return function(F)
     momentum = momentum or 0.1
     if running_mean then running_update(running_mean, mean, { momentum = momentum }) end
     if running_var then
-      local n = x:numel() // x:size(2)
-      running_update(running_var, var, { momentum = momentum, factor = n / (n - 1) })
+      running_update(running_var, var, { momentum = momentum, count = x:numel() // x:size(2) })
     end
     return y
   end
