@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT
  * f16 and bf16 bit patterns to and from f32, round to nearest even, NaN stays NaN (quiet).
  * The one-value functions are branch-free so that loops over them vectorize; with F16C the array functions
- * use the instruction, with AVX-512 both take sixteen at once, which gives the same bits. */
+ * use the instruction, with AVX-512 both take sixteen at once, with AVX2 stores of bf16 do, which gives the same bits. */
 #ifndef PL_KERNELS_CONVERT_H
 #define PL_KERNELS_CONVERT_H
 
 #include <stdint.h>
 #include <string.h>
 
-#if defined(__F16C__)
+#if defined(__F16C__) || defined(__AVX2__)
 #include <immintrin.h>
 #endif
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__)
@@ -62,6 +62,21 @@ PLK_CVT __m512i plk_bf16_quiet(__m512i rounded, __m512 x) {
   return _mm512_mask_or_epi32(rounded, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), _mm512_castps_si512(x), _mm512_set1_epi32(0x400000));
 }
 PLK_CVT __m512 plk_bf16_widen(__m256i h) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16)); }
+#elif defined(__AVX2__)
+PLK_CVT __m256i plk_bf16_rounded(__m256i u) {
+  const __m256i last = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
+  return _mm256_add_epi32(_mm256_add_epi32(u, _mm256_set1_epi32(0x7fff)), last);
+}
+PLK_CVT __m256i plk_bf16_quiet(__m256i rounded, __m256 x) {
+  const __m256i quiet = _mm256_or_si256(_mm256_castps_si256(x), _mm256_set1_epi32(0x400000));
+  return _mm256_blendv_epi8(rounded, quiet, _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q)));
+}
+/* x, then y: packing takes four of each in turn. */
+PLK_CVT __m256i plk_bf16_sixteen(__m256 x, __m256 y) {
+  __m256i a = plk_bf16_rounded(_mm256_castps_si256(x)), b = plk_bf16_rounded(_mm256_castps_si256(y));
+  if (__builtin_expect(_mm256_movemask_ps(_mm256_cmp_ps(x, y, _CMP_UNORD_Q)) != 0, 0)) a = plk_bf16_quiet(a, x), b = plk_bf16_quiet(b, y);
+  return _mm256_permute4x64_epi64(_mm256_packus_epi32(_mm256_srli_epi32(a, 16), _mm256_srli_epi32(b, 16)), 0xd8);
+}
 #endif
 
 PLK_CVT void plk_bf16_load(const uint16_t *in, float *out, int64_t n) {
@@ -82,6 +97,9 @@ PLK_CVT void plk_bf16_store(const float *in, uint16_t *out, int64_t n) {
                                          0x170015, 0x130011, 0xf000d, 0xb0009, 0x70005, 0x30001);
     _mm512_storeu_si512(out + i, _mm512_permutex2var_epi16(a, odd, b));
   }
+#elif defined(__AVX2__)
+  for (; i + 16 <= n; i += 16)
+    _mm256_storeu_si256((__m256i *)(void *)(out + i), plk_bf16_sixteen(_mm256_loadu_ps(in + i), _mm256_loadu_ps(in + i + 8)));
 #endif
   for (; i < n; i++) out[i] = plk_f32_to_bf16(in[i]);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Reading images at places (kernels/cpu/image/grid_sample.h): T is the element type, FEW four of them, MANY the
- * LANES of 64 bytes, F(f) the function f for T. A
+ * Reading images at places (kernels/cpu/image/grid_sample.h): T is the element type, FEW four of them, MANY as many
+ * of the LANES of 64 bytes as a register holds, F(f) the function f for T. A
  * block of places is taken in two steps: what each reads along each axis, in loops over the places, then the channels. */
 
 /* Up to four elements of one axis for each place: which (-1: none), with what weight, and the weight's slope by the grid. */
@@ -149,13 +149,15 @@ static const F(Taps) * F(taps)(const PlkGrid *g, const T *grid, int64_t n, F(Tap
 
 /* ---- channels side by side ---- */
 
-#define PACKED(NAME, V, L, SUM)                                                                                                            \
+/* L channels, in vectors V. */
+#define EACH(V, L, h) for (int h = 0; h < (L); h += (int)(sizeof(V) / sizeof(T)))
+#define PACKED(NAME, V, L)                                                                                                                 \
   PLK_LANE void F(read_##NAME)(const F(Taps) * t, int m, int64_t n, const T *x, T *tile) {                                                 \
-    for (int64_t b = 0; b < n; b++) {                                                                                                      \
-      V y = *(const V *)(x + (t->at[0][b] + 1) * (L)) * t->w[0][b];                                                                        \
-      for (int k = 1; k < m; k++) y += *(const V *)(x + (t->at[k][b] + 1) * (L)) * t->w[k][b];                                             \
-      *(V *)(tile + b * (L)) = y;                                                                                                          \
-    }                                                                                                                                      \
+    for (int64_t b = 0; b < n; b++) EACH(V, L, h) {                                                                                        \
+        V y = *(const V *)(x + (t->at[0][b] + 1) * (L) + h) * t->w[0][b];                                                                  \
+        for (int k = 1; k < m; k++) y += *(const V *)(x + (t->at[k][b] + 1) * (L) + h) * t->w[k][b];                                       \
+        *(V *)(tile + b * (L) + h) = y;                                                                                                    \
+      }                                                                                                                                    \
   }                                                                                                                                        \
   static void F(sample_##NAME)(const PlkGrid *g, const F(Taps) * t, int64_t n, const T *x, T *y) {                                         \
     T tile[B * (L)];                                                                                                                       \
@@ -170,17 +172,24 @@ static const F(Taps) * F(taps)(const PlkGrid *g, const T *grid, int64_t n, F(Tap
     if (channels < (L)) memset(tile, 0, sizeof tile);                                                                                      \
     g->turn(tile, (L), dy, g->places, channels, n);                                                                                        \
     for (int64_t b = 0; b < n; b++) {                                                                                                      \
-      const V d = *(const V *)(tile + b * (L));                                                                                            \
-      for (int k = 0; dx && k < t->n; k++) *(V *)(dx + (t->at[k][b] + 1) * (L)) += d * t->w[k][b];                                         \
+      if (dx) EACH(V, L, h) {                                                                                                              \
+          const V d = *(const V *)(tile + b * (L) + h);                                                                                    \
+          for (int k = 0; k < t->n; k++) *(V *)(dx + (t->at[k][b] + 1) * (L) + h) += d * t->w[k][b];                                       \
+        }                                                                                                                                  \
       for (int i = 0; dgrid && i < g->nd; i++) {                                                                                           \
-        V s = *(const V *)(x + (t->at[0][b] + 1) * (L)) * t->slope[i][0][b];                                                               \
-        for (int k = 1; k < t->n; k++) s += *(const V *)(x + (t->at[k][b] + 1) * (L)) * t->slope[i][k][b];                                 \
-        dgrid[b * g->nd + (g->nd - 1 - i)] = SUM(d * s);                                                                                   \
+        V part[(L) * sizeof(T) / sizeof(V)], *to = part;                                                                                   \
+        EACH(V, L, h) {                                                                                                                    \
+          V s = *(const V *)(x + (t->at[0][b] + 1) * (L) + h) * t->slope[i][0][b];                                                         \
+          for (int k = 1; k < t->n; k++) s += *(const V *)(x + (t->at[k][b] + 1) * (L) + h) * t->slope[i][k][b];                           \
+          *to++ = *(const V *)(tile + b * (L) + h) * s;                                                                                    \
+        }                                                                                                                                  \
+        dgrid[b * g->nd + (g->nd - 1 - i)] = F(sum_##NAME)(part);                                                                          \
       }                                                                                                                                    \
     }                                                                                                                                      \
   }
-PACKED(few, FEW, PLK_GRID_FEW, SUM_FEW)
-PACKED(many, MANY, LANES, SUM_MANY)
+PACKED(few, FEW, PLK_GRID_FEW)
+PACKED(many, MANY, LANES)
+#undef EACH
 #undef PACKED
 
 /* ---- planes ---- */

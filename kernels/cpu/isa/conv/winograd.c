@@ -4,16 +4,53 @@
 #include <string.h>
 
 #include "kernels/cpu/conv/winograd.h"
-#include "kernels/cpu/isa/lanes.h"
 #include "kernels/cpu/isa/level.h"
+#include "kernels/cpu/isa/reduce/parts.h"
 #include "kernels/cpu/sizes.h"
 
-enum { LANES = PLK_N_f32, PAD = PLK_WINOGRAD_PAD };
-typedef PlkV_f32 V;
+enum { LANES = PLK_W_f32, PAD = PLK_WINOGRAD_PAD };
+typedef PlkP_f32 V;
 _Static_assert((int)PAD >= (int)LANES, "room for a whole vector");
 
 static inline V load(const float *p) { return *(const V *)p; }
 static inline void store(float *p, V v) { *(V *)p = v; }
+/* The k < LANES elements at p, then zeros. */
+static inline V tail(const float *p, int64_t k) {
+#if defined(__AVX512F__)
+  return plk_tail_f32(p, k, 0);
+#elif defined(__AVX2__)
+  return plk_tail_half_f32(p, k, 0);
+#else
+  V v = {0};
+  for (int i = 0; i < LANES; i++) v[i] = i < k ? p[i] : 0;
+  return v;
+#endif
+}
+
+/* Of two vectors: every second lane, the first one's last lane in front of the second, the first but for its first lane with the
+ * second's; lanes in turn, in two parts. */
+#if defined(__AVX512F__)
+#define EVEN(a, b)   __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30)
+#define ODD(a, b)    __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31)
+#define BEFORE(a, b) __builtin_shufflevector(a, b, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30)
+#define BEHIND(a, b) __builtin_shufflevector(a, b, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16)
+#define FIRST(a, b)  __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23)
+#define SECOND(a, b) __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31)
+#elif defined(__AVX__)
+#define EVEN(a, b)   __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14)
+#define ODD(a, b)    __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15)
+#define BEFORE(a, b) __builtin_shufflevector(a, b, 7, 8, 9, 10, 11, 12, 13, 14)
+#define BEHIND(a, b) __builtin_shufflevector(a, b, 1, 2, 3, 4, 5, 6, 7, 8)
+#define FIRST(a, b)  __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11)
+#define SECOND(a, b) __builtin_shufflevector(a, b, 4, 12, 5, 13, 6, 14, 7, 15)
+#else
+#define EVEN(a, b)   __builtin_shufflevector(a, b, 0, 2, 4, 6)
+#define ODD(a, b)    __builtin_shufflevector(a, b, 1, 3, 5, 7)
+#define BEFORE(a, b) __builtin_shufflevector(a, b, 3, 4, 5, 6)
+#define BEHIND(a, b) __builtin_shufflevector(a, b, 1, 2, 3, 4)
+#define FIRST(a, b)  __builtin_shufflevector(a, b, 0, 4, 1, 5)
+#define SECOND(a, b) __builtin_shufflevector(a, b, 2, 6, 3, 7)
+#endif
 
 /* ---- weights ---------------------------------------------------------------------------------------------------- */
 
@@ -58,7 +95,7 @@ static void weights_back_block(const float *u, int64_t step, int64_t k, float *d
     V c[4];
     for (int i = 0; i < 4; i++) {
       const float *at = u + (4 * i + j) * step;
-      c[i] = k == LANES ? load(at) : plk_tail_f32(at, k, 0);
+      c[i] = k == LANES ? load(at) : tail(at, k);
     }
     GT3(s[0][j], s[1][j], s[2][j], c[0], c[1], c[2], c[3]);
   }
@@ -85,27 +122,21 @@ static const float *even_lines(const float *p, int64_t w, int64_t lines, float *
   return copy;
 }
 
-/* Pairs k … k + 15 of the n at p, as even and odd ones; zeros behind the last. */
+/* LANES pairs of the n at p, from the k-th on, as even and odd ones; zeros behind the last. */
 static inline void pairs(const float *p, int64_t k, int64_t n, V *even, V *odd) {
   const int64_t left = 2 * (n - k);
   V a, b = {0};
   if (left >= 2 * LANES) {
     a = load(p + 2 * k), b = load(p + 2 * k + LANES);
   } else {
-    a = left >= LANES ? load(p + 2 * k) : plk_tail_f32(p + 2 * k, left, 0);
-    if (left > LANES) b = plk_tail_f32(p + 2 * k + LANES, left - LANES, 0);
+    a = left >= LANES ? load(p + 2 * k) : tail(p + 2 * k, left);
+    if (left > LANES) b = tail(p + 2 * k + LANES, left - LANES);
   }
-  *even = __builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
-  *odd = __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+  *even = EVEN(a, b);
+  *odd = ODD(a, b);
 }
 
-static inline V masked(V v, const int32_t *mask) { return (V)((PlkM_f32)v & *(const PlkM_f32 *)mask); }
-static inline V one_before(V before, V v) {
-  return __builtin_shufflevector(before, v, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30);
-}
-static inline V one_behind(V v, V behind) {
-  return __builtin_shufflevector(v, behind, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16);
-}
+static inline V masked(V v, const int32_t *mask) { return (V)((PlkPM_f32)v & *(const PlkPM_f32 *)mask); }
 
 /* Bᵀ along lines: columns -1, 0, 1, 2 of a tile are the odd one before, even, odd, the even one behind. */
 static inline void input_lines(const float *p, int64_t n, const PlkTileMasks *mask, float *out, int64_t line) {
@@ -115,8 +146,8 @@ static inline void input_lines(const float *p, int64_t n, const PlkTileMasks *ma
   for (int64_t k = 0; k < n; k += LANES) {
     V next = {0}, next_odd = {0};
     if (k + LANES < n) pairs(p, k + LANES, n, &next, &next_odd);
-    behind = one_behind(even, next);
-    store(out + k, masked(one_before(before, odd), mask->inner + k) - odd);
+    behind = BEHIND(even, next);
+    store(out + k, masked(BEFORE(before, odd), mask->inner + k) - odd);
     store(out + line + k, even + odd);
     store(out + 2 * line + k, odd - even);
     store(out + 3 * line + k, even - masked(behind, mask->last + k));
@@ -155,9 +186,9 @@ static void input(const float *plane, const PlkTileRows *r, float *v, int64_t st
   for (int64_t i = 0; i < r->rows; i++) {
     const int64_t at = 2 * i * across;
     float *out = v + i * across;
-    if (across > 8) {
+    if (LANES > 8 && across > 8) {
       ALONG(V, LANES, a - c, b + c, c - b, b - d)
-    } else if (across > 4) {
+    } else if (LANES > 4 && across > 4) {
       ALONG(V8, 8, a - c, b + c, c - b, b - d)
     } else {
       ALONG(V4, 4, a - c, b + c, c - b, b - d)
@@ -182,9 +213,9 @@ static void gradient(const float *plane, const PlkTileRows *r, float *z, int64_t
     const int64_t at = 2 * i * across;
     float *out = z + i * across;
 #define UNUSED ((void)c, (void)d, a)
-    if (across > 8) {
+    if (LANES > 8 && across > 8) {
       ALONG(V, LANES, UNUSED, a + b, a - b, -b)
-    } else if (across > 4) {
+    } else if (LANES > 4 && across > 4) {
       ALONG(V8, 8, UNUSED, a + b, a - b, -b)
     } else {
       ALONG(V4, 4, UNUSED, a + b, a - b, -b)
@@ -195,14 +226,14 @@ static void gradient(const float *plane, const PlkTileRows *r, float *z, int64_t
 /* ---- tiles to planes ---------------------------------------------------------------------------------------------- */
 
 static void store_pairs(float *p, V even, V odd) {
-  store(p, __builtin_shufflevector(even, odd, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23));
-  store(p + LANES, __builtin_shufflevector(even, odd, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31));
+  store(p, FIRST(even, odd));
+  store(p + LANES, SECOND(even, odd));
 }
 
 /* Rows of at most 32 values by a few vectors, as most calls of memcpy would be for less. */
 static inline void copy_row(float *to, const float *from, int64_t n) {
-  if (n == 32) store(to, load(from)), store(to + LANES, load(from + LANES));
-  else if (n == 16) store(to, load(from));
+  if (n == 32 || n == 16)
+    for (int64_t k = 0; k < n; k += LANES) store(to + k, load(from + k));
   else if (n == 8) *(V8 *)to = *(const V8 *)from;
   else if (n == 4) *(V4 *)to = *(const V4 *)from;
   else memcpy(to, from, (size_t)n * sizeof(float));

@@ -3,44 +3,51 @@
  * vector's lanes are channels, so nothing is shuffled. */
 #include "kernels/cpu/conv/winograd_blocks.h"
 
-#include "kernels/cpu/isa/lanes.h"
 #include "kernels/cpu/isa/level.h"
+#include "kernels/cpu/isa/reduce/parts.h"
 #include "kernels/cpu/sizes.h"
 
-typedef float F8 __attribute__((vector_size(32), aligned(4), may_alias));
-typedef int32_t I8 __attribute__((vector_size(32), aligned(4), may_alias));
-
 enum { WIDE = PLK_WINOGRAD_WIDE };
+
+/* Of 8 channels, and as many as a register takes. */
+#if defined(__AVX512F__)
+typedef PlkH_f32 F8;
+typedef int32_t I8 __attribute__((vector_size(32), aligned(4), may_alias));
+#else
+typedef PlkP_f32 F8;
+typedef PlkPM_f32 I8;
+#endif
 
 /* ---- weights ---------------------------------------------------------------------------------------------------- */
 
 /* G along one axis: three values to four. */
 #define G4(o0, o1, o2, o3, a, b, c)                               \
   do {                                                            \
-    const PlkV_f32 half_ = ((a) + (c)) * 0.5f, b_ = (b)*0.5f;     \
+    const PlkP_f32 half_ = ((a) + (c)) * 0.5f, b_ = (b)*0.5f;     \
     (o0) = (a), (o1) = half_ + b_, (o2) = half_ - b_, (o3) = (c); \
   } while (0)
 
 static void weights(const float *w, int64_t channels, int64_t outputs, float *u) {
   const int64_t step = channels * WIDE;
-  for (int64_t from = 0; from < WIDE; from += PLK_N_f32)
+  for (int64_t from = 0; from < WIDE; from += PLK_W_f32)
     for (int64_t c = 0; c < channels; c++) {
-      PlkV_f32 g[9], t[4][3];
-      float lane[9][PLK_N_f32] = {{0}};
-      for (int64_t j = 0; j < PLK_N_f32 && from + j < outputs; j++)
+      PlkP_f32 g[9], t[4][3];
+      float lane[9][PLK_W_f32] = {{0}};
+      for (int64_t j = 0; j < PLK_W_f32 && from + j < outputs; j++)
         for (int i = 0; i < 9; i++) lane[i][j] = w[((from + j) * channels + c) * 9 + i];
-      for (int i = 0; i < 9; i++) g[i] = *(const PlkV_f32 *)lane[i];
+      for (int i = 0; i < 9; i++) g[i] = *(const PlkP_f32 *)lane[i];
       for (int x = 0; x < 3; x++) G4(t[0][x], t[1][x], t[2][x], t[3][x], g[x], g[3 + x], g[6 + x]);
       for (int i = 0; i < 4; i++) {
-        PlkV_f32 r[4];
+        PlkP_f32 r[4];
         G4(r[0], r[1], r[2], r[3], t[i][0], t[i][1], t[i][2]);
-        for (int j = 0; j < 4; j++) *(PlkV_f32 *)(u + (4 * i + j) * step + c * WIDE + from) = r[j];
+        for (int j = 0; j < 4; j++) *(PlkP_f32 *)(u + (4 * i + j) * step + c * WIDE + from) = r[j];
       }
     }
 }
 
 /* ---- transforms ---------------------------------------------------------------------------------------------------- */
 
+/* Of blocks of N channels, in one or several vectors V. */
 #define TRANSFORMS(N, V, I)                                                                                                          \
   /* Bᵀ d B of one tile, whose first line and column are y and x: along lines first, as the plain form does. */                    \
   PLK_LANE void tile_in_##N(const float *p, const PlkBlockPlane *q, int64_t y, int64_t x, float *v, int64_t step) {                  \
@@ -64,34 +71,37 @@ static void weights(const float *w, int64_t channels, int64_t outputs, float *u)
   }                                                                                                                                  \
   static void input_##N(const float *p, const PlkBlockPlane *q, int64_t first, int64_t rows, float *v, int64_t lead, int64_t step) { \
     for (int64_t ty = first; ty < first + rows; ty++)                                                                                \
-      for (int64_t x = -1; x + 1 < q->w; x += 2, v += lead) tile_in_##N(p, q, 2 * ty - 1, x, v, step);                               \
+      for (int64_t x = -1; x + 1 < q->w; x += 2, v += lead)                                                                          \
+        for (int at = 0; at < N; at += (int)(sizeof(V) / 4)) tile_in_##N(p + at, q, 2 * ty - 1, x, v + at, step);                    \
   }                                                                                                                                  \
-  PLK_LANE void put_##N(const PlkBlockPlane *q, int64_t y, int64_t x, V value) {                                                     \
+  PLK_LANE void put_##N(const PlkBlockPlane *q, int64_t y, int64_t x, int64_t lane, V value) {                                       \
     if (y >= q->h || x >= q->w) return;                                                                                              \
-    const int64_t at = (y * q->w + x) * N;                                                                                           \
+    const int64_t at = (y * q->w + x) * N + lane;                                                                                    \
     if (q->addend) value = value + *(const V *)(q->addend + at);                                                                     \
     if (q->relu) value = (V)((I)value & ~(I)(value < 0));                                                                            \
     *(V *)(q->out + at) = value;                                                                                                     \
   }                                                                                                                                  \
   /* Aᵀ m A + bias, along columns first, as the plain form does. */                                                                \
   static void output_##N(const float *m, int64_t step, const PlkBlockPlane *q, int64_t first, int64_t rows) {                        \
-    const V bias = q->bias ? *(const V *)q->bias : (V){0};                                                                           \
     for (int64_t ty = first; ty < first + rows; ty++)                                                                                \
-      for (int64_t x = 0; x < q->w; x += 2, m += WIDE) {                                                                             \
-        V up[4], low[4];                                                                                                             \
-        for (int j = 0; j < 4; j++) {                                                                                                \
-          const V b = *(const V *)(m + (4 + j) * step), c = *(const V *)(m + (8 + j) * step);                                        \
-          up[j] = *(const V *)(m + j * step) + (b + c);                                                                              \
-          low[j] = (b - c) - *(const V *)(m + (12 + j) * step);                                                                      \
+      for (int64_t x = 0; x < q->w; x += 2, m += WIDE)                                                                               \
+        for (int at = 0; at < N; at += (int)(sizeof(V) / 4)) {                                                                       \
+          const V bias = q->bias ? *(const V *)(q->bias + at) : (V){0};                                                              \
+          V up[4], low[4];                                                                                                           \
+          for (int j = 0; j < 4; j++) {                                                                                              \
+            const float *p = m + j * step + at;                                                                                      \
+            const V b = *(const V *)(p + 4 * step), c = *(const V *)(p + 8 * step);                                                  \
+            up[j] = *(const V *)p + (b + c);                                                                                         \
+            low[j] = (b - c) - *(const V *)(p + 12 * step);                                                                          \
+          }                                                                                                                          \
+          put_##N(q, 2 * ty, x, at, up[0] + (up[1] + up[2]) + bias);                                                                 \
+          put_##N(q, 2 * ty, x + 1, at, (up[1] - up[2]) - up[3] + bias);                                                             \
+          put_##N(q, 2 * ty + 1, x, at, low[0] + (low[1] + low[2]) + bias);                                                          \
+          put_##N(q, 2 * ty + 1, x + 1, at, (low[1] - low[2]) - low[3] + bias);                                                      \
         }                                                                                                                            \
-        put_##N(q, 2 * ty, x, up[0] + (up[1] + up[2]) + bias);                                                                       \
-        put_##N(q, 2 * ty, x + 1, (up[1] - up[2]) - up[3] + bias);                                                                   \
-        put_##N(q, 2 * ty + 1, x, low[0] + (low[1] + low[2]) + bias);                                                                \
-        put_##N(q, 2 * ty + 1, x + 1, (low[1] - low[2]) - low[3] + bias);                                                            \
-      }                                                                                                                              \
   }
 
-TRANSFORMS(16, PlkV_f32, PlkM_f32)
+TRANSFORMS(16, PlkP_f32, PlkPM_f32)
 TRANSFORMS(8, F8, I8)
 
 /* ---- products --------------------------------------------------------------------------------------------------------- */
