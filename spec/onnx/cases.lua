@@ -138,6 +138,20 @@ function M.layers()
     end
   end
   add("CrossEntropyLoss", nn.CrossEntropyLoss(), rows, T.tensor({ 1, 2, 6 }, { dtype = "i64" }))
+  local function ids(t) return T.tensor(t, { dtype = "i64" }) end
+  local frames, spelled = T.randn(6, 4, 5):log_softmax(3), ids { { 2, 3, 3 }, { 4, 5, 1 }, { 2, 2, 2 }, { 1, 1, 1 } }
+  for _, o in ipairs { { reduction = "none" }, { reduction = "mean", zero_infinity = true }, { blank = 3 } } do
+    add("CTCLoss, " .. (o.reduction or "another blank"), nn.CTCLoss(o), frames, spelled, ids { 6, 5, 3, 4 },
+      ids { 3, 2, 3, 0 })
+  end
+  add("CTCLoss, f64, nothing spelled", nn.CTCLoss(), frames:double(), T.zeros({ 4, 0 }, { dtype = "i64" }),
+    ids { 6, 0, 1, 2 }, ids { 0, 0, 0, 0 })
+  add("MultiLabelMarginLoss", nn.MultiLabelMarginLoss(), rows, ids { { 1, 3, 0, 2, 2, 2 }, { 0, 1, 1, 1, 1, 1 },
+    { 2, 3, 4, 5, 6, 1 } })
+  add("linear_cross_entropy", class(function() end, function(_, x, w, t, b)
+    return nn.F.linear_cross_entropy(x, w, t, { linear_bias = b, label_smoothing = 0.1, ignore_index = 2 })
+  end), rows, T.randn(4, 6), ids { 1, 2, 4 }, T.randn(4))
+  add("cumprod", class(function() end, function(_, x) return x:cumprod(1), x:cumprod(2) end), rows)
   -- writes through views, and windows of any strides
   local function f(name, g) add(name, class(function() end, function(_, x) return g(x * 1) end), T.randn(5, 6)) end
   f("a row is written", function(y)

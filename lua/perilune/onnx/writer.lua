@@ -21,7 +21,7 @@ function writer.tensor(name, t)
   return concat(parts)
 end
 
--- Integers, floats, text, tensors, and lists of integers, floats or text.
+-- Integers, floats, text, tensors, graphs, { graph = a message }, and lists of integers, floats or text.
 local function attribute(name, v)
   local parts, kind = { bytes(1, name) }
   local function add(s) parts[#parts + 1] = s end
@@ -37,6 +37,9 @@ local function attribute(name, v)
   elseif core.is_tensor(v) then
     kind = 4
     add(bytes(5, writer.tensor("", v)))
+  elseif v.graph then
+    kind = 5
+    add(bytes(6, v.graph))
   elseif type(v[1]) == "string" then
     kind = 8
     for _, x in ipairs(v) do add(bytes(9, x)) end
@@ -79,8 +82,8 @@ function writer.value(name, dtype, shape)
   return bytes(1, name) .. bytes(2, bytes(1, kind))
 end
 
---- The file: lists of messages, and the opset.
-function writer.model(g)
+--- A GraphProto: lists of messages.
+function writer.graph(g)
   local parts = {}
   local function all(field, list) for _, s in ipairs(list) do parts[#parts + 1] = bytes(field, s) end end
   all(1, g.nodes)
@@ -88,7 +91,12 @@ function writer.model(g)
   all(5, g.initializers)
   all(11, g.inputs)
   all(12, g.outputs)
-  return int(1, g.ir_version) .. bytes(2, "perilune") .. bytes(3, g.version) .. bytes(7, concat(parts))
+  return concat(parts)
+end
+
+--- The file: a graph, and the opset.
+function writer.model(g)
+  return int(1, g.ir_version) .. bytes(2, "perilune") .. bytes(3, g.version) .. bytes(7, writer.graph(g))
     .. bytes(8, bytes(1, "") .. int(2, g.opset))
 end
 

@@ -283,7 +283,7 @@ return function(F)
     integers(who, y)
     local c, base = r:size(2), o.index_base or 1
     local t = y:reshape(r:shape())
-    local valid = t:ge(base):to("i64"):cumprod(2)
+    local valid = t:lt(base):to("i64"):cumsum(2):eq(0):to("i64") -- up to the first that is no class
     local at = T.where(valid:bool(), t, T.full_like(t, base))
     local label = (T.one_hot(at, { num_classes = c, index_base = base }) * valid:unsqueeze(3)):amax(2)
     local own = T.gather(r, at, { dim = 2, index_base = base })

@@ -1,6 +1,8 @@
 -- SPDX-License-Identifier: MIT
 --- Export of losses.
 -- @module perilune.onnx.export.loss
+local writer = require "perilune.onnx.writer"
+
 return function(Export)
   local ops = Export.ops
 
@@ -124,6 +126,14 @@ return function(Export)
   ops.cross_entropy = classes("SoftmaxCrossEntropyLoss", true)
   ops.nll_loss = classes("NegativeLogLikelihoodLoss", false)
 
+  function ops.cross_entropy_linear(e, node, x, linear_weight, target, linear_bias, weight)
+    local t, _ = node.dtypes[1], node.attrs.chunk -- how many rows are made at a time
+    local function as_loss(v) return v and { name = e:cast(v, t), dtype = t, shape = v.shape } or v end
+    local y = ops.linear(e, node, as_loss(x), as_loss(linear_weight), as_loss(linear_bias))
+    y = { name = y, dtype = t, shape = { x.shape[1], linear_weight.shape[1] } }
+    return ops.cross_entropy(e, node, y, target, as_loss(weight))
+  end
+
   function ops.cross_entropy_prob(e, node, x, target, weight)
     local t, axis = node.dtypes[1], #x.shape > 1 and 1 or 0
     local smooth, each = smoothed(e, node, x, axis)
@@ -131,5 +141,103 @@ return function(Export)
     if smooth ~= 0 then p = e:emit("Add", { e:emit("Mul", { p, e:number(1 - smooth, t) }), e:number(each, t) }) end
     local y = e:emit("Mul", { p, e:emit("LogSoftmax", { e:cast(x, t) }, { axis = axis }) })
     return reduced(e, node, over_classes(e, t, axis, y, weight, x))
+  end
+
+  -- ---- connectionist temporal classification --------------------------------------------------------------------
+
+  local INF = math.huge
+  -- log(exp a + exp b + …) of what may be 0, minus infinity.
+  local function log_sum_exp(e, list)
+    local m = #list > 1 and e:emit("Max", list) or list[1]
+    local none = e:emit("Equal", { m, e:number(-INF, "f64") })
+    local from, sum = e:emit("Where", { none, e:number(0, "f64"), m }), nil
+    for _, x in ipairs(list) do
+      local one = e:emit("Exp", { e:emit("Sub", { x, from }) })
+      sum = sum and e:emit("Add", { sum, one }) or one
+    end
+    return e:emit("Add", { e:emit("Log", { sum }), from })
+  end
+  local function slice(e, x, axis, from, to)
+    return e:emit("Slice", { x, e:integers { from }, e:integers { to }, e:integers { axis } })
+  end
+  local function column(e, x) return e:emit("Unsqueeze", { x, e:integers { 1 } }) end
+
+  -- labels [N, L]: blanks and targets in turn; leaps [N, L]: where a label may come right after the one before the
+  -- last.
+  local function labels_of(e, node, targets, lengths, S)
+    local blank = e:number(node.attrs.blank - node.attrs.index_base, "i64")
+    local function filled(like) return e:emit("Add", { e:emit("Mul", { like, e:number(0, "i64") }), blank }) end
+    local last = filled(lengths)
+    if S == 0 then return last end
+    local T = require "perilune"
+    local places = e:constant(T.arange(S):unsqueeze(1), "places")
+    local from_zero = Export.from_zero(e, node, targets)
+    local t = e:emit("Where", { e:emit("LessOrEqual", { places, lengths }), from_zero, filled(from_zero) })
+    local pairs_ = e:emit("Concat", { e:emit("Unsqueeze", { filled(t), e:integers { 2 } }),
+      e:emit("Unsqueeze", { t, e:integers { 2 } }) }, { axis = 2 })
+    local labels = e:emit("Concat", { e:reshape(pairs_, { targets.shape[1], 2 * S }), last }, { axis = 1 })
+    local never = e:emit("Less", { t, t })
+    local first = slice(e, never, 1, 0, 1)
+    local others = e:emit("Not", { e:emit("Equal", { slice(e, t, 1, 1, S), slice(e, t, 1, 0, S - 1) }) })
+    local leaps = e:emit("Concat", { first, others }, { axis = 1 })
+    leaps = e:emit("Concat", { e:emit("Unsqueeze", { never, e:integers { 2 } }),
+      e:emit("Unsqueeze", { leaps, e:integers { 2 } }) }, { axis = 2 })
+    leaps = e:reshape(leaps, { targets.shape[1], 2 * S })
+    return labels, e:emit("Concat", { leaps, first }, { axis = 1 })
+  end
+
+  -- One frame, as the body of a Scan: forward variables [N, L], the labels' log-probabilities, and whether the frame
+  -- counts → forward variables.
+  local function frame(e, S, leaps, outside)
+    local a, p, alive, out = e:unique "alpha", e:unique "frame", e:unique "alive", e:unique "alpha_next"
+    local L, all = 2 * S + 1, e.nodes
+    e.types[a], e.types[p], e.types[alive] = "f64", "f64", "bool"
+    e.nodes = {}
+    local ways = { a }
+    if S > 0 then
+      ways[2] = e:emit("Concat", { outside, slice(e, a, 1, 0, L - 1) }, { axis = 1 })
+      local far = e:emit("Concat", { outside, outside, slice(e, a, 1, 0, L - 2) }, { axis = 1 })
+      ways[3] = e:emit("Where", { leaps, far, e:number(-INF, "f64") })
+    end
+    local now = e:emit("Add", { log_sum_exp(e, ways), p })
+    e.nodes[#e.nodes + 1] = writer.node(e:unique "Where", "Where", { alive, now, a }, { out }, {})
+    local body = writer.graph { name = "frame", nodes = e.nodes, initializers = {},
+      inputs = { writer.value(a, "f64", { "sequences", L }), writer.value(p, "f64", { "sequences", L }),
+        writer.value(alive, "bool", { "sequences", 1 }) },
+      outputs = { writer.value(out, "f64", { "sequences", L }) } }
+    e.nodes = all
+    return { graph = body }
+  end
+
+  function ops.ctc_nll(e, node, x, targets, input_lengths, target_lengths)
+    local S = e:fixed(node, { targets.shape[2] }, "the targets' length")[1]
+    local T, N, L = x.shape[1], x.shape[2], 2 * S + 1
+    local counts, frames = column(e, target_lengths.name), column(e, input_lengths.name)
+    local labels, leaps = labels_of(e, node, targets, counts, S)
+    local everywhere = e:emit("Expand", { e:emit("Unsqueeze", { labels, e:integers { 0 } }), e:integers { T, N, L } })
+    local p = e:emit("GatherElements", { x.name, everywhere }, { axis = 2 })
+    p = x.dtype == "f64" and p or e:emit("Cast", { p }, { to = writer.kinds.f64 })
+    local times = e:emit("Range", { e:number(0, "i64"), e:number(T, "i64"), e:number(1, "i64") })
+    local alive = e:emit("Less", { e:reshape(times, { -1, 1, 1 }), e:emit("Unsqueeze", { frames, e:integers { 0 } }) })
+    -- Before the first frame the first label alone is there.
+    local zero = e:emit("Mul", { e:emit("Cast", { counts }, { to = writer.kinds.f64 }), e:number(0, "f64") })
+    local outside = e:emit("Add", { zero, e:number(-INF, "f64") })
+    local begin = { zero }
+    for l = 2, L do begin[l] = outside end
+    local a = #begin > 1 and e:emit("Concat", begin, { axis = 1 }) or zero
+    local ends = e:unique "alpha_last"
+    e.types[ends] = "f64"
+    e.nodes[#e.nodes + 1] = writer.node(e:unique "Scan", "Scan", { a, p, alive }, { ends },
+      { body = frame(e, S, leaps, outside), num_scan_inputs = 2 })
+    local last = e:emit("Mul", { counts, e:number(2, "i64") })
+    local total = e:emit("GatherElements", { ends, last }, { axis = 1 })
+    if S > 0 then
+      local before = e:emit("Max", { e:emit("Sub", { last, e:number(1, "i64") }), e:number(0, "i64") })
+      before = e:emit("GatherElements", { ends, before }, { axis = 1 })
+      local some = e:emit("Greater", { counts, e:number(0, "i64") })
+      total = log_sum_exp(e, { total, e:emit("Where", { some, before, e:number(-INF, "f64") }) })
+    end
+    local loss = e:emit("Neg", { e:emit("Squeeze", { total, e:integers { 1 } }) })
+    return x.dtype == "f64" and loss or e:emit("Cast", { loss }, { to = writer.kinds[x.dtype] })
   end
 end

@@ -128,6 +128,20 @@ return function(Export)
     local dim = node.attrs.dim
     return e:emit("CumSum", { e:cast(x, node.dtypes[1]), e:number(dim < 0 and dim + #x.shape or dim - 1, "i64") })
   end
+  -- ONNX has no products so far before opset 26: each doubling of the distance multiplies by those of a piece before.
+  function ops.cumprod(e, node, x)
+    local t, dim = node.dtypes[1], node.attrs.dim
+    local axis, y = dim < 0 and dim + #x.shape or dim - 1, e:cast(x, t)
+    local n, at = e:fixed(node, { x.shape[axis + 1] }, "the length")[1], 1
+    while at < n do
+      local function piece(from, to)
+        return e:emit("Slice", { y, e:integers { from }, e:integers { to }, e:integers { axis } })
+      end
+      y = e:emit("Concat", { piece(0, at), e:emit("Mul", { piece(at, n), piece(0, n - at) }) }, { axis = axis })
+      at = 2 * at
+    end
+    return y
+  end
   for ours, theirs in pairs { softmax = "Softmax", log_softmax = "LogSoftmax" } do
     ops[ours] = function(e, node, x)
       local dim, name = node.attrs.dim, e:cast(x, node.dtypes[1])
