@@ -46,6 +46,12 @@ typedef enum PlMute { PL_MUTE_NONE, PL_MUTE_SELF, PL_MUTE_ABOVE } PlMute;
 /* Mutes those that were made before `born`; by: 1, and -1 to end it. */
 void pl_keys_mute(const PlKey *key, PlMute how, uint64_t born, uint32_t by);
 PlStatus pl_walk_run(PlWalk *w, const PlKey *key, PlMute mute);
+/* Of a narrow walk that is seeded: visits what leads to a captured slot. backward_walk_leading.c */
+PlStatus pl_walk_visit_leading(PlWalk *w);
+/* An error if n's tape was freed by an earlier backward. */
+PlStatus pl_walk_unspent(const PlNode *n);
+/* A number that no node's `pass` has. */
+uint64_t pl_walk_mark(void);
 /* After it: the captured gradients, each a tensor of its own; same_as from pl_walk_capture. */
 PlStatus pl_walk_results(PlTensor **out, int nx, const int *same_as);
 void pl_walk_abandon(PlWalk *w);

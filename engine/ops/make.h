@@ -18,6 +18,13 @@ static inline PlVal g_addn(PlMaker *g, PlVal a, double v) { return g_add(g, a, p
 static inline PlVal g_rsubn(PlMaker *g, double v, PlVal a) { return g_sub(g, pl_g_num(g, v), a); }
 static inline PlVal g_divn(PlMaker *g, PlVal a, double v) { return g_div(g, a, pl_g_num(g, v)); }
 
+static inline PlVal g_zero(PlMaker *g) { return pl_g_num(g, 0); }
+/* dy where a wins against b (loses(a, b) is false), half of it where they are equal. */
+static inline PlVal g_won(PlMaker *g, const PlOp *loses, PlVal a, PlVal b, PlVal dy) {
+  PlVal shared = g_where(g, pl_g2(g, &pl_op_eq, a, b), g_muln(g, dy, 0.5), dy);
+  return g_where(g, pl_g2(g, loses, a, b), g_zero(g), shared);
+}
+
 /* Is an input a float beside halves (PL_F_WIDE)? What a formula makes of it may be one, too. */
 static inline bool g_wide(const PlMaker *g) {
   bool wide = false;

@@ -5,6 +5,7 @@
  * pass the most that was ever live by a tenth, and from there on those that have lain idle for long, and others as far as
  * that costs nearly nothing. */
 #include "engine/tensor/alloc.h"
+#include "engine/tensor/alloc_internal.h"
 
 #include "engine/call/thread_state.h"
 #include "engine/tensor/arena.h"
@@ -20,14 +21,7 @@
 #endif
 
 enum { LEAST = 7, FINE = 20, MOST = 48 }; /* binary logarithms: the least class, where classes get finer, beyond the largest */
-enum {
-  HEAD = 64,
-  NBIN = 8 * (FINE - LEAST) + 32 * (MOST - FINE),
-  MAP_MIN = 1 << 18,
-  ARENA_MIN = 1 << 20,
-  SLAB = 64 * 1024,
-  NPOOL = PL_POOL_MAX / PL_POOL_STEP
-};
+enum { HEAD = 64, NBIN = 8 * (FINE - LEAST) + 32 * (MOST - FINE), MAP_MIN = 1 << 18, ARENA_MIN = 1 << 20 };
 enum { SLACK = 32 << 20 };
 enum { IDLE_MS = 1000 }; /* so old a block is sooner mapped again than kept beyond what was needed */
 /* Of younger ones so much goes in a second of the thread's: to map it again takes less than a hundredth of it. No more than of SPARE seconds at once. */
@@ -45,11 +39,6 @@ typedef struct Block {
 } Block;
 _Static_assert(sizeof(Block) <= HEAD, "header fits");
 
-typedef struct Rest {
-  struct Rest *next;
-  size_t left; /* bytes from here on */
-} Rest;
-
 typedef struct Bins {
   pthread_mutex_t lock;
   Block *free[NBIN];
@@ -62,8 +51,6 @@ typedef struct Bins {
   int64_t others, others_high; /* scratch of threads without a limit of memory: what kernels use in the team of one that has one */
   PlArena arena;               /* large blocks of threads with a limit of memory */
   int limits;                  /* such threads */
-  PlPiece *orphans[NPOOL + 1]; /* free pieces of threads that have ended */
-  struct Rest *rests;          /* what was left of their slabs */
   char *chunk, *chunk_end;     /* addresses from which the next blocks are cut */
   int poison;                  /* byte that fills what is handed out, or -1 */
 } Bins;
@@ -71,7 +58,6 @@ typedef struct Bins {
 /* One per process: blocks may be freed by another thread than the one that made them. */
 static Bins bins = {.lock = PTHREAD_MUTEX_INITIALIZER, .budget = -1, .poison = -1};
 
-_Thread_local PlPool pl_pool;
 int64_t pl_block_bytes[2];
 int64_t pl_device_handed_out;
 int64_t pl_fail_at = -1;
@@ -79,11 +65,7 @@ bool (*pl_reclaim)(void);
 bool pl_reclaim_tested;
 static _Thread_local bool played; /* the last lack of memory was a test's, which is to see it */
 
-/* The key whose destructor is thread_end; made once, only read afterwards. */
-static pthread_key_t end_key;
-static bool have_end_key;
 static pthread_once_t poison_once = PTHREAD_ONCE_INIT;
-static pthread_once_t end_once = PTHREAD_ONCE_INIT;
 
 /* Eight classes per power of two, 32 from 1 MiB on: at most an eighth is lost, of large blocks a 32nd. */
 static int bin_of(size_t n, size_t *total) {
@@ -105,7 +87,7 @@ static int last_bin(int bin) { return bin + (bin < (FINE - LEAST) * 8 ? 1 : 4); 
 static void count_live(int64_t bytes) { __atomic_store_n(&pl_block_bytes[0], pl_block_bytes[0] + bytes, __ATOMIC_RELAXED); }
 static void count_allocated(int64_t bytes) { __atomic_store_n(&pl_block_bytes[1], pl_block_bytes[1] + bytes, __ATOMIC_RELAXED); }
 
-static bool injected(void) {
+bool pl_alloc_played(void) {
   if (pl_fail_at < 0) return false;
   if (pl_fail_at > 0) {
     pl_fail_at--;
@@ -274,8 +256,28 @@ static PlStatus out_of_memory(size_t n) {
           bins.budget >= 0 ? " (a memory budget is set)" : "");
 }
 
-static void poison(void *p, size_t n) {
+void pl_alloc_poison(void *p, size_t n) {
   if (PL_UNLIKELY(bins.poison >= 0)) memset(p, bins.poison, n);
+}
+
+/* PERILUNE_POISON=BYTE fills all memory that is handed out: 255 makes NaN, in all floating dtypes, of what is read before it is written.
+ * The fast path of the pool does not know that: it is told that an allocation is to fail one day. */
+static void poison_begin(void) {
+  const char *text = getenv("PERILUNE_POISON");
+  if (!text || !*text) return;
+  bins.poison = (int)(strtol(text, NULL, 0) & 255);
+  if (pl_fail_at < 0) pl_fail_at = INT64_MAX;
+}
+
+void pl_alloc_begin(void) { pthread_once(&poison_once, poison_begin); }
+
+void pl_alloc_leave(const PlPool *p) {
+  pthread_mutex_lock(&bins.lock);
+  count_live(p->live);
+  bins.blocks += p->blocks;
+  bins.count += p->count;
+  count_allocated(p->allocated);
+  pthread_mutex_unlock(&bins.lock);
 }
 
 /* Under the lock: the bytes that are live. */
@@ -294,7 +296,7 @@ static PlStatus block_alloc(size_t n, bool scratch, bool brief, void **out) {
   if (total >= MAP_MIN) total = (total + 4095) & ~(size_t)4095;
   if (PL_UNLIKELY(pl_state.remat != NULL)) PL_TRY(pl_remat_room(total));
   pthread_mutex_lock(&bins.lock);
-  played = injected();
+  played = pl_alloc_played();
   bool refuse = played || (bins.budget >= 0 && pl_block_bytes[0] + pl_pool.live + (int64_t)total > bins.budget);
   Block *b = NULL;
   for (int i = bin; !refuse && i <= last_bin(bin) && i < NBIN && !b; i++)
@@ -334,7 +336,7 @@ static PlStatus block_alloc(size_t n, bool scratch, bool brief, void **out) {
   if (!b) return out_of_memory(n);
   guard(b, true);
   *out = (char *)b + HEAD;
-  poison(*out, n);
+  pl_alloc_poison(*out, n);
   return PL_OK;
 }
 
@@ -409,127 +411,7 @@ PlAsked pl_asked(void) {
   return a;
 }
 
-/* ---- ends of threads ---- */
-
-/* A thread that ends frees its caches and leaves its free pieces to others. Its slabs stay: some pieces may
- * belong to tensors that were handed to another thread. */
-static void thread_end(void *unused) {
-  (void)unused;
-  pl_autocast_end();
-  pl_backward_cache_end();
-  pl_forward_cache_end();
-  pl_desc_text_end();
-  pl_message_end();
-  pthread_mutex_lock(&bins.lock);
-#ifndef PL_ASAN
-  if (pl_pool.left >= PL_POOL_MAX) { /* whole, for pieces of any size: else each thread that comes and goes took a slab */
-    Rest *r = (Rest *)(void *)pl_pool.slab;
-    *r = (Rest){.next = bins.rests, .left = pl_pool.left};
-    bins.rests = r;
-  }
-  for (int k = 0; k <= NPOOL; k++) {
-    PlPiece **end = &pl_pool.free[k];
-    while (*end) end = &(*end)->next;
-    *end = bins.orphans[k];
-    bins.orphans[k] = pl_pool.free[k];
-  }
-#endif
-  count_live(pl_pool.live);
-  bins.blocks += pl_pool.blocks;
-  bins.count += pl_pool.count;
-  count_allocated(pl_pool.allocated);
-  pthread_mutex_unlock(&bins.lock);
-  pl_pool = (PlPool){.watched = false};
-}
-
-static void make_end_key(void) { have_end_key = pthread_key_create(&end_key, thread_end) == 0; }
-
-void pl_thread_watch(void) {
-  if (pl_pool.watched) return;
-  pl_pool.watched = true;
-  pthread_once(&end_once, make_end_key);
-  if (have_end_key) pthread_setspecific(end_key, &pl_pool);
-}
-
-#ifndef PL_ASAN
-static void *adopt(size_t k) {
-  pthread_mutex_lock(&bins.lock);
-  PlPiece *p = bins.orphans[k];
-  bins.orphans[k] = NULL;
-  pthread_mutex_unlock(&bins.lock);
-  if (p) pl_pool.free[k] = p->next;
-  return p;
-}
-#endif
-
-/* Makes room for a piece: what another thread left of its slab, or a new one. The end of the old one is lost: less than a
- * piece. */
-#ifndef PL_ASAN
-static bool next_slab(void) {
-  pthread_mutex_lock(&bins.lock);
-  Rest *r = bins.rests;
-  if (r) bins.rests = r->next;
-  pthread_mutex_unlock(&bins.lock);
-  char *slab = r ? (char *)r : malloc(SLAB);
-  if (!slab) return false;
-  pl_pool.left = r ? r->left : SLAB;
-  pl_pool.slab = slab;
-  return true;
-}
-#endif
-
-static void *pool_slow(size_t n, size_t k) {
-  pl_thread_watch();
-#ifndef PL_ASAN
-  if (n <= PL_POOL_MAX) {
-    size_t size = k * PL_POOL_STEP;
-    void *orphan = adopt(k);
-    if (orphan) return orphan;
-    if (pl_pool.left < size && !next_slab()) return NULL;
-    void *p = pl_pool.slab;
-    pl_pool.slab += size;
-    pl_pool.left -= size;
-    return p;
-  }
-#else
-  (void)k;
-#endif
-  return malloc(n ? n : 1);
-}
-
-/* PERILUNE_POISON=BYTE fills all memory that is handed out: 255 makes NaN, in all floating dtypes, of what is read before it is written.
- * The fast path of the pool does not know that: it is told that an allocation is to fail one day. */
-static void poison_begin(void) {
-  const char *text = getenv("PERILUNE_POISON");
-  if (!text || !*text) return;
-  bins.poison = (int)(strtol(text, NULL, 0) & 255);
-  if (pl_fail_at < 0) pl_fail_at = INT64_MAX;
-}
-
-void *pl_pool_get_slow(size_t n) {
-  size_t k = (n + PL_POOL_STEP - 1) / PL_POOL_STEP;
-  pthread_once(&poison_once, poison_begin);
-  if (PL_UNLIKELY(pl_fail_at >= 0) && injected()) return NULL;
-  void *p;
-#ifndef PL_ASAN
-  if (k <= NPOOL && pl_pool.free[k]) {
-    p = pl_pool.free[k];
-    pl_pool.free[k] = pl_pool.free[k]->next;
-  } else
-#endif
-  {
-    p = pool_slow(n, k);
-    if (!p) return NULL;
-  }
-  pl_pool.live += (int64_t)(k * PL_POOL_STEP);
-  pl_pool.allocated += (int64_t)(k * PL_POOL_STEP);
-  pl_pool.blocks++;
-  pl_pool.count++;
-  poison(p, n);
-  return p;
-}
-
-void pl_pool_put_slow(void *p) { free(p); }
+/* ---- what others see ---- */
 
 void pl_memory(PlMemory *out) {
   pthread_mutex_lock(&bins.lock);

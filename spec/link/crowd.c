@@ -12,8 +12,9 @@
 #include <string.h>
 
 #include "engine/deploy/perilune_model.h"
+#include "spec/link/model_memory.h"
 
-enum { MOST = 32, PORTS = 64, VARIANTS = 3, THREADS = 8, STEPS = 6 };
+enum { MOST = 32, VARIANTS = 3, THREADS = 8, STEPS = 6 };
 
 typedef struct Shared {
   const char *path;
@@ -33,57 +34,14 @@ static bool odd(bool is, const char *what, const char *path) {
   return true;
 }
 
-static uint64_t hash(const void *p, size_t n, uint64_t h) {
-  for (size_t i = 0; i < n; i++) h = (h ^ ((const unsigned char *)p)[i]) * UINT64_C(1099511628211);
-  return h;
-}
-
-typedef struct Memory {
-  void *in[PORTS], *out[PORTS];
-  size_t bytes[PORTS];
-  int32_t nin, nout;
-} Memory;
-
-static void release(Memory *m) {
-  for (int i = 0; i < m->nin; i++) free(m->in[i]);
-  for (int i = 0; i < m->nout; i++) free(m->out[i]);
-}
-
-static bool port(perilune_model *model, perilune_session *s, bool in, int32_t i, perilune_tensor_info *t) {
-  if (s) return (in ? perilune_session_input : perilune_session_output)(s, i, t) == PERILUNE_OK;
-  return (in ? perilune_model_input : perilune_model_output)(model, i, t) == PERILUNE_OK;
-}
-
-/* Inputs by a formula: sixteenths, or small integers. s NULL: of the model. */
+/* Sizes that differ, and memory for them; s NULL: of the model. */
 static bool prepare(perilune_model *model, perilune_session *s, size_t variant, Memory *m) {
-  perilune_tensor_info t;
   perilune_size_info z;
   memset(m, 0, sizeof *m);
   for (int32_t i = 0; s && i < perilune_model_size_count(model); i++)
     if (perilune_model_size(model, i, &z) || perilune_session_set_size(s, z.name, z.least + (int64_t)(variant + (size_t)i) % 3))
       return false;
-  m->nin = perilune_model_input_count(model);
-  m->nout = perilune_model_output_count(model);
-  if (m->nin > PORTS || m->nout > PORTS) return false;
-  for (int32_t i = 0; i < m->nin; i++) {
-    if (!port(model, s, true, i, &t) || !(m->in[i] = calloc(1, t.bytes + 1))) return false;
-    for (size_t k = 0; k < t.bytes / perilune_dtype_size(t.dtype); k++) {
-      const int v = (int)((7 * k + 3 * variant) % 33) - 16;
-      if (t.dtype == PERILUNE_F32) ((float *)m->in[i])[k] = (float)v / 16;
-      if (t.dtype == PERILUNE_I64) ((int64_t *)m->in[i])[k] = (v + 16) % 2;
-    }
-  }
-  for (int32_t i = 0; i < m->nout; i++) {
-    if (!port(model, s, false, i, &t) || !(m->out[i] = malloc(t.bytes + 1))) return false;
-    m->bytes[i] = t.bytes;
-  }
-  return true;
-}
-
-static uint64_t outputs(const Memory *m) {
-  uint64_t h = UINT64_C(14695981039346656037);
-  for (int32_t i = 0; i < m->nout; i++) h = hash(m->out[i], m->bytes[i], h);
-  return h;
+  return prepare_ports(model, s, perilune_model_input_count(model), perilune_model_output_count(model), variant, m);
 }
 
 static bool run_once(perilune_session *s, Memory *m) {
@@ -99,7 +57,7 @@ static bool train(const char *path, size_t variant, uint64_t *bits) {
   double lr = 0;
   if (perilune_model_load(path, NULL, &model)) return false;
   bool fine = prepare(model, NULL, variant, &m) && !perilune_model_seed(model, variant); /* what dropout draws */
-  uint64_t h = UINT64_C(14695981039346656037);
+  uint64_t h = HASH_BEGIN;
   for (int k = 0; k < STEPS && fine; k++) {
     if (k == STEPS / 2) fine = !perilune_model_set(model, "lr", 0.25) && !perilune_model_get(model, "lr", &lr) && lr == 0.25;
     fine = fine && !perilune_model_step(model, 1, (const void *const *)m.in, m.nin, m.out, m.nout);
@@ -230,7 +188,7 @@ static void *err(void *ctx) {
     m.out[0] = kept;
     perilune_tensor_info t;
     for (int32_t k = 0; k < m.nin; k++) { /* an index that is out of its range, where there is one */
-      if (!port(a->model, s, true, k, &t) || t.dtype != PERILUNE_I64) continue;
+      if (perilune_session_input(s, k, &t) != PERILUNE_OK || t.dtype != PERILUNE_I64) continue;
       ((int64_t *)m.in[k])[0] = -1000000;
       odd(perilune_session_run(s, (const void *const *)m.in, m.nin, m.out, m.nout) != PERILUNE_ERR_INDEX, "an index was taken", a->path);
       ((int64_t *)m.in[k])[0] = 16 % 33 % 2;

@@ -19,82 +19,21 @@
 #include <string.h>
 
 #include "engine/deploy/perilune_model.h"
+#include "spec/link/model_memory.h"
 
-enum { MOST = 64, VARIANTS = 8 };
+enum { VARIANTS = 8 };
 
 static int fail(const char *what) {
   fprintf(stderr, "%s: %s\n", what, perilune_message());
   return 1;
 }
 
-/* Element k of an input: sixteenths, or small integers. */
-static void fill(const perilune_tensor_info *t, void *to, size_t variant) {
-  const size_t n = t->bytes / perilune_dtype_size(t->dtype);
-  for (size_t k = 0; k < n; k++) {
-    const int v = (int)((7 * k + 3 * variant) % 33) - 16;
-    if (t->dtype == PERILUNE_F32) ((float *)to)[k] = (float)v / 16;
-    else if (t->dtype == PERILUNE_F64) ((double *)to)[k] = v / 16.0;
-    else if (t->dtype == PERILUNE_I64) ((int64_t *)to)[k] = (v + 16) % 2;
-    else memset((char *)to + k * perilune_dtype_size(t->dtype), 0, perilune_dtype_size(t->dtype));
-  }
-}
-
-/* FNV-1a */
-static uint64_t hash(const void *p, size_t n, uint64_t h) {
-  for (size_t i = 0; i < n; i++) h = (h ^ ((const unsigned char *)p)[i]) * UINT64_C(1099511628211);
-  return h;
-}
-
-typedef struct Memory {
-  void *in[MOST], *out[MOST];
-  size_t bytes[MOST];
-  int32_t nin, nout;
-} Memory;
-
-static void release(Memory *m) {
-  for (int i = 0; i < m->nin; i++) free(m->in[i]);
-  for (int i = 0; i < m->nout; i++) free(m->out[i]);
-}
-
-/* As the session's sizes are. */
 static int prepare_at(perilune_session *s, int32_t nin, int32_t nout, size_t variant, Memory *m) {
-  perilune_tensor_info t;
-  memset(m, 0, sizeof *m);
-  if (nin > MOST || nout > MOST) return 1;
-  m->nin = nin;
-  m->nout = nout;
-  for (int32_t i = 0; i < nin; i++) {
-    if (perilune_session_input(s, i, &t) || !(m->in[i] = malloc(t.bytes + 1))) return 1;
-    fill(&t, m->in[i], variant);
-  }
-  for (int32_t i = 0; i < nout; i++) {
-    if (perilune_session_output(s, i, &t) || !(m->out[i] = malloc(t.bytes + 1))) return 1;
-    m->bytes[i] = t.bytes;
-  }
-  return 0;
+  return !prepare_ports(NULL, s, nin, nout, variant, m);
 }
 
 static int prepare(perilune_model *model, size_t variant, Memory *m) {
-  perilune_tensor_info t;
-  memset(m, 0, sizeof *m);
-  if (perilune_model_input_count(model) > MOST || perilune_model_output_count(model) > MOST) return 1;
-  m->nin = perilune_model_input_count(model);
-  m->nout = perilune_model_output_count(model);
-  for (int32_t i = 0; i < m->nin; i++) {
-    if (perilune_model_input(model, i, &t) || !(m->in[i] = malloc(t.bytes + 1))) return 1;
-    fill(&t, m->in[i], variant);
-  }
-  for (int32_t i = 0; i < m->nout; i++) {
-    if (perilune_model_output(model, i, &t) || !(m->out[i] = malloc(t.bytes + 1))) return 1;
-    m->bytes[i] = t.bytes;
-  }
-  return 0;
-}
-
-static uint64_t outputs(const Memory *m) {
-  uint64_t h = UINT64_C(14695981039346656037);
-  for (int32_t i = 0; i < m->nout; i++) h = hash(m->out[i], m->bytes[i], h);
-  return h;
+  return !prepare_ports(model, NULL, perilune_model_input_count(model), perilune_model_output_count(model), variant, m);
 }
 
 static void tell(const char *what, int32_t i, const perilune_tensor_info *t) {
@@ -108,7 +47,7 @@ static int run(perilune_model *model) {
   perilune_session *s;
   Memory m;
   const void *data;
-  uint64_t h = UINT64_C(14695981039346656037);
+  uint64_t h = HASH_BEGIN;
   if (prepare(model, 0, &m)) return fail("prepare");
   for (int32_t i = 0; i < m.nin; i++) {
     if (perilune_model_input(model, i, &t) || perilune_model_input_find(model, t.name) != i) return fail("input");
@@ -393,8 +332,8 @@ static void *serve(void *ctx) {
 
 static int serve_all(perilune_model *model, int nthread, long runs) {
   perilune_session *s;
-  Server v[MOST];
-  if (nthread < 1 || nthread > MOST || perilune_session_new(model, &s)) return fail("session");
+  Server v[PORTS];
+  if (nthread < 1 || nthread > PORTS || perilune_session_new(model, &s)) return fail("session");
   for (size_t k = 0; k < VARIANTS; k++) {
     Memory m;
     if (prepare_variant(model, s, k, &m)) return fail("prepare");

@@ -27,5 +27,7 @@ PlStatus pl_sym_emit(PlGraph *f, int stage, int origin, const char *name, const 
 PlStatus pl_sym_writes(PlGraph *f, const PlTensor *t);
 /* Ops that always write into inputs. */
 PlStatus pl_sym_mutate(PlGraph *f, PlCall *c, PlTensor **out);
+/* A pointwise call whose result is not row-major, with its history: operations in the order of memory, and a view. symbolic_strided.c */
+PlStatus pl_sym_apply_strided(const PlCall *c, PlTensor **out);
 
 #endif

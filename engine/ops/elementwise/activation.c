@@ -15,7 +15,6 @@
 #define PARAM2(A, B) .nattr = 2, .attrs = {A, B}
 
 static double number(const PlMaker *g, int k) { return pl_attr_f(g->attrs, k); }
-static PlVal zero(PlMaker *g) { return pl_g_num(g, 0); }
 
 /* dd f'(x) by the op itself; dd dy f'' where there is one. dy and x broadcast: many gradients at one x under vmap. */
 static PlStatus twice(PlMaker *g, PlVal (*second)(PlMaker *g, PlVal x)) {
@@ -159,7 +158,7 @@ static PlVal softplus_second(PlMaker *g, PlVal x) {
   double beta = number(g, 0);
   PlVal bx = g_muln(g, x, beta);
   PlVal linear = pl_g2(g, &pl_op_gt, bx, pl_g_num(g, number(g, 1)));
-  return g_where(g, linear, zero(g), g_muln(g, logistic(g, bx).slope, beta));
+  return g_where(g, linear, g_zero(g), g_muln(g, logistic(g, bx).slope, beta));
 }
 ACTIVATION(softplus, SOFTPLUS, pl_infer_broadcast, x[0], softplus_second, PARAM2(A_FLOAT("beta", 1), A_FLOAT("threshold", 20)),
            "log(1 + e^(beta x)) / beta", "A smooth relu, log(1 + e^(beta x)) / beta; x itself where beta x > threshold.",
@@ -167,8 +166,8 @@ ACTIVATION(softplus, SOFTPLUS, pl_infer_broadcast, x[0], softplus_second, PARAM2
 
 /* a e^(x/b)/b where x < 0; the slope jumps at 0, and PyTorch takes 0 there */
 static PlVal exp_tail(PlMaker *g, PlVal x, double scale, double b) {
-  PlVal negative = pl_g2(g, &pl_op_lt, x, zero(g));
-  return g_where(g, negative, g_muln(g, F1(exp, b == 1 ? x : g_divn(g, x, b)), scale), zero(g));
+  PlVal negative = pl_g2(g, &pl_op_lt, x, g_zero(g));
+  return g_where(g, negative, g_muln(g, F1(exp, b == 1 ? x : g_divn(g, x, b)), scale), g_zero(g));
 }
 static PlVal elu_second(PlMaker *g, PlVal x) { return exp_tail(g, x, number(g, 0), 1); }
 static PlVal celu_second(PlMaker *g, PlVal x) { return exp_tail(g, x, 1 / number(g, 0), number(g, 0)); }

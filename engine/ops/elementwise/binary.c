@@ -31,7 +31,6 @@ static PlStatus pow_infer(PlInfer *c) {
 /* Input i as an array of the dtype in which it is computed with, the output's, but f32 beside halves: arithmetic between two plain
  * numbers would happen in the default float and lose digits of f64. */
 static PlVal strong(PlMaker *g, int i) { return g->in[i]->weak ? pl_g_cast(g, g->x[i], (PlDtype)g->in[i]->dtype) : g->x[i]; }
-static PlVal zero(PlMaker *g) { return pl_g_num(g, 0); }
 
 /* ---- native rules ------------------------------------------------------------------------------------ */
 
@@ -186,16 +185,16 @@ BINARY_FLAGS(remainder, ARITHMETIC | PL_F_LATE, "x", "y", REMAINDER, PL_PROMOTE_
 static PlStatus pow_grad(PlMaker *g) {
   PlVal x = strong(g, 0), e = strong(g, 1), dz = g->dy[0];
   if (g->want[0]) {
-    PlVal flat = pl_g2(g, &pl_op_eq, e, zero(g));
+    PlVal flat = pl_g2(g, &pl_op_eq, e, g_zero(g));
     /* where e may vary the slope is so at e = 0, too (it grows by 1/x), as long as 1/x is a number */
     if (g->want[1])
       flat = pl_g2(g, &pl_op_logical_and, flat, pl_g1(g, &pl_op_logical_not, pl_g1(g, &pl_op_isfinite, pl_g1(g, &pl_op_reciprocal, x))));
     PlVal safe = g_where(g, flat, pl_g_num(g, 1), e);
     PlVal slope = g_mul(g, e, pl_g2(g, &pl_op_pow, x, g_addn(g, safe, -1)));
-    g_give(g, 0, g_mul(g, dz, g_where(g, flat, zero(g), slope)));
+    g_give(g, 0, g_mul(g, dz, g_where(g, flat, g_zero(g), slope)));
   }
   if (g->want[1]) {
-    PlVal flat = pl_g2(g, &pl_op_logical_and, pl_g2(g, &pl_op_eq, x, zero(g)), pl_g2(g, &pl_op_ge, e, zero(g)));
+    PlVal flat = pl_g2(g, &pl_op_logical_and, pl_g2(g, &pl_op_eq, x, g_zero(g)), pl_g2(g, &pl_op_ge, e, g_zero(g)));
     PlVal slope = g_mul(g, g->y[0], pl_g1(g, &pl_op_log, g_where(g, flat, pl_g_num(g, 1), x)));
     g_give(g, 1, g_mul(g, dz, slope));
   }
@@ -208,19 +207,14 @@ BINARY_FLAGS(pow, ARITHMETIC | PL_F_NATURAL, "x", "exponent", POW, PL_PROMOTE_AL
 
 /* ---- extremes ---------------------------------------------------------------------------------------------------- */
 
-/* dy where a wins against b (loses(a, b) is false), half of it where they are equal. */
-static PlVal won(PlMaker *g, const PlOp *loses, PlVal a, PlVal b, PlVal dy) {
-  PlVal shared = g_where(g, pl_g2(g, &pl_op_eq, a, b), g_muln(g, dy, 0.5), dy);
-  return g_where(g, pl_g2(g, loses, a, b), zero(g), shared);
-}
 static PlStatus maximum_grad(PlMaker *g) {
   for (int i = 0; i < 2; i++)
-    if (g->want[i]) g_give(g, i, won(g, &pl_op_lt, g->x[i], g->x[1 - i], g->dy[0]));
+    if (g->want[i]) g_give(g, i, g_won(g, &pl_op_lt, g->x[i], g->x[1 - i], g->dy[0]));
   return g->status;
 }
 static PlStatus minimum_grad(PlMaker *g) {
   for (int i = 0; i < 2; i++)
-    if (g->want[i]) g_give(g, i, won(g, &pl_op_gt, g->x[i], g->x[1 - i], g->dy[0]));
+    if (g->want[i]) g_give(g, i, g_won(g, &pl_op_gt, g->x[i], g->x[1 - i], g->dy[0]));
   return g->status;
 }
 BINARY(maximum, "x", "y", MAXIMUM, PL_PROMOTE_ALL, pl_infer_broadcast, NULL, "equal inputs share the gradient",
@@ -235,8 +229,8 @@ static PlStatus fextreme_grad(PlMaker *g, const PlOp *wins) {
   PlVal x = g->x[0], y = g->x[1], dy = g->dy[0];
   PlVal first = pl_g2(g, &pl_op_logical_or, pl_g2(g, wins, x, y), pl_g1(g, &pl_op_isnan, strong(g, 1)));
   PlVal equal = pl_g2(g, &pl_op_eq, x, y), half = g_muln(g, dy, 0.5);
-  if (g->want[0]) g_give(g, 0, g_where(g, equal, half, g_where(g, first, dy, zero(g))));
-  if (g->want[1]) g_give(g, 1, g_where(g, equal, half, g_where(g, first, zero(g), dy)));
+  if (g->want[0]) g_give(g, 0, g_where(g, equal, half, g_where(g, first, dy, g_zero(g))));
+  if (g->want[1]) g_give(g, 1, g_where(g, equal, half, g_where(g, first, g_zero(g), dy)));
   return g->status;
 }
 static PlStatus fmax_grad(PlMaker *g) { return fextreme_grad(g, &pl_op_gt); }
@@ -252,7 +246,7 @@ BINARY(fmin, "x", "y", FMIN, PL_PROMOTE_ALL, pl_infer_broadcast, NULL, "the one 
 
 static PlStatus atan2_grad(PlMaker *g) {
   PlVal y = strong(g, 0), x = strong(g, 1);
-  PlVal origin = pl_g2(g, &pl_op_logical_and, pl_g2(g, &pl_op_eq, x, zero(g)), pl_g2(g, &pl_op_eq, y, zero(g)));
+  PlVal origin = pl_g2(g, &pl_op_logical_and, pl_g2(g, &pl_op_eq, x, g_zero(g)), pl_g2(g, &pl_op_eq, y, g_zero(g)));
   PlVal far = g_where(g, origin, pl_g_num(g, (double)INFINITY), y);
   PlVal r = pl_g2(g, &pl_op_hypot, far, x); /* squares would leave the range where slopes do not; 0 at the origin */
   if (g->want[0]) g_give(g, 0, g_div(g, g_mul(g, g->dy[0], g_div(g, x, r)), r));
@@ -298,8 +292,8 @@ WIDE(logaddexp, "x", "y", LOGADDEXP, PL_PROMOTE_ALL, pl_infer_broadcast, NULL, "
 static PlStatus xlogy_grad(PlMaker *g) {
   PlVal x = strong(g, 0), y = strong(g, 1);
   if (g->want[0]) {
-    PlVal flat = pl_g2(g, &pl_op_logical_and, pl_g2(g, &pl_op_eq, x, zero(g)), pl_g2(g, &pl_op_le, y, zero(g)));
-    g_give(g, 0, g_mul(g, g->dy[0], g_where(g, flat, zero(g), pl_g1(g, &pl_op_log, y))));
+    PlVal flat = pl_g2(g, &pl_op_logical_and, pl_g2(g, &pl_op_eq, x, g_zero(g)), pl_g2(g, &pl_op_le, y, g_zero(g)));
+    g_give(g, 0, g_mul(g, g->dy[0], g_where(g, flat, g_zero(g), pl_g1(g, &pl_op_log, y))));
   }
   if (g->want[1]) g_give(g, 1, g_mul(g, g->dy[0], g_div(g, x, y)));
   return g->status;

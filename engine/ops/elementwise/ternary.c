@@ -10,7 +10,6 @@
 #define FLAGS             (PL_F_INPLACE | PL_F_SCALAR | PL_F_POLY)
 #define ELEMENTWISE(CODE) PL_ELEMENTWISE(PLK_EW_##CODE)
 
-static PlVal zero(PlMaker *g) { return pl_g_num(g, 0); }
 static PlVal strong(PlMaker *g, int i) { /* see binary.c */
   return g->in[i]->weak ? pl_g_cast(g, g->x[i], (PlDtype)g->in[i]->dtype) : g->x[i];
 }
@@ -25,8 +24,8 @@ static PlStatus where_infer(PlInfer *c) {
   return pl_infer_broadcast(c);
 }
 static PlStatus where_grad(PlMaker *g) {
-  if (g->want[1]) g_give(g, 1, g_where(g, g->x[0], g->dy[0], zero(g)));
-  if (g->want[2]) g_give(g, 2, g_where(g, g->x[0], zero(g), g->dy[0]));
+  if (g->want[1]) g_give(g, 1, g_where(g, g->x[0], g->dy[0], g_zero(g)));
+  if (g->want[2]) g_give(g, 2, g_where(g, g->x[0], g_zero(g), g->dy[0]));
   return g->status;
 }
 PL_OP(where,
@@ -134,15 +133,10 @@ PL_OP(clamp_bwd, .doc = "The gradient of clamp.", .nin = 2, .nout = 1, .nattr = 
       .attrs = {A_SCALAR_OPT("min"), A_SCALAR_OPT("max")}, .cls = PL_POINTWISE, .flags = PL_F_POLY | PL_F_INTERNAL,
       .promote = PL_PROMOTE_ALL, .infer = pl_infer_broadcast, .grad = clamp_bwd_grad, ELEMENTWISE(CLAMP_BWD));
 
-/* With one tensor, as in maximum and minimum: at equality each side takes half. */
-static PlVal won(PlMaker *g, const PlOp *loses, PlVal a, PlVal b, PlVal dy) {
-  PlVal shared = g_where(g, pl_g2(g, &pl_op_eq, a, b), g_muln(g, dy, 0.5), dy);
-  return g_where(g, pl_g2(g, loses, a, b), zero(g), shared);
-}
 /* Both bounds: max where it is below min or x, min where x is below it, x between them; at a bound x and it take half each, unless
  * min = max = x, which is x alone. A NaN is nobody's but x's. */
 static void clamp_between_grad(PlMaker *g) {
-  PlVal x = g->x[0], lo = g->x[1], hi = g->x[2], dy = g->dy[0], none = zero(g), half = g_muln(g, dy, 0.5);
+  PlVal x = g->x[0], lo = g->x[1], hi = g->x[2], dy = g->dy[0], none = g_zero(g), half = g_muln(g, dy, 0.5);
   PlVal over = pl_g2(g, &pl_op_logical_or, pl_g2(g, &pl_op_gt, x, hi), pl_g2(g, &pl_op_gt, lo, hi));
   PlVal under = pl_g2(g, &pl_op_lt, x, lo), open = pl_g2(g, &pl_op_lt, lo, hi);
   PlVal at_lo = pl_g2(g, &pl_op_logical_and, pl_g2(g, &pl_op_eq, x, lo), open);
@@ -158,8 +152,8 @@ static PlStatus clamp_tensor_grad(PlMaker *g) {
   const PlOp *loses = low ? &pl_op_lt : &pl_op_gt, *wins = low ? &pl_op_gt : &pl_op_lt;
   if (low && high) clamp_between_grad(g);
   else {
-    if (g->want[0]) g_give(g, 0, won(g, loses, g->x[0], g->x[at], g->dy[0]));
-    if (g->want[at]) g_give(g, at, won(g, wins, g->x[0], g->x[at], g->dy[0]));
+    if (g->want[0]) g_give(g, 0, g_won(g, loses, g->x[0], g->x[at], g->dy[0]));
+    if (g->want[at]) g_give(g, at, g_won(g, wins, g->x[0], g->x[at], g->dy[0]));
   }
   return g->status;
 }
