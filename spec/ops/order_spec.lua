@@ -115,3 +115,73 @@ it("histograms with a range are traced, and count halves in f32", function()
     assert.same({ 0, 70000 }, T.ones({ 70000 }, { dtype = dtype }):histc(2, 0, 2):totable())
   end
 end)
+
+it("kthvalue and median of long rows are those of the sorted row, ties, signs of zero and NaN included", function()
+  for _, dtype in ipairs { "f32", "f64", "bf16", "f16", "i64", "i16", "u8" } do
+    for _, n in ipairs { 4095, 4096, 9001 } do
+      for _, kind in ipairs { "any", "ties", "one", "odd" } do
+        local x = T.randn(n) * 30
+        if kind == "ties" then x = x:floor():div(9):trunc() end
+        if kind == "one" then x = T.full({ n }, 7) end
+        if kind == "odd" and not dtype:find "[iu]" then
+          for k, v in ipairs { 0 / 0, 1 / 0, -1 / 0, -0.0, 0, 1 / 0, 0 / 0 } do x[k * 97] = v end
+        end
+        if kind == "any" and dtype == "i64" then x = x * 2.0 ^ 50 end
+        x = (dtype == "u8" and x:abs() or x):to(dtype)
+        local sorted, places = x:sort()
+        for _, k in ipairs { 1, 2, n // 3, n // 2, n - 1, n } do
+          local value, place = x:kthvalue(k)
+          assert.equal(places:get(k), place:item(), dtype .. kind .. k)
+          assert.is_true(value:equal(sorted[k]) or value:isnan():item(), dtype .. kind .. k)
+        end
+        local bad = x:isnan():any():item()
+        local _, middle = x:median(1)
+        assert.equal(bad and 97 or places:get((n + 1) // 2), middle:item(), dtype .. kind)
+      end
+    end
+  end
+end)
+
+it("quantile of a number is that of a vector of one, in all precisions", function()
+  for _, dtype in ipairs { "f32", "f64", "bf16", "f16" } do
+    for _, n in ipairs { 300, 4095, 4096, 10001 } do
+      local x = T.randn(2, n):to(dtype)
+      local wide = dtype == "f64" and x or x:float()
+      for _, q in ipairs { 0, 1, 0.5, 1 / 3, 0.9999 } do
+        for _, way in ipairs { "linear", "lower", "higher", "midpoint", "nearest" } do
+          local function both(y, p)
+            y = y:clone():requires_grad_()
+            local r = y:quantile(p, { dim = 2, interpolation = way })
+            r:sum():backward()
+            return r:detach():reshape(-1), y.grad
+          end
+          local one, done = both(x, q)
+          local many, dmany = both(wide, T.tensor({ q }, { dtype = wide:dtype() }))
+          assert.is_true(one:equal(many:to(dtype)) and done:equal(dmany:to(dtype)), dtype .. n .. way .. q)
+        end
+      end
+      x[1][n // 2] = 0 / 0
+      assert.same({ true, false }, x:quantile(0.4, { dim = 2 }):isnan():tolist())
+    end
+  end
+end)
+
+it("unique of integers is that of the same numbers in f64, whether they lie close together or not", function()
+  local o = { return_inverse = true, return_counts = true }
+  for _, dtype in ipairs { "i64", "i32", "i16", "i8", "u8", "bool" } do
+    for _, n in ipairs { 0, 1, 3, 300, 5000 } do
+      for _, span in ipairs { 1, 2, 90, 30000, 1 << 40 } do
+        if span <= (({ i64 = 1 << 40, i32 = 30000, i16 = 30000, bool = 2 })[dtype] or 90) then
+          local low, high = dtype:find "[ub]" and 0 or -(span // 2), dtype == "bool" and 1 or span // 2
+          local x = T.randint(low, high, { n }):to(dtype)
+          local got, want = { x:unique(o) }, { x:double():unique(o) }
+          assert.equal(dtype, got[1]:dtype())
+          got[1] = got[1]:double()
+          for k = 1, 3 do assert.is_true(got[k]:equal(want[k]), ("%s %d %d %d"):format(dtype, n, span, k)) end
+        end
+      end
+    end
+  end
+  local ends = T.tensor({ math.mininteger, math.maxinteger, 0, math.mininteger }, { dtype = "i64" })
+  assert.same({ math.mininteger, 0, math.maxinteger }, ends:unique():tolist())
+end)

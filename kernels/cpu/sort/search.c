@@ -51,17 +51,20 @@ static void keys_of(uint64_t *key, const void *data, PlDtype t, int64_t n) {
 
 /* ---- sorting ------------------------------------------------------------------------------------------ */
 
-/* Stable radix sort of keys with their positions; bytes that are equal everywhere cost one count. */
+/* Stable radix sort of keys with their positions, NULL if nobody asks where they were; bytes that are equal everywhere cost nothing. */
 static PlStatus sort_keys(uint64_t *key, int64_t *pos, int64_t n) {
+  uint64_t differ = 0;
+  for (int64_t i = 1; i < n; i++) differ |= key[i] ^ key[0];
+  if (!differ) return PL_OK;
   void *mem;
-  PL_TRY(plk_scratch((size_t)(n + 1) * 16, &mem));
+  PL_TRY(plk_scratch((size_t)(n + 1) * (pos ? 16 : 8), &mem));
   uint64_t *k[2] = {key, mem};
   int64_t *p[2] = {pos, (int64_t *)mem + n};
   int from = 0;
   for (int shift = 0; shift < 64; shift += 8) {
+    if (!(differ >> shift & 255)) continue;
     int64_t count[256] = {0}, at = 0;
     for (int64_t i = 0; i < n; i++) count[k[from][i] >> shift & 255]++;
-    if (n && count[k[from][0] >> shift & 255] == n) continue;
     for (int b = 0; b < 256; b++) {
       int64_t c = count[b];
       count[b] = at;
@@ -70,7 +73,7 @@ static PlStatus sort_keys(uint64_t *key, int64_t *pos, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
       int64_t to = count[k[from][i] >> shift & 255]++;
       k[1 - from][to] = k[from][i];
-      p[1 - from][to] = p[from][i];
+      if (pos) p[1 - from][to] = p[from][i];
     }
     from = 1 - from;
     PlStatus st = plk_poll();
@@ -81,7 +84,7 @@ static PlStatus sort_keys(uint64_t *key, int64_t *pos, int64_t n) {
   }
   if (from) {
     memcpy(key, k[1], (size_t)n * sizeof *key);
-    memcpy(pos, p[1], (size_t)n * sizeof *pos);
+    if (pos) memcpy(pos, p[1], (size_t)n * sizeof *pos);
   }
   plk_scratch_free(mem);
   return PL_OK;
@@ -241,10 +244,10 @@ PlStatus plk_cpu_isin(const PlkCall *call) {
   uint8_t *y = call->out[0]->data;
   const int64_t n = test->numel;
   void *mem;
-  PL_TRY(plk_scratch((size_t)(n + 1) * 16, &mem));
+  PL_TRY(plk_scratch((size_t)(n + 1) * 8, &mem));
   uint64_t *key = mem;
   keys_of(key, test->data, (PlDtype)test->dtype, n);
-  PlStatus st = sort_keys(key, (int64_t *)mem + n, n);
+  PlStatus st = sort_keys(key, NULL, n);
   for (int64_t i = 0; i < x->numel && st == PL_OK; i++) {
     uint64_t k = key_at(x->data, (PlDtype)x->dtype, i);
     int64_t lo = 0; /* halves without a branch: which one is anybody's guess */
@@ -258,11 +261,12 @@ PlStatus plk_cpu_isin(const PlkCall *call) {
 
 /* ---- unique ----------------------------------------------------------------------------------------------- */
 
-/* Rows of m keys along dim (m = 1 and all elements where dim < 0), sorted: pos[0 … n-1]. */
+/* Rows of m keys along dim (m = 1 and all elements where dim < 0), sorted: pos[0 … n-1]. Integers that lie close together are
+ * looked up, not sorted: place[key - low], of `span` keys, is 1 + where one of that key is, 0 where there is none. */
 typedef struct Unique {
-  int64_t n, m;
-  uint64_t *key;
-  int64_t *pos;
+  int64_t n, m, span;
+  uint64_t *key, low;
+  int64_t *pos, *place;
   void *mem, *dense;
   bool floats;
 } Unique;
@@ -289,17 +293,46 @@ static PlStatus rows_first(const PlArray *x, int dim, void **scratch, const void
   return plk_nd_dense(&v, (PlDtype)x->dtype, x->ndim, shape, scratch, data);
 }
 
-static PlStatus unique_sort(const PlArray *x, int dim, Unique *u) {
+/* Runs of at most KEY_BLOCK keys of n elements: `at` their first, `many` of them in `block`. */
+#define EACH_RUN(data, t, n)                                                                                                             \
+  for (int64_t at = 0, many = plk_min64(KEY_BLOCK, n); at < (n) && (keys_of(block, plk_cat(data, at, pl_dtype_size(t)), t, many), true); \
+       at += many, many = plk_min64(KEY_BLOCK, (n)-at))
+
+/* Fills u->place, if there are about as many keys between the least and the greatest as elements. */
+static PlStatus look_up(const void *data, PlDtype t, Unique *u) {
+  uint64_t block[KEY_BLOCK], least = UINT64_MAX, most = 0;
+  EACH_RUN(data, t, u->n) {
+    for (int64_t i = 0; i < many; i++) {
+      least = block[i] < least ? block[i] : least;
+      most = block[i] > most ? block[i] : most;
+    }
+    if (most - least > (uint64_t)u->n + 256) return PL_OK;
+    if (at % (KEY_BLOCK * 4096) == 0) PL_TRY(plk_poll());
+  }
+  if (u->n == 0) return PL_OK;
+  u->low = least, u->span = (int64_t)(most - least) + 1;
+  PL_TRY(plk_scratch((size_t)u->span * sizeof *u->place, &u->mem));
+  u->place = u->mem;
+  PL_TRY(plk_nd_zero(u->place, (size_t)u->span * sizeof *u->place));
+  EACH_RUN(data, t, u->n) {
+    for (int64_t i = 0; i < many; i++) u->place[block[i] - least] = at + i + 1;
+    if (at % (KEY_BLOCK * 4096) == 0) PL_TRY(plk_poll());
+  }
+  return PL_OK;
+}
+
+static PlStatus unique_sort(const PlArray *x, int dim, bool places, Unique *u) {
   const void *data;
   *u = (Unique){.n = dim < 0 ? x->numel : x->shape[dim], .floats = pl_is_float((PlDtype)x->dtype)};
   u->m = dim < 0 ? 1 : u->n ? x->numel / u->n : 0;
   PL_TRY(rows_first(x, dim, &u->dense, &data));
-  PlStatus st = plk_scratch((size_t)(x->numel + 2 * u->n + 1) * 8, &u->mem);
-  if (st == PL_OK) {
+  PlStatus st = dim < 0 && !u->floats ? look_up(data, (PlDtype)x->dtype, u) : PL_OK;
+  if (st == PL_OK && !u->place) st = plk_scratch((size_t)(x->numel + 2 * u->n + 1) * 8, &u->mem);
+  if (st == PL_OK && !u->place) {
     u->key = u->mem;
-    u->pos = (int64_t *)u->mem + x->numel;
+    u->pos = places || dim >= 0 ? (int64_t *)u->mem + x->numel : NULL;
     keys_of(u->key, data, (PlDtype)x->dtype, x->numel);
-    for (int64_t i = 0; i < u->n; i++) u->pos[i] = i;
+    for (int64_t i = 0; u->pos && i < u->n; i++) u->pos[i] = i;
     if (dim < 0) st = sort_keys(u->key, u->pos, u->n);
     else sort_rows(u->key, u->m, u->pos, u->pos + u->n, u->n);
   }
@@ -317,8 +350,9 @@ static bool begins(const Unique *u, int dim, int64_t i) {
 PlStatus plk_cpu_unique_count(const PlArray *x, int dim, int64_t *count) {
   Unique u;
   int64_t n = 0;
-  PL_TRY(unique_sort(x, dim, &u));
-  for (int64_t i = 0; i < u.n; i++) n += begins(&u, dim, i);
+  PL_TRY(unique_sort(x, dim, false, &u));
+  for (int64_t k = 0; k < u.span; k++) n += u.place[k] != 0;
+  for (int64_t i = 0; !u.place && i < u.n; i++) n += begins(&u, dim, i);
   unique_free(&u);
   *count = n;
   return PL_OK;
@@ -336,6 +370,30 @@ static PlStatus put_group(const PlArray *x, PlArray *y, int dim, int64_t group, 
   return plk_nd_copy(plk_at(y->data, group * y->strides[dim], esize), plk_cat(x->data, from * x->strides[dim], esize), &w, esize);
 }
 
+/* The groups of integers that were looked up: each key's place becomes its group's number. */
+static PlStatus groups_of(const PlkCall *call, Unique *u, int64_t base, int64_t *inverse, int64_t *counts) {
+  const PlArray *x = call->in[0];
+  const PlDtype t = (PlDtype)x->dtype;
+  uint64_t block[KEY_BLOCK];
+  int64_t groups = 0;
+  for (int64_t k = 0; k < u->span; k++) {
+    if (!u->place[k]) continue;
+    PL_TRY(put_group(x, call->out[0], -1, groups, u->place[k] - 1));
+    if (counts) counts[groups] = 0;
+    u->place[k] = groups++;
+  }
+  if (!inverse && !counts) return PL_OK;
+  EACH_RUN(x->data, t, u->n) {
+    for (int64_t i = 0; i < many; i++) {
+      const int64_t group = u->place[block[i] - u->low];
+      if (inverse) inverse[at + i] = group + base;
+      if (counts) counts[group]++;
+    }
+    if (at % (KEY_BLOCK * 4096) == 0) PL_TRY(plk_poll());
+  }
+  return PL_OK;
+}
+
 PlStatus plk_cpu_unique(const PlkCall *call) {
   const PlArray *x = call->in[0];
   const int dim = pl_attr_has(call->attrs, 3) && x->ndim ? (int)pl_attr_i(call->attrs, 3) : -1;
@@ -345,9 +403,9 @@ PlStatus plk_cpu_unique(const PlkCall *call) {
   if (!want_inverse) second = first, first = NULL;
   int64_t *inverse = first ? first->data : NULL, *counts = second ? second->data : NULL, groups = -1;
   Unique u;
-  PL_TRY(unique_sort(x, dim, &u));
-  PlStatus st = PL_OK;
-  for (int64_t i = 0; i < u.n && st == PL_OK; i++) {
+  PL_TRY(unique_sort(x, dim, true, &u));
+  PlStatus st = u.place ? groups_of(call, &u, base, inverse, counts) : PL_OK;
+  for (int64_t i = 0; !u.place && i < u.n && st == PL_OK; i++) {
     if (begins(&u, dim, i)) {
       st = put_group(x, call->out[0], dim, ++groups, u.pos[i]);
       if (counts) counts[groups] = 0;

@@ -24,18 +24,16 @@ typedef struct Job {
 /* ---- keys ---------------------------------------------------------------------------------------- */
 
 static inline uint64_t key_f64(double v) {
-  if (v != v) return UINT64_MAX;
   uint64_t u;
-  v = v == 0 ? 0 : v;
-  memcpy(&u, &v, sizeof u);
-  return u >> 63 ? ~u : u | (uint64_t)1 << 63;
+  const double plain = v + 0.0; /* -0 becomes 0 */
+  memcpy(&u, &plain, sizeof u);
+  return v != v ? UINT64_MAX : u ^ (-(u >> 63) | (uint64_t)1 << 63);
 }
 static inline uint64_t key_f32(float v) {
-  if (v != v) return UINT32_MAX;
   uint32_t u;
-  v = v == 0 ? 0 : v;
-  memcpy(&u, &v, sizeof u);
-  return u >> 31 ? ~u : u | (uint32_t)1 << 31;
+  const float plain = v + 0.0f; /* -0 becomes 0 */
+  memcpy(&u, &plain, sizeof u);
+  return v != v ? UINT32_MAX : u ^ (-(u >> 31) | (uint32_t)1 << 31);
 }
 static inline float float_of(uint64_t key) { /* back from key_f32 */
   if (key == UINT32_MAX) return NAN;
@@ -266,50 +264,78 @@ enum { DIGITS_FROM = 4096 };
 static bool by_digits(const Job *j) { return (j->code == PLK_O_KTH || j->code == PLK_O_MEDIAN) && j->n >= DIGITS_FROM; }
 static uint64_t nan_key(PlkComp c) { return c == PLK_CF32 ? UINT32_MAX : UINT64_MAX; }
 
-/* Where the k-th of the sorted row is: its key from the highest byte that differs downwards, each by counting, then the
- * place among equal keys, which are in order of position. Needs no memory. */
-static PlStatus kth_by_digits(const Job *j, const void *x, int64_t *where) {
-  uint64_t key[PLK_PIECE], first = 0, differ = 0, known = 0, mask = 0;
-  const bool nan_wins = j->code == PLK_O_MEDIAN && j->comp != PLK_CI64;
-  int64_t k = j->k;
-  for (int shift = 64; shift >= 0; shift -= 8) { /* 64: what differs, and NaN */
-    if (shift < 64 && !(differ >> shift & 255)) {
-      known |= first & (uint64_t)255 << shift, mask |= (uint64_t)255 << shift;
-      continue;
-    }
-    int64_t count[256] = {0};
-    for (int64_t at = 0; at < j->n; at += PLK_PIECE) {
-      const int64_t n = plk_piece_size(at, j->n);
-      keys_of(j, x, at, n, key);
-      if (at == 0) first = key[0];
-      if (shift == 64) {
-        bool nan = false;
-        for (int64_t i = 0; i < n; i++) differ |= key[i] ^ first, nan |= key[i] == nan_key(j->comp);
-        for (int64_t i = 0; nan_wins && nan && i < n; i++)
-          if (key[i] == nan_key(j->comp)) {
-            *where = at + i;
-            return PL_OK;
-          }
-      } else
-        for (int64_t i = 0; i < n; i++) count[key[i] >> shift & 255] += (key[i] & mask) == known;
-      if ((at & (POLL - 1)) == POLL - PLK_PIECE) PL_TRY(plk_poll());
-    }
-    if (shift == 64) continue;
-    int b = 0;
-    for (; k >= count[b]; b++) k -= count[b];
-    known |= (uint64_t)b << shift, mask |= (uint64_t)255 << shift;
-  }
-  for (int64_t at = 0; at < j->n; at += PLK_PIECE) {
+enum { DIGIT = 12, BINS = 1 << DIGIT }; /* bits */
+
+/* The k-th of the m elements whose keys are `known` where `mask` has bits; they are equal if that is everywhere. */
+static PlStatus kth_of_few(const Job *j, const void *x, uint64_t known, uint64_t mask, int64_t k, int64_t m, bool equal, int64_t *where) {
+  uint64_t key[PLK_PIECE];
+  int64_t filled = 0;
+  void *mem = NULL;
+  if (!equal) PL_TRY(plk_scratch((size_t)m * 2 * sizeof(Pair), &mem));
+  Pair *const p = mem;
+  PlStatus s = PL_OK;
+  for (int64_t at = 0; at < j->n && s == PL_OK; at += PLK_PIECE) {
     const int64_t n = plk_piece_size(at, j->n);
     keys_of(j, x, at, n, key);
-    for (int64_t i = 0; i < n; i++)
-      if (key[i] == known && k-- == 0) {
+    for (int64_t i = 0; i < n; i++) {
+      if ((key[i] & mask) != known) continue;
+      if (p) p[filled++] = (Pair){key[i], at + i};
+      else if (k-- == 0) {
         *where = at + i;
         return PL_OK;
       }
+    }
+    if ((at & (POLL - 1)) == POLL - PLK_PIECE) s = plk_poll();
+  }
+  if (s == PL_OK && p) s = sort_pairs(p, p + m, m);
+  if (s == PL_OK && p) *where = p[k].at;
+  plk_scratch_free(mem);
+  return s;
+}
+
+/* The upper bits that not all keys share begin below this one. */
+static PlStatus shared_bits(const Job *j, const void *x, int *bits) {
+  uint64_t key[PLK_PIECE], first = 0, differ = 0;
+  for (int64_t at = 0; at < j->n; at += PLK_PIECE) {
+    const int64_t n = plk_piece_size(at, j->n);
+    keys_of(j, x, at, n, key);
+    if (at == 0) first = key[0];
+    for (int64_t i = 0; i < n; i++) differ |= key[i] ^ first;
     if ((at & (POLL - 1)) == POLL - PLK_PIECE) PL_TRY(plk_poll());
   }
+  for (*bits = 0; *bits < 64 && differ >> *bits;) ++*bits;
   return PL_OK;
+}
+
+/* Where the k-th of the sorted row is: a digit of its key from the highest downwards, each by counting, until few elements share
+ * them, which are sorted; those of one key are in order of position. */
+static PlStatus kth_by_digits(const Job *j, const void *x, int64_t *where) {
+  const bool integers = j->comp == PLK_CI64, nan_wins = j->code == PLK_O_MEDIAN && !integers;
+  uint64_t key[PLK_PIECE], known = 0, mask = 0;
+  int64_t k = j->k;
+  int bits = j->comp == PLK_CF32 ? 32 : 64;
+  if (integers) PL_TRY(shared_bits(j, x, &bits));
+  for (int shift = bits > DIGIT ? bits - DIGIT : 0;; shift = shift > DIGIT ? shift - DIGIT : 0) {
+    int64_t count[BINS] = {0};
+    for (int64_t at = 0; at < j->n; at += PLK_PIECE) {
+      const int64_t n = plk_piece_size(at, j->n);
+      keys_of(j, x, at, n, key);
+      if (mask == 0)
+        for (int64_t i = 0; i < n; i++) count[key[i] >> shift & (BINS - 1)]++;
+      else
+        for (int64_t i = 0; i < n; i++) count[key[i] >> shift & (BINS - 1)] += (key[i] & mask) == known;
+      for (int64_t i = 0; mask == 0 && nan_wins && count[BINS - 1] && i < n; i++) /* NaN has such a digit */
+        if (key[i] == nan_key(j->comp)) {
+          *where = at + i;
+          return PL_OK;
+        }
+      if ((at & (POLL - 1)) == POLL - PLK_PIECE) PL_TRY(plk_poll());
+    }
+    int64_t b = 0;
+    for (; k >= count[b]; b++) k -= count[b];
+    known |= (uint64_t)b << shift, mask |= (uint64_t)(BINS - 1) << shift;
+    if (shift == 0 || count[b] <= j->n / 8) return kth_of_few(j, x, known, mask, k, count[b], shift == 0, where);
+  }
 }
 
 static bool by_heap(const Job *j) { return j->code == PLK_O_TOPK && few(j->n, j->k); }

@@ -201,14 +201,23 @@ return function(T, core)
 
   -- ---- order statistics --------------------------------------------------------------------------------------
 
+  local function lines(x, dim)
+    local flat = dim and x or x:reshape(-1)
+    return flat, axis(flat, dim or 1)
+  end
+  local function numbers(flat, d) return T.isnan(flat):logical_not():sum(d, { keepdim = true }) end
   -- Values of x in ascending order along dim, NaN last, and how many numbers each line has.
   local function ordered(x, dim)
-    local flat = dim and x or x:reshape(-1)
-    local d = axis(flat, dim or 1)
+    local flat, d = lines(x, dim)
     local sorted, places = flat:sort(d)
-    local count = T.isnan(flat):logical_not():sum(d, { keepdim = true })
-    return sorted, places, count, d
+    return sorted, places, numbers(flat, d), d
   end
+  -- Rank q (n - 1), as arithmetic in this dtype has it.
+  local function rank(q, n, dtype)
+    local function stored(v) return dtype == "f32" and string.unpack("f", string.pack("f", v)) or v end
+    return stored(stored(n - 1) * stored(q))
+  end
+  local SELECTED = 4096 -- of as many elements the kernel finds one without sorting them
 
   -- Whether dim is the one that a 0-d tensor has for reductions.
   local function number_along(x, dim) return x:dim() == 0 and (dim == 1 or dim == -1) end
@@ -232,22 +241,35 @@ return function(T, core)
       fail("%s: q must be a number from 0 to 1, got %s", who,
         type(a.q) == "number" and tostring(a.q) or core.readable(q):brief())
     end
-    local sorted, _, count, d = ordered(x, a.dim)
-    local n = sorted:size(d)
+    local flat, d = lines(x, a.dim)
+    local n = flat:size(d)
     if n == 0 then fail("%s: %s has no elements along the dimension", who, x:describe()) end
-    local shape = {}
-    for k = 1, sorted:dim() do shape[k] = k == d and q:numel() or 1 end
-    local top = (skip and count:clamp { min = 1 } or T.full_like(count, n)):to(x:dtype()) - 1
-    local at = top * q:reshape(shape)
-    local function element(place) return T.take_along_dim(sorted, place:long(), { dim = d, index_base = 0 }) end
-    local round = ({ lower = T.floor, higher = T.ceil, nearest = T.round })[a.interpolation]
-    local y
-    if round then y = element(round(at)) -- an element itself, infinite ones, too
+    local count, at, element -- the elements at these ranks, rounded so
+    if within and not skip and n >= SELECTED and n < 1 << 24 then
+      local r = rank(a.q, n, x:dtype())
+      local low, high = math.floor(r), math.ceil(r)
+      local near = (r - low > 0.5 or r - low == 0.5 and low % 2 == 1) and high or low
+      local places = { floor = low, ceil = high, round = near }
+      count, at = numbers(flat, d), T.tensor({ r }, { dtype = x:dtype(), device = x:device() })
+      function element(round) return (flat:kthvalue(places[round] + 1, { dim = d, keepdim = true })) end
     else
-      local low = at:floor()
-      local share = at - low
+      local sorted, _
+      local shape = {}
+      sorted, _, count = ordered(x, a.dim)
+      for k = 1, sorted:dim() do shape[k] = k == d and q:numel() or 1 end
+      local top = (skip and count:clamp { min = 1 } or T.full_like(count, n)):to(x:dtype()) - 1
+      at = top * q:reshape(shape)
+      function element(round)
+        return T.take_along_dim(sorted, at[round](at):long(), { dim = d, index_base = 0 })
+      end
+    end
+    local round = ({ lower = "floor", higher = "ceil", nearest = "round" })[a.interpolation]
+    local y
+    if round then y = element(round) -- an element itself, infinite ones, too
+    else
+      local share = at - at:floor()
       if a.interpolation == "midpoint" then share = share:gt(0):to(x:dtype()) * 0.5 end
-      y = T.lerp(element(low), element(at:ceil()), share)
+      y = T.lerp(element("floor"), element("ceil"), share)
     end
     local bad = skip and count:eq(0) or count:lt(n)
     y = y:masked_fill(bad, 0 / 0)
@@ -267,7 +289,12 @@ return function(T, core)
   --   print(T.tensor { 1, 0 / 0, 3 }:nanquantile(0.5):item())  --> 2.0
   for name, skip in pairs { quantile = false, nanquantile = true } do
     define(name, { { "x", "tensor" }, { "q", "any" }, { "dim", "int", optional = true }, { "keepdim", "bool", false },
-      { "interpolation", modes, "linear" } }, function(a) return quantile(name, a, skip) end)
+      { "interpolation", modes, "linear" } }, function(a)
+      return in_f32(a.x, function(x) -- in halves ranks would be rounded to some 11 bits or 8
+        a.x = x
+        return quantile(name, a, skip)
+      end)
+    end)
   end
   core.full_precision(T, { "quantile", "nanquantile" })
   core.full_precision(core.metatable().methods, { "quantile", "nanquantile" })
