@@ -24,6 +24,12 @@ end
 -- Ones: they are valid as indices, as sizes and in most domains.
 local function like(t, shape, dtype) return T.ones(shape or t:shape(), { dtype = dtype or t:dtype() }) end
 
+local function ones(rank)
+  local shape = {}
+  for k = 1, rank do shape[k] = 1 end
+  return shape
+end
+
 -- What can stand in a tensor's place.
 local function others(t, add)
   local shape, n = t:shape(), #t:shape()
@@ -53,11 +59,7 @@ local function others(t, add)
   add(like(t, { 5 }))
   add(like(t, { 3, 3 }))
   add(like(t, { 1, 1, 1, 1, 1, 1, 1, 1 }))
-  for rank = 15, 16 do -- the greatest
-    local ones = {}
-    for k = 1, rank do ones[k] = 1 end
-    add(like(t, ones))
-  end
+  for rank = 15, 16 do add(like(t, ones(rank))) end -- the greatest
   for _, dtype in ipairs { "f64", "f32", "f16", "bf16", "i64", "i32", "u8", "bool" } do
     if dtype ~= t:dtype() then add(like(t, nil, dtype)) end
   end
@@ -157,11 +159,22 @@ local function calls(info, args, first)
         local several = attr.type == "shape" or attr.type == "dims" and k == #info.attrs
         place = several and type(args[place + 1]) == "number" and place + 1
       end
-      if #info.args == 1 and type(args[1]) == "userdata" then -- and for another rank
+      if #info.args == 1 and type(args[1]) == "userdata" then -- and for other ranks, the least and the greatest
         local c = list[#list]
-        local d = table.move(c, 1, c.n, 1, { n = c.n })
-        d[1] = like(args[1], #args[1]:shape() == 3 and { 2, 3 } or { 2, 3, 4 })
-        list[#list + 1] = d
+        local function of(shape)
+          local d = table.move(c, 1, c.n, 1, { n = c.n })
+          d[1] = like(args[1], shape)
+          if #shape == 0 and attr.name ~= "dim" and o.dim then -- the only one that there may be
+            d[at] = {}
+            for key, x in pairs(o) do d[at][key] = x end
+            d[at].dim = 1
+          end
+          list[#list + 1] = d
+        end
+        of(#args[1]:shape() == 3 and { 2, 3 } or { 2, 3, 4 })
+        if attr.type ~= "float" and attr.type ~= "scalar" then
+          for _, rank in ipairs { 0, #args[1]:shape(), 15, 16 } do of(ones(rank)) end
+        end
         if attr.type == "dtype" then -- and from whole numbers
           local e = table.move(c, 1, c.n, 1, { n = c.n })
           e[1] = like(args[1], nil, "i64")

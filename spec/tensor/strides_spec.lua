@@ -129,3 +129,67 @@ describe("a compiled op", function()
   end
   it("is asked, whatever it is", function() assert.is_true(on_device() or asked > 700, asked .. " calls") end)
 end)
+
+-- A view of other sizes is possible where the places of its elements, in row-major order, are sums of strides. Said by
+-- the places themselves: of numbers that say where in memory they lie, all differences along a dimension are the same.
+local function strides_by_places(places, sizes)
+  local out, step = {}, 1
+  for d = #sizes, 1, -1 do
+    out[d] = sizes[d] > 1 and places[1 + step] - places[1] or 0
+    step = step * sizes[d]
+  end
+  for i = 0, #places - 1 do
+    local rest, want = i, places[1]
+    for d = #sizes, 1, -1 do
+      want, rest = want + rest % sizes[d] * out[d], rest // sizes[d]
+    end
+    if places[i + 1] ~= want then return nil end
+  end
+  return out
+end
+
+describe("a view", function()
+  it("is taken where strides allow it, and refused elsewhere: reshape copies there", function()
+    local random = require("spec.support.random").new(5)
+    local function pick(n) return random:int(1, n) end
+    local taken, refused = 0, 0
+    for _ = 1, 300 do
+      local sizes = {}
+      for d = 1, pick(4) do sizes[d] = ({ 1, 2, 3, 4, 6 })[pick(5)] end
+      local n = 1
+      for _, size in ipairs(sizes) do n = n * size end
+      local x = T.arange(0, 2 * n - 1, 1, { dtype = "i64" }):view(2 * n)
+      x = (pick(3) == 1 and x:as_strided({ n }, { 2 }) or x:narrow(1, 1, n)):view(sizes)
+      if pick(2) == 1 then x = x:transpose(pick(#sizes), pick(#sizes)) end
+      if pick(3) == 1 then x = x:narrow(pick(#sizes), 1, 1) end
+      if pick(4) == 1 then x = x:unsqueeze(1):expand(2, table.unpack(x:shape())) end
+      local left, to = x:numel(), {}
+      while left > 1 do -- a factorization, with ones in between
+        local f = ({ 2, 3, 4, 6, 1, left })[pick(6)]
+        if left % f == 0 then
+          to[#to + 1], left = f, left // f
+        end
+      end
+      if #to == 0 then to[1] = 1 end
+      local places = x:contiguous():view(-1):totable()
+      local wanted = strides_by_places(places, to)
+      local ok, y = pcall(x.view, x, to)
+      local z = x:reshape(to)
+      local text = x:brief() .. " " .. strides(x) .. " as " .. table.concat(to, ",")
+      assert.same(places, z:contiguous():view(-1):totable(), text)
+      assert.same(to, z:shape(), text)
+      assert.equal(wanted ~= nil, ok, text .. (ok and "" or ": " .. tostring(y)))
+      assert.equal(ok, z:shares_storage(x), text)
+      if ok then
+        taken = taken + 1
+        for d, stride in ipairs(y:stride()) do
+          if to[d] > 1 then assert.equal(wanted[d], stride, text) end
+        end
+      else
+        refused = refused + 1
+        assert.truthy(y:find("needs a copy; use reshape, or contiguous() before", 1, true), y)
+      end
+    end
+    assert.is_true(taken > 50 and refused > 50, taken .. " " .. refused)
+  end)
+end)
