@@ -110,6 +110,58 @@ end
 -- Shapes that two tensors have in turn: what broadcasts, what has lost a dimension or all, what is empty.
 local PAIRS = { {}, { 1 }, { 3 }, { 0 }, { 1, 3 }, { 3, 1 }, { 3, 3 }, { 2, 3 }, { 2, 1, 3 }, { 2, 3, 3 } }
 
+-- Some values of an option.
+local FEW = { float = { 0.5, 2, -1 }, dims = { {}, { 1 }, { 1, 2 } }, ints = { {}, { 1 }, { 2, 2 } },
+  bool = { true, false }, shape = { { 1 }, { 3, 2 } }, dtype = { "f64", "i64", "f16" }, index_base = { 0, 1 } }
+FEW.scalar = FEW.float
+local function few(attr)
+  if not attr.choices then return FEW[attr.type] or { 1, 2, -1, 0 } end
+  local words = {}
+  for word in attr.choices:gmatch "[^|]+" do words[#words + 1] = word end
+  return words
+end
+
+-- Calls with what a row leaves out: each optional input, of another input's shape or not, and options two at a time.
+local function fuller(info, args, add)
+  local inputs, options = {}, {}
+  for i = 1, args.n do
+    local v = args[i]
+    if type(v) == "userdata" then
+      inputs[i] = v
+    elseif i == args.n and type(v) == "table" and #v == 0 then
+      options = v
+    elseif v ~= nil then
+      return
+    end
+  end
+  local function call(i, x, key, a, other, b)
+    local c, o = { n = info.nin + 1 }, {}
+    for k = 1, info.nin do c[k] = inputs[k] end
+    for k, v in pairs(options) do o[k] = v end
+    if i then c[i] = x end
+    if key then o[key], o[other] = a, b end
+    c[info.nin + 1] = o
+    add(c)
+  end
+  for i = 1, info.nin do
+    for k = 1, inputs[i] and 0 or info.nin do
+      for _, dtype in ipairs(inputs[k] and { inputs[k]:dtype(), "i64" } or {}) do
+        local x = like(inputs[k], nil, dtype)
+        call(i, x)
+        others(x, function(y) call(i, y) end)
+      end
+    end
+  end
+  for k, one in ipairs(info.nin > 0 and info.attrs or {}) do
+    for j = k + 1, #info.attrs do
+      local two = info.attrs[j]
+      for _, a in ipairs(few(one)) do
+        for _, b in ipairs(few(two)) do call(nil, nil, one.name, a, two.name, b) end
+      end
+    end
+  end
+end
+
 -- All calls that follow from one: each is a list with n; from an op's first one, more.
 local function calls(info, args, first)
   local list = {}
@@ -129,6 +181,7 @@ local function calls(info, args, first)
       values(v, put)
     end
   end
+  if first then fuller(info, args, function(c) list[#list + 1] = c end) end
   local places = {}
   for i = 1, args.n do if type(args[i]) == "userdata" then places[#places + 1] = i end end
   for _, dtype in ipairs(#places > 1 and VALUES.dtype or {}) do -- all in one dtype
