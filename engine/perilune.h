@@ -91,6 +91,9 @@ bool pl_tensor_requires_grad(const PlTensor *t);
 /* The accumulated gradient of a leaf, borrowed, or NULL. */
 PlTensor *pl_grad(const PlTensor *t);
 PlStatus pl_set_grad(PlTensor *t, PlTensor *grad_or_null);
+/* Is .grad what a backward that failed has added to, be it wholly or in part? False again once it is set or written. A leaf that
+ * had no gradient before such a backward has none after it. */
+bool pl_grad_torn(const PlTensor *t);
 /* Walks back from ys with gradients dys (NULL, or NULL entries: ones, for scalars only) and adds the
  * leaves' gradients to their .grad. */
 PlStatus pl_backward(PlTensor *const *ys, PlTensor *const *dys, int n, bool retain_graph, bool create_graph);

@@ -103,10 +103,24 @@ static int t_adopt_grad(lua_State *L) {
   return 0;
 }
 
+/* core.torn(list) → the position of the first tensor in it whose .grad a backward that failed has added to, or nil */
+static int t_torn(lua_State *L) {
+  if (PL_LIKELY(!pl_state.torn)) return 0;
+  luaL_checktype(L, 1, LUA_TTABLE);
+  const lua_Integer n = (lua_Integer)lua_rawlen(L, 1);
+  for (lua_Integer i = 1; i <= n; i++) {
+    lua_rawgeti(L, 1, i);
+    const Box *b = l_box(L, -1);
+    if (b && b->t && pl_grad_torn(b->t)) return lua_pushinteger(L, i), 1;
+    lua_pop(L, 1);
+  }
+  return 0;
+}
+
 void l_pull_register(lua_State *L) {
   static const luaL_Reg functions[] = {
       {"key_gradients", t_key_gradients}, {"alias", t_alias},           {"floats", t_floats}, {"alike", t_alike},
-      {"grad_add", t_grad_add},           {"adopt_grad", t_adopt_grad}, {NULL, NULL}};
+      {"grad_add", t_grad_add},           {"adopt_grad", t_adopt_grad}, {"torn", t_torn},     {NULL, NULL}};
   luaL_setfuncs(L, functions, 0);
   l_batch_register(L);
   l_checkpoint_register(L);

@@ -66,12 +66,14 @@ typedef struct PlState {
   uint64_t seed, stream, offset; /* default generator */
   bool seeded;
   int in_backward;                 /* nesting depth */
+  struct PlWalk *walk;             /* the innermost backward that runs, or NULL */
   struct PlGraph *trace;           /* every op goes into this graph under construction; NULL: ops run */
   struct PlBatch *batch;           /* the innermost running one, or NULL (engine/vmap) */
   struct PlBatch *batches;         /* all that are open, also of coroutines that do not run */
   uint64_t batch_loops;            /* ops computed element by element, for want of a rule */
   uint64_t batch_busy;             /* running batches and live batched handles: 0 spares ops the look */
   uint64_t key_floor, key_ceiling; /* keys born outside [floor, ~ceiling) do not record: batches keep levels apart */
+  bool torn;                       /* a backward that failed has left sums in .grad, once (grad/leaf_sums.c) */
   bool history_moved;         /* views may have to be taken again, results of rules to be refused: some in-place op was recorded, or … */
   uint8_t gpu;                /* the thread's current one: what "cuda" means */
   uint8_t device;             /* where ops without arrays among their inputs compute, and backward graphs make zeros */

@@ -66,7 +66,7 @@ static PlStatus as_leaf(PlTensor **g, const PlTensor *leaf) {
 }
 
 /* A leaf's .grad is dense and shared with nobody. Takes g. */
-PlStatus pl_leaf_take_grad(PlNode *n, PlTensor *g) {
+static PlStatus take(PlNode *n, PlTensor *g) {
   if (PL_UNLIKELY(pl_is_batched(g))) {
     PlStatus b = pl_fail(PL_ERR_STATE,
                          "backward inside vmap: a gradient for each element, %s, does not fit into .grad; "
@@ -111,4 +111,20 @@ PlStatus pl_leaf_take_grad(PlNode *n, PlTensor *g) {
   c->a.weak = 0;
   n->grad = c;
   return PL_OK;
+}
+
+bool pl_leaf_torn(const PlNode *n) {
+  return PL_UNLIKELY(n->torn) && n->grad && !n->grad->a.symbolic && n->grad->storage->version == n->torn_at;
+}
+
+PlStatus pl_leaf_take_grad(PlNode *n, PlTensor *g) {
+  n->torn = pl_leaf_torn(n);
+  PlStatus s = pl_sums_note(n);
+  if (s != PL_OK) {
+    pl_tensor_release(g);
+    return s;
+  }
+  s = take(n, g);
+  if (PL_UNLIKELY(n->torn) && n->grad) n->torn_at = n->grad->storage->version; /* what is added makes it no better */
+  return s;
 }

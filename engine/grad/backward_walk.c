@@ -426,6 +426,8 @@ PlStatus pl_walk_run(PlWalk *w, const PlKey *key, PlMute mute) {
   pl_keys_mute(key, mute, born, 1);
   const uint8_t autocast = pl_set_autocast(0); /* gradients have the dtypes that forward chose */
   pl_state.in_backward++;
+  w->outer = pl_state.walk;
+  pl_state.walk = w;
   PlStatus s = w->status;
   if (s == PL_OK && PL_UNLIKELY(pl_state.trace != NULL)) {
     PlGraph *f = pl_state.trace;
@@ -435,6 +437,8 @@ PlStatus pl_walk_run(PlWalk *w, const PlKey *key, PlMute mute) {
     f->tape = outer;
     if (s == PL_OK) s = pl_graph_backward_end(f, begin, w->ny, w->ys);
   } else if (s == PL_OK) s = walk(w);
+  pl_sums_end(w, s == PL_OK);
+  pl_state.walk = w->outer;
   pl_state.in_backward--;
   pl_set_autocast(autocast);
   pl_keys_mute(key, mute, born, (uint32_t)-1);

@@ -7,6 +7,12 @@
 
 typedef struct PlAside PlAside; /* a node's notes of the walk that this one runs inside of */
 
+/* A leaf whose .grad a walk has added to. fresh: there was none before. */
+typedef struct PlSum {
+  PlNode *leaf; /* NULL: the script has set .grad since */
+  bool fresh;
+} PlSum;
+
 typedef struct PlWalk {
   PlTensor *const *ys; /* what it begins at, for traces; ny 0: unknown */
   int ny;
@@ -22,6 +28,9 @@ typedef struct PlWalk {
   PlNode *few[8];
   PlTensor **results; /* captured gradients; NULL: they go into the leaves' .grad */
   PlAside *aside;
+  PlSum *sums;
+  size_t nsums, cap_sums;
+  struct PlWalk *outer; /* inside of a rule or hook of this one */
 } PlWalk;
 
 PlStatus pl_walk_seed(PlWalk *w, PlNode *n, uint32_t slot, PlTensor *dy);
@@ -55,6 +64,10 @@ uint64_t pl_walk_mark(void);
 /* After it: the captured gradients, each a tensor of its own; same_as from pl_walk_capture. */
 PlStatus pl_walk_results(PlTensor **out, int nx, const int *same_as);
 void pl_walk_abandon(PlWalk *w);
+/* leaf_sums.c: n's .grad is about to be added to; the script sets it; the walk has ended. */
+PlStatus pl_sums_note(PlNode *n);
+void pl_sums_forget(const PlNode *n);
+void pl_sums_end(PlWalk *w, bool whole);
 /* *sum += g, in place where nobody else can see *sum; takes g. */
 PlStatus pl_gradient_accumulate(PlTensor **sum, PlTensor *g);
 /* What the walk does at a node: gradients of its inputs, dx[nin] (zeroed, then owned), from those in its slots. node_backward.c */

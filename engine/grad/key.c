@@ -373,6 +373,11 @@ PlStatus pl_grad_add(PlTensor *t, PlTensor *g) {
   return n->slots[0].hooks ? pl_leaf_accumulated(n) : PL_OK;
 }
 
+bool pl_grad_torn(const PlTensor *t) {
+  const PlNode *n = PL_UNLIKELY(pl_state.torn) ? leaf_of(t) : NULL;
+  return n && pl_leaf_torn(n);
+}
+
 PlTensor *pl_grad(const PlTensor *t) {
   PlNode *n = leaf_of(t);
   return n ? n->grad : NULL;
@@ -389,6 +394,8 @@ static PlStatus set_grad(PlTensor *t, PlTensor *grad) {
   if (PL_UNLIKELY(pl_state.trace != NULL) && (!grad || grad != n->grad)) PL_TRY(pl_graph_leaf(pl_state.trace, t, true));
   if (grad) grad->refs++;
   PlTensor *old = n->grad;
+  if (PL_UNLIKELY(pl_state.walk != NULL)) pl_sums_forget(n);
+  n->torn = n->torn && grad == old;
   n->grad = grad;
   pl_tensor_release(old);
   return PL_OK;

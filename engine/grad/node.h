@@ -82,9 +82,13 @@ struct PlNode {
   bool ends;   /* the same, of several results: some are among the inputs, and from here no way leads on to others */
   bool busy;   /* on the list of a running backward */
   bool shared; /* a kept cast (engine/call/autocast.c): a backward leaves it whole for the next */
+  bool torn;   /* leaf: a backward that failed had added to .grad, if that is as it left it (leaf_sums.c) */
   uint32_t nin, nout, nsaved;
-  int32_t pending;        /* consumers that have not delivered yet; valid while `pass` is the running one */
-  uint32_t checkpoint_at; /* which of its checkpoint's nodes it is */
+  int32_t pending; /* consumers that have not delivered yet; valid while `pass` is the running one */
+  union {
+    uint32_t checkpoint_at; /* which of its checkpoint's nodes it is */
+    uint32_t torn_at;       /* leaf: the version of .grad's memory when it became torn */
+  };
   uint64_t pass;
   uint64_t seq;
   PlKey *key;                      /* weak: NULL once the key is freed */
@@ -225,6 +229,7 @@ PlStatus pl_key_pull(PlKey *k, PlTensor *const *ys, PlTensor *const *dys, int ny
 /* .grad += g, then the leaf's last hooks. Gives t a place for .grad if it is no leaf that requires a gradient. */
 PlStatus pl_grad_add(PlTensor *t, PlTensor *g);
 PlStatus pl_leaf_take_grad(PlNode *leaf, PlTensor *g); /* takes g */
+bool pl_leaf_torn(const PlNode *leaf);                 /* pl_grad_torn */
 /* .grad is complete: the leaf's last hooks. */
 PlStatus pl_leaf_accumulated(PlNode *leaf);
 /* `to`, fresh and without a history, takes over the leaf (and the keys' entries) of `from`, for good (leaf_move.c). */

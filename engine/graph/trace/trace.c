@@ -196,6 +196,7 @@ bool pl_graph_leaves_same(const PlGraph *f, const int32_t *given) {
     if (f->gradients && l->hooks != pl_graph_leaf_hooks(l->t)) return false; /* a walk inside has run those of then */
     if (given && given[i] < 0 && !read && !f->gradients) continue;
     if (!n) return false;
+    if (read && PL_UNLIKELY(pl_leaf_torn(n))) return false; /* the script says so */
     if (l->expects == PL_FGRAD_NONE && n->grad) return false;
     if (l->expects == PL_FGRAD_SOME && !n->grad) return false;
     if (l->expects == PL_FGRAD_SAME && n->grad != l->grad) return false;

@@ -125,6 +125,7 @@ end
 local function unscale(self, opt)
   local grads = {}
   for _, group in ipairs(opt.param_groups) do
+    T.core.check_whole("GradScaler", group.params)
     for _, p in ipairs(group.params) do
       local g = p.grad
       if g then

@@ -7,6 +7,16 @@ return function(T, core)
   local enter, leave = core.grad_enter, core.grad_leave -- of the running coroutine: bindings/autograd/grad_mode.c
   local retained = setmetatable({}, { __mode = "k" })
 
+  -- A backward that failed after it had added to some gradients (an error in a hook, Ctrl-C, memory that is out) left
+  -- sums that are not what the script believes, until they are set or written.
+  function core.check_whole(who, params)
+    local i = core.torn(params)
+    if i then
+      options.fail("%s: .grad of parameter %d, %s, has a part of a backward that failed, on top of what it had; call "
+        .. "zero_grad(), or set .grad", who, i, params[i]:describe())
+    end
+  end
+
   -- Restores the switch however the block is left. Where recording was turned off is noted, for backward's message
   -- and for this one: T.no_grad() on a line of its own, which nothing ends.
   local since = setmetatable({}, { __mode = "k" }) -- open scopes

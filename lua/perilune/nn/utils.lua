@@ -21,6 +21,7 @@ end
 
 local function grads_of(who, params)
   params = options.tensors(who, "params", params)
+  T.core.check_whole(who, params)
   local grads, n = {}, 0
   for i = 1, #params do
     local g = params[i].grad
@@ -76,6 +77,7 @@ function utils.clip_grad_norm_(params, max_norm, opts)
   end
   -- Always scaled, by at most 1: no value has to be looked at. 1e-6 as in PyTorch.
   local scale = (max_norm / (norm + 1e-6)):clamp_ { max = 1.0 }
+  local _ <close> = T.core.hold_interrupts() -- all are scaled, or none
   for _, list in ipairs(apart or { grads }) do
     list[#list + 1] = scale:to(list[1]:device())
     foreach_scale(list)
@@ -95,6 +97,7 @@ function utils.clip_grad_value_(params, clip_value)
     fail("clip_grad_value_: clip_value must be a number >= 0, got %s", options.describe(clip_value))
   end
   local _ <close> = T.no_grad()
+  local _ <close> = T.core.hold_interrupts()
   for _, g in ipairs((grads_of("clip_grad_value_", params))) do
     g:clamp_ { min = -clip_value, max = clip_value }
   end
@@ -125,6 +128,7 @@ function utils.vector_to_parameters(vector, params)
     fail("vector_to_parameters: a vector of %d elements is wanted, got %s", total, options.describe(vector))
   end
   local _ <close> = T.no_grad()
+  local _ <close> = T.core.hold_interrupts() -- all parameters are the vector's, or none
   local at = 1
   for _, p in ipairs(params) do
     local n = p:numel()

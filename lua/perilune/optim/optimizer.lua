@@ -225,6 +225,7 @@ function Optimizer:step(closure)
     loss = closure()
   end
   local groups = self.param_groups
+  for k = 1, #groups do core.check_whole("optim." .. self.name .. ":step", groups[k].params) end
   if core.converted ~= self._converted then follow(self) end
   local _ <close> = core.hold_interrupts() -- weights, states and counts of all groups move together
   for k = 1, #groups do self:update(groups[k]) end
