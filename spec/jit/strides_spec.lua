@@ -152,4 +152,38 @@ describe("what a jitted function asks of memory", function()
       end
     end
   end)
+
+  it("a 0-d operand beside one that is not row-major is one element", function()
+    local order = { 3, 1, 2 }
+    local x = T.randn(2, 3, 4):permute(order):contiguous():permute(2, 3, 1)
+    local mask, value = x:gt(0), T.tensor(2.5):requires_grad_()
+    for name, f in pairs {
+      masked_fill = function(a, m, v) return a:masked_fill(m, v) end,
+      masked_fill_ = function(a, m, v) return a:clone():masked_fill_(m, v) end,
+      ["a view's"] = function(a, m, v)
+        local y = a * 2
+        y:select(2, 2):masked_fill_(m:select(2, 1), v)
+        return y
+      end,
+      index = function(a, m, v)
+        local y = a:clone()
+        y[m] = v
+        return y
+      end,
+      where = function(a, m, v) return T.where(m, v, a) end,
+      mul = function(a, _, v) return a * v end,
+      maximum = function(a, _, v) return v:maximum(a) end,
+      lerp = function(a, _, v) return a:lerp(v, 0.25) end,
+      addcmul = function(a, _, v) return T.addcmul(a, a, v) end,
+    } do
+      local compiled = T.jit(f)
+      for call = 1, 3 do
+        local want, got = f(x, mask, value), compiled(x, mask, value)
+        assert.is_true(T.equal(want, got), name)
+        assert.same(want:stride(), got:stride(), name)
+        local a, b = T.grad_of(want:sum(), value), T.grad_of(got:sum(), value)
+        assert.is_true(a:allclose(b), ("%s, gradient, call %d"):format(name, call))
+      end
+    end
+  end)
 end)

@@ -52,8 +52,11 @@ PlStatus pl_sym_apply_strided(const PlCall *c, PlTensor **out) {
   PlStatus s = PL_OK;
   pl_layout_order(d->ndim, d->shape, d->strides, order);
   for (int k = 0; k < d->ndim; k++) back[order[k]] = k;
-  for (int i = 0; i < c->nin && s == PL_OK; i++)
-    if (c->in[i]) s = turned(c->in[i], d, order, &in[i]);
+  for (int i = 0; i < c->nin && s == PL_OK; i++) {
+    if (!c->in[i]) continue;
+    if (i == c->nin - 1 && (c->op->flags & PL_F_STORES)) in[i] = pl_retain(c->in[i]); /* one element, no array of them */
+    else s = turned(c->in[i], d, order, &in[i]);
+  }
   pl_state.row_major++;
   if (s == PL_OK) s = pl_sym_apply(c->op, in, c->nin, c->op->nattr ? c->attrs : NULL, &y);
   pl_state.row_major--;
