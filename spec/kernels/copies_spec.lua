@@ -103,3 +103,19 @@ describe("copies of windows", function()
     assert.same({ { 1, 2 }, { 3, 4 } }, x:tolist())
   end)
 end)
+
+describe("elements along the last dim", function()
+  it("are those that are picked from the first of the transposed array, of any number and dtype", function()
+    T.manual_seed(8)
+    for _, dtype in ipairs { "u8", "bf16", "f32", "i64", "f64", "bool" } do
+      for n = 1, 9 do
+        local x = (T.rand(3, 11, 6) * 100):to(dtype):narrow(2, 2, 7)
+        local places = T.randint(1, 6, { n })
+        local got, want = x:index_select(3, places), x:transpose(1, 3):index_select(1, places):transpose(1, 3)
+        assert.is_true(got:equal(want), dtype .. n)
+        local one = x:select(1, 2):select(1, 3)
+        assert.is_true(one:index_select(1, places):equal(want:select(1, 2):select(1, 3)), dtype .. n)
+      end
+    end
+  end)
+end)

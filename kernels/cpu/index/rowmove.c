@@ -288,17 +288,19 @@ static PlStatus get_body(void *ctx, int64_t begin, int64_t end) {
   return PL_OK;
 }
 
-#define PICK(T)                                                             \
-  {                                                                         \
-    const T *t = (const T *)(const void *)r->table;                         \
-    T *out = (T *)(void *)r->rows;                                          \
-    for (int64_t i = begin; i < end; i++) out[i * r->prow] = t[r->offs[i]]; \
-  }                                                                         \
+/* What r holds is in locals: for all the compiler knows the elements that are written are parts of it. */
+#define PICK(T)                                                           \
+  {                                                                       \
+    const T *t = (const T *)(const void *)r->table;                       \
+    T *out = (T *)(void *)r->rows + begin * step;                         \
+    for (int64_t i = begin; i < end; i++, out += step) *out = t[offs[i]]; \
+  }                                                                       \
   break;
 
 /* Single elements: no free dims at all. */
 static PlStatus pick_body(void *ctx, int64_t begin, int64_t end) {
   const PlkRows *r = ((const Job *)ctx)->r;
+  const int64_t *const offs = r->offs, step = r->prow;
   switch (pl_dtype_size(r->dtype)) {
   case 1: PICK(uint8_t)
   case 2: PICK(uint16_t)
@@ -308,18 +310,25 @@ static PlStatus pick_body(void *ctx, int64_t begin, int64_t end) {
   return PL_OK;
 }
 
-#define LINES(T)                                                          \
-  for (int64_t a = begin; a < end; a++) {                                 \
-    place(r, a, &table, &row);                                            \
-    const T *t = (const T *)(const void *)r->table + table;               \
-    T *out = (T *)(void *)r->rows + row;                                  \
-    for (int64_t i = 0; i < r->np; i++) out[i * r->prow] = t[r->offs[i]]; \
-  }                                                                       \
+#define LINES(T)                                                  \
+  for (int64_t a = begin; a < end; a++) {                         \
+    place(r, a, &table, &row);                                    \
+    const T *t = (const T *)(const void *)r->table + table;       \
+    T *out = (T *)(void *)r->rows + row;                          \
+    int64_t i = 0;                                                \
+    for (; step == 1 && i + 4 <= np; i += 4) {                    \
+      const T v = t[offs[i]], w = t[offs[i + 1]];                 \
+      const T y = t[offs[i + 2]], z = t[offs[i + 3]];             \
+      out[i] = v, out[i + 1] = w, out[i + 2] = y, out[i + 3] = z; \
+    }                                                             \
+    for (; i < np; i++) out[i * step] = t[offs[i]];               \
+  }                                                               \
   break;
 
 /* Single elements along the last dim: unit a line of it. */
 static PlStatus line_body(void *ctx, int64_t begin, int64_t end) {
   const PlkRows *r = ((const Job *)ctx)->r;
+  const int64_t *const offs = r->offs, np = r->np, step = r->prow;
   int64_t table, row;
   switch (pl_dtype_size(r->dtype)) {
   case 1: LINES(uint8_t)
@@ -345,11 +354,12 @@ PlStatus plk_rows_get(PlkRows *r) {
   return plk_parallel(outer * r->np, plk_max64(1, PLK_MOVE_GRAIN / inner), get_body, &j);
 }
 
-#define ADD_LINE(T, factor)                                                  \
-  {                                                                          \
-    const T f = (T)(factor), *s = (const T *)(const void *)r->rows + row;    \
-    T *t = (T *)(void *)r->table + table;                                    \
-    for (int64_t p = 0; p < r->np; p++) t[r->offs[p]] += f * s[p * r->prow]; \
+#define ADD_LINE(T, factor)                                               \
+  {                                                                       \
+    const T f = (T)(factor), *s = (const T *)(const void *)r->rows + row; \
+    T *t = (T *)(void *)r->table + table;                                 \
+    const int64_t *const offs = r->offs, np = r->np, step = r->prow;      \
+    for (int64_t p = 0; p < np; p++, s += step) t[offs[p]] += f * *s;     \
   }
 
 static PlStatus put_body(void *ctx, int64_t begin, int64_t end) {
