@@ -254,9 +254,23 @@ static int get_item(lua_State *L) {
   return 1;
 }
 
+/* x.mT: the last two dims exchanged. */
+static int matrix_transpose(lua_State *L, PlTensor *t) {
+  if (t->a.ndim < 2) return l_error(L, "mT: a tensor of 2 or more dims is wanted, got %s", pl_desc_text(&t->a));
+  PlAttrs a;
+  pl_attrs_init(&pl_op_transpose, &a);
+  pl_attrs_int(&a, 0, t->a.ndim - 2);
+  pl_attrs_int(&a, 1, t->a.ndim - 1);
+  l_collect(L);
+  Box *r = l_new_box(L);
+  CALL(L, l_apply(L, &pl_op_transpose, &t, 1, &a, &r->t));
+  return 1;
+}
+
 static int get_field(lua_State *L, const char *key) {
   PlTensor *t = l_box(L, 1)->t;
   if (!t) return l_error(L, "%s: this tensor was freed", key);
+  if (strcmp(key, "mT") == 0) return matrix_transpose(L, t);
   if (strcmp(key, "grad") == 0) {
     if (pl_state.trace) {
       CALL(L, pl_graph_saw_history(pl_state.trace, t));

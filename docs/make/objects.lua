@@ -54,6 +54,9 @@ Tensor.grad = nil
 Tensor.requires_grad = false
 ---@type boolean
 Tensor.is_leaf = true
+---The last two dims exchanged, a view.
+---@type perilune.Tensor
+Tensor.mT = nil
 
 -- Part of a tensor, which is a tensor; numbers may be written to it.
 ---@class perilune.Element: perilune.Tensor, number, integer, boolean
@@ -107,6 +110,7 @@ OPERATORS
 ---@field gradient fun(self: perilune.Graph, ys: perilune.Tensor|table<integer, perilune.Tensor>, xs: perilune.Tensor|table<integer, perilune.Tensor>, options?: table): perilune.Tensor|table<integer, perilune.Tensor>
 ---@field plan fun(self: perilune.Graph): table
 ---@field run fun(self: perilune.Graph, feed?: table, options?: table): table<string|integer, perilune.Tensor>
+---@field load_state fun(self: perilune.Graph, path: string): boolean?, string?, string?
 ---@field text fun(self: perilune.Graph): string
 ---@field dot fun(self: perilune.Graph): string
 ---@field nodes fun(self: perilune.Graph): table<integer, table>

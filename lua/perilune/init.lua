@@ -198,7 +198,7 @@ local function from_parts(t, key)
 end
 
 -- PyTorch's attributes of tensors that are calls here: `if x.ndim == 2` with a nil would be false, without a word.
-local attributes = { ndim = "x:dim()", T = "x:t()", mT = "x:transpose(-2, -1)", H = "x:t()", mH = "x:transpose(-2, -1)",
+local attributes = { ndim = "x:dim()", T = "x:t()", H = "x:t()", mH = "x.mT",
   data = "x:detach()", nbytes = "x:numel() * x:element_size()", itemsize = "x:element_size()",
   is_cpu = 'x:device() == "cpu"' }
 

@@ -277,6 +277,36 @@ describe("T.fit", function()
     assert.is_truthy(best["1.weight"])
   end)
 
+  it("goes on with samplers that count their passes, and generators", function()
+    local kinds = {
+      function(n) return { sampler = data.RandomSampler(n, { seed = 3 }) } end,
+      function(n) return { batch_sampler = data.BatchSampler(data.RandomSampler(n, { seed = 3 }), 16) } end,
+      function(_) return { shuffle = true, generator = T.Generator(3) } end,
+    }
+    for _, kind in ipairs(kinds) do
+      local path = temporary()
+      local function trained(epochs, resume, stop_at)
+        local o, ds = setup(), problem()
+        local opts = kind(#ds)
+        if not opts.batch_sampler then opts.batch_size = 16 end
+        o.train = data.DataLoader(ds, opts)
+        local stop = { on_batch = function(_, run) if run.step == stop_at then error("power cut", 0) end end }
+        pcall(T.fit, o.net, options_of(o, { epochs = epochs, resume = resume, checkpoint = { path = path, every = 1 },
+          callbacks = stop }))
+        return bits(o)
+      end
+      local whole = trained(3)
+      for _, at in ipairs { 4, 20 } do
+        os.remove(path)
+        trained(3, nil, at)
+        same(whole, trained(3, true))
+      end
+      os.remove(path)
+      trained(2)
+      same(whole, trained(3, true))
+    end
+  end)
+
   it("goes on with loaders that have workers", function()
     local path = temporary()
     local function trained(stop_at, resume)

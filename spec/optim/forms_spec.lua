@@ -5,6 +5,7 @@
 -- below and is refused by name; one that is not listed must have the bits of the script.
 
 local T = require "perilune"
+local fails = require("spec.support.near").fails
 local nn, optim = T.nn, T.optim
 
 -- Their steps do not fit a graph: what they do depends on the step (SOAP refreshes its bases in some), or on values.
@@ -184,6 +185,34 @@ describe("optimizers in every form:", function()
       end
     end
     assert.is_true(n >= 15)
+  end)
+
+  it("opt.state[p] is what state_dict has, as it is now", function()
+    for _, name in ipairs(inventory()) do
+      local p, other = wave({ 4, 3 }, 1):requires_grad_(), wave({ 4, 3 }, 2):requires_grad_()
+      local opt = optim[name]({ { params = { other } }, { params = { p } } }, { lr = 0.1 })
+      local s = opt.state[p]
+      assert.is_nil(s.step)
+      for k = 1, 3 do
+        opt:zero_grad();
+        (p ^ 2):sum():backward()
+        opt:step()
+        local want, n = opt:state_dict().state[2], 0
+        for key, v in pairs(s) do
+          n = n + 1
+          assert.is_true(rawequal(want[key], v), name .. " " .. key)
+        end
+        for _ in pairs(want) do n = n - 1 end
+        assert.same({ 0, k }, { n, s.step }, name)
+      end
+      assert.is_nil(opt.state[other].step)
+      fails("a state is written in place", function() s.step = 1 end)
+      fails("a state is written in place", function() opt.state[p] = {} end)
+      fails("a parameter of optim." .. name .. " is wanted", function() return opt.state[T.ones(1)] end)
+      fails("for _, p in ipairs", function() return pairs(opt.state) end)
+    end
+    local p = wave({ 2 }, 1):requires_grad_()
+    fails("one state for all parameters", function() return optim.LBFGS({ p }).state[p] end)
   end)
 
   it("the inventory knows them all", function()

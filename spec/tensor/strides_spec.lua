@@ -128,6 +128,18 @@ describe("a compiled op", function()
     end
   end
   it("is asked, whatever it is", function() assert.is_true(on_device() or asked > 700, asked .. " calls") end)
+
+  it("x.mT is a view with the last two dims exchanged", function()
+    local x = T.arange(24):view(2, 3, 4):double():requires_grad_()
+    assert.is_true(x.mT:equal(x:transpose(-2, -1)) and x[1].mT:equal(x[1]:t()))
+    local w = T.arange(24):view(2, 4, 3):double();
+    (x.mT * w):sum():backward()
+    assert.is_true(x.grad:equal(w.mT))
+    assert.error_matches(function() return T.ones(3).mT end, "mT: a tensor of 2 or more dims is wanted, got f32%[3%]")
+    x.grad = nil
+    x:detach().mT:fill_(7)
+    assert.is_true(x:eq(7):all():item())
+  end)
 end)
 
 -- A view of other sizes is possible where the places of its elements, in row-major order, are sums of strides. Said by

@@ -55,6 +55,12 @@ function Distributed:set_epoch(epoch)
   return self
 end
 
+function Distributed:state_dict() return { epoch = self.epoch } end
+function Distributed:load_state_dict(state)
+  options.check("DistributedSampler:load_state_dict", state, { "epoch" })
+  return self:set_epoch(state.epoch)
+end
+
 function Distributed:indices()
   look(self)
   local order = self.shuffle and self.of > 0 and dataset.permutation(self.of, self.seed + self.epoch):totable()

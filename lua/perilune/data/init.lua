@@ -30,6 +30,7 @@ local data = {
   SequentialSampler = sampler.SequentialSampler,
   RandomSampler = sampler.RandomSampler,
   WeightedSampler = sampler.WeightedSampler,
+  WeightedRandomSampler = sampler.WeightedSampler, -- PyTorch's name
   BatchSampler = sampler.BatchSampler,
   DistributedSampler = require("perilune.data.distributed").DistributedSampler,
   default_collate = DataLoader.default_collate,

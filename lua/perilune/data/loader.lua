@@ -6,6 +6,7 @@ local classes = require "perilune.classes"
 local core = require "perilune.core"
 local collate = require "perilune.data.collate"
 local dataset = require "perilune.data.dataset"
+local loader_state = require "perilune.data.loader_state"
 local options = require "perilune.options"
 local pack = require "perilune.data.pack"
 local sampler = require "perilune.data.sampler"
@@ -18,7 +19,8 @@ local PREFETCH, WAIT_MS = 2, 50
 
 local spec = options.spec("data.DataLoader", {
   { "batch_size", "count", 1 }, { "shuffle", "bool", false }, { "drop_last", "bool", false },
-  { "seed", "int", optional = true }, { "collate", "func", optional = true }, { "workers", "size", 0 },
+  { "seed", "int", optional = true }, { "generator", "any", optional = true },
+  { "collate", "func", optional = true }, { "workers", "size", 0 },
   { "prefetch", "count", optional = true }, { "sampler", "any", optional = true },
   { "batch_sampler", "any", optional = true }, { "worker_init", "func", optional = true },
   { "pin_memory", "bool", false }, { "device", "string", optional = true }, { "endless", "bool", false } })
@@ -31,6 +33,10 @@ local function check_combinations(a, given)
     end
     if a.device and a.device ~= "cpu" then core.device.with(a.device, function() end) end -- is there such a one?
   end
+  if a.generator ~= nil and getmetatable(a.generator) ~= T.Generator then
+    fail("data.DataLoader: generator must be a T.Generator, got %s", describe(a.generator))
+  end
+  if a.generator and a.seed then fail("data.DataLoader: a generator or a seed decides the order, not both") end
   if a.sampler and a.shuffle then fail("data.DataLoader: a sampler has its own order; leave shuffle out") end
   if a.batch_sampler and (a.sampler or a.shuffle or a.drop_last or given.batch_size) then
     fail("data.DataLoader: a batch_sampler decides batches; leave sampler, shuffle, drop_last and batch_size out")
@@ -99,20 +105,42 @@ local function base_seed(self)
   return T.randint(0, math.maxinteger - 1, { 1 }, { device = "cpu" }):item()
 end
 
+-- Batches of a sampler whose state is unknown, as one list and their sizes, and back.
+local function keep_batches(self, batches)
+  if sampler.state(self.batch_sampler) then return end
+  local all, sizes = {}, {}
+  for b, batch in ipairs(batches) do
+    sizes[b] = #batch
+    table.move(batch, 1, #batch, #all + 1, all)
+  end
+  loader_state.keep(self, all, sizes)
+end
+local function kept_batches(kept)
+  local all, sizes, batches, at = sampler.indices(kept.order), sampler.indices(kept.sizes), {}, 0
+  for b, n in ipairs(sizes) do
+    batches[b] = table.move(all, at + 1, at + n, 1, {})
+    at = at + n
+  end
+  return batches
+end
+
 -- A function from the number of a batch to its samples: a list, or i64 [n] for datasets with get_batch, or first and
 -- last for a run of a dataset with get_range.
 local function plan(self)
   local ds, size = self.dataset, self.batch_size
   local whole = not self.collate and collate.has_batches(ds)
   if self.batch_sampler then
-    local batches = self.batch_sampler:batches()
+    local kept = self._kept
+    local batches = kept and kept_batches(kept) or self.batch_sampler:batches()
+    if not kept then keep_batches(self, batches) end
     if not whole then return function(b) return batches[b] end end
     return function(b) return T.tensor(batches[b], { dtype = "i64", device = "cpu" }) end
   end
   local n = #(self.sampler or ds)
   local order
   if self.sampler then
-    order = sampler.indices(self.sampler)
+    order = sampler.indices(self._kept and self._kept.order or self.sampler)
+    if not self._kept then loader_state.keep(self, order) end
     if #order ~= n then fail("data.DataLoader: the sampler gave %d samples where its # says %d", #order, n) end
     if whole and n > 0 then order = T.tensor(order, { dtype = "i64", device = "cpu" }) end
   elseif self.shuffle then
@@ -134,8 +162,8 @@ end
 
 -- ---- passes in this thread -----------------------------------------------------------------------------------
 
-local function local_pass(self, samples, count, base)
-  local ds, b = self.dataset, 0
+local function local_pass(self, samples, count, base, b)
+  local ds = self.dataset
   local plain = getmetatable(ds) == dataset.TensorDataset -- draws no random numbers
   local job
   return function()
@@ -267,11 +295,11 @@ local function answer(pool, pass, b)
 end
 
 -- Batches come in order, whichever worker made them. The guard tells the workers when nobody wants the rest.
-local function worker_pass(self, samples, count, base)
+local function worker_pass(self, samples, count, base, b)
   local crew = crew_of(self)
   local pool = crew.pool
   self._passes, crew.passes = self._passes + 1, crew.passes + 1
-  local pass, b, submitted, goes_on = self._passes, 0, 0, true
+  local pass, submitted, goes_on = self._passes, b, true
   local function ended()
     if not goes_on then return end
     goes_on, crew.passes = false, crew.passes - 1
@@ -311,18 +339,23 @@ local function pass(self)
     options.untraceable("data.DataLoader: a loop over it in a traced function would read one pass for ever; pass "
       .. "batches as arguments")
   end
-  if is_stream(self.dataset) then return for_gpu(self, stream_pass(self)) end
+  if is_stream(self.dataset) then
+    local _, step, s = loader_state.begin(self, function() return nil, stream_pass(self) end)
+    for _ = 1, s.batch do if step() == nil then break end end
+    self.epoch = self.epoch + 1
+    return loader_state.counted(s, for_gpu(self, step))
+  end
   local count = #self
   local ds = self.dataset
   local plain = getmetatable(ds) == dataset.TensorDataset and not self.collate -- draws nothing
-  local base = plain and 0 or base_seed(self) -- of this pass: others may begin before it ends
-  local samples = plan(self)
+  -- base is of this pass: others may begin before it ends
+  local base, samples, s = loader_state.begin(self, function() return plain and 0 or base_seed(self), plan(self) end)
   self.epoch = self.epoch + 1
   if self.workers > 0 and count > 0 then
-    local step, guard = worker_pass(self, samples, count, base)
-    return for_gpu(self, step), guard
+    local step, guard = worker_pass(self, samples, count, base, s.batch)
+    return loader_state.counted(s, for_gpu(self, step)), guard
   end
-  return for_gpu(self, local_pass(self, samples, count, base))
+  return loader_state.counted(s, for_gpu(self, local_pass(self, samples, count, base, s.batch)))
 end
 
 --- T.data.DataLoader(dataset, {batch_size=1, shuffle=, drop_last=, seed=, collate=, sampler=, workers=0, …}) → loader
@@ -334,7 +367,8 @@ end
 -- worker_init=function(k, dataset): runs first in worker k; may return a dataset in place, with open files for example.
 -- An error in a worker is raised at the loop. loader:close() ends the threads. endless: a loop goes on with pass after
 -- pass until it is left; loader:iter() is one pass. device="cuda": batches are there; the next one is copied, from
--- pinned memory, while the loop works on this one. pin_memory: batches are in pinned memory.
+-- pinned memory, while the loop works on this one. pin_memory: batches are in pinned memory. generator=T.Generator(…):
+-- what the loader draws comes from it, not from the global one. loader:state_dict() says where a pass stands.
 --   for x in T.data.DataLoader(T.arange(5), { batch_size = 2, workers = 2 }) do print(x) end
 --   --> {1, 2}  -- i64[2] cpu
 --   --> {3, 4}  -- i64[2] cpu
@@ -411,6 +445,31 @@ function DataLoader:_remember(site, step, first, ...)
     equal[#equal + 1] = { step = step, last = first }
   end
   return first, ...
+end
+
+--- loader:state_dict() → table
+-- Where the loop that was begun last stands, for T.save: its batches that were given, and what its order was made from.
+-- After loader:load_state_dict(state) the next loop gives the batches that would have followed, with any number of
+-- workers, and the passes behind it are those that would have come; the global generator stays where it is (T.fit keeps
+-- that, or T.get_rng_state). An IterableDataset is read from its beginning, and what was given is dropped.
+--   local loader = T.data.DataLoader(T.arange(6), { batch_size = 2, shuffle = true, seed = 1 })
+--   local state, want
+--   for x in loader do
+--     if state then want = x break end
+--     state = loader:state_dict()
+--   end
+--   local other = T.data.DataLoader(T.arange(6), { batch_size = 2, shuffle = true, seed = 1 }):load_state_dict(state)
+--   for x in other do print(x:equal(want)) break end  --> true
+function DataLoader:state_dict()
+  if type(self) ~= "table" then options.colon "loader:state_dict()" end
+  return loader_state.state_dict(self)
+end
+
+--- loader:load_state_dict(state) → loader
+-- See loader:state_dict. The dataset's size, batch_size and the kind of sampler have to be those of then.
+function DataLoader:load_state_dict(state)
+  if type(self) ~= "table" then options.colon "loader:load_state_dict(state)" end
+  return loader_state.load_state_dict(self, state)
 end
 
 --- Ends the worker threads, if there are any; the next pass starts new ones with the dataset as it is then.

@@ -101,6 +101,10 @@ end
 --- T.data.WeightedSampler(weights, n, {replacement=true, seed=}) → sampler
 -- n samples drawn by weight.
 --   print(T.data.WeightedSampler({ 0, 1 }, 3):indices())  --> {2, 2, 2}  -- i64[3] cpu
+
+--- T.data.WeightedRandomSampler(weights, n, {replacement=true, seed=}) → sampler
+-- T.data.WeightedSampler, as PyTorch calls it.
+--   print(T.data.WeightedRandomSampler({ 1, 0 }, 2):indices())  --> {1, 1}  -- i64[2] cpu
 local Weighted = class "WeightedSampler"
 local weighted_spec = options.spec("data.WeightedSampler", { { "replacement", "bool", true },
   { "seed", "int", optional = true } })
@@ -132,6 +136,33 @@ function Weighted:indices()
   return seeded(seed, function() return T.multinomial(self.weights, self.n, { replacement = self.replacement }) end)
 end
 
+-- Samplers that count their passes: what a DataLoader's state has of them.
+for _, class_ in ipairs { Sequential, Random, Weighted } do
+  function class_:state_dict() return { pass = self.pass } end
+  function class_:load_state_dict(state)
+    options.check(class_.__name .. ":load_state_dict", state, { "pass" })
+    if (state.pass == nil) ~= (self.pass == nil) then
+      fail("data.%s: load_state_dict: the state is of another kind of sampler", class_.__name)
+    end
+    if self.pass then self.pass = options.kind(class_.__name .. ":load_state_dict", "pass", "size", state.pass) end
+    return self
+  end
+end
+
+--- What decides its next orders; nil: nobody knows. A list has one order.
+function M.state(sampler)
+  if type(sampler) ~= "table" then return {} end
+  if type(sampler.state_dict) == "function" and type(sampler.load_state_dict) == "function" then
+    return sampler:state_dict()
+  end
+  if type(sampler.indices) ~= "function" and type(sampler.batches) ~= "function" then return {} end
+end
+
+--- Sets it.
+function M.load_state(sampler, state)
+  if type(sampler) == "table" and type(sampler.load_state_dict) == "function" then sampler:load_state_dict(state) end
+end
+
 --- T.data.BatchSampler(sampler, batch_size, drop_last=false) → batch sampler
 -- Lists of sample numbers; an own one is anything with #s and s:batches().
 --   print(#T.data.BatchSampler(T.data.SequentialSampler(5), 2))  --> 3
@@ -160,6 +191,13 @@ function Batch:batches()
   end
   for b = 1, #self do out[b] = table.move(order, (b - 1) * self.size + 1, math.min(b * self.size, #order), 1, {}) end
   return out
+end
+
+-- Those of its sampler; nil: nobody knows.
+function Batch:state_dict() return M.state(self.sampler) end
+function Batch:load_state_dict(state)
+  M.load_state(self.sampler, state)
+  return self
 end
 
 --- The order of a sampler, a list or a tensor as a list.

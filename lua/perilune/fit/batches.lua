@@ -4,7 +4,9 @@
 -- @module perilune.fit.batches
 local T = require "perilune"
 local core = require "perilune.core"
+local DataLoader = require "perilune.data.loader"
 local options = require "perilune.options"
+local sampler = require "perilune.data.sampler"
 
 local fail, describe = options.fail, options.describe
 local M = {}
@@ -80,11 +82,28 @@ local function open(source)
   return function() return keep(source(nil, c)) end
 end
 
+--- What decides a loader's next order beside its count of passes: where its sampler and a generator of its own are.
+function M.order_of(source)
+  if getmetatable(source) ~= DataLoader then return nil end
+  local order = source.batch_sampler or source.sampler
+  return { sampler = order and sampler.state(order) or nil,
+    generator = source.generator and source.generator:get_state() or nil }
+end
+
+--- Sets that; nil: it was not noted.
+function M.set_order(source, state)
+  if state == nil or getmetatable(source) ~= DataLoader then return end
+  local order = source.batch_sampler or source.sampler
+  if state.sampler and order then sampler.load_state(order, state.sampler) end
+  if state.generator and source.generator then source.generator:set_state(state.generator) end
+end
+
 --- A new pass. Notes where random numbers and the loader stand before it: the way to find a batch again.
 function M.pass(run, which)
   local source = run.options[which]
   if which == "train" then
-    run.pass_start = { rng = T.get_rng_state(), epoch = type(source) == "table" and source.epoch or nil }
+    run.pass_start = { rng = T.get_rng_state(), epoch = type(source) == "table" and source.epoch or nil,
+      order = M.order_of(source) }
   end
   return open(source)
 end
@@ -93,6 +112,7 @@ end
 function M.continue(run, start, n)
   local source = run.options.train
   if start.epoch ~= nil and type(source) == "table" then source.epoch = start.epoch end
+  M.set_order(source, start.order)
   T.set_rng_state(start.rng)
   run.pass_start = start
   local next_batch = open(source)

@@ -68,6 +68,7 @@ function M.save(run, path)
   t.fit = { format = FORMAT, epoch = run.epoch, batch = run.batch, step = run.step, total = run.total,
     count = run.count, history = rows, row = run.row_open and run.row or nil,
     start = run.batch > 0 and run.pass_start or nil,
+    train_order = batches.order_of(run.options.train), valid_order = batches.order_of(valid),
     train_epoch = type(run.options.train) == "table" and run.options.train.epoch or nil,
     valid_epoch = type(valid) == "table" and valid.epoch or nil,
     stop = not run.halted and run.stop or nil } -- who was told to stop goes on later
@@ -126,6 +127,9 @@ local function damage(f, metrics, meters)
   for _, name in ipairs { "train_epoch", "valid_epoch" } do
     if f[name] ~= nil and math.type(f[name]) ~= "integer" then return name end
   end
+  for _, order in ipairs { { f.train_order }, { f.valid_order }, { f.start and f.start.order } } do
+    if order[1] ~= nil and type(order[1]) ~= "table" then return "order" end
+  end
   local epoch = f.start and f.start.epoch
   if epoch ~= nil and math.type(epoch) ~= "integer" then return "start" end
   if f.stop ~= nil and type(f.stop) ~= "boolean" and type(f.stop) ~= "string" then return "stop" end
@@ -162,6 +166,8 @@ function M.resume(run)
   run.stop = f.stop or false
   local train, valid = run.options.train, run.options.valid
   if f.train_epoch ~= nil and type(train) == "table" then train.epoch = f.train_epoch end
+  batches.set_order(train, f.train_order)
+  batches.set_order(valid, f.valid_order)
   if f.valid_epoch ~= nil and type(valid) == "table" then valid.epoch = f.valid_epoch end
   run.resumed_from = f.batch > 0 and f.epoch or f.epoch + 1 -- the first epoch whose row is still to come
   run.row, run.row_open = f.row or {}, f.row ~= nil

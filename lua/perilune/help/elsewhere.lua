@@ -10,7 +10,7 @@ local M = {}
 local others = {
   ChainDataset = "T.data.IterableDataset", Grayscale = "T.data.transforms.gray", Sampler = "T.data.RandomSampler",
   SparseAdam = "T.optim.Adam", SubsetRandomSampler = "T.data.Subset",
-  SummaryWriter = "T.log.tensorboard", WeightedRandomSampler = "T.data.WeightedSampler", deepcopy = "net:clone()",
+  SummaryWriter = "T.log.tensorboard", deepcopy = "net:clone()",
   from_numpy = "T.load_npy",
   item_size = "x:element_size()", jacfwd = "T.jacobian", jacrev = "T.jacobian", make_grid = "T.save_image",
   manual_seed_all = "T.manual_seed", seed = "T.manual_seed",

@@ -284,6 +284,8 @@ end
 
 -- ---- state -------------------------------------------------------------------------------------------
 
+LBFGS.own_state = true -- of all parameters together
+
 --- Settings, and the memory as state[1].
 function LBFGS:state_dict()
   local out = base.Optimizer.state_dict(self)

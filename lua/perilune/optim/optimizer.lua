@@ -27,7 +27,8 @@ end
 
 --- optim.Optimizer :: optim.X(params or groups, {lr=, …}) → optimizer
 -- What all optimizers have: step(closure?), zero_grad{set_to_none=true}, param_groups (tables with the settings as
--- fields), add_param_group{params=, …}, state_dict(), load_state_dict(sd).
+-- fields), add_param_group{params=, …}, state_dict(), load_state_dict(sd). opt.state[p] has what the steps of a
+-- parameter have left: .step, .exp_avg and so on, the tensors themselves.
 --   local a, b = nn.Parameter(T.ones(1)), nn.Parameter(T.ones(1))
 --   local opt = optim.SGD({ { params = { a } }, { params = { b }, lr = 0.5 } }, { lr = 0.1 })
 --   print(opt.param_groups[1].lr, opt.param_groups[2].lr, getmetatable(opt) ~= optim.Optimizer)  --> 0.1	0.5	true
@@ -132,6 +133,7 @@ function Optimizer.new(C, params, opts, ...)
   local who = "optim." .. C.name
   if select("#", ...) > 0 then surface.too_many(who, { "params", "options" }, params, opts, ...) end
   local self = setmetatable({ param_groups = {}, _seen = {}, _converted = core.converted }, C)
+  rawset(self, "state", states.by_parameter(self))
   self.defaults = checked(C, who, opts, {})
   if type(params) == "table" and type(params[1]) == "table" and getmetatable(params[1]) == nil then
     check_list(who, params, "groups")

@@ -62,6 +62,46 @@ local function dtype_for(v, p, state_dtype)
   return p:dtype()
 end
 
+-- ---- opt.state[p] ---------------------------------------------------------------------------------------------------
+
+-- What group has of its parameter i, as it is when it is read: step, and the tensors and numbers by name.
+local function fields_of(group, i)
+  local out = {}
+  for key, v in pairs(group._state[i] or {}) do out[key] = v end
+  out.step = group._steps[i]
+  return out
+end
+
+local function view(self, group, i)
+  return setmetatable({}, {
+    __index = function(_, key) return fields_of(group, i)[key] end,
+    __pairs = function() return next, fields_of(group, i) end,
+    __newindex = function(_, key)
+      fail("opt.state[p].%s: a state is written in place, or by opt:load_state_dict(state) of optim.%s", tostring(key),
+        self.name)
+    end,
+  })
+end
+
+--- What a parameter's steps have left: opt.state[p].exp_avg, .step.
+function M.by_parameter(self)
+  return setmetatable({}, {
+    __index = function(_, p)
+      if self.own_state then
+        fail("opt.state: optim.%s has one state for all parameters; opt:state_dict() has it", self.name)
+      end
+      for _, group in ipairs(self.param_groups) do
+        for i, own in ipairs(group.params) do if rawequal(own, p) then return view(self, group, i) end end
+      end
+      fail("opt.state: a parameter of optim.%s is wanted, got %s", self.name, describe(p))
+    end,
+    __newindex = function()
+      fail("opt.state: a state is written in place, or by opt:load_state_dict(state) of optim.%s", self.name)
+    end,
+    __pairs = function() fail("opt.state: for _, p in ipairs(group.params) do … opt.state[p] … end goes over it") end,
+  })
+end
+
 --- The methods state_dict and load_state_dict of Optimizer; checked: its check of settings.
 function M.methods(Optimizer, checked)
   --- Settings and state as plain tables and tensors (shared, not copied): what T.save takes.

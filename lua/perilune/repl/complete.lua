@@ -155,7 +155,7 @@ local function members(v, after_colon)
   if not rawequal(v, TENSOR) then return walk.members(type(v) == "string" and string or v, after_colon) end
   local list = walk.members(T.core.metatable().methods, true)
   if not after_colon then
-    for _, name in ipairs { "grad", "grad_fn", "is_leaf", "requires_grad" } do list[#list + 1] = name end
+    for _, name in ipairs { "grad", "grad_fn", "is_leaf", "mT", "requires_grad" } do list[#list + 1] = name end
     table.sort(list)
   end
   return list

@@ -4,7 +4,7 @@
 local M = {}
 
 local MAX_CHAIN, MAX_MEMBERS = 20, 5000
-local TENSOR_FIELDS = { "grad", "grad_fn", "is_leaf", "requires_grad" }
+local TENSOR_FIELDS = { "grad", "grad_fn", "is_leaf", "mT", "requires_grad" }
 
 local function meta_of(v)
   local meta = debug.getmetatable(v)
