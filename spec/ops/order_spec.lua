@@ -185,3 +185,18 @@ it("unique of integers is that of the same numbers in f64, whether they lie clos
   local ends = T.tensor({ math.mininteger, math.maxinteger, 0, math.mininteger }, { dtype = "i64" })
   assert.same({ math.mininteger, 0, math.maxinteger }, ends:unique():tolist())
 end)
+
+it("weights that count are observations that come so often, whatever is taken off their number", function()
+  T.manual_seed(4)
+  for n = 1, 5 do
+    for correction = 0, 7 do
+      local x, times = T.randn({ 2, n }, { dtype = "f64" }), T.randint(1, 3, { n })
+      local want = x:repeat_interleave(times, 2):cov { correction = correction }
+      for name, got in pairs { fweights = x:cov { correction = correction, fweights = times },
+        both = x:cov { correction = correction, fweights = times, aweights = T.ones(n, { dtype = "f64" }) } } do
+        local text = ("%s, %d observations - %d: %s, not %s"):format(name, n, correction, got, want)
+        assert.is_true(got:allclose(want, { equal_nan = true }), text)
+      end
+    end
+  end
+end)

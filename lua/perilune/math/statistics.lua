@@ -51,7 +51,7 @@ return function(T, core)
     local function mean(v) return w and (v * w):sum(2, { keepdim = true }) / total or v:mean(2, { keepdim = true }) end
     local norm = total - correction
     if w and aweights and correction ~= 0 then norm = total - (w * aweights):sum() / total * correction end
-    if not w then norm = math.max(norm, 0) end
+    norm = w and norm:clamp { min = 0 } or math.max(norm, 0) -- infinite, not negative
     local c = x - mean(x)
     c = c - mean(c) -- the first mean was rounded
     local y = (w and c * w or c):matmul(c:t()) / norm
