@@ -36,6 +36,7 @@ local list = {
   { "narrow.c", "as_strided_grad", "k < 2 with <=", "the attribute is set again behind the loop" },
   { "view.c", "unflatten_infer", "c->attrs, 1),: 1 + 1 #2",
     "the only list begins where that of an attribute which is not set does" },
+  { "view.c", "shape_tensor", "PL_TRY(pl_check_", "shapes are of shape_of, everywhere: i64, of one dim" },
   { "view.c", "reshaped", "d->offset = 0", "the call begins with that" },
   { "view.c", "unflatten_infer", "n, sizes, true);: not true", "a dim that is split needs no copy" },
   { "view.c", "view_infer", "c->attrs, 0),: 0 + 1",
