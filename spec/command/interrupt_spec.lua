@@ -22,7 +22,7 @@ local function session(setup, line)
   local pipe = assert(io.popen(([[
     '%s' < '%s' > '%s' 2>&1 & p=$!
     n=0; while ! grep -q begin '%s' && [ $n -lt 6000 ]; do sleep 0.05; n=$((n+1)); done
-    sleep 0.3; cat /proc/$p/stat; kill -INT $p; wait $p; times]]):format(command, script, out, out)))
+    sleep 0.1; cat /proc/$p/stat; kill -INT $p; wait $p; times]]):format(command, script, out, out)))
   local before, all = 0, 0
   for said in pipe:lines() do
     local user, system = said:match("^%d+ %(.*%) %a" .. (" %-?%d+"):rep(10) .. " (%d+) (%d+)")

@@ -9,7 +9,8 @@ local FOUND = require "spec.support.hostile.found"
 local run = require "spec.support.hostile.process"
 local child = require "spec.support.child"
 
-local COUNT = tonumber(os.getenv "PERILUNE_HOSTILE") or 15000
+local sanitized = (os.getenv "PERILUNE_SANITIZE" or "") ~= ""
+local COUNT = tonumber(os.getenv "PERILUNE_HOSTILE") or sanitized and 10000 or 4000
 local FIRST = tonumber(os.getenv "PERILUNE_HOSTILE_SEED") or 1
 
 describe("hostile calls", function()

@@ -13,7 +13,7 @@ local run = require "spec.support.whole.run"
 
 local sanitized = (os.getenv "PERILUNE_SANITIZE" or "") ~= ""
 -- ./setup test runs this file in two builds: other programs in each, fewer where each takes longer
-local COUNT = tonumber(os.getenv "PERILUNE_FUZZ_WHOLE") or sanitized and 400 or 1000
+local COUNT = tonumber(os.getenv "PERILUNE_FUZZ_WHOLE") or sanitized and 250 or 1000
 local FIRST = tonumber(os.getenv "PERILUNE_FUZZ_SEED") or sanitized and 100001 or 1
 local MOST = 3 -- failures that are made small
 

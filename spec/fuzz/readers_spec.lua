@@ -7,7 +7,8 @@ local mutate = require "spec.support.mutate"
 local readers = require "spec.support.readers"
 
 local long = os.getenv "PERILUNE_LANES" == "long"
-local count = tonumber(os.getenv "PERILUNE_FUZZ_FILES") or (long and 1000000 or 3000)
+local sanitized = (os.getenv "PERILUNE_SANITIZE" or "") ~= "" -- where it counts
+local count = tonumber(os.getenv "PERILUNE_FUZZ_FILES") or (long and 1000000 or sanitized and 2000 or 1000)
 local first = tonumber(os.getenv "PERILUNE_FUZZ_SEED") or 1
 local only = os.getenv "PERILUNE_FUZZ_ONLY"
 
