@@ -166,6 +166,26 @@ it("quantile of a number is that of a vector of one, in all precisions", functio
   end
 end)
 
+-- As PyTorch has it: the product of q, as x's dtype holds it, and n - 1 is not rounded to f32, which makes whole ranks
+-- of all from 2^23 on.
+it("quantiles are at ranks that are not rounded to f32", function()
+  for _, case in ipairs { { 10001, 0.1, 1000, 1001, 1000 }, { 4096, 1 / 3, 1365, 1366, 1365 },
+    { 10001, 0.9999, 9998, 9999, 9999 }, { 3001, 0.7, 2099, 2100, 2100 } } do
+    local n, q, lower, higher, nearest = table.unpack(case)
+    local x = T.arange(0, n - 1):float()
+    local holed = T.cat { x, T.tensor { 0 / 0 } }
+    for way, want in pairs { lower = lower, higher = higher, nearest = nearest } do
+      local o = { interpolation = way }
+      assert.equal(want, x:quantile(q, o):item())
+      assert.equal(want, x:quantile(T.tensor(q), o):item())
+      assert.equal(want, holed:nanquantile(q, o):item())
+    end
+  end
+  local at = string.unpack("f", string.pack("f", 0.3)) * 3e6 - 900000
+  local x = T.arange(0, 3000000):sub(900000):float()
+  for _, p in ipairs { 0.3, T.tensor { 0.3 } } do assert.near(at, x:quantile(p):item(), 1e-7) end
+end)
+
 it("unique of integers is that of the same numbers in f64, whether they lie close together or not", function()
   local o = { return_inverse = true, return_counts = true }
   for _, dtype in ipairs { "i64", "i32", "i16", "i8", "u8", "bool" } do

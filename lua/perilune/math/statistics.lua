@@ -212,10 +212,12 @@ return function(T, core)
     local sorted, places = flat:sort(d)
     return sorted, places, numbers(flat, d), d
   end
-  -- Rank q (n - 1), as arithmetic in this dtype has it.
-  local function rank(q, n, dtype)
-    local function stored(v) return dtype == "f32" and string.unpack("f", string.pack("f", v)) or v end
-    return stored(stored(n - 1) * stored(q))
+  -- A number as this dtype holds it.
+  local function stored(v, dtype) return dtype == "f32" and string.unpack("f", string.pack("f", v)) or v end
+  -- Whether a saved graph is made whose sizes are free: which element it is has to be said there, not here.
+  local function sizes_are_free()
+    local sizes = package.loaded["perilune.graph.sizes"]
+    return sizes and sizes.tracing
   end
   local SELECTED = 4096 -- of as many elements the kernel finds one without sorting them
 
@@ -244,21 +246,21 @@ return function(T, core)
     local flat, d = lines(x, a.dim)
     local n = flat:size(d)
     if n == 0 then fail("%s: %s has no elements along the dimension", who, x:describe()) end
-    local count, at, element -- the elements at these ranks, rounded so
-    if within and not skip and n >= SELECTED and n < 1 << 24 then
-      local r = rank(a.q, n, x:dtype())
+    local count, at, element -- ranks, in f64, as f32 has no halves beyond 2^23; and the elements there, rounded so
+    if within and not skip and n >= SELECTED and not sizes_are_free() then
+      local r = stored(a.q, x:dtype()) * (n - 1)
       local low, high = math.floor(r), math.ceil(r)
       local near = (r - low > 0.5 or r - low == 0.5 and low % 2 == 1) and high or low
       local places = { floor = low, ceil = high, round = near }
-      count, at = numbers(flat, d), T.tensor({ r }, { dtype = x:dtype(), device = x:device() })
+      count, at = numbers(flat, d), T.tensor({ r }, { dtype = "f64", device = x:device() })
       function element(round) return (flat:kthvalue(places[round] + 1, { dim = d, keepdim = true })) end
     else
       local sorted, _
       local shape = {}
       sorted, _, count = ordered(x, a.dim)
       for k = 1, sorted:dim() do shape[k] = k == d and q:numel() or 1 end
-      local top = (skip and count:clamp { min = 1 } or T.full_like(count, n)):to(x:dtype()) - 1
-      at = top * q:reshape(shape)
+      local top = (skip and count:clamp { min = 1 } or T.full_like(count, n)):to("f64") - 1
+      at = top * q:reshape(shape):to("f64")
       function element(round)
         return T.take_along_dim(sorted, at[round](at):long(), { dim = d, index_base = 0 })
       end
@@ -268,7 +270,7 @@ return function(T, core)
     if round then y = element(round) -- an element itself, infinite ones, too
     else
       local share = at - at:floor()
-      if a.interpolation == "midpoint" then share = share:gt(0):to(x:dtype()) * 0.5 end
+      share = a.interpolation == "midpoint" and share:gt(0):to(x:dtype()) * 0.5 or share:to(x:dtype())
       y = T.lerp(element("floor"), element("ceil"), share)
     end
     local bad = skip and count:eq(0) or count:lt(n)
