@@ -119,10 +119,15 @@ end)
 it("kthvalue and median of long rows are those of the sorted row, ties, signs of zero and NaN included", function()
   for _, dtype in ipairs { "f32", "f64", "bf16", "f16", "i64", "i16", "u8" } do
     for _, n in ipairs { 4095, 4096, 9001 } do
-      for _, kind in ipairs { "any", "ties", "one", "odd" } do
+      for _, kind in ipairs { "any", "ties", "one", "odd", "near", "zeros" } do
         local x = T.randn(n) * 30
         if kind == "ties" then x = x:floor():div(9):trunc() end
         if kind == "one" then x = T.full({ n }, 7) end
+        if kind == "zeros" then x = x:sub(30):relu() end
+        if kind == "near" then -- neighbours, which differ in their last bits alone
+          local step = ({ f64 = 2.0 ^ -52, f32 = 2.0 ^ -23, f16 = 2.0 ^ -10, bf16 = 2.0 ^ -7 })[dtype] or 1
+          x = T.arange(1, n):remainder(3):double() * step + (dtype == "i64" and 2.0 ^ 40 or 1)
+        end
         if kind == "odd" and not dtype:find "[iu]" then
           for k, v in ipairs { 0 / 0, 1 / 0, -1 / 0, -0.0, 0, 1 / 0, 0 / 0 } do x[k * 97] = v end
         end

@@ -293,30 +293,34 @@ static PlStatus kth_of_few(const Job *j, const void *x, uint64_t known, uint64_t
   return s;
 }
 
-/* The upper bits that not all keys share begin below this one. */
-static PlStatus shared_bits(const Job *j, const void *x, int *bits) {
-  uint64_t key[PLK_PIECE], first = 0, differ = 0;
+/* Of the elements whose keys are `known` where `mask` has bits: how many of their lowest bits differ. */
+static PlStatus lower_bits(const Job *j, const void *x, uint64_t known, uint64_t mask, int *bits) {
+  uint64_t key[PLK_PIECE], any = 0, all = UINT64_MAX;
   for (int64_t at = 0; at < j->n; at += PLK_PIECE) {
     const int64_t n = plk_piece_size(at, j->n);
     keys_of(j, x, at, n, key);
-    if (at == 0) first = key[0];
-    for (int64_t i = 0; i < n; i++) differ |= key[i] ^ first;
+    if (mask == 0)
+      for (int64_t i = 0; i < n; i++) any |= key[i], all &= key[i];
+    else
+      for (int64_t i = 0; i < n; i++)
+        if ((key[i] & mask) == known) any |= key[i], all &= key[i];
     if ((at & (POLL - 1)) == POLL - PLK_PIECE) PL_TRY(plk_poll());
   }
-  for (*bits = 0; *bits < 64 && differ >> *bits;) ++*bits;
+  for (*bits = 0; *bits < 64 && (any ^ all) >> *bits;) ++*bits;
   return PL_OK;
 }
 
 /* Where the k-th of the sorted row is: a digit of its key from the highest downwards, each by counting, until few elements share
- * them, which are sorted; those of one key are in order of position. */
+ * them, which are sorted, or they are equal; those of one key are in order of position. */
 static PlStatus kth_by_digits(const Job *j, const void *x, int64_t *where) {
   const bool integers = j->comp == PLK_CI64, nan_wins = j->code == PLK_O_MEDIAN && !integers;
   uint64_t key[PLK_PIECE], known = 0, mask = 0;
   int64_t k = j->k;
-  int bits = j->comp == PLK_CF32 ? 32 : 64;
-  if (integers) PL_TRY(shared_bits(j, x, &bits));
-  for (int shift = bits > DIGIT ? bits - DIGIT : 0;; shift = shift > DIGIT ? shift - DIGIT : 0) {
-    int64_t count[BINS] = {0};
+  int bits = j->comp == PLK_CF32 ? 32 : 64; /* the lowest ones, which are not known */
+  if (integers) PL_TRY(lower_bits(j, x, known, mask, &bits));
+  for (;;) {
+    const int shift = bits > DIGIT ? bits - DIGIT : 0;
+    int64_t count[BINS] = {0}, b = 0;
     for (int64_t at = 0; at < j->n; at += PLK_PIECE) {
       const int64_t n = plk_piece_size(at, j->n);
       keys_of(j, x, at, n, key);
@@ -331,10 +335,11 @@ static PlStatus kth_by_digits(const Job *j, const void *x, int64_t *where) {
         }
       if ((at & (POLL - 1)) == POLL - PLK_PIECE) PL_TRY(plk_poll());
     }
-    int64_t b = 0;
     for (; k >= count[b]; b++) k -= count[b];
     known |= (uint64_t)b << shift, mask |= (uint64_t)(BINS - 1) << shift;
-    if (shift == 0 || count[b] <= j->n / 8) return kth_of_few(j, x, known, mask, k, count[b], shift == 0, where);
+    bits = shift;
+    if (shift > 0 && count[b] > j->n / 4) PL_TRY(lower_bits(j, x, known, mask, &bits)); /* perhaps one value, or neighbours */
+    if (bits == 0 || count[b] <= j->n / 8) return kth_of_few(j, x, known, mask, k, count[b], bits == 0, where);
   }
 }
 
