@@ -55,6 +55,10 @@ function Distributed:set_epoch(epoch)
   return self
 end
 
+function Distributed:_text() -- of any rank
+  return ("DistributedSampler of %d in %d parts%s"):format(self.of, self.num_replicas,
+    self.shuffle and (", seed = %d"):format(self.seed) or ", shuffle = false")
+end
 function Distributed:state_dict() return { epoch = self.epoch } end
 function Distributed:load_state_dict(state)
   options.check("DistributedSampler:load_state_dict", state, { "epoch" })

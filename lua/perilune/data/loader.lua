@@ -340,10 +340,17 @@ local function pass(self)
       .. "batches as arguments")
   end
   if is_stream(self.dataset) then
-    local _, step, s = loader_state.begin(self, function() return nil, stream_pass(self) end)
-    for _ = 1, s.batch do if step() == nil then break end end
+    local _, step, s = loader_state.begin(self, function(s)
+      local step = stream_pass(self)
+      for b = 1, s.batch do
+        if step() == nil then
+          fail("data.DataLoader: the state is behind batch %d, and the dataset has %d now", s.batch, b - 1)
+        end
+      end
+      return nil, step
+    end)
     self.epoch = self.epoch + 1
-    return loader_state.counted(s, for_gpu(self, step))
+    return loader_state.counted(self, s, for_gpu(self, step))
   end
   local count = #self
   local ds = self.dataset
@@ -353,9 +360,9 @@ local function pass(self)
   self.epoch = self.epoch + 1
   if self.workers > 0 and count > 0 then
     local step, guard = worker_pass(self, samples, count, base, s.batch)
-    return loader_state.counted(s, for_gpu(self, step)), guard
+    return loader_state.counted(self, s, for_gpu(self, step)), guard
   end
-  return loader_state.counted(s, for_gpu(self, local_pass(self, samples, count, base, s.batch)))
+  return loader_state.counted(self, s, for_gpu(self, local_pass(self, samples, count, base, s.batch)))
 end
 
 --- T.data.DataLoader(dataset, {batch_size=1, shuffle=, drop_last=, seed=, collate=, sampler=, workers=0, …}) → loader
@@ -466,7 +473,8 @@ function DataLoader:state_dict()
 end
 
 --- loader:load_state_dict(state) → loader
--- See loader:state_dict. The dataset's size, batch_size and the kind of sampler have to be those of then.
+-- See loader:state_dict. The dataset's size, batch_size, shuffle, seed and the sampler's kind and settings have to be
+-- those of then.
 function DataLoader:load_state_dict(state)
   if type(self) ~= "table" then options.colon "loader:load_state_dict(state)" end
   return loader_state.load_state_dict(self, state)

@@ -14,22 +14,38 @@ local M = {}
 local WHO = "DataLoader:load_state_dict"
 
 local function order_of(self) return self.batch_sampler or self.sampler end
-local function samples_of(self)
-  return getmetatable(self.dataset) == dataset.IterableDataset and -1 or #self.dataset
+local function is_stream(self) return getmetatable(self.dataset) == dataset.IterableDataset end
+local function samples_of(self) return is_stream(self) and -1 or #self.dataset end
+
+-- What makes the order, beside what the state has of it: with another seed the same state is of other batches.
+local function made_by(self)
+  local order = order_of(self)
+  local text = is_stream(self) and "an IterableDataset" or order and sampler.text(order)
+    or self.shuffle and "shuffle = true" or "shuffle = false"
+  return self.seed and ("%s, seed = %d"):format(text, self.seed) or text
 end
 
---- A pass begins, and is made by make() → what that returns, and the pass's state. One that is resumed is made as it
--- was then.
+-- A sampler may hand out the table that it counts in.
+local function copied(v)
+  if type(v) ~= "table" or getmetatable(v) ~= nil then return v end
+  local out = {}
+  for key, x in next, v do out[key] = copied(x) end
+  return out
+end
+local function state_of(order) return order and copied(sampler.state(order)) or nil end
+
+--- A pass begins, and is made by make(its state) → what that returns, and the state. One that is resumed is made as it
+-- was then. What a stream draws is its own affair: it has the global generator.
 function M.begin(self, make)
   local s, order = self._resume, order_of(self)
   if s then
-    self._resume, s.ended = nil, nil
+    s.ended = nil
     self.epoch = s.epoch
     if s.sampler then sampler.load_state(order, s.sampler) end
     self._kept = s.order and s
     self._now = s
     local function again()
-      local got = table.pack(pcall(make))
+      local got = table.pack(pcall(make, s))
       self._kept = nil
       if not got[1] then error(got[2], 0) end
       return table.unpack(got, 2, got.n)
@@ -37,12 +53,12 @@ function M.begin(self, make)
     local base, samples = T.Generator(0):set_state(s.rng):run(again)
     return base, samples, s
   end
-  local generator = self.generator
-  s = { epoch = self.epoch, batch = 0, samples = samples_of(self), batch_size = self.batch_size,
-    rng = generator and generator:get_state() or T.get_rng_state(), sampler = order and sampler.state(order) or nil }
+  local generator = not is_stream(self) and self.generator
+  s = { epoch = self.epoch, batch = 0, samples = samples_of(self), batch_size = self.batch_size, by = made_by(self),
+    rng = generator and generator:get_state() or T.get_rng_state(), sampler = state_of(order) }
   self._now = s
   local base, samples
-  if generator then base, samples = generator:run(make) else base, samples = make() end
+  if generator then base, samples = generator:run(make, s) else base, samples = make(s) end
   return base, samples, s
 end
 
@@ -52,8 +68,9 @@ function M.keep(self, order, sizes)
   if not sampler.state(of) then self._now.order, self._now.sizes = order, sizes end
 end
 
---- step, counting what it gives.
-function M.counted(s, step)
+--- step, counting what it gives. The pass is made: one that failed before is resumed by the next loop.
+function M.counted(self, s, step)
+  self._resume = nil
   local function given(first, ...)
     if first ~= nil then s.batch = s.batch + 1 else s.ended = true end
     return first, ...
@@ -69,13 +86,12 @@ end
 --- See DataLoader:state_dict.
 function M.state_dict(self)
   local s, order, out = self._resume or self._now, order_of(self), {}
-  if s and s.batch > 0 and not s.ended then
+  if s and not s.ended then
     for key, v in next, s do out[key] = v end
     out.order, out.sizes = integers(s.order), integers(s.sizes)
   else -- between passes: the next one begins where the generator is then
-    out = { epoch = self.epoch, batch = 0, samples = samples_of(self), batch_size = self.batch_size,
-      sampler = order and sampler.state(order) or nil }
-    if s and not s.ended then out.epoch, out.sampler = s.epoch, s.sampler end -- it has given nothing
+    out = { epoch = self.epoch, batch = 0, samples = samples_of(self), batch_size = self.batch_size, by = made_by(self),
+      sampler = state_of(order) }
   end
   out.generator = self.generator and self.generator:get_state() or nil
   return out
@@ -84,7 +100,7 @@ end
 local fields = { epoch = "size", batch = "size", samples = "int", batch_size = "count" }
 
 local function check(self, state)
-  options.check(WHO, state, { "epoch", "batch", "samples", "batch_size", "rng", "sampler", "order", "sizes",
+  options.check(WHO, state, { "epoch", "batch", "samples", "batch_size", "by", "rng", "sampler", "order", "sizes",
     "generator" })
   for key, kind in next, fields do options.kind(WHO, key, kind, state[key]) end
   local own = samples_of(self)
@@ -93,8 +109,9 @@ local function check(self, state)
       state.batch_size, own, self.batch_size)
   end
   local order = order_of(self)
-  if (state.sampler == nil) ~= (not order or not sampler.state(order)) then
-    fail("%s: the state is of a loader with another sampler", WHO)
+  local by = made_by(self)
+  if state.by ~= by or (state.sampler == nil) ~= (state_of(order) == nil) then
+    fail("%s: the state is of a loader with another order (%s); this one has %s", WHO, describe(state.by), by)
   end
   if own >= 0 and state.batch > #self then
     fail("%s: the state is behind batch %d; a pass has %d", WHO, state.batch, #self)
@@ -102,7 +119,7 @@ local function check(self, state)
   if (state.generator == nil) ~= (self.generator == nil) then
     fail("%s: the state is of a loader %s a generator", WHO, state.generator and "with" or "without")
   end
-  if state.batch > 0 then T.Generator(0):set_state(state.rng) end -- an error where it is none
+  if state.batch > 0 or state.rng ~= nil then T.Generator(0):set_state(state.rng) end -- an error where it is none
   for _, key in ipairs { "order", "sizes" } do
     if state[key] ~= nil and not T.is_tensor(state[key]) then
       fail("%s: %s must be a tensor, got %s", WHO, key, describe(state[key]))
@@ -117,7 +134,7 @@ function M.load_state_dict(self, state)
   if state.generator then self.generator:set_state(state.generator) end
   if state.sampler then sampler.load_state(order, state.sampler) end
   self.epoch, self._now, self._resume = state.epoch, nil, nil
-  if state.batch == 0 then return self end
+  if state.rng == nil then return self end -- between passes
   local s = {}
   for key, v in next, state do s[key] = v end
   s.generator = nil

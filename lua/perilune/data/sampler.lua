@@ -158,6 +158,20 @@ function M.state(sampler)
   if type(sampler.indices) ~= "function" and type(sampler.batches) ~= "function" then return {} end
 end
 
+--- What it is, beside its state: a text.
+function M.text(sampler)
+  if type(sampler) ~= "table" then return "a list" end
+  if type(sampler._text) == "function" then return sampler:_text() end
+  if type(sampler.indices) == "function" or type(sampler.batches) == "function" then return "a sampler of one's own" end
+  return "a list"
+end
+for _, class_ in ipairs { Sequential, Random, Weighted } do
+  function class_:_text()
+    return tostring(self) .. (self.replacement and ", replacement" or "")
+      .. (self.seed and (", seed = %d"):format(self.seed) or "")
+  end
+end
+
 --- Sets it.
 function M.load_state(sampler, state)
   if type(sampler) == "table" and type(sampler.load_state_dict) == "function" then sampler:load_state_dict(state) end
@@ -193,6 +207,9 @@ function Batch:batches()
   return out
 end
 
+function Batch:_text()
+  return ("BatchSampler (%s), %d%s"):format(M.text(self.sampler), self.size, self.drop_last and ", true" or "")
+end
 -- Those of its sampler; nil: nobody knows.
 function Batch:state_dict() return M.state(self.sampler) end
 function Batch:load_state_dict(state)

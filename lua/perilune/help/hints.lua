@@ -115,7 +115,7 @@ local TEXTS = { split = "for word in s:gmatch('[^,]+') do … end", strip = "s:m
   replace = "s:gsub('from', 'to')", startswith = "s:sub(1, n) == start", endswith = "s:sub(-n) == ending",
   join = "table.concat(list, sep)", length = "#s" }
 -- What tensors of others have.
-local TENSORS = { type = "x:to(dtype) converts, x:dtype() tells", T = "x:t()", mT = "x:transpose(-2, -1)",
+local TENSORS = { type = "x:to(dtype) converts, x:dtype() tells", T = "x:t()",
   data = "x:detach()", ndim = "x:dim()", show = "print(x), or x:imshow()", plot = "T.plot(x)", append =
   "T.cat({x, y}, 1)", resize = "x:reshape(…)", len = "#x, the size of dim 1", length = "#x, the size of dim 1" }
 -- What networks of others have.
