@@ -204,7 +204,7 @@ static PlStatus run(perilune_session *s, const void *const *in, void *const *out
   At *now = &s->list[0];
   if (now->run) return plk_session_run(now->run, s->threads, in, out); /* no lock, nothing of the engine's */
   pthread_mutex_lock(&s->m->lock);
-  PlStatus st = pl_model_execute(s->m, now->at, s->threads, in, out);
+  PlStatus st = pl_model_execute(s->m, now->at, s->threads, in, out, NULL);
   pthread_mutex_unlock(&s->m->lock);
   return st;
 }
@@ -300,7 +300,7 @@ static void swap_draws(PlModelDraws *d) {
   *d = were;
 }
 
-PlStatus pl_model_execute(perilune_model *m, PlModelAt *at, int threads, const void *const *in, void *const *out) {
+PlStatus pl_model_execute(perilune_model *m, PlModelAt *at, int threads, const void *const *in, void *const *out, bool *began) {
   const PlGraph *f = at->saved.graph;
   PlTensor **t = calloc((size_t)f->ninputs + (size_t)f->noutputs + 1, sizeof *t), **y = t ? t + f->ninputs : NULL;
   if (!t) return no_memory();
@@ -314,7 +314,9 @@ PlStatus pl_model_execute(perilune_model *m, PlModelAt *at, int threads, const v
   plk_set_threads(threads < 1 ? 1 : threads);
   pl_state.device = m->device;
   swap_draws(&m->draws);
-  if (s == PL_OK) s = pl_exec_run(at->exec, t, y);
+  const bool runs = s == PL_OK;
+  if (runs) s = pl_exec_run(at->exec, t, y);
+  if (began) *began = runs && (s == PL_OK || pl_exec_began(at->exec)); /* an input that is missing is found before */
   swap_draws(&m->draws);
   for (int32_t o = 0; o < f->noutputs && s == PL_OK; o++) s = fetch(y[o], out[o]);
   pl_state.device = device;

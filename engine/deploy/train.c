@@ -31,7 +31,8 @@ static PlStatus step(perilune_model *m, int32_t threads, const void *const *in, 
   PL_TRY(pl_model_find(m, m->step_value, &at));
   PL_TRY(pl_graph_step_count(m->base->saved.graph, 1));
   PlStatus s = same_steps(&m->base->saved, &at->saved);
-  const bool began = s == PL_OK && ((s = pl_model_execute(m, at, threads, in, out)) == PL_OK || pl_exec_began(at->exec));
+  bool began = false;
+  if (s == PL_OK) s = pl_model_execute(m, at, threads, in, out, &began);
   if (began) return s;
   const PlStatus back = pl_graph_step_count(m->base->saved.graph, -1);
   return back == PL_OK ? s : back;
@@ -82,7 +83,8 @@ perilune_status perilune_model_step_output(perilune_model *m, int32_t i, perilun
   return info_at(m, "perilune_model_step_output", true, i, out);
 }
 
-static PlStatus set(const perilune_model *m, const char *name, double value) {
+/* put: else it is only asked whether all would take it. */
+static PlStatus set(const perilune_model *m, const char *name, double value, bool put) {
   const PlGraph *f = m->base->saved.graph;
   bool any = false;
   for (int32_t i = 0; i < f->nnodes; i++) {
@@ -100,7 +102,7 @@ static PlStatus set(const perilune_model *m, const char *name, double value) {
     else if (type == PL_A_INT && value == floor(value) && fabs(value) < 9e15)
       now.v[k].i = (int64_t)value - (strcmp(name, "step") == 0 ? pl_graph_steps_beside(f, i, true) : 0);
     else PL_FAIL(PL_ERR_ARG, "perilune_model_set: %s does not take %g", name, value);
-    PL_TRY(pl_graph_step_put(f, i, &now));
+    PL_TRY(put ? pl_graph_step_put(f, i, &now) : pl_graph_node_takes(f, i, &now));
     any = true;
   }
   if (!any) PL_FAIL(PL_ERR_ARG, "perilune_model_set: no optimizer of the model has a number '%s'", name);
@@ -111,7 +113,8 @@ perilune_status perilune_model_set(perilune_model *m, const char *name, double v
   PL_TRY(must_train("perilune_model_set", m));
   PL_TRY(pl_model_given("perilune_model_set", "name", name));
   pthread_mutex_lock(&m->lock);
-  PlStatus s = set(m, name, value);
+  PlStatus s = set(m, name, value, false);
+  if (s == PL_OK) s = set(m, name, value, true);
   pthread_mutex_unlock(&m->lock);
   return s;
 }

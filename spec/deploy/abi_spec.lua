@@ -254,7 +254,8 @@ first %s
 
   it("makes several steps a run, and reads a weight that is there twice, as T.jit does, which goes on", function()
     if missing then return pending(missing) end
-    for _, c in ipairs { { "AdamW" }, { "SGD", { lr = 0.05, momentum = 0.9 } }, { "NAdam", { momentum_decay = 0.1 } },
+    for _, c in ipairs { { "AdamW" }, { "SGD", { lr = 0.05, momentum = 0.9 } }, { "SGD", { lr = 0.05 } },
+      { "NAdam", { momentum_decay = 0.1 } },
       { "ASGD", { lr = 0.1, lambd = 0.1, t0 = 3, alpha = 0.6 } }, { "Prodigy", { lr = 0.5, d0 = 0.01 } },
       { "AdamWScheduleFree", { warmup_steps = 7, r = 1, weight_lr_power = 1.5 } }, { "Adafactor", { lr = 0.3 } },
       { "SGDScheduleFree", { lr = 0.1, weight_decay = 0.1 } }, { "LAMB" }, { "Muon" } } do
@@ -414,6 +415,22 @@ first %s
       local said = output("'%s' step '%s/averaged' 1", program, dir)
       assert.truthy(said:find("at which no step begins; perilune_model_average(model, 0) goes back", 1, true), said)
     end
+    -- Behind another optimizer, whose count a step that is refused leaves alone.
+    local p, q = nn.Parameter(T.ones(3)), nn.Parameter(T.ones(3))
+    local first, second = T.optim.Adam({ p }), T.optim.AdamWScheduleFree({ q })
+    local step = T.jit(function(x)
+      first:zero_grad()
+      second:zero_grad()
+      local loss = ((p + q) * x):square():sum()
+      loss:backward()
+      first:step()
+      second:step()
+      return loss
+    end)
+    step(T.ones(3))
+    assert(T.save_graph(dir .. "/two", step:graph()))
+    local text, ok = output("'%s' averages '%s/two' '%s/two'", program, dir, dir)
+    assert.is_true(ok, text)
     save_step(dir .. "/free", "Adam")
     local said = output("'%s' averages '%s/free' '%s/averaged'", program, dir, dir)
     assert.truthy(said:find("keeps no averages; that of AdamWScheduleFree or SGDScheduleFree does", 1, true), said)

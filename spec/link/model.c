@@ -148,6 +148,10 @@ static int step(perilune_model *model, int n, const char *saved, int sets) {
   double lr = 0, count = 0;
   if (prepare(model, 0, &m) || perilune_model_seed(model, 7)) return fail("prepare");
   for (int k = 0; k < n; k++) {
+    void *const first = m.out[0];
+    m.out[0] = NULL; /* which is no step, and counts as none */
+    if (perilune_model_step(model, 1, (const void *const *)m.in, m.nin, m.out, m.nout) != PERILUNE_ERR_ARG) return fail("no memory");
+    m.out[0] = first;
     if (perilune_model_step(model, 1, (const void *const *)m.in, m.nin, m.out, m.nout)) return fail("step");
     printf("loss %.9g\n", (double)*(const float *)m.out[0]);
     if (sets && k == 1 && perilune_model_set(model, "lr", 0.5)) return fail("set");
@@ -202,7 +206,10 @@ static int averages(perilune_model *model, const char *saved) {
     if (perilune_model_average(model, 0) == PERILUNE_OK && perilune_model_set(model, "step", 0) != PERILUNE_ERR_ARG) return fail("count");
     if (perilune_model_step(model, 1, in, m.nin, m.out, m.nout)) return fail("step");
     if (perilune_model_average(model, 1) || perilune_model_average(model, 1)) return fail("average");
+    double before, after;
+    if (perilune_model_get(model, "step", &before)) return fail("get");
     if (perilune_model_step(model, 1, in, m.nin, m.out, m.nout) != PERILUNE_ERR_STATE) return fail("a step at averages");
+    if (perilune_model_get(model, "step", &after) || before != after) return fail("a step that was refused counts");
     if (k == 2 && perilune_model_save(model, saved)) return fail("save");
     for (int32_t i = 0; k == 2 && i < perilune_model_weight_count(model); i++) {
       const void *data;

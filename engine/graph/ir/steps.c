@@ -24,11 +24,12 @@ PlStatus pl_graph_step_put(const PlGraph *f, int32_t i, const PlAttrs *now) {
 }
 
 /* The store by which steps of one optimizer over the same parameters are told: that of the last state of a node's first parameter, or, where
- * the last column is computed in each step (Adafactor), of what the first one writes; -1: it has no state, and its steps are alike. */
+ * the last column is computed in each step (Adafactor) or there is no state (SGD), of what the first one writes; -1: it steps nothing. */
 static int32_t state_of(const PlGraph *f, const PlGNode *n) {
   const int k = pl_graph_step_attr(n, "k");
   const int64_t width = k < 0 ? 0 : pl_attr_i(n->attrs, k);
-  if (width <= 2 || width > n->nin || n->in[width - 1] < 0 || n->in[0] < 0) return -1;
+  if (width < 2 || width > n->nin || n->in[width - 1] < 0 || n->in[0] < 0) return -1;
+  if (width == 2) return f->vals[n->in[0]].store;
   const int32_t last = f->vals[n->in[width - 1]].store;
   return f->vals[f->stores[last].first].kind != PL_FV_NODE ? last : f->vals[n->in[0]].store;
 }
@@ -90,16 +91,26 @@ static PlStatus count_node(const PlGraph *f, int32_t i, int by, int32_t steps, i
   PlAttrs now;
   memcpy(&now, f->nodes[i].attrs, pl_attrs_size(f->nodes[i].attrs));
   const int rule = pl_graph_step_attr(&f->nodes[i], "rule");
-  if (rule >= 0 && by > 0 && plk_optim_schedule_free(pl_attr_i(&now, rule)) && pl_attr_i(&now, PLK_OPTIM_FLAGS) & PLK_OPTIM_AVERAGED)
-    PL_FAIL(PL_ERR_STATE,
-            "%s (%s): the weights are the optimizer's averages, at which no step begins; perilune_model_average(model, 0) goes back",
-            f->nodes[i].name, f->nodes[i].op->name);
   if (rule >= 0 && plk_optim_carries(pl_attr_i(&now, rule))) PL_TRY(count_carried(f, i, by, steps, before, &now));
   if (step >= 0) now.v[step].i += by * steps;
   return pl_graph_step_put(f, i, &now);
 }
 
+/* Before any count moves. */
+static PlStatus check_averages(const PlGraph *f) {
+  for (int32_t i = 0; i < f->nnodes; i++) {
+    const PlGNode *n = &f->nodes[i];
+    const int rule = pl_graph_step_attr(n, "rule");
+    if (rule >= 0 && plk_optim_schedule_free(pl_attr_i(n->attrs, rule)) && pl_attr_i(n->attrs, PLK_OPTIM_FLAGS) & PLK_OPTIM_AVERAGED)
+      PL_FAIL(PL_ERR_STATE,
+              "%s (%s): the weights are the optimizer's averages, at which no step begins; perilune_model_average(model, 0) goes back",
+              n->name, n->op->name);
+  }
+  return PL_OK;
+}
+
 PlStatus pl_graph_step_count(const PlGraph *f, int by) {
+  if (by > 0) PL_TRY(check_averages(f));
   int32_t *steps = malloc(2 * ((size_t)f->nnodes + 1) * sizeof *steps);
   if (!steps) PL_FAIL(PL_ERR_OOM, "out of memory to count a graph's steps");
   int32_t *before = steps + f->nnodes; /* both by the numbers as they are before any moves */
