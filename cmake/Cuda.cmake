@@ -131,10 +131,6 @@ else()
   if(PL_WERROR)
     list(APPEND nvcc_flags -Werror=all-warnings)
   endif()
-  if(NOT cuda_wanted) # nobody ships these: packing them takes a sixth of the compiler's time
-    list(REMOVE_ITEM nvcc_flags --compress-mode=size)
-    list(APPEND nvcc_flags --compress-mode=none)
-  endif()
   set(cuda_objects "")
   foreach(file IN LISTS cuda_units)
     get_filename_component(name "${file}" NAME_WE)
@@ -208,7 +204,7 @@ if(PL_TESTS)
     list(APPEND cxx_flags -fsanitize=alignment -fsanitize-undefined-trap-on-error)
     # What stands before every kernel that the emulation compiles while it runs, compiled once; gcc takes x.h.gch for x.h where the
     # flags are the same. Other compilers read the header itself.
-    set(fused_flags -std=c++17 -O1 -fPIC -fvisibility=hidden -fno-exceptions -fno-rtti -fno-strict-aliasing -ffp-contract=off -w
+    set(fused_flags -std=c++17 -Og -fPIC -fvisibility=hidden -fno-exceptions -fno-rtti -fno-strict-aliasing -ffp-contract=off -w
         ${emulate_level} -D_GNU_SOURCE "-I${PROJECT_SOURCE_DIR}" -isystem "${emulate}")
     set(fused_before "${out}/cuda/emulated/fused_before.h")
     set(fused_texts "")

@@ -125,8 +125,8 @@ describe("values and tangents of reductions in one pass:", function()
                 dims and table.concat(dims, ",") or "all")
               compare(what, f, x, v, dtype, not r.ties)
               if r.ties then compare(what .. ", ties", f, (x * 2):round(), v, dtype) end
-              compare(what .. ", zeros", f, x * 0, v, dtype)
-              if #shape == 2 and x:numel() > 0 then
+              if dtype == "f64" then compare(what .. ", zeros", f, x * 0, v, dtype) end
+              if dtype == "f32" and #shape == 2 and x:numel() > 0 then
                 compare(what .. ", transposed", f, x:t():contiguous():t(), v, dtype, false, 1e-3) -- by other ops
                 compare(what .. ", tangent transposed", f, x, v:t():contiguous():t(), dtype, false, 1e-3)
               end

@@ -41,32 +41,28 @@ describe("codes in blocks", function()
 end)
 
 -- The definition: of the columns that are left, H's inverse; round the first, spread its error by the inverse's row,
--- take the column out of the inverse by elimination. All numbers of Lua. grid(column) → base, step by row; order: of
+-- take the column out of the inverse by elimination. w: numbers of Lua. grid(column) → base, step by row; order: of
 -- the columns.
 local function reference(w, h, order, top, grid)
   local n, k = #w, #w[1]
-  local inverse = T.linalg.inv(T.tensor(h, { dtype = "f64" })):totable()
+  local inverse = T.linalg.inv(h)
   local q = {}
   for r = 1, n do q[r] = {} end
   local gone = {}
   for _, c in ipairs(order) do
     local base, step = grid(c)
+    local row = inverse:select(1, c):totable()
     for r = 1, n do
       local v = step[r] == 0 and 0 or (w[r][c] - base[r]) / step[r]
       local down = math.floor(v)
       v = v - down > 0.5 and down + 1 or v - down < 0.5 and down or down + down % 2
       v = math.max(0, math.min(top, v))
       q[r][c] = v
-      local e = (w[r][c] - (base[r] + step[r] * v)) / inverse[c][c]
-      for j = 1, k do if not gone[j] and j ~= c then w[r][j] = w[r][j] - e * inverse[c][j] end end
+      local e = (w[r][c] - (base[r] + step[r] * v)) / row[c]
+      for j = 1, k do if not gone[j] and j ~= c then w[r][j] = w[r][j] - e * row[j] end end
     end
     gone[c] = true
-    local pivot, row, left = inverse[c][c], inverse[c], {}
-    for j = 1, k do if not gone[j] then left[#left + 1] = j end end
-    for _, i in ipairs(left) do
-      local factor, of = inverse[i][c] / pivot, inverse[i]
-      for _, j in ipairs(left) do of[j] = of[j] - factor * row[j] end
-    end
+    inverse = inverse - (inverse:select(2, c) / row[c]):unsqueeze(2) * inverse:select(1, c)
   end
   return q
 end
@@ -82,7 +78,7 @@ describe("GPTQ", function()
       local x = inputs(600, k)
       local w, h = T.randn(3, k):double() / 8, gram_of(x)
       h = h / h:diagonal():mean()
-      local damped = (h + T.eye(k, { dtype = "f64" }) * 0.01):totable()
+      local damped = (h + T.eye(k, { dtype = "f64" }) * 0.01)
       for _, act in ipairs { false, true } do
         local blocks = gptq.quantize(w, h, f, { damp = 0.01, act_order = act })
         -- its scales are those of its blocks; the definition must reach the same codes with them
