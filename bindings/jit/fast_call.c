@@ -263,6 +263,8 @@ static int give_results(lua_State *L, const Quick *q, int at, int boxes) {
 /* The quick at `at` fits, the arguments stand at 2 …: does everything else? in[] takes what is read beside them. */
 static bool stands(lua_State *L, const Quick *q, int at, PlTensor **in) {
   if (!l_program_same(q->p)) return false;
+  for (int32_t i = 0; PL_UNLIKELY(pl_state.torn) && i < q->p->nargs; i++)
+    if (pl_grad_torn(in[i])) return false;
   lua_getiuservalue(L, at, WATCH);
   bool holds = l_watch_holds(L, lua_gettop(L));
   lua_pop(L, 1);

@@ -115,7 +115,8 @@ return function(self, t, tensors, run, ...)
   for _, g in ipairs(t.inner) do
     if tensors[g.input].is_leaf then leaves[#leaves + 1] = tensors[g.input] end
   end
-  for i, p in ipairs(leaves) do grads[i] = p.grad or false end
+  local torn = {}
+  for i, p in ipairs(leaves) do grads[i], torn[i] = p.grad or false, core.torn { p } or false end
   -- The script goes first: its side effects are the ones that count. While tracing, counters moved once already.
   optimizers.undo(t)
   for _, l in ipairs(t.live) do
@@ -130,6 +131,7 @@ return function(self, t, tensors, run, ...)
   end)
   for i, p in ipairs(leaves) do
     if grads[i] then core.adopt_grad(p, grads[i]) else p.grad = nil end
+    if torn[i] then core.tear(p) end
   end
   T.set_rng_state(rng)
   for optimizer, state in pairs(states) do

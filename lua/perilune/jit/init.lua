@@ -48,9 +48,10 @@ local function run(self, t, tensors)
   return table.unpack(put(t, list, tensors), 1, t.nresults)
 end
 
--- A call that the trace t is for. Where arguments lie in memory as its graph does not know, the script runs.
+-- A call that the trace t is for. Where arguments lie in memory as its graph does not know, or a failed backward left a
+-- part of a gradient in them, the script runs.
 local function run_or_written(self, t, tensors, args)
-  if not core.jit_apart(t.program, tensors) then
+  if not core.jit_apart(t.program, tensors) or core.torn(tensors) then
     optimizers.undo(t) -- the script moves it again
     return self.f(table.unpack(args, 1, args.n))
   end
