@@ -105,7 +105,7 @@ static int t_adopt_grad(lua_State *L) {
 
 /* core.torn(list) → the position of the first tensor in it whose .grad a backward that failed has added to, or nil */
 static int t_torn(lua_State *L) {
-  if (PL_LIKELY(!pl_state.torn)) return 0;
+  if (PL_LIKELY(!pl_state.torn && !pl_state.trace)) return 0;
   luaL_checktype(L, 1, LUA_TTABLE);
   const lua_Integer n = (lua_Integer)lua_rawlen(L, 1);
   for (lua_Integer i = 1; i <= n; i++) {
@@ -117,10 +117,16 @@ static int t_torn(lua_State *L) {
   return 0;
 }
 
+/* core.tear(x): x.grad, which another tensor took the place of, is torn as that one was */
+static int t_tear(lua_State *L) {
+  pl_grad_tear(l_check_tensor(L, 1));
+  return 0;
+}
+
 void l_pull_register(lua_State *L) {
   static const luaL_Reg functions[] = {
-      {"key_gradients", t_key_gradients}, {"alias", t_alias},           {"floats", t_floats}, {"alike", t_alike},
-      {"grad_add", t_grad_add},           {"adopt_grad", t_adopt_grad}, {"torn", t_torn},     {NULL, NULL}};
+      {"key_gradients", t_key_gradients}, {"alias", t_alias}, {"floats", t_floats}, {"alike", t_alike}, {"grad_add", t_grad_add},
+      {"adopt_grad", t_adopt_grad},       {"torn", t_torn},   {"tear", t_tear},     {NULL, NULL}};
   luaL_setfuncs(L, functions, 0);
   l_batch_register(L);
   l_checkpoint_register(L);

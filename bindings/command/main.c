@@ -149,6 +149,10 @@ static bool own_path(char path[PATH_MAX]) {
     return true;
   }
   const char *executed = (const char *)getauxval(AT_EXECFN);
+  char begin[2];
+  FILE *f = executed ? fopen(executed, "rb") : NULL;
+  if (f && fread(begin, 1, 2, f) == 2 && memcmp(begin, "#!", 2) == 0) executed = program_invocation_name; /* a script, which names us */
+  if (f) fclose(f);
   return executed && realpath(executed, path);
 }
 

@@ -388,9 +388,14 @@ static PlStatus run_or_collect(lua_State *L, const Program *p, PlTensor *const *
 }
 
 PlStatus l_program_run(lua_State *L, const Program *p, PlTensor *const *in, PlTensor **out) {
+  const bool torn = PL_UNLIKELY(pl_state.torn);
+  if (torn) pl_graph_torn_note(p->f);
   PL_TRY(clear_leaf_grads(p));
-  PL_TRY(run_or_collect(L, p, in, out));
-  PlStatus s = set_leaf_grads(p, out);
+  PlStatus s = run_or_collect(L, p, in, out);
+  const bool ran = s == PL_OK;
+  if (ran) s = set_leaf_grads(p, out);
+  if (torn) pl_graph_torn_keep(p->f);
+  if (!ran) return s;
   if (s == PL_OK) s = l_program_spend(p, in, out);
   for (int32_t o = s == PL_OK ? p->nuser : 0; o < p->f->noutputs; o++) pl_tensor_release(out[o]);
   return s;

@@ -363,6 +363,7 @@ static int set_field(lua_State *L, PlTensor *t, const char *key) {
     return 1;
   }
   if (strcmp(key, "requires_grad") == 0) {
+    if (!lua_isboolean(L, 3)) return l_error(L, "requires_grad: true or false is wanted, got %s", l_typename(L, 3));
     CALL(L, pl_requires_grad(t, lua_toboolean(L, 3)));
     l_remember_box(L, 1);
     return 1;

@@ -113,8 +113,18 @@ static PlStatus take(PlNode *n, PlTensor *g) {
   return PL_OK;
 }
 
+static uint32_t version_of(const PlTensor *g) {
+  return PL_UNLIKELY(pl_state.trace != NULL) ? pl_graph_grad_version(pl_state.trace, g) : g->storage->version;
+}
+
 bool pl_leaf_torn(const PlNode *n) {
-  return PL_UNLIKELY(n->torn) && n->grad && !n->grad->a.symbolic && n->grad->storage->version == n->torn_at;
+  if (PL_LIKELY(!n->torn) || !n->grad || (n->grad->a.symbolic && !pl_state.trace)) return false;
+  return version_of(n->grad) == n->torn_at;
+}
+
+void pl_leaf_tear(PlNode *n) {
+  n->torn = n->grad != NULL;
+  if (n->torn) n->torn_at = version_of(n->grad);
 }
 
 PlStatus pl_leaf_take_grad(PlNode *n, PlTensor *g) {
@@ -125,6 +135,6 @@ PlStatus pl_leaf_take_grad(PlNode *n, PlTensor *g) {
     return s;
   }
   s = take(n, g);
-  if (PL_UNLIKELY(n->torn) && n->grad) n->torn_at = n->grad->storage->version; /* what is added makes it no better */
+  if (PL_UNLIKELY(n->torn)) pl_leaf_tear(n); /* what is added makes it no better */
   return s;
 }

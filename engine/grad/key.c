@@ -313,9 +313,12 @@ static PlStatus requires_grad(PlTensor *t, bool on) {
       PL_FAIL(PL_ERR_STATE, "requires_grad_(false): %s was computed by %s; use x:detach()", pl_desc_text(&t->a), n->name);
     if (!tracked) return PL_OK;
     PlTensor *grad = n->grad; /* stays, as in PyTorch: an optimizer's step or further gradients may come later */
+    const bool torn = pl_leaf_torn(n);
     n->grad = NULL;
     pl_entry_remove(t, k);
-    return grad ? hold_grad(t, grad) : PL_OK;
+    PL_TRY(grad ? hold_grad(t, grad) : PL_OK);
+    if (torn) pl_grad_tear(t);
+    return PL_OK;
   }
   PL_TRY(check_float("requires_grad_", t));
   if (tracked) return PL_OK;
@@ -325,7 +328,9 @@ static PlStatus requires_grad(PlTensor *t, bool on) {
   n->u.target = t;
   PlNode *held;
   if (pl_state.holder && pl_entry_get(t, pl_state.holder, &held, &slot)) { /* its .grad moves to the new leaf */
+    const bool torn = pl_leaf_torn(held);
     n->grad = held->grad;
+    if (torn) pl_leaf_tear(n);
     held->grad = NULL;
     pl_entry_remove(t, pl_state.holder);
   }
@@ -373,7 +378,13 @@ PlStatus pl_grad_add(PlTensor *t, PlTensor *g) {
   return n->slots[0].hooks ? pl_leaf_accumulated(n) : PL_OK;
 }
 
+void pl_grad_tear(const PlTensor *t) {
+  PlNode *n = leaf_of(t);
+  if (n) pl_leaf_tear(n);
+}
+
 bool pl_grad_torn(const PlTensor *t) {
+  if (PL_UNLIKELY(pl_state.trace != NULL)) return pl_graph_leaf_torn(pl_state.trace, (PlTensor *)(uintptr_t)t);
   const PlNode *n = PL_UNLIKELY(pl_state.torn) ? leaf_of(t) : NULL;
   return n && pl_leaf_torn(n);
 }

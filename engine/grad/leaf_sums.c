@@ -53,8 +53,7 @@ void pl_sums_end(PlWalk *w, bool whole) {
       pl_tensor_release(n->grad);
       n->grad = NULL;
     } else if (n->grad) {
-      n->torn = true;
-      n->torn_at = n->grad->storage->version;
+      pl_leaf_tear(n);
       pl_state.torn = true;
     }
     pl_node_release(n);

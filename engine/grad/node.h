@@ -230,6 +230,8 @@ PlStatus pl_key_pull(PlKey *k, PlTensor *const *ys, PlTensor *const *dys, int ny
 PlStatus pl_grad_add(PlTensor *t, PlTensor *g);
 PlStatus pl_leaf_take_grad(PlNode *leaf, PlTensor *g); /* takes g */
 bool pl_leaf_torn(const PlNode *leaf);                 /* pl_grad_torn */
+void pl_leaf_tear(PlNode *leaf);                       /* .grad is torn as it is now, if there is one */
+void pl_grad_tear(const PlTensor *t);
 /* .grad is complete: the leaf's last hooks. */
 PlStatus pl_leaf_accumulated(PlNode *leaf);
 /* `to`, fresh and without a history, takes over the leaf (and the keys' entries) of `from`, for good (leaf_move.c). */

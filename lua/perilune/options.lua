@@ -130,9 +130,11 @@ end
 
 -- Options that are switches wherever they stand. What is neither true nor false would count as true: 0, "false".
 local switches = {}
-for name in ([[always antialias append batch_first check copy enable_timing enforce_sorted equal_nan error_if_nonfinite
-  fallback heavy hermitian keep_dtype non_blocking persistent requires_grad seeded set_to_none strict trainable training
-  transpose unsafe_math]]):gmatch "%S+" do
+for name in ([[align_corners aligned always antialias append average_attn_weights batch_first ceil_mode check copy
+  enable_gqa enable_timing enforce_sorted equal_nan error_if_nonfinite fallback hard heavy hermitian include_last_offset
+  is_causal keep_dtype linear_before_reset memory_is_causal need_weights non_blocking peepholes persistent
+  recompute_scale_factor requires_grad return_indices seeded set_to_none src_is_causal strict swap tgt_is_causal
+  trainable training transpose unsafe_math use_input_stats]]):gmatch "%S+" do
   switches[name] = true
 end
 

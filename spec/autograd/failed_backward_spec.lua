@@ -135,4 +135,101 @@ describe("a backward that fails", function()
     loss(list, order):backward()
     step()
   end)
+
+  -- Of each way to use gradients: may it run on a torn sum, and is the sum torn after it?
+  it("is neither forgotten nor invented by jitted functions, moves and switches", function()
+    local function sum(p, q, x) return ((p * x) * q):sum() end
+    for name, row in pairs {
+      ["adds"] = { true, true, function(p, q, _, x) sum(p, q, x):backward() end },
+      ["looks"] = { true, true, function(p) return p.grad:sum() end },
+      ["adds, steps"] = { false, true, function(p, q, opt, x)
+        sum(p, q, x):backward()
+        opt:step()
+      end },
+      ["adds, steps, empties"] = { false, true, function(p, q, opt, x)
+        sum(p, q, x):backward()
+        opt:step()
+        opt:zero_grad()
+      end },
+      ["clips"] = { false, true, function(p, q) nn.utils.clip_grad_norm_({ p, q }, 1) end },
+      ["empties, adds, steps"] = { true, false, function(p, q, opt, x)
+        opt:zero_grad()
+        sum(p, q, x):backward()
+        opt:step()
+      end },
+      ["zeroes, adds, steps"] = { true, false, function(p, q, opt, x)
+        opt:zero_grad { set_to_none = false }
+        sum(p, q, x):backward()
+        opt:step()
+      end },
+      ["freezes"] = { true, true, function(p) p:requires_grad_(false):requires_grad_(true) end, true },
+      ["moves"] = { true, true, function(p)
+        local m = nn.Module()
+        m.p = p
+        m:to "f64"
+      end, true },
+    } do
+      for _, early in ipairs { true, false, "checked" } do
+        local list = { nn.Parameter(T.ones(3)), nn.Parameter(T.ones(3)) }
+        local p, q = list[1], list[2]
+        local opt, x = optim.SGD(list, { lr = 0.1 }), T.ones(3)
+        local function body(y) return row[3](p, q, opt, y) end
+        local f = row[4] and body or T.jit(body, { check = early == "checked" })
+        for _ = 1, early and not row[4] and 2 or 0 do
+          p.grad, q.grad = T.ones(3), T.ones(3)
+          f(x)
+        end
+        p.grad, q.grad = T.ones(3), T.ones(3)
+        local late = q * 1
+        late:register_hook(function() error "late" end)
+        assert.is_false(pcall(function() (late + p):sum():backward() end))
+        local text = name .. (early and ", traced before" or "")
+        for _ = 1, 9 do assert.equal(row[1], (pcall(f, x)), text) end
+        assert.equal(not row[2], (pcall(opt.step, opt)), text)
+        assert.is_true(row[4] or f.ntraces <= 1, text)
+        opt:zero_grad { set_to_none = false }
+        opt:step()
+        assert.is_true(pcall(f, x), text)
+      end
+    end
+  end)
+
+  it("stays in leaves that come in as arguments of jitted functions", function()
+    for _, check in ipairs { false, true } do
+      for calls = 0, 3 do
+        local list = { T.ones(3):requires_grad_(), T.ones(3):requires_grad_() }
+        local p, q = list[1], list[2]
+        local f = T.jit(function(a, b) (a * b):sum():backward() end, { check = check })
+        for _ = 1, calls do f(p, q) end
+        p.grad, q.grad = T.ones(3), T.ones(3)
+        local late = q * 1
+        late:register_hook(function() error "late" end)
+        assert.is_false(pcall(function() (late + p):sum():backward() end))
+        for _ = 1, 2 do f(p, q) end
+        assert.same({ 4, 4, 4 }, p.grad:totable())
+        local opt = optim.SGD(list, { lr = 0.1 })
+        assert.is_false((pcall(opt.step, opt)))
+        opt:zero_grad()
+        f(p, q)
+        opt:step()
+      end
+    end
+  end)
+
+  it("is seen by LBFGS", function()
+    local p, q = T.ones(3):requires_grad_(), T.ones(3):requires_grad_()
+    p.grad, q.grad = T.ones(3), T.ones(3)
+    local late = q * 1
+    late:register_hook(function() error "late" end)
+    assert.is_false(pcall(function() (late + p):sum():backward() end))
+    local ok, why = pcall(function()
+      optim.LBFGS({ p, q }):step(function()
+        local y = (p * q):sum()
+        y:backward()
+        return y
+      end)
+    end)
+    assert.is_false(ok)
+    assert.truthy(why:find("a part of a backward that failed", 1, true), why)
+  end)
 end)

@@ -190,6 +190,26 @@ describe("help", function()
     report(problems, tried, 400)
   end)
 
+  -- Calls of modules name their options in refusals alone.
+  it("takes nothing else for what a module's call may be given", function()
+    local problems, tried = {}, 0
+    local strange = coroutine.create(print)
+    for _, entry in ipairs(inventory) do
+      for i = 1, entry.kind == "forward" and math.min(2, #entry.calls) or 0 do
+        local args = entry.calls[i]
+        local ok, err = run(entry, with(args, "no_such_option", 1))
+        local allowed = not ok and type(err) == "string" and err:match "allowed: ([^%);]+)"
+        for word in (allowed or ""):gmatch "[%w_]+" do
+          tried = tried + 1
+          if run(entry, with(args, word, strange)) then
+            problems[("%s: %s may be a coroutine"):format(entry.path, word)] = true
+          end
+        end
+      end
+    end
+    report(problems, tried, 20)
+  end)
+
   it("mentions no option that is refused, and none that takes anything", function()
     local problems, tried = {}, 0
     local strange = coroutine.create(print)

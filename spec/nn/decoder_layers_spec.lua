@@ -181,6 +181,27 @@ describe("nn.GroupedQueryAttention", function()
     end
   end)
 
+  it("sees the same in one call, in pieces with a cache, and by a mask", function()
+    local x = T.randn(2, 7, 8)
+    for _, cap in ipairs { false, 5.0 } do
+      local layer = nn.GroupedQueryAttention(8, 4, { num_kv_heads = 2, softcap = cap or nil })
+      for _, window in ipairs { 1, 2, 3, 7, 9 } do
+        local seen = T.ones(1, 1, 7, 7):tril():triu(1 - window):bool()
+        local want = layer(x, { mask = seen })
+        same(want, layer(x, { is_causal = true, window = window }), 1e-5)
+        for _, sizes in ipairs { { 1, 1, 1, 1, 1, 1, 1 }, { 3, 4 }, { 2, 1, 4 } } do
+          local cache, parts, at = nn.KVCache(1), {}, 1
+          for i, n in ipairs(sizes) do
+            parts[i] = layer(x:narrow(2, at, n), { cache = cache, is_causal = true, window = window })
+            at = at + n
+          end
+          same(want, T.cat(parts, 2), 1e-5)
+        end
+      end
+      fails(function() layer(x, { window = 2 }) end, "window goes with is_causal = true")
+      fails(function() layer(x, { mask = T.ones(1, 1, 7, 7), is_causal = true }) end, "exclude each other")
+    end
+  end)
   it("refuses sizes that do not fit", function()
     fails(function() nn.GroupedQueryAttention(8, 3) end, "must be a multiple of num_heads 3")
     fails(function() nn.GroupedQueryAttention(8, 4, { num_kv_heads = 3 }) end, "must be a multiple of num_kv_heads 3")

@@ -225,3 +225,12 @@ it("weights that count are observations that come so often, whatever is taken of
     end
   end
 end)
+
+it("a range whose width no f32 holds has bins like any other", function()
+  local x = T.tensor { -3e38, -1e38, 0, 2e38, 3e38 }
+  assert.same({ 1, 1, 1, 2 }, (T.histogram(x, 4)):totable())
+  assert.same({ 1, 1, 1, 2 }, x:histc(4):totable())
+  assert.same({ 0, 5, 0 }, x:histc(3, -1e300, 1e300):totable())
+  local wide = T.tensor({ -1e308, 0, 1e308 }, { dtype = "f64" })
+  assert.same({ 0, 1, 0, 0, 0, 1, 0, 0, 1, 0 }, wide:histc(10, -1.5e308, 1.5e308):totable())
+end)

@@ -134,13 +134,17 @@ typedef enum PlGGrad {
 /* A real leaf that a trace met: its .grad belongs to what the traced function reads and leaves behind. */
 typedef struct PlGLeaf {
   PlTensor *t;
-  PlTensor *grad;  /* its .grad when it was first met, or NULL; after the trace only of SAME */
-  bool zeroed;     /* the function set .grad to nil, or to another tensor, before it read the one that was there */
-  bool looked;     /* it asked for .grad before that */
-  bool had;        /* there was a .grad when it was first met */
-  bool cleared;    /* there was a .grad that the function read, and there is none when it has ended */
-  uint64_t hooks;  /* which hooks it had then (pl_graph_leaf_hooks) */
-  PlGGrad expects; /* known when the trace is over */
+  PlTensor *grad;   /* its .grad when it was first met, or NULL; after the trace only of SAME */
+  bool zeroed;      /* the function set .grad to nil, or to another tensor, before it read the one that was there */
+  bool looked;      /* it asked for .grad before that */
+  bool had;         /* there was a .grad when it was first met */
+  bool cleared;     /* there was a .grad that the function read, and there is none when it has ended */
+  bool torn;        /* while traced: its .grad was torn when it was first met (grad/leaf_sums.c); in a run: before it */
+  bool asks;        /* the function asked whether a .grad is torn that has a part of the one that was there */
+  bool keeps;       /* the .grad that it leaves has such a part */
+  uint32_t torn_at; /* the node's, while traced */
+  uint64_t hooks;   /* which hooks it had then (pl_graph_leaf_hooks) */
+  PlGGrad expects;  /* known when the trace is over */
   int32_t slot;
 } PlGLeaf;
 
@@ -341,6 +345,13 @@ const char *pl_graph_line(const PlGraph *f);
 int32_t pl_graph_backward_begin(PlGraph *f);
 PlStatus pl_graph_backward_end(PlGraph *f, int32_t begin, int ny, PlTensor *const *ys);
 /* Would the function, called now, read the same .grads as when it was traced? */
+/* pl_grad_torn in a trace: noted, so that a run on what is torn is the script's to refuse. */
+bool pl_graph_leaf_torn(PlGraph *f, PlTensor *t);
+/* Moves with each write to g, a leaf's .grad, that the graph knows of. */
+uint32_t pl_graph_grad_version(const PlGraph *f, const PlTensor *g);
+/* A run begins; it has ended: sums that the function only added to are still torn. */
+void pl_graph_torn_note(PlGraph *f);
+void pl_graph_torn_keep(PlGraph *f);
 bool pl_graph_leaves_same(const PlGraph *f, const int32_t *given);
 
 /* ---- programs whose results have gradients (joint.c) ---- */

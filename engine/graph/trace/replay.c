@@ -214,6 +214,7 @@ static PlStatus compare_leaves(Replay *r) {
     const PlGLeaf *a = &f->leaves[i], *b = &g->leaves[i];
     same = a->t == b->t && a->zeroed == b->zeroed && a->looked == b->looked && a->cleared == b->cleared && a->expects == b->expects &&
            a->slot == b->slot;
+    r->g->leaves[i].asks = a->asks;
   }
   for (int32_t i = 0; i < f->nregions && same; i++) {
     const PlGRegion *a = &f->regions[i], *b = &g->regions[i];

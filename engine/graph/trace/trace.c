@@ -7,6 +7,7 @@
 #include "engine/grad/node.h"
 #include "engine/graph/ir/calls.h"
 #include "engine/graph/ir/graph.h"
+#include "engine/graph/trace/symbolic.h"
 
 static PlNode *leaf_of(const PlTensor *t) { return t->node && t->node->kind == PL_NODE_LEAF ? t->node : NULL; }
 
@@ -101,12 +102,19 @@ PlStatus pl_graph_leaf(PlGraph *f, PlTensor *t, bool zeroed) {
     f->leaves = more;
     f->cap_leaves = cap;
   }
-  PlTensor *g = zeroed ? NULL : leaf_of(t)->grad;
+  PlNode *n = leaf_of(t);
+  PlTensor *g = zeroed ? NULL : n->grad;
   f->leaves[f->nleaves++] = (PlGLeaf){.t = pl_retain(t),
                                       .grad = g ? pl_retain(g) : NULL,
                                       .zeroed = zeroed,
+                                      .torn = g && pl_leaf_torn(n),
+                                      .torn_at = n->torn_at,
                                       .had = leaf_of(t)->grad != NULL,
                                       .hooks = pl_graph_leaf_hooks(t)};
+  if (g) { /* as if it were: what is left of it when somebody asks, and at the end, is what a run on a torn one leaves */
+    n->torn = true;
+    n->torn_at = pl_graph_grad_version(f, g);
+  }
   return PL_OK;
 }
 
@@ -153,10 +161,50 @@ static void settle(PlGraph *f, PlGLeaf *l) {
   l->grad = NULL;
 }
 
+uint32_t pl_graph_grad_version(const PlGraph *f, const PlTensor *g) {
+  if (g->a.symbolic) return (uint32_t)f->stores[pl_sym_storage(g)->store].version;
+  for (PlGVal v = 0; v < f->nvals; v++)
+    if (f->vals[v].kind == PL_FV_CAPTURE && f->vals[v].real->storage == g->storage)
+      return g->storage->version + (uint32_t)f->stores[f->vals[v].store].version;
+  return g->storage->version;
+}
+
+static bool part_left(const PlGraph *f, const PlNode *n) { return n->torn && n->grad && pl_graph_grad_version(f, n->grad) == n->torn_at; }
+
+bool pl_graph_leaf_torn(PlGraph *f, PlTensor *t) {
+  const PlNode *n = leaf_of(t);
+  if (!n || !n->grad || pl_graph_leaf(f, t, false) != PL_OK) return false;
+  for (int32_t i = 0; i < f->nleaves; i++) {
+    PlGLeaf *l = &f->leaves[i];
+    if (l->t->node != t->node) continue;
+    if (!part_left(f, n)) return false;
+    l->asks = true;
+    return l->torn;
+  }
+  return pl_leaf_torn(n);
+}
+
+void pl_graph_torn_note(PlGraph *f) {
+  for (int32_t i = 0; i < f->nleaves; i++) {
+    PlGLeaf *l = &f->leaves[i];
+    l->torn = l->keeps && leaf_of(l->t) && pl_leaf_torn(leaf_of(l->t));
+  }
+}
+
+void pl_graph_torn_keep(PlGraph *f) {
+  for (int32_t i = 0; i < f->nleaves; i++)
+    if (f->leaves[i].torn && leaf_of(f->leaves[i].t)) pl_leaf_tear(leaf_of(f->leaves[i].t));
+}
+
 /* What the script did to a .grad so far happens in each run instead: the one that was there comes back. */
 static PlStatus take_grad(PlGraph *f, PlGLeaf *l, PlGVal *grad) {
   PlNode *n = leaf_of(l->t);
   PlTensor *g = n ? n->grad : NULL;
+  if (n && l->grad) {
+    l->keeps = part_left(f, n);
+    n->torn = l->torn;
+    n->torn_at = l->torn_at;
+  }
   bool untouched = g && !g->a.symbolic && g == l->grad && !l->zeroed;
   if (!n || untouched) return PL_OK; /* a gradient that backward was given may be passed on as it is: a real tensor */
   l->cleared = !g && l->grad;
@@ -194,9 +242,9 @@ bool pl_graph_leaves_same(const PlGraph *f, const int32_t *given) {
     const PlNode *n = leaf_of(l->t);
     bool read = l->looked || l->expects == PL_FGRAD_INPUT || l->expects == PL_FGRAD_SAME;
     if (f->gradients && l->hooks != pl_graph_leaf_hooks(l->t)) return false; /* a walk inside has run those of then */
+    if (l->asks && n && PL_UNLIKELY(pl_leaf_torn(n))) return false;          /* the script says so */
     if (given && given[i] < 0 && !read && !f->gradients) continue;
     if (!n) return false;
-    if (read && PL_UNLIKELY(pl_leaf_torn(n))) return false; /* the script says so */
     if (l->expects == PL_FGRAD_NONE && n->grad) return false;
     if (l->expects == PL_FGRAD_SOME && !n->grad) return false;
     if (l->expects == PL_FGRAD_SAME && n->grad != l->grad) return false;

@@ -104,12 +104,14 @@ return function(T, core)
   local function equal_bins(bins, low, high, edges)
     local function f32(v) return (string.unpack("<f", string.pack("<f", v))) end
     return function(x)
-      local wide = x:dtype() == "f64"
-      if not wide then x = x:to("f32") end
+      local wide = x:dtype() == "f64" or (f32(high) - f32(low)) * bins > 0x1p127 -- would be infinite
+      x = x:to(wide and "f64" or "f32")
       local first, last = wide and low or f32(low), wide and high or f32(high)
-      local width = T.tensor(last, { dtype = x:dtype(), device = x:device() }) - first
       local outside = T.logical_and(x:ge(first), x:le(last)):logical_not()
-      local at = ((x - first) * bins / width):floor_():clamp_ { max = bins - 1 }:masked_fill_(outside, 0):long()
+      local scale = wide and (high - low) * bins == math.huge and 0x1p-64 or 1
+      local width = T.tensor(last * scale, { dtype = x:dtype(), device = x:device() }) - first * scale
+      local at = ((scale == 1 and x or x * scale) - first * scale) * bins / width
+      at = at:floor_():clamp_ { max = bins - 1 }:masked_fill_(outside, 0):long()
       if edges then
         local function edge(place) return T.index_select(edges, place, { dim = 1, index_base = 0 }):to(x:dtype()) end
         at = at - x:lt(edge(at)):long() + x:ge(edge(at + 1)):long()
@@ -189,7 +191,8 @@ return function(T, core)
         fail("histogram: range must be {low, high}, got %s", describe(a.range))
       end
       local low, high = limits("histogram", a.x, r[1], r[2], 0.5)
-      edges = T.linspace(low, high, bins + 1, { dtype = a.x:dtype() })
+      local dtype = a.x:dtype()
+      edges = T.linspace(low, high, bins + 1, { dtype = high - low < 0x1p127 and dtype or "f64" }):to(dtype)
       local half = edges:dtype() == "f16" or edges:dtype() == "bf16" -- too coarse for a place to be one off at most
       bin_of = half and bins_between(edges) or equal_bins(bins, low, high, edges)
     end

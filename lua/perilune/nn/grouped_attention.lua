@@ -45,6 +45,7 @@ function M.attend(q, k, v, o)
   local y
   if o.softcap then
     local mask = o.mask
+    if mask and o.is_causal then fail "GroupedQueryAttention: mask and is_causal exclude each other" end
     if o.is_causal then mask = M.mask { length = q:size(3), past = k:size(3) - q:size(3), device = q:device() } end
     y = capped(q, k, v, { mask = mask, scale = o.scale, softcap = o.softcap, dropout_p = o.dropout_p or 0 })
   else
@@ -85,8 +86,8 @@ end
 -- keys (q_norm, k_norm), over each head, or over all heads at once with norm_all. softcap: scores s become softcap ·
 -- tanh(s / softcap). Options of the call: mask (bools [B, 1, L, S], true: seen, or numbers that are added),
 -- is_causal, rope (a nn.RotaryEmbedding), cos, sin, cache (a nn.KVCache), layer (its number there), window (keys that
--- a query may see), memory [B, S, memory_dim], of which keys and values are made in place of x; with a cache once.
--- out=false: no last product.
+-- a query may see, its own the last; a mask that is given has it already), memory [B, S, memory_dim], of which keys and
+-- values are made in place of x; with a cache once. out=false: no last product.
 -- Shapes: [B, L, embed_dim] → the same
 --   local attend = nn.GroupedQueryAttention(8, 4, { num_kv_heads = 2 })
 --   print(attend.k_proj)  --> Linear(in_features=8, out_features=4, bias=false)
@@ -182,9 +183,17 @@ end
 
 local call = { "mask", "is_causal", "rope", "cos", "sin", "cache", "layer", "window", "memory" }
 
+local call_kinds = { cos = "tensor", sin = "tensor", window = "count" }
+
 --- (x, {mask=, is_causal=, rope=, cos=, sin=, cache=, layer=, window=, memory=})
 function Attention:forward(x, opts)
   local o = options.check("GroupedQueryAttention", opts, call)
+  for name, kind in pairs(call_kinds) do
+    if o[name] ~= nil then options.kind("GroupedQueryAttention", name, kind, o[name]) end
+  end
+  if o.layer ~= nil and type(o.layer) ~= "string" then -- models name a memory's place by a word
+    options.kind("GroupedQueryAttention", "layer", "count", o.layer)
+  end
   if not T.is_tensor(x) or x:dim() ~= 3 or x:size(3) ~= self.embed_dim then
     fail("GroupedQueryAttention: the input must be [B, L, %d], got %s", self.embed_dim, describe(x))
   end
@@ -200,18 +209,23 @@ function Attention:forward(x, opts)
   if self._q_norm and not self.norm_all then q, k = self[self._q_norm](q), self[self._k_norm](k) end
   q, k, v = q:transpose(2, 3), k:transpose(2, 3), v:transpose(2, 3)
   if o.rope then q, k = o.rope:rotate(q, o.cos, o.sin), o.rope:rotate(k, o.cos, o.sin) end
-  local mask = o.mask
-  if cache_of("GroupedQueryAttention", o.cache) then
-    k, v = o.cache:update(o.layer or 1, k, v)
-    local l, s = q:size(3), k:size(3)
+  local mask, causal, cache = o.mask, o.is_causal, cache_of("GroupedQueryAttention", o.cache)
+  if cache then k, v = o.cache:update(o.layer or 1, k, v) end
+  local l, s = q:size(3), k:size(3)
+  if not mask and causal and (s > l or o.window and o.window < s) then -- the op's queries are the first, not the last
+    causal, mask = false, M.mask { length = l, past = s - l, window = o.window, device = q:device() }
+  elseif not mask and o.window and o.window < s and l > 1 then
+    fail "GroupedQueryAttention: window goes with is_causal = true, or with a mask that has it"
+  end
+  if cache then
     if o.window and s > o.window + l - 1 then -- what no query sees need not be read
       local n = o.window + l - 1
       k, v = k:narrow(3, s - n + 1, n), v:narrow(3, s - n + 1, n)
       if mask and mask:size(4) == s then mask = mask:narrow(4, s - n + 1, n) end
     end
   end
-  local y = M.attend(q, k, v, { mask = mask, is_causal = o.is_causal, scale = self.scale, softcap = self.softcap,
-    dropout_p = self.training and self.dropout or 0 })
+  local y = M.attend(q, k, v, { mask = mask, is_causal = causal, scale = self.scale,
+    softcap = self.softcap, dropout_p = self.training and self.dropout or 0 })
   return self._out and self[self._out](y) or y
 end
 

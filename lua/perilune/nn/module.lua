@@ -497,6 +497,7 @@ end
 
 --- Switches the parameters' requires_grad.
 function Module:requires_grad_(on)
+  if on ~= nil then options.kind("requires_grad_", "on", "bool", on) end
   for _, p in ipairs(self:parameters()) do p:requires_grad_(on ~= false) end
   return self
 end

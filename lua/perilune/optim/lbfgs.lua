@@ -232,6 +232,7 @@ function LBFGS:step(closure)
       local _ <close> = T.enable_grad()
       loss = closure()
     end
+    T.core.check_whole("optim.LBFGS:step", params)
     m.func_evals = m.func_evals + 1
     local value, g = type(loss) == "number" and loss or loss:item(), gradient(params)
     if o.maximize then value, g = -value, -g end

@@ -57,7 +57,7 @@ return function(base)
   local function convert_parameter(p, to)
     local new = converted(p, to)
     if rawequal(new, p) then return end
-    local grad = p.grad
+    local grad, torn = p.grad, core.torn { p }
     if grad then p.grad = nil end
     core.rebind(p, new)
     core.converted = (core.converted or 0) + 1 -- optimizers look at it
@@ -65,6 +65,7 @@ return function(base)
       local g = converted(grad, to)
       if not rawequal(g, grad) and not grad.grad_fn then core.rebind(grad, g) else grad = g end
       core.adopt_grad(p, grad)
+      if torn then core.tear(p) end
     end
   end
 

@@ -194,6 +194,9 @@ local function number_of(d) return d.count % 4 end
 -- The bucket's gradients, and which of them there are, go round.
 local function launch(self, b)
   local _ <close> = T.no_grad()
+  local params = {}
+  for i, item in ipairs(b.items) do params[i] = item.p end
+  core.check_whole("nn.parallel.DistributedDataParallel", params) -- before others get a part of it
   local flat = flat_of(b)
   for i, item in ipairs(b.items) do
     local g = item.p.grad
