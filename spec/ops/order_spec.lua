@@ -101,6 +101,27 @@ it("the results of nothing have the places of results", function()
   assert.equal(3, (T.tensor(3.0):topk(1)):item())
 end)
 
+-- Among edges about equally far apart a place is computed, then corrected: as many are below as a plain count has.
+it("bucketize and searchsorted count the edges below, whether they are evenly spaced or not", function()
+  for _, dtype in ipairs { "f32", "f64", "f16", "bf16" } do
+    for _, n in ipairs { 1, 3, 8, 9, 65 } do
+      for _, at in ipairs { T.linspace(-3, 3, n), (T.randn(n):sort()), (T.randn(n):mul(2):round():sort()),
+        T.linspace(0, 1e-3, n) } do
+        local edges = at:to(dtype)
+        local x = T.cat { T.randn({ 20 }, { dtype = "f64" }), edges:double(), edges:double() * (1 + 0x1p-20),
+          T.tensor({ 0 / 0, math.huge, -math.huge, -0.0 }, { dtype = "f64" }) }:to(dtype)
+        local column = x:unsqueeze(2)
+        for _, right in ipairs { false, true } do
+          local below = (right and column:ge(edges) or column:gt(edges)):sum { dim = 2 }:masked_fill(T.isnan(x), n)
+          local options = { right = right, index_base = 0 }
+          assert.is_true(T.bucketize(x, edges, options):equal(below), dtype .. n)
+          assert.is_true(T.searchsorted(edges, x, options):equal(below), dtype .. n)
+        end
+      end
+    end
+  end
+end)
+
 it("histograms with a range are traced, and count halves in f32", function()
   local x, w = T.rand(3000) * 3 - 1, T.rand(3000)
   local function histc(u) return u:histc(4, -0.5, 1) end
@@ -111,6 +132,7 @@ it("histograms with a range are traced, and count halves in f32", function()
     assert.equal(dtype == "f64" and "f64" or "f32", histc(u):dtype())
     assert.is_true(T.jit(histc)(u):equal(histc(u)))
     assert.is_true(T.jit(plain)(u):equal(plain(u)))
+    assert.is_true(T.vmap(histc)(u:view(3, -1))[2]:equal(histc(u:view(3, -1)[2])))
     assert.is_true((T.jit(weighted)(u, w) - weighted(u, w)):abs():max():item() < 1e-5)
     assert.same({ 0, 70000 }, T.ones({ 70000 }, { dtype = dtype }):histc(2, 0, 2):totable())
   end

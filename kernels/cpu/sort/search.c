@@ -118,6 +118,8 @@ typedef struct Search {
   const int64_t *sorter; /* positions counted from sbase, or NULL */
   int64_t sbase, n, m, base;
   bool right, shared; /* shared: one sorted row for all values */
+  const double *edge; /* of all sorted items, if they are floats, finite and about equally far apart, else NULL */
+  double per;         /* items from one number to the next */
   PlArray *out;
 } Search;
 
@@ -128,13 +130,9 @@ static int64_t search_one(const Search *s, int64_t row, uint64_t value) {
     const uint64_t *key = s->key + at;
     const uint64_t bound = value + s->right; /* k <= v is k < v + 1; only NaN's key cannot grow */
     if (s->right && value == KEY_NAN) return s->n;
-    for (int64_t n = hi; n > 0;) { /* the first n items from lo are undecided */
-      int64_t half = n / 2;
-      bool below = key[lo + half] < bound;
-      lo = below ? lo + half + 1 : lo;
-      n = below ? n - half - 1 : half;
-    }
-    return lo;
+    int64_t n = hi; /* the first n items from lo are undecided */
+    for (int64_t half; (half = n / 2) > 0; n -= half) lo += half & -(int64_t)(key[lo + half - 1] < bound); /* no branch to guess */
+    return n ? lo + (key[lo] < bound) : lo;
   }
   while (lo < hi) {
     int64_t mid = lo + (hi - lo) / 2, i = s->sorter ? s->sorter[at + mid] - s->sbase : mid;
@@ -145,12 +143,34 @@ static int64_t search_one(const Search *s, int64_t row, uint64_t value) {
   return lo;
 }
 
+/* The same where items are about equally far apart: where the value would be if they were so exactly, then a step or two. */
+static inline int64_t search_even(const Search *s, double x, bool right) {
+  const double *edge = s->edge, first = edge[0], last = edge[s->n - 1];
+  if (!(right ? x < last : x <= last)) return s->n; /* also NaN */
+  if (right ? x < first : x <= first) return 0;
+  int64_t k = plk_min64((int64_t)((x - first) * s->per) + 1, s->n - 1);
+  while (right ? x < edge[k - 1] : x <= edge[k - 1]) k--;
+  while (right ? x >= edge[k] : x > edge[k]) k++;
+  return k;
+}
+
 static PlStatus search_body(void *ctx, int64_t begin, int64_t end) {
   const Search *s = ctx;
-  for (int64_t i = begin; i < end; i++) {
-    int64_t at = search_one(s, s->m ? i / s->m : 0, key_at(s->values, s->vt, i)) + s->base;
-    if (s->out->dtype == PL_I32) ((int32_t *)s->out->data)[i] = (int32_t)at;
-    else ((int64_t *)s->out->data)[i] = at;
+  double x[KEY_BLOCK];
+  uint64_t key[KEY_BLOCK];
+  for (int64_t i = begin; i < end; i += KEY_BLOCK) {
+    const int64_t n = plk_min64(KEY_BLOCK, end - i);
+    const void *values = plk_cat(s->values, i, pl_dtype_size(s->vt));
+    if (s->edge) plk_nd_load_f64(x, values, s->vt, n, 1);
+    else keys_of(key, values, s->vt, n);
+    for (int64_t j = 0; j < n; j++) {
+      const int64_t at = (!s->edge   ? search_one(s, s->m ? (i + j) / s->m : 0, key[j])
+                          : s->right ? search_even(s, x[j], true)
+                                     : search_even(s, x[j], false)) +
+                         s->base;
+      if (s->out->dtype == PL_I32) ((int32_t *)s->out->data)[i + j] = (int32_t)at;
+      else ((int64_t *)s->out->data)[i + j] = at;
+    }
   }
   return PL_OK;
 }
@@ -169,11 +189,27 @@ static Search search_of(const PlkCall *call, const PlArray *sorted, const PlArra
   return s;
 }
 
+/* Whether no item of one row is further than half a step from where it would be if all were equally far apart. */
+static bool look_even(Search *s, double *edge) {
+  const int64_t n = s->n;
+  if (!s->shared || s->sorter || n < 8 || !pl_is_float(s->st) || !pl_is_float(s->vt)) return false;
+  plk_nd_load_f64(edge, s->sorted, s->st, n, 1);
+  const double first = edge[0], step = (edge[n - 1] - first) / (double)(n - 1);
+  s->per = 1 / step;
+  if (!(step > 0 && isfinite(step) && isfinite(s->per))) return false;
+  for (int64_t i = 0; i < n; i++)
+    if (!(fabs(edge[i] - first - (double)i * step) <= step / 2)) return false;
+  s->edge = edge;
+  return true;
+}
+
 /* With more than a few values, every item's key is worth computing once. */
 static PlStatus search_run(Search *s, const PlArray *sorted, int64_t nvalue) {
   void *mem = NULL;
   if (nvalue > sorted->numel / 8) {
     PL_TRY(plk_scratch((size_t)(sorted->numel + 1) * sizeof(uint64_t), &mem));
+  }
+  if (mem && !look_even(s, mem)) {
     keys_of(mem, sorted->data, s->st, sorted->numel);
     s->key = mem;
   }

@@ -98,57 +98,48 @@ return function(T, core)
     if low == high then low, high = low - room, high + room end
     return low, high
   end
-  -- The bins of a vector's elements, `bins` where one is outside (or NaN). Places are found in the elements' own dtype,
-  -- as PyTorch finds them: what is written 0.7 is then in the bin that begins at 0.7, in f32, too. edges: those that a
-  -- caller gets, as they are rounded, which decide where the place found is one off.
-  local function equal_bins(bins, low, high, edges)
+  -- The bins of a vector's elements, from 0 on, `bins` where one is outside (or NaN). Places are found in the elements'
+  -- own dtype, as PyTorch finds them: what is written 0.7 is then in the bin that begins at 0.7, in f32, too. inside:
+  -- none is outside.
+  local function equal_bins(bins, low, high, inside)
     local function f32(v) return (string.unpack("<f", string.pack("<f", v))) end
     return function(x)
       local wide = x:dtype() == "f64" or (f32(high) - f32(low)) * bins > 0x1p127 -- would be infinite
       x = x:to(wide and "f64" or "f32")
       local first, last = wide and low or f32(low), wide and high or f32(high)
-      local outside = T.logical_and(x:ge(first), x:le(last)):logical_not()
+      local outside = not inside and x:clamp({ min = first, max = last }):ne(x)
       local scale = wide and (high - low) * bins == math.huge and 0x1p-64 or 1
       local width = T.tensor(last * scale, { dtype = x:dtype(), device = x:device() }) - first * scale
-      local at = ((scale == 1 and x or x * scale) - first * scale) * bins / width
-      at = at:floor_():clamp_ { max = bins - 1 }:masked_fill_(outside, 0):long()
-      if edges then
-        local function edge(place) return T.index_select(edges, place, { dim = 1, index_base = 0 }):to(x:dtype()) end
-        at = at - x:lt(edge(at)):long() + x:ge(edge(at + 1)):long()
-        at:clamp_ { min = 0, max = bins - 1 }
-      end
-      return at:masked_fill_(outside, bins)
-    end
+      local at = ((scale == 1 and x or x * scale) - first * scale):mul_(bins):div_(width):clamp_ { max = bins - 1 }
+      return (outside and at:masked_fill_(outside, bins) or at):long()
+    end, 0
   end
-  -- The same between edges that need not be equally far apart.
+  -- The same between edges, which need not be equally far apart; from 1 on, and 0 is outside, too.
   local function bins_between(edges)
-    local bins = edges:numel() - 1
-    local low, high = edges:narrow(1, 1, 1), edges:narrow(1, bins + 1, 1)
+    local last = edges:narrow(1, edges:numel(), 1)
     return function(x)
-      local outside = T.logical_and(x:ge(low), x:le(high)):logical_not()
-      local at = T.bucketize(x, edges, { right = true, index_base = 0 })
-      return (at - 1):clamp_ { min = 0, max = bins - 1 }:masked_fill_(outside, bins)
-    end
+      return T.bucketize(x, edges, { right = true, index_base = 0 }):sub_(x:eq(last):long())
+    end, 1
   end
-  -- Counts (or weights) of x in `bins` bins; what is outside is left out. A dozen passes, over pieces that stay in a
-  -- core's cache, as long as they are many times the bins.
-  local function counted(x, bins, bin_of, weights)
+  -- Counts (or weights) of x in `bins` bins, the first of which is number `from`; what is outside is left out. Some
+  -- passes, over pieces that stay in a core's cache, as long as they are many times the bins.
+  local function counted(x, bins, weights, bin_of, from)
     local flat = x:detach():reshape(-1)
     local n, piece = flat:numel(), 1 << 14
     if core.is_symbolic(flat) then -- the size of bincount's result is read of its values, this one is known
       local at = bin_of(flat)
       local each = weights and weights:detach():reshape(-1) or T.ones_like(at)
-      return T.zeros({ bins + 1 }, { dtype = each:dtype(), device = x:device() })
-        :index_add(1, at, each, { index_base = 0 }):narrow(1, 1, bins):clone()
+      return T.zeros({ from + bins + 1 }, { dtype = each:dtype(), device = x:device() })
+        :index_add(1, at, each, { index_base = 0 }):narrow(1, from + 1, bins):clone()
     end
     if weights or x:device() ~= "cpu" or piece < 8 * bins then piece = math.max(n, 1) end
-    local count = { minlength = bins + 1, index_base = 0, weights = weights and weights:reshape(-1) }
+    local count = { minlength = from + bins + 1, index_base = 0, weights = weights and weights:reshape(-1) }
     local all
     for at = 1, math.max(n, 1), piece do
       local some = T.bincount(bin_of(flat:narrow(1, at, math.min(piece, n - at + 1))), count)
       all = all and all:add_(some) or some
     end
-    return all:narrow(1, 1, bins):clone()
+    return all:narrow(1, from + 1, bins):clone()
   end
 
   local function of_counts(x) return x:dtype() == "f64" and "f64" or "f32" end
@@ -162,7 +153,7 @@ return function(T, core)
       floating("histc", a.x)
       local same = a.min == a.max
       local low, high = limits("histc", a.x, not same and a.min or nil, a.max, 1)
-      return counted(a.x, a.bins, equal_bins(a.bins, low, high)):to(of_counts(a.x))
+      return counted(a.x, a.bins, nil, equal_bins(a.bins, low, high, same)):to(of_counts(a.x))
     end)
   -- counts and edges; bins: how many between the extremes (or range), or the edges themselves
   --- T.histogram(…) → counts, edges
@@ -176,13 +167,12 @@ return function(T, core)
     if a.weight and a.weight:numel() ~= a.x:numel() then
       fail("histogram: %s weights for %s", a.weight:describe(), a.x:describe())
     end
-    local edges, bin_of
+    local edges
     if core.is_tensor(a.bins) then
       edges = a.bins
       if edges:dim() ~= 1 or edges:numel() < 2 then
         fail("histogram: bins must be a number or a vector of at least two edges, got %s", describe(edges))
       end
-      bin_of = bins_between(edges)
     else
       local bins = options.integer(a.bins)
       if not bins or bins < 1 then fail("histogram: bins must be a positive integer, got %s", describe(a.bins)) end
@@ -193,10 +183,8 @@ return function(T, core)
       local low, high = limits("histogram", a.x, r[1], r[2], 0.5)
       local dtype = a.x:dtype()
       edges = T.linspace(low, high, bins + 1, { dtype = high - low < 0x1p127 and dtype or "f64" }):to(dtype)
-      local half = edges:dtype() == "f16" or edges:dtype() == "bf16" -- too coarse for a place to be one off at most
-      bin_of = half and bins_between(edges) or equal_bins(bins, low, high, edges)
     end
-    local hist = counted(a.x, edges:numel() - 1, bin_of, a.weight)
+    local hist = counted(a.x, edges:numel() - 1, a.weight, bins_between(edges))
     hist = hist:to(of_counts(a.x))
     if a.density then hist = hist / hist:sum() / edges:diff() end
     return hist, edges
