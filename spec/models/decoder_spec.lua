@@ -407,18 +407,18 @@ describe("net:generate", function()
 
   it("reads only what a cache does not have", function()
     local cache, o = T.nn.KVCache(), { max_new_tokens = 5, stop = false }
-    local want = net:generate(text, o):totable()
+    local want, read = net:generate(text, o):totable(), 0
+    local hook = net.model.embed_tokens:register_forward_hook(function(_, args) read = read + args[1]:numel() end)
     o.cache = cache
     assert.same(want, net:generate(text, o):totable())
     assert.equal(#text + 4, #cache)
     local longer = { table.unpack(text) }
     for _, id in ipairs(want) do longer[#longer + 1] = id end
     longer[#longer + 1] = 7
-    local read = 0
-    local hook = net.model.embed_tokens:register_forward_hook(function(_, args) read = read + args[1]:numel() end)
+    read = 0
     local got = net:generate(longer, o):totable()
-    hook:remove()
     assert.equal(2 + 4, read)
+    hook:remove()
     assert.same(net:generate(longer, { max_new_tokens = 5, stop = false }):totable(), got)
     longer[3] = 1 -- another text from the third token on
     assert.same(net:generate(longer, { max_new_tokens = 5, stop = false }):totable(), net:generate(longer, o):totable())
@@ -627,6 +627,14 @@ describe("T.models.load", function()
       assert(T.models.save(net, d))
       shards(d)
       assert.is_true(net(ids { text }):equal((assert(T.models.load(d))(ids { text }))))
+      -- What is written over them is read again, as in transformers, and an empty generation_config.json is one.
+      net = made("Llama", { eos_token_id = 2 }):eval()
+      T.no_grad(function() net.model.norm.weight:mul_(3) end)
+      net.generation_config = {}
+      assert(T.models.save(net, d))
+      local again = assert(T.models.load(d))
+      assert.is_true(net(ids { text }):equal((again(ids { text }))))
+      assert.is_nil(again.generation_config.eos_token_id)
     end)
     has(refused(function(d)
       shards(d)

@@ -383,6 +383,13 @@ describe("T.models.save to GGUF", function()
     small.activation_function, small.scale_attn_by_inverse_layer_idx = "gelu_new", true
     refused("scale_attn_by_inverse_layer_idx", T.models.GPT2(small))
     refused("hidden_act gelu", made("Llama", { hidden_act = "gelu" }))
+    local many = made "Llama"
+    many.generation_config.eos_token_id = { 7, 8, 9, 10 }
+    refused("4 ids end a text (eos_token_id), and GGUF has keys for 3", many)
+    many.generation_config.eos_token_id = { 7, 9, 8 } -- of a text, a turn, a message
+    for _, net in ipairs { (saved(many)), (saved(saved(many))) } do
+      assert.same({ 7, 9, 8 }, { table.unpack(net.generation_config.eos_token_id) })
+    end
     refused("dynamic", made("Llama", { rope_scaling = { rope_type = "dynamic", factor = 2.0 } }))
     refused("no windows", made("Qwen2", { use_sliding_window = true, sliding_window = 3, max_window_layers = 1 }))
     local two = { head_dim = 16, query_pre_attn_scalar = 16, sliding_window = 3 }

@@ -72,6 +72,42 @@ describe("generating", function()
     assert.same(called(net, { 3 }, 30), generated(net, { 3 }, 30))
   end)
 
+  it("reads nothing of a cache whose network computes otherwise by now, whatever was changed", function()
+    T.manual_seed(7)
+    local net = T.models.Llama(sizes):eval()
+    for _, name in ipairs { "a", "b" } do nn.lora(net, { rank = 2, target = "all-linear", name = name }) end
+    T.no_grad(function()
+      for _, p in ipairs(net:parameters()) do if p:eq(0):all():item() then p:normal_(0, 0.5) end end
+    end)
+    local cache, prompt, attention = nn.KVCache(), { 5, 9, 2, 11 }, net.model.layers[1].self_attn
+    local function replaced(w)
+      attention.k_proj.weight = nn.Parameter(w)
+      collectgarbage()
+      collectgarbage()
+    end
+    local hook
+    for i, change in ipairs { function() end, function() nn.set_adapter(net, "a") end,
+      function() nn.set_adapter(net, { "a", "b" }) end, function() nn.set_adapter(net, false) end,
+      function() replaced(T.randn(16, 32)) end, function() replaced(T.randn(16, 32)) end,
+      function() hook = attention:register_forward_hook(function(_, _, y) return y * 0.1 end) end,
+      function() hook:remove() end, function() attention.scale = 3.0 end,
+      function() rawset(attention.v_proj, "forward", function(_, x) return x:narrow(3, 1, 16) end) end } do
+      change()
+      local want = generated(net, prompt, 12)
+      assert.same(want, generated(net, prompt, 12, { cache = cache }), i)
+      local kept = cache:crop(3) -- and nothing was changed: it is read from where it differs
+      assert.same(want, generated(net, prompt, 12, { cache = kept }), i)
+      local places = {}
+      rawset(cache, "crop", function(self, n)
+        places[#places + 1] = n
+        return getmetatable(self).crop(self, n)
+      end)
+      generated(net, { 5, 9, 2, 11, want[1], 3 }, 1, { cache = cache })
+      assert.same({ 5 }, places)
+      rawset(cache, "crop", nil)
+    end
+  end)
+
   it("goes on from a cache where something that is no number was", function()
     T.manual_seed(6)
     local net = T.models.Llama(sizes):eval()

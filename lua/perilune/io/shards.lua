@@ -18,8 +18,9 @@ local function pick(folder)
     local name = entry:sub(2)
     if entry:sub(1, 1) ~= "d" then found[name] = true end
   end
-  for _, name in ipairs { "model.safetensors.index.json", "model.safetensors", "pytorch_model.bin.index.json",
-    "pytorch_model.bin" } do
+  -- A whole file counts before an index, as in transformers: who writes a network over one in shards leaves these.
+  for _, name in ipairs { "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin",
+    "pytorch_model.bin.index.json" } do
     if found[name] then return folder .. "/" .. name end
   end
   for _, ending in ipairs { "%.safetensors%.index%.json$", "%.safetensors$", "%.gguf$", "%.bin%.index%.json$",

@@ -13,10 +13,11 @@ local step = require "perilune.models.step"
 
 local Dropout = require("perilune.nn.dropout").Dropout
 local Embedding = require("perilune.nn.embedding").Embedding
-local KVCache, cache_of = require("perilune.nn.cache").KVCache, require("perilune.nn.cache").cache_of
+local caches = require "perilune.nn.cache"
 local Linear = require("perilune.nn.linear").Linear
 local ModuleList = require("perilune.nn.container").ModuleList
 local Rotary = require("perilune.nn.rotary").RotaryEmbedding
+local KVCache, cache_of, read_by = caches.KVCache, caches.cache_of, caches.read_by
 local fail, describe = options.fail, options.describe
 
 local M = {}
@@ -350,16 +351,6 @@ function State:crop(n)
 end
 function State:length() return #self.cache end
 
--- What keys and values depend on beside ids: the network and the state of its weights, as text. What another network
--- has read, or this one before it was trained or converted, is of no use.
-local function reader_of(net)
-  local parts = { ("%p"):format(net) }
-  for _, list in ipairs { net:parameters(), net:buffers() } do -- quantized weights are buffers
-    for _, p in ipairs(list) do parts[#parts + 1] = ("%p.%d"):format(p, p:version()) end
-  end
-  return table.concat(parts, " ")
-end
-
 --- Whether texts of several lengths that are read together would change one another, as angles depend on the length.
 function Causal:apart() return self[self._d.names.root]:stretch(0) ~= nil end
 
@@ -377,11 +368,9 @@ function Causal:begin(rows, o)
   local cache = o.cache
   if cache then
     if #rows > 1 then fail("generate: cache goes with one prompt") end
-    local reader = reader_of(self)
-    local turned = cache.turned
     local wanted = self[self._d.names.root]:stretch(#rows[1])
-    if cache.reader ~= reader or not as_stretch(turned, wanted) then cache:reset() end
-    cache.reader = reader
+    if not as_stretch(cache.turned, wanted) then cache:reset() end
+    read_by(cache, self)
     local old, n = cache.ids or {}, 0
     while n < #rows[1] - 1 and n < #cache and old[n + 1] == rows[1][n + 1] do n = n + 1 end
     cache:crop(n)

@@ -43,6 +43,8 @@ local kinds = { llama = { "llama", "LlamaForCausalLM", pairs = true }, qwen2 = {
 
 -- Ids of config.json → their keys in GGUF.
 local special = { bos = "bos", eos = "eos", pad = "padding" }
+-- Keys of ids that end a text beside eos: of a turn, of a message.
+local more_ends = { "eot", "eom" }
 
 local function is_norm(part) return part:find "_norm$" ~= nil end
 
@@ -221,6 +223,14 @@ function M.read(path, blocks, map)
     local id = meta["tokenizer.ggml." .. key_name .. "_token_id"]
     generation[name .. "_token_id"], c[name .. "_token_id"] = id, id
   end
+  local ends, have = json.array { generation.eos_token_id }, { [generation.eos_token_id or -1] = true }
+  for _, name in ipairs(more_ends) do
+    local id = meta[("tokenizer.ggml.%s_token_id"):format(name)]
+    if math.type(id) == "integer" and id >= 0 and id < words:size(1) and not have[id] then
+      ends[#ends + 1], have[id] = id, true
+    end
+  end
+  if #ends > 1 or generation.eos_token_id == nil and #ends > 0 then generation.eos_token_id = ends end
   -- A default of the architecture would be an id that nobody chose, and may be none of the vocabulary's.
   if c.pad_token_id == nil then c.pad_token_id = json.null end
   return c, tensors, from, generation
@@ -364,7 +374,13 @@ function M.write(path, net, list, kind, tokenizer)
   for name, key in pairs(special) do
     local id = net.generation_config[name .. "_token_id"]
     if id == nil then id = c[name .. "_token_id"] end
-    if type(id) == "table" then id = id[1] end
+    if type(id) == "table" then
+      if #id > 1 + #more_ends then
+        config.fault("models.save: %d ids end a text (eos_token_id), and GGUF has keys for %d", #id, 1 + #more_ends)
+      end
+      for i, key_name in ipairs(more_ends) do meta[("tokenizer.ggml.%s_token_id"):format(key_name)] = id[i + 1] end
+      id = id[1]
+    end
     if math.type(id) == "integer" and id >= 0 and id < c.vocab_size then
       meta["tokenizer.ggml." .. key .. "_token_id"] = id
     end

@@ -408,7 +408,8 @@ function models.save(net, dir, opts)
     ok, why, code = o.tokenizer:save(dir .. "/tokenizer.json")
     if not ok then return nil, why, code end
   end
-  if next(net.generation_config) ~= nil then texts["generation_config.json"] = net.generation_config end
+  -- also an empty one where text is made: without the file the ends of config.json would count
+  if net.begin or next(net.generation_config) ~= nil then texts["generation_config.json"] = net.generation_config end
   for name, v in pairs(texts) do
     ok, why, code = json.write(dir .. "/" .. name, v)
     if not ok then return nil, why, code end

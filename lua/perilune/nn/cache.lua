@@ -4,6 +4,7 @@ local T = require "perilune"
 local classes = require "perilune.classes"
 local options = require "perilune.options"
 
+local is_module = require("perilune.nn.module").is_module
 local fail, describe = options.fail, options.describe
 
 --- nn.KVCache{block=256} → cache
@@ -134,10 +135,62 @@ end
 
 function Cache:__tostring() return ("KVCache(%d places)"):format(self:length()) end
 
+-- ---- whose keys and values they are ------------------------------------------------------------------------
+
+-- Fields of modules that no key or value depends on.
+local BESIDE = { config = true, generation_config = true, training = true, _model = true, _names = true, _known = true,
+  _opts = true, _length = true }
+
+-- All that a network's results depend on beside its input: tensors with their versions, settings, which adapters are
+-- active, hooks, functions of a script's in place of forward. → text, and the objects that it names by their addresses
+local function state_of(net)
+  local parts, objects, seen = { tostring((T.core.autocast_dtype())) }, setmetatable({}, { __mode = "v" }), {}
+  local n = 0
+  local function name(v)
+    n = n + 1
+    objects[n] = v
+    parts[#parts + 1] = ("%p"):format(v)
+  end
+  local function look(v)
+    local kind = type(v)
+    if kind == "table" then
+      if seen[v] then return name(v) end
+      seen[v] = true
+      name(v)
+      local made = type(rawget(v, "_computed")) == "table" and v._computed or BESIDE -- by each call, of what is here
+      for key, field in next, v do
+        if not BESIDE[key] and not made[key] then
+          if type(key) == "string" or type(key) == "number" then parts[#parts + 1] = tostring(key) else look(key) end
+          if not is_module(field) then look(field) end
+        end
+      end
+    elseif T.is_tensor(v) then
+      name(v)
+      parts[#parts + 1] = tostring(v:version())
+    elseif kind == "userdata" or kind == "function" or kind == "thread" then
+      name(v)
+    else
+      parts[#parts + 1] = kind == "number" and ("%q"):format(v) or tostring(v)
+    end
+  end
+  for _, m in ipairs(net:modules()) do look(m) end
+  return table.concat(parts, " "), objects, n
+end
+
+--- Forgets what another network has read, or this one before it was trained, converted or given another adapter.
+local function read_by(cache, net)
+  local text, objects, n = state_of(net)
+  local was, alive = cache.reader, 0
+  for _ in next, was and was.objects or {} do alive = alive + 1 end
+  -- an object that is gone may have left its address to another one
+  if not was or was.text ~= text or alive ~= was.n then cache:reset() end
+  cache.reader = { text = text, objects = objects, n = n }
+end
+
 --- The cache that an option gives; an error that names `who` where it is none.
 local function cache_of(who, v)
   if v ~= nil and getmetatable(v) ~= Cache then fail("%s: cache must be a nn.KVCache, got %s", who, describe(v)) end
   return v
 end
 
-return { KVCache = new, cache_of = cache_of }
+return { KVCache = new, cache_of = cache_of, read_by = read_by }
