@@ -140,7 +140,7 @@ end)
 
 it("kthvalue and median of long rows are those of the sorted row, ties, signs of zero and NaN included", function()
   for _, dtype in ipairs { "f32", "f64", "bf16", "f16", "i64", "i16", "u8" } do
-    for _, n in ipairs { 4095, 4096, 9001 } do
+    for _, n in ipairs { 699, 1024, 9001 } do
       for _, kind in ipairs { "any", "ties", "one", "odd", "near", "zeros" } do
         local x = T.randn(n) * 30
         if kind == "ties" then x = x:floor():div(9):trunc() end

@@ -28,47 +28,69 @@ PlStatus plk_cpu_masked_fill(const PlkCall *call) {
 
 /* ---- select, scatter ------------------------------------------------------------------------------------- */
 
-/* Pairs the trues of m with consecutive items of `list`: out of x (get), or into it. */
-static int64_t pairs(const uint8_t *m, int64_t n, char *x, char *list, size_t esize, bool get) {
-  int64_t k = 0;
-  for (int64_t i = 0; i < n; i++) {
-    if (!m[i]) continue;
-    char *a = plk_at(x, i, esize), *b = plk_at(list, k++, esize);
-    memcpy(get ? b : a, get ? a : b, esize);
+/* DO at places i of m, where k trues lie before i, up to the last of `need` trues. What a mask says is not foreseen, so nothing branches by
+ * it: DO is done where `on` is false, too, and must leave nothing there that the next true does not do over. */
+#define EACH_TRUE(m, n, need, DO)                                   \
+  {                                                                 \
+    int64_t i = 0, k = 0;                                           \
+    while (i < (n) && k < (need)) {                                 \
+      const int64_t end = plk_min64(i + 8, n);                      \
+      uint64_t eight = 1;                                           \
+      if (end == i + 8) memcpy(&eight, (m) + i, 8);                 \
+      if (eight == 0) {                                             \
+        i = end;                                                    \
+      } else if (end < i + 8 || k + 8 > (need)) {                   \
+        for (const bool on = true; i < end && k < (need); i++)      \
+          if ((m)[i]) {                                             \
+            DO;                                                     \
+            (void)on, k++;                                          \
+          }                                                         \
+      } else if (eight == 0x0101010101010101u) {                    \
+        for (const bool on = true; i < end; (void)on, i++, k++) DO; \
+      } else {                                                      \
+        for (int j = 0; j < 8; j++, i++) {                          \
+          const bool on = (uint8_t)(eight >> 8 * j) != 0;           \
+          DO;                                                       \
+          k += on;                                                  \
+        }                                                           \
+      }                                                             \
+    }                                                               \
   }
-  return k;
+
+/* Pairs the trues of m, `need` of them, with consecutive items of `list`: out of x (get), or into it. */
+#define PAIR(T)                                                                     \
+  {                                                                                 \
+    T *const x = xp, *const list = lp;                                              \
+    if (get) EACH_TRUE(m, n, need, list[k] = x[i])                                  \
+    else EACH_TRUE(m, n, need, x[i] = (T)(x[i] ^ ((x[i] ^ list[k]) & (T) - (T)on))) \
+  }                                                                                 \
+  break;
+static void pairs(const uint8_t *m, int64_t n, int64_t need, void *xp, void *lp, size_t esize, bool get) {
+  switch (esize) {
+  case 1: PAIR(uint8_t)
+  case 2: PAIR(uint16_t)
+  case 4: PAIR(uint32_t)
+  default: PAIR(uint64_t)
+  }
 }
 
 static int64_t count_bytes(const uint8_t *m, int64_t n) {
   int64_t k = 0;
-  for (int64_t i = 0; i < n; i++) k += m[i] != 0;
+  for (int64_t at = 0; at < n; at += 255) { /* as many as a byte counts */
+    const int64_t end = plk_min64(at + 255, n);
+    uint8_t some = 0;
+    for (int64_t i = at; i < end; i++) some = (uint8_t)(some + (m[i] != 0));
+    k += some;
+  }
   return k;
 }
 
 /* Does the list have an item for each true? Masks are values: no infer rule has looked at them. */
-static PlStatus enough(const char *op, const uint8_t *m, int64_t n, int64_t have) {
-  const int64_t need = count_bytes(m, n);
-  if (need > have) PL_FAIL(PL_ERR_SHAPE, "%s: the mask selects %lld elements, but src has only %lld", op, (long long)need, (long long)have);
+static PlStatus enough(const char *op, const uint8_t *m, int64_t n, int64_t have, int64_t *need) {
+  *need = count_bytes(m, n);
+  if (*need > have)
+    PL_FAIL(PL_ERR_SHAPE, "%s: the mask selects %lld elements, but src has only %lld", op, (long long)*need, (long long)have);
   return PL_OK;
-}
-
-#define SELECT(T)                   \
-  {                                 \
-    const T *x = xp;                \
-    T *y = yp;                      \
-    int64_t k = 0;                  \
-    for (int64_t i = 0; i < n; i++) \
-      if (m[i]) y[k++] = x[i];      \
-  }                                 \
-  break;
-
-static void compact(const uint8_t *m, int64_t n, const void *xp, void *yp, size_t esize) {
-  switch (esize) {
-  case 1: SELECT(uint8_t)
-  case 2: SELECT(uint16_t)
-  case 4: SELECT(uint32_t)
-  default: SELECT(uint64_t)
-  }
 }
 
 /* The common shape of x and mask, broadcast. infer has checked that it exists. */
@@ -92,7 +114,7 @@ static PlStatus masked_select(const PlkCall *call) {
   const void *xv, *mv;
   PL_TRY(plk_nd_dense(x, (PlDtype)x->dtype, n, shape, &s1, &xv));
   PlStatus st = plk_nd_dense(mask, PL_BOOL, n, shape, &s2, &mv);
-  if (st == PL_OK) compact(mv, numel, xv, call->out[0]->data, esize_of(x));
+  if (st == PL_OK) pairs(mv, numel, call->out[0]->numel, (void *)(uintptr_t)xv, call->out[0]->data, esize_of(x), true);
   plk_scratch_free(s1);
   plk_scratch_free(s2);
   return st;
@@ -105,9 +127,10 @@ PlStatus plk_cpu_masked_select_bwd(const PlkCall *call) {
   void *scratch;
   const void *m;
   PL_TRY(plk_nd_dense(call->in[1], PL_BOOL, dx->ndim, dx->shape, &scratch, &m));
-  PlStatus st = enough(call->name, m, dx->numel, dy->numel);
+  int64_t need;
+  PlStatus st = enough(call->name, m, dx->numel, dy->numel, &need);
   if (st == PL_OK) st = plk_nd_zero(dx->data, (size_t)dx->numel * esize_of(dx));
-  if (st == PL_OK) pairs(m, dx->numel, dx->data, dy->data, esize_of(dx), false);
+  if (st == PL_OK) pairs(m, dx->numel, need, dx->data, dy->data, esize_of(dx), false);
   plk_scratch_free(scratch);
   return st;
 }
@@ -119,12 +142,13 @@ PlStatus plk_cpu_masked_scatter(const PlkCall *call) {
   const void *m;
   PlkNd w;
   PL_TRY(plk_nd_dense(call->in[1], PL_BOOL, y->ndim, y->shape, &scratch, &m));
-  PlStatus st = enough(call->name, m, y->numel, src->numel);
+  int64_t need;
+  PlStatus st = enough(call->name, m, y->numel, src->numel, &need);
   if (st == PL_OK && x->data != y->data) {
     plk_nd_walk(&w, y, x);
     st = plk_nd_copy(y->data, x->data, &w, esize_of(x));
   }
-  if (st == PL_OK) pairs(m, y->numel, y->data, src->data, esize_of(y), false);
+  if (st == PL_OK) pairs(m, y->numel, need, y->data, src->data, esize_of(y), false);
   plk_scratch_free(scratch);
   return st;
 }
@@ -135,9 +159,10 @@ PlStatus plk_cpu_masked_scatter_bwd(const PlkCall *call) {
   void *scratch;
   const void *m;
   PL_TRY(plk_nd_dense(call->in[1], PL_BOOL, dy->ndim, dy->shape, &scratch, &m));
-  PlStatus st = enough(call->name, m, dy->numel, dsrc->numel);
+  int64_t need;
+  PlStatus st = enough(call->name, m, dy->numel, dsrc->numel, &need);
   if (st == PL_OK) st = plk_nd_zero(dsrc->data, (size_t)dsrc->numel * esize_of(dsrc));
-  if (st == PL_OK) pairs(m, dy->numel, dy->data, dsrc->data, esize_of(dy), true);
+  if (st == PL_OK) pairs(m, dy->numel, need, dy->data, dsrc->data, esize_of(dy), true);
   plk_scratch_free(scratch);
   return st;
 }
@@ -167,16 +192,30 @@ PlStatus plk_cpu_count_nonzero(const PlArray *x, int64_t *count) {
   return PL_OK;
 }
 
+/* The places of `need` trues of a row of n along the last dim, whose other places are coord. */
+static void nonzero_row(const uint8_t *m, int64_t n, int64_t need, int nd, const int64_t *coord, int64_t base, int64_t *out) {
+  if (nd == 1) EACH_TRUE(m, n, need, out[k] = i + base)
+  else if (nd == 2) EACH_TRUE(m, n, need, (out[2 * k] = coord[0] + base, out[2 * k + 1] = i + base))
+  else {
+    for (int64_t k = 0; k < need; k++)
+      for (int d = 0; d < nd - 1; d++) out[k * nd + d] = coord[d] + base;
+    EACH_TRUE(m, n, need, out[k * nd + nd - 1] = i + base)
+  }
+}
+
 static PlStatus nonzero(const PlkCall *call) {
   const PlArray *x = call->in[0];
   int64_t *out = call->out[0]->data, coord[PL_MAX_DIM], base = pl_attr_i(call->attrs, 0);
+  const int64_t n = x->ndim ? x->shape[x->ndim - 1] : 1;
   void *scratch;
   const uint8_t *m;
   PL_TRY(truths(x, &scratch, &m));
-  for (int64_t i = 0; i < x->numel; i++) {
-    if (!m[i]) continue;
+  for (int64_t i = 0; i < x->numel && x->ndim; i += n) {
+    const int64_t need = count_bytes(m + i, n);
+    if (need == 0) continue;
     plk_nd_unravel(i, x->ndim, x->shape, coord);
-    for (int d = 0; d < x->ndim; d++) *out++ = coord[d] + base;
+    nonzero_row(m + i, n, need, x->ndim, coord, base, out);
+    out += need * x->ndim;
   }
   plk_scratch_free(scratch);
   return PL_OK;
