@@ -38,28 +38,13 @@ PLK_LANE PlkH_f32 plk_eight_f16(const uint16_t *p) { return (PlkH_f32)_mm256_cvt
   }
 PLK_PART_HALVES(bf16, _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16)))
 PLK_PART_HALVES(f16, _mm512_cvtph_ps(h))
-#else
-PLK_LANE PlkV_f32 plk_in_bf16(const uint16_t *p) {
-  PlkV_f32 v;
-  for (int i = 0; i < PLK_N_f32; i++) v[i] = plk_bf16_to_f32(p[i]);
-  return v;
-}
-PLK_LANE PlkV_f32 plk_in_f16(const uint16_t *p) {
-  float t[PLK_N_f32];
-  plk_f16_load(p, t, PLK_N_f32);
-  return *(PlkV_f32 *)t;
-}
+#elif defined(__AVX2__) && defined(__F16C__)
 PLK_LANE PlkH_f32 plk_eight_bf16(const uint16_t *p) {
-  PlkH_f32 v;
-  for (int i = 0; i < 8; i++) v[i] = plk_bf16_to_f32(p[i]);
-  return v;
+  return (PlkH_f32)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)p)), 16);
 }
-PLK_LANE PlkH_f32 plk_eight_f16(const uint16_t *p) {
-  float t[8];
-  plk_f16_load(p, t, 8);
-  return *(PlkH_f32 *)t;
-}
-#if defined(__AVX2__) && defined(__F16C__)
+PLK_LANE PlkH_f32 plk_eight_f16(const uint16_t *p) { return (PlkH_f32)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)p)); }
+PLK_LANE PlkV_f32 plk_in_bf16(const uint16_t *p) { return plk_both_f32(plk_eight_bf16(p), plk_eight_bf16(p + 8)); }
+PLK_LANE PlkV_f32 plk_in_f16(const uint16_t *p) { return plk_both_f32(plk_eight_f16(p), plk_eight_f16(p + 8)); }
 /* The k < 8 words at p, then zeros, without a store that a load would wait for. */
 PLK_LANE __m128i plk_few_words(const uint16_t *p, int64_t k) {
   uint64_t low = 0, high = 0;
@@ -84,6 +69,26 @@ PLK_LANE __m128i plk_few_words(const uint16_t *p, int64_t k) {
 PLK_PART_HALVES(bf16, _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16)))
 PLK_PART_HALVES(f16, _mm256_cvtph_ps(h))
 #else
+PLK_LANE PlkV_f32 plk_in_bf16(const uint16_t *p) {
+  PlkV_f32 v;
+  for (int i = 0; i < PLK_N_f32; i++) v[i] = plk_bf16_to_f32(p[i]);
+  return v;
+}
+PLK_LANE PlkV_f32 plk_in_f16(const uint16_t *p) {
+  float t[PLK_N_f32];
+  plk_f16_load(p, t, PLK_N_f32);
+  return *(PlkV_f32 *)t;
+}
+PLK_LANE PlkH_f32 plk_eight_bf16(const uint16_t *p) {
+  PlkH_f32 v;
+  for (int i = 0; i < 8; i++) v[i] = plk_bf16_to_f32(p[i]);
+  return v;
+}
+PLK_LANE PlkH_f32 plk_eight_f16(const uint16_t *p) {
+  float t[8];
+  plk_f16_load(p, t, 8);
+  return *(PlkH_f32 *)t;
+}
 #define PLK_PART_HALVES(sfx)                                                            \
   PLK_LANE PlkV_f32 plk_part_##sfx(const uint16_t *p, int64_t k, float fill) {          \
     float t[PLK_N_f32];                                                                 \
@@ -92,7 +97,6 @@ PLK_PART_HALVES(f16, _mm256_cvtph_ps(h))
   }
 PLK_PART_HALVES(bf16)
 PLK_PART_HALVES(f16)
-#endif
 #endif
 
 PLK_LANE float plk_one_f32(float x) { return x; }

@@ -122,7 +122,7 @@ PLK_LANE void plk_turn_back_f64(const PlkV_f64 *v, double *y, int64_t ld, int64_
   }
 }
 
-#elif defined(__AVX2__)
+#elif defined(__AVX2__) && defined(__F16C__)
 #define PLK_SHORT_ROWS 1
 
 PLK_LANE PlkV_f64 plk_low(PlkV_f32 v) { return __builtin_convertvector(((const PlkH_f32 *)&v)[0], PlkV_f64); }
@@ -158,9 +158,7 @@ PLK_LANE PlkH_f64 plk_half_f64(const double *p, int64_t k) { return k >= 4 ? *(c
 #define PLK_HALF(sfx)                                              \
   PLK_LANE PlkH_f32 plk_half_##sfx(const uint16_t *p, int64_t k) { \
     if (k >= 8) return plk_eight_##sfx(p);                         \
-    uint16_t t[8] = {0};                                           \
-    for (int i = 0; i < k; i++) t[i] = p[i];                       \
-    return plk_eight_##sfx(t);                                     \
+    return plk_part_half_##sfx(plk_few_words(p, k), k, 0);         \
   }
 PLK_HALF(bf16)
 PLK_HALF(f16)
