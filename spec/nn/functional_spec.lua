@@ -201,6 +201,31 @@ describe("embedding_bag", function()
       assert(ok, why)
     end
   end)
+  it("ends the last bag at the last offset with include_last_offset", function()
+    local ids = T.tensor({ 1, 2, 3, 4, 5 }, { dtype = "i64" })
+    local w = T.tensor { { 1 }, { 10 }, { 100 }, { 1000 }, { 1e4 } }
+    local function bag(offsets, mode)
+      return F.embedding_bag(ids, w, T.tensor(offsets, { dtype = "i64" }), { mode = mode, include_last_offset = true })
+    end
+    for mode, y in pairs { sum = { { 11 }, { 100 } }, mean = { { 5.5 }, { 100 } }, max = { { 10 }, { 100 } } } do
+      same(bag({ 1, 3, 4 }, mode), T.tensor(y))
+    end
+    same(bag({ 1, 3, 6 }, "sum"), T.tensor { { 11 }, { 11100 } })
+    same(bag({ 1, 3, 3 }, "sum"), T.tensor { { 11 }, { 0 } })
+    fails("offsets must not decrease, nor be behind the 5 ids", bag, { 1, 3, 8 })
+    fails("offsets must not decrease, nor be behind the 5 ids", bag, { 1, 4, 3 })
+  end)
+  it("scales rows with max_norm, and gradients by how often an id is read, as embedding", function()
+    local ids, w = T.tensor({ { 1, 2 }, { 1, 3 } }, { dtype = "i64" }), T.tensor { { 3, 4 }, { 0.3, 0.4 }, { 0, 2 } }
+    local m = nn.EmbeddingBag(3, 2, { mode = "sum", max_norm = 1, scale_grad_by_freq = true })
+    m:load_state_dict { weight = w }
+    local y = m(ids)
+    y:sum():backward()
+    assert.is_true(T.allclose(m.weight:detach(), T.tensor { { 0.6, 0.8 }, { 0.3, 0.4 }, { 0, 1 } }))
+    assert.is_true(T.allclose(y, T.tensor { { 0.9, 1.2 }, { 0.6, 1.8 } }))
+    same(m.weight.grad, T.ones(3, 2))
+    fails("scale_grad_by_freq goes with mode", nn.EmbeddingBag, 3, 2, { mode = "max", scale_grad_by_freq = true })
+  end)
   it("takes a padding_idx from the end, as embedding", function()
     local w, ids = randn(3, 2), T.tensor({ { 1, 3 } }, { dtype = "i64" })
     for base = 0, 1 do

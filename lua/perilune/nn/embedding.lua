@@ -63,7 +63,8 @@ function Embedding:extra_repr()
 end
 
 --- nn.EmbeddingBag(…) → module
--- Sums, means or maxima of rows of a table over bags of ids; padding_idx does not count.
+-- Sums, means or maxima of rows of a table over bags of ids; padding_idx does not count. With include_last_offset the
+-- last offset is where the last bag ends. max_norm, norm_type and scale_grad_by_freq as in nn.Embedding.
 -- Shapes: ids [B, N], or [n] with offsets [B] → [B, embedding_dim]
 --   local bag = nn.EmbeddingBag(10, 4, { mode = "sum" })
 --   local ids = T.tensor({ 1, 2, 7 }, { dtype = "i64" })
@@ -71,13 +72,23 @@ end
 local EmbeddingBag = base.class "EmbeddingBag"
 local bag_spec = options.spec("nn.EmbeddingBag", {
   { "num_embeddings", "count" }, { "embedding_dim", "count" }, { "mode", { "sum", "mean", "max" }, "mean" },
-  { "include_last_offset", "bool", false }, { "padding_idx", "int", optional = true }, { "index_base", "int", 1 },
-  { "dtype", "string", optional = true } })
+  { "include_last_offset", "bool", false }, { "padding_idx", "int", optional = true },
+  { "max_norm", "positive", optional = true }, { "norm_type", "number", 2.0 },
+  { "scale_grad_by_freq", "bool", false }, { "index_base", "int", 1 }, { "dtype", "string", optional = true } })
 function EmbeddingBag:init(...)
   local a = options.read(bag_spec, ...)
   self.num_embeddings, self.embedding_dim, self.mode = a.num_embeddings, a.embedding_dim, a.mode
   self.weight = base.Parameter(T.empty({ a.num_embeddings, a.embedding_dim }, { dtype = a.dtype }))
   self._opts = { mode = a.mode, include_last_offset = a.include_last_offset, index_base = a.index_base }
+  if a.scale_grad_by_freq then
+    if a.mode == "max" then
+      options.fail 'nn.EmbeddingBag: scale_grad_by_freq goes with mode "sum" or "mean", not "max"'
+    end
+    self._opts.scale_grad_by_freq = true
+  end
+  if a.max_norm then
+    self.max_norm, self._opts.max_norm, self._opts.norm_type = a.max_norm, a.max_norm, a.norm_type
+  end
   if a.padding_idx then self._row, self._opts.padding_idx = padding_row("nn.EmbeddingBag", a) end
   self:reset_parameters()
 end

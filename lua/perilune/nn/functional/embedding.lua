@@ -85,15 +85,17 @@ return function(F)
   end
 
   --- nn.F.embedding_bag(ids, weight, offsets, {mode="mean", per_sample_weights=, padding_idx=,
-  --   include_last_offset=false, index_base=1}) → [B, D]
-  -- Sums, means or maxima of rows of weight over bags of ids [B, N], or [n] cut at offsets.
+  --   include_last_offset=false, max_norm=, norm_type=2, scale_grad_by_freq=false, index_base=1}) → [B, D]
+  -- Sums, means or maxima of rows of weight over bags of ids [B, N], or [n] cut at offsets; with include_last_offset
+  -- the last offset is where the last bag ends, and ids from there on are in none. max_norm, norm_type and (for
+  -- sums and means) scale_grad_by_freq as in nn.F.embedding.
   --   print(nn.F.embedding_bag(T.tensor({ { 1, 2 } }, { dtype = "i64" }), T.tensor { { 1 }, { 3 } }))
   --   --> {{2.}}  -- f32[1,1] cpu
   function F.embedding_bag(ids, weight, offsets, opts)
     local who = "embedding_bag"
     if type(offsets) == "table" and opts == nil then offsets, opts = nil, offsets end
     local o = options.check(who, opts, { "mode", "per_sample_weights", "padding_idx", "include_last_offset",
-      "index_base" })
+      "max_norm", "norm_type", "scale_grad_by_freq", "index_base" })
     local mode, base = o.mode or "mean", o.index_base or 1
     if mode ~= "sum" and mode ~= "mean" and mode ~= "max" then
       fail("%s: %s", who, options.unknown("mode", mode, { "sum", "mean", "max" }))
@@ -106,7 +108,10 @@ return function(F)
     if w and (not T.is_tensor(w) or w:numel() ~= ids:numel()) then
       fail("%s: per_sample_weights must have one number for each of %s, got %s", who, describe(ids), describe(w))
     end
-    local count, bag
+    if o.scale_grad_by_freq and mode == "max" then
+      fail('%s: scale_grad_by_freq goes with mode "sum" or "mean", not "max"', who)
+    end
+    local count, bag, ended
     if ids:dim() == 2 then
       if offsets ~= nil then fail("%s: ids [B, N] are bags already; offsets go with ids [n]", who) end
       count = ids:size(1)
@@ -115,14 +120,15 @@ return function(F)
       if not T.is_tensor(offsets) or offsets:dim() ~= 1 or offsets:is_floating_point() then
         fail("%s: ids [n] need offsets, a vector of integers, got %s", who, describe(offsets))
       end
-      count = offsets:numel() - (o.include_last_offset and 1 or 0)
-      local starts = offsets:narrow(1, 1, math.max(count, 0)) - base + 1
+      ended = o.include_last_offset
+      count = offsets:numel() - (ended and 1 or 0)
+      local starts = offsets - base + 1
       if count < 1 or values.some(starts:narrow(1, 1, 1), function(t) return t:ne(1) end) then
         fail("%s: the first offset must be %d", who, base)
       end
       local function behind(t) return t:gt(ids:numel() + 1) end
       local function less(t) return t:diff():lt(0) end
-      if values.some(starts, behind) or count > 1 and values.some(starts, less) then
+      if values.some(starts, behind) or starts:numel() > 1 and values.some(starts, less) then
         fail("%s: offsets must not decrease, nor be behind the %d ids", who, ids:numel())
       end
       bag = T.bucketize(T.arange(ids:numel(), { device = starts:device() }), starts, { right = true, index_base = 0 })
@@ -136,7 +142,10 @@ return function(F)
       o.padding_idx = row
     end
     local keep = o.padding_idx and flat:ne(o.padding_idx) or nil
-    local e = T.embedding(weight, flat, { padding_idx = o.padding_idx, index_base = base })
-    return bagged(mode, e, bag, count, w and w:reshape(-1), keep)
+    local e = F.embedding(flat, weight, { padding_idx = o.padding_idx, index_base = base, max_norm = o.max_norm,
+      norm_type = o.norm_type, scale_grad_by_freq = o.scale_grad_by_freq })
+    w = w and w:reshape(-1)
+    if not ended then return bagged(mode, e, bag, count, w, keep) end
+    return bagged(mode, e, bag, count + 1, w, keep):narrow(1, 1, count):contiguous() -- the last: ids behind the bags
   end
 end

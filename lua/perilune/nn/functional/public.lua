@@ -99,7 +99,8 @@ declare("embedding", 2, { ids, { "weight", "tensor" }, may("padding_idx", "int")
   may("norm_type", "number"), may("scale_grad_by_freq", "bool"), index_base })
 declare("embedding_bag", 3, { ids, { "weight", "tensor" }, may("offsets", "tensor"),
   may("mode", { "sum", "mean", "max" }), may("per_sample_weights", "tensor"), may("padding_idx", "int"),
-  may("include_last_offset", "bool"), index_base })
+  may("include_last_offset", "bool"), may("max_norm", "positive"), may("norm_type", "number"),
+  may("scale_grad_by_freq", "bool"), index_base })
 declare("scaled_dot_product_attention", 4, { { "query", "tensor" }, { "key", "tensor" }, { "value", "tensor" },
   may("attn_mask", "tensor"), may("dropout_p", "probability"), may("is_causal", "bool"), may("scale", "number"),
   may("enable_gqa", "bool") })
