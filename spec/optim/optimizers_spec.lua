@@ -407,3 +407,62 @@ describe("rarer optimizers:", function()
     fails("only one group", optim.LBFGS, { { params = { p } }, { params = { nn.Parameter(T.zeros(1)) } } })
   end)
 end)
+
+-- A tensor that is put into group.params in another's place is stepped from then on, from a state of its own; one that
+-- comes back goes on where it was. T.jit the same.
+describe("tensors that are exchanged in a group:", function()
+  local all = { SOAP = { lr = 0.1 }, Muon = { lr = 0.1 }, SGD = { lr = 0.1, momentum = 0.9 } }
+  for _, name in ipairs { "Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta", "Adamax", "NAdam", "RAdam", "Rprop",
+    "ASGD", "Adafactor", "Lion", "LAMB" } do
+    all[name] = { lr = 0.1 }
+  end
+  local function weights()
+    return nn.Parameter(T.arange(4):view(2, 2):double()), nn.Parameter(T.ones(2, 2):double() * 3)
+  end
+  local function stepped(opt, jitted)
+    local function step(p)
+      opt:zero_grad();
+      (p * p * p):sum():backward()
+      opt:step()
+    end
+    return jitted and T.jit(step) or step
+  end
+  for name, o in pairs(all) do
+    it(name, function()
+      for _, jitted in ipairs { false, true } do
+        local a, b = weights()
+        local a2, b2 = weights()
+        local opt = optim[name]({ a }, o)
+        local step, group = stepped(opt, jitted), opt.param_groups[1]
+        local step_a, step_b = stepped(optim[name]({ a2 }, o)), stepped(optim[name]({ b2 }, o))
+        for _, turn in ipairs { "a", "a", "b", "b", "list", "a" } do
+          if turn == "list" then group.params = { a } else group.params[1] = turn == "a" and a or b end
+          step(turn == "b" and b or a);
+          (turn == "b" and step_b or step_a)(turn == "b" and b2 or a2)
+          assert.is_true(a:equal(a2) and b:equal(b2), name .. (jitted and " in T.jit" or ""))
+        end
+        assert.equal(4, opt.state[a].step)
+        assert.equal(4, opt:state_dict().state[1].step)
+        group.params[2] = b
+        assert.equal(2, opt.state[b].step)
+      end
+    end)
+  end
+  it("refusals", function()
+    local a, b = weights()
+    local opt = optim.Adam({ a }, { lr = 0.1 })
+    opt.param_groups[1].params[2] = a
+    fails("parameter 2 appears twice", opt.step, opt)
+    opt.param_groups[1].params[2] = b * 2
+    fails("parameter 2 is a result of ops", opt.step, opt)
+    opt.param_groups[1].params[2] = nil
+    opt.param_groups[2] = { params = { b }, lr = 0.1 }
+    fails("param_groups[2] is not by opt:add_param_group", opt.step, opt)
+    opt.param_groups[2] = nil
+    opt.param_groups[1].params[1] = b
+    opt:add_param_group { params = { a } }
+    local free = optim.AdamWScheduleFree({ a }, { lr = 0.1 })
+    free.param_groups[1].params[1] = b
+    fails("make a new optimizer", free.step, free)
+  end)
+end)

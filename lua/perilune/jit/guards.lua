@@ -284,7 +284,9 @@ function guards.take(f, args, n)
       opaques[#opaques + 1] = { v, path }
       if getmetatable(v).__name == "jit" then visit(rawget(v, "root"), path) end
       for k, group in ipairs(rawget(v, "param_groups") or {}) do
-        scan_table(list, group.params, { { { path, "param_groups" }, k }, "params" })
+        local at = { { path, "param_groups" }, k }
+        list[#list + 1] = { "globals", group, { params = group.params }, { "params" }, at } -- another list may come
+        scan_table(list, group.params, { at, "params" })
       end
       if rawget(v, "param_groups") then scan_table(list, v.param_groups, { path, "param_groups" }) end
     elseif (all or not skip[v]) and not is_library_class(v) then

@@ -9,6 +9,7 @@ local T = require "perilune"
 local classes = require "perilune.classes"
 local options = require "perilune.options"
 local surface = require "perilune.surface"
+local members = require "perilune.optim.members"
 local modes = require "perilune.optim.modes"
 local states = require "perilune.optim.states"
 
@@ -150,6 +151,7 @@ function Optimizer:add_param_group(group)
   if type(group) ~= "table" or group.params == nil then
     fail("%s: a group needs the field params: { { params = net:parameters() }, … }", who)
   end
+  members.settle(self, check_params)
   local g = checked(self, who, group, self.defaults, { "params", "initial_lr" })
   g.initial_lr = group.initial_lr -- what schedules start from (lr_scheduler.lua)
   local seen = setmetatable({}, { __index = self._seen })
@@ -159,6 +161,7 @@ function Optimizer:add_param_group(group)
     modes.owners[p] = nil -- what another optimizer left is now this one's; one with modes says so itself
   end
   g._steps, g._state = {}, {}
+  members.of(g)
   known_groups[g] = true
   self.param_groups[#self.param_groups + 1] = g
 end
@@ -226,6 +229,7 @@ function Optimizer:step(closure)
     local _ <close> = T.enable_grad()
     loss = closure()
   end
+  members.settle(self, check_params)
   local groups = self.param_groups
   for k = 1, #groups do core.check_whole("optim." .. self.name .. ":step", groups[k].params) end
   if core.converted ~= self._converted then follow(self) end
@@ -378,6 +382,7 @@ function Optimizer:__tostring()
   return table.concat(lines, "\n") .. "\n)"
 end
 
+function Optimizer:_settle() members.settle(self, check_params) end
 states.methods(Optimizer, checked)
 
 -- Checks of settings: true, or what would have been right.

@@ -60,6 +60,7 @@ local function define(name, list, columns, rule, momentum, first)
   function C:is_training() return self.param_groups[1].train_mode end
 
   local function switch(self, training)
+    self:_settle()
     local _ <close> = T.no_grad()
     local _ <close> = T.core.hold_interrupts()
     for _, group in ipairs(self.param_groups) do

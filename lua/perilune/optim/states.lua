@@ -90,6 +90,7 @@ function M.by_parameter(self)
       if self.own_state then
         fail("opt.state: optim.%s has one state for all parameters; opt:state_dict() has it", self.name)
       end
+      self:_settle()
       for _, group in ipairs(self.param_groups) do
         for i, own in ipairs(group.params) do if rawequal(own, p) then return view(self, group, i) end end
       end
@@ -107,6 +108,7 @@ function M.methods(Optimizer, checked)
   --- Settings and state as plain tables and tensors (shared, not copied): what T.save takes.
   -- Parameters are numbered from 1 over all groups.
   function Optimizer:state_dict()
+    self:_settle()
     local out, n = { state = {}, param_groups = {} }, 0
     for k, group in ipairs(self.param_groups) do
       local g = plain(group)
@@ -139,6 +141,7 @@ function M.methods(Optimizer, checked)
     if #sd.param_groups ~= #self.param_groups then
       fail("%s: the state has %d groups, the optimizer %d", who, #sd.param_groups, #self.param_groups)
     end
+    self:_settle()
     local fresh = {}
     local _ <close> = T.no_grad()
     for k, group in ipairs(self.param_groups) do
