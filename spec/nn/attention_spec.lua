@@ -326,6 +326,50 @@ describe("attention, in pieces and of padding,", function()
     end
     same(T.cat(parts, 2), whole, 1e-10)
   end)
+  it("is the same in pieces with a cache for a stack of layers", function()
+    local net = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 8, { batch_first = true, dtype = "f64" }), 3)
+    net:eval()
+    local x = randn(2, 4, 8)
+    local cache, o = {}, { is_causal = true }
+    o.cache = cache
+    local first = net(x:narrow(2, 1, 3), o)
+    same(T.cat({ first, net(x:narrow(2, 4, 1), o) }, 2), net(x, { is_causal = true }), 1e-10)
+    assert.equal(3, #cache)
+    assert.same({ is_causal = true, cache = cache }, o)
+  end)
+  it("keeps a cache as it was where a call fails", function()
+    local m = nn.MultiheadAttention(8, 2, { batch_first = true })
+    local x, cache = T.randn(2, 3, 8), {}
+    m(x, x, x, { cache = cache })
+    local k = cache.k
+    fails("the mask f32[5,5]", m, x, x, x, { cache = cache, attn_mask = T.zeros(5, 5) })
+    assert.is_true(rawequal(k, cache.k))
+  end)
+  it("is causal beside a mask that is given", function()
+    local m = nn.MultiheadAttention(8, 2, { batch_first = true, dtype = "f64" })
+    local x, bias = randn(2, 3, 8), randn(3, 3)
+    local both = bias:masked_fill(T.ones(3, 3):triu(1):bool(), -math.huge)
+    for _, need in ipairs { true, false } do
+      same((m(x, x, x, { attn_mask = bias, is_causal = true, need_weights = need })),
+        (m(x, x, x, { attn_mask = both, need_weights = need })), 1e-10)
+    end
+    fails("needs a key for each of 3 queries", m, x, x:narrow(2, 1, 2), nil,
+      { attn_mask = T.zeros(3, 2), is_causal = true })
+  end)
+  it("takes masks of its own sizes and dtypes only", function()
+    local m = nn.MultiheadAttention(8, 2, { batch_first = true })
+    local x = T.randn(2, 3, 8)
+    for _, need in ipairs { true, false } do
+      local function refuses(part, o)
+        o.need_weights = need
+        fails(part, m, x, x, x, o)
+      end
+      refuses("key_padding_mask must be [2, 3]", { key_padding_mask = T.zeros(3, 2):bool() })
+      refuses("key_padding_mask must be bool or floating", { key_padding_mask = T.zeros({ 2, 3 }, { dtype = "u8" }) })
+      refuses("attn_mask must be bool or floating", { attn_mask = T.zeros({ 3, 3 }, { dtype = "i64" }) })
+      refuses("attn_mask must be [3, 3] or [4, 3, 3]", { attn_mask = T.zeros(3, 4, 3) })
+    end
+  end)
   it("does not look at padding", function()
     local m = nn.MultiheadAttention(8, 2, { batch_first = true, dtype = "f64" })
     local x = randn(1, 4, 8)

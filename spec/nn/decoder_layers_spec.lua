@@ -202,6 +202,40 @@ describe("nn.GroupedQueryAttention", function()
       fails(function() layer(x, { mask = T.ones(1, 1, 7, 7), is_causal = true }) end, "exclude each other")
     end
   end)
+  it("limits and normalizes whatever the projections are, and those of a memory", function()
+    local x = T.randn(2, 3, 8)
+    for _, o in ipairs { { clip = 0.3 }, { qk_norm = nn.RMSNorm },
+      { qk_norm = nn.RMSNorm, norm_all = true, clip = 0.3 } } do
+      local function layer(fused)
+        local given = { fused = fused }
+        for key, v in pairs(o) do given[key] = v end
+        return nn.GroupedQueryAttention(8, 2, given)
+      end
+      local plain, blocks, heads = layer "none", layer "blocks", layer "heads"
+      local q, k, v = plain.q_proj.weight, plain.k_proj.weight, plain.v_proj.weight
+      local function rows(list) return T.cat(list, 1):detach() end
+      for fused, w in pairs { [blocks] = rows { q, k, v }, [heads] = rows { q:narrow(1, 1, 4), k:narrow(1, 1, 4),
+        v:narrow(1, 1, 4), q:narrow(1, 5, 4), k:narrow(1, 5, 4), v:narrow(1, 5, 4) } } do
+        T.no_grad(function()
+          fused.qkv_proj.weight:copy_(w)
+          fused.o_proj.weight:copy_(plain.o_proj.weight)
+        end)
+        same(fused(x), plain(x))
+      end
+      same(plain(x, { memory = x }), plain(x))
+    end
+  end)
+  it("refuses what it would not use", function()
+    local layer, x, rope = nn.GroupedQueryAttention(8, 2), T.randn(1, 3, 8), nn.RotaryEmbedding(4)
+    local cos, sin = rope(T.arange(0, 2):unsqueeze(1))
+    for name, v in pairs { is_causal = true, rope = rope, window = 2 } do
+      fails(function() layer(x, { memory = x, [name] = v }) end, name .. " does not go with memory")
+    end
+    fails(function() layer(x, { cos = cos, sin = sin }) end, "cos and sin are for rope")
+    local cache = nn.KVCache()
+    fails(function() layer(x, { cache = cache, window = 2 }) end, "window goes with is_causal = true")
+    assert.equal(0, #cache)
+  end)
   it("refuses sizes that do not fit", function()
     fails(function() nn.GroupedQueryAttention(8, 3) end, "must be a multiple of num_heads 3")
     fails(function() nn.GroupedQueryAttention(8, 4, { num_kv_heads = 3 }) end, "must be a multiple of num_kv_heads 3")

@@ -96,14 +96,43 @@ local function widened(mask, more)
   return mask and more > 0 and F.pad(mask, { 0, more }) or mask
 end
 
-local function combined_mask(self, q, o, n, l, s)
-  local mask = o.attn_mask and added(o.attn_mask, q:dtype())
-  if mask and mask:dim() == 3 then mask = mask:reshape(n, self.num_heads, l, s) end
-  if o.is_causal and not mask then
-    mask = added(T.gt(T.arange(s):unsqueeze(1), (T.arange(l) + (s - l)):unsqueeze(2)):to(q:device()), q:dtype())
+local function check_mask(name, mask, fits, wanted, ...)
+  if not T.is_tensor(mask) or mask:dtype() ~= "bool" and not mask:is_floating_point() then
+    fail("MultiheadAttention: %s must be bool or floating, got %s", name, options.describe(mask))
   end
-  if o.key_padding_mask then
-    local pad = added(o.key_padding_mask, q:dtype()):reshape(n, 1, 1, s)
+  if not fits then
+    fail("MultiheadAttention: %s must be %s, got %s", name, wanted:format(...), options.describe(mask))
+  end
+end
+
+local function shaped(mask, ...)
+  local want = { ... }
+  if mask:dim() ~= #want then return false end
+  for d, size in ipairs(want) do if mask:size(d) ~= size then return false end end
+  return true
+end
+
+-- Sizes are compared before anything is reshaped: [S, N] has as many elements as [N, S], and other places.
+local function combined_mask(self, q, o, n, l, s)
+  local mask, pad = o.attn_mask, o.key_padding_mask
+  if mask ~= nil then
+    local heads = n * self.num_heads
+    check_mask("attn_mask", mask, not T.is_tensor(mask) or mask:dim() ~= 3 or shaped(mask, heads, l, s),
+      "[%d, %d] or [%d, %d, %d]", l, s, heads, l, s)
+    mask = added(mask, q:dtype())
+    if mask:dim() == 3 then mask = mask:reshape(n, self.num_heads, l, s) end
+  end
+  if o.is_causal then
+    if mask and l > s then
+      fail("MultiheadAttention: is_causal with an attn_mask needs a key for each of %d queries, got %d", l, s)
+    end
+    local causal = added(T.gt(T.arange(s):unsqueeze(1), (T.arange(l) + (s - l)):unsqueeze(2)):to(q:device()), q:dtype())
+    mask = mask and mask + causal or causal
+  end
+  if pad ~= nil then
+    check_mask("key_padding_mask", pad, not T.is_tensor(pad) or shaped(pad, n, s) or n == 1 and shaped(pad, s),
+      "[%d, %d]", n, s)
+    pad = added(pad, q:dtype()):reshape(n, 1, 1, s)
     mask = mask and mask + pad or pad
   end
   return mask
@@ -113,7 +142,8 @@ local mha_options = { "key_padding_mask", "need_weights", "attn_mask", "average_
 
 --- (query, key, value, opts) → output, weights [N, L, S] (nil unless need_weights; [N, H, L, S] with
 -- average_attn_weights=false). Boolean masks say what is NOT seen: `attn_mask` [L, S] or [N·H, L, S],
--- `key_padding_mask` [N, S]. `cache`: a table that keeps keys and values, so that each call passes new places only.
+-- `key_padding_mask` [N, S]. `is_causal` holds beside a mask that is given. `cache`: a table that keeps keys and
+-- values, so that each call passes new places only.
 local function attention(self, q, k, v, opts)
   local o = options.check("MultiheadAttention", opts, mha_options)
   k, v = k or q, v or k or q
@@ -130,11 +160,8 @@ local function attention(self, q, k, v, opts)
   local pq, pk, pv = projected(self, q, k, v)
   local function heads(x) return x:reshape(n, x:size(2), H, -1):transpose(2, 3) end
   pq, pk, pv = heads(pq), heads(pk), heads(pv)
-  if o.cache then
-    if o.cache.k then pk, pv = T.cat({ o.cache.k, pk }, 3), T.cat({ o.cache.v, pv }, 3) end
-    o.cache.k, o.cache.v = pk, pv
-  end
-  local s = pk:size(3)
+  if o.cache and o.cache.k then pk, pv = T.cat({ o.cache.k, pk }, 3), T.cat({ o.cache.v, pv }, 3) end
+  local kept_k, kept_v, s = pk, pv, pk:size(3)
   pk, pv = appended(self, pk, self.bias_k), appended(self, pv, self.bias_v)
   local more = pk:size(3) - s
   local drop = self.training and self.dropout or 0.0
@@ -155,6 +182,7 @@ local function attention(self, q, k, v, opts)
   end
   y = self.out_proj(y:transpose(2, 3):reshape(n, l, self.embed_dim))
   if single then y = y:squeeze(1) elseif not self.batch_first then y = y:transpose(1, 2) end
+  if o.cache then o.cache.k, o.cache.v = kept_k, kept_v end -- a call that fails leaves it as it was
   return y, share
 end
 
@@ -271,7 +299,8 @@ out.TransformerDecoderLayer = Decoder
 --   print(table.concat(net(T.ones(3, 1, 8), T.ones(5, 1, 8)):shape(), " "))  --> 3 1 8
 
 --- nn.TransformerEncoder(…) → module
--- num_layers copies of a layer, then an optional norm. Called as net(src, {mask=, src_key_padding_mask=, is_causal=}).
+-- num_layers copies of a layer, then an optional norm. Called as net(src, {mask=, src_key_padding_mask=, is_causal=,
+-- cache=}); cache: a table, in which each layer has one of its own.
 -- Shapes: [L, N, E] → the same
 --   print(table.concat(nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16), 2)(T.ones(5, 1, 8)):shape(), " "))
 --   --> 5 1 8
@@ -301,7 +330,17 @@ for name, Layer in pairs { TransformerEncoder = Encoder, TransformerDecoder = De
         opts = own
       end
     end
-    for _, layer in ipairs(self.layers) do x = layer(x, opts, ...) end
+    local caches, made, own = type(opts) == "table" and opts.cache, {}, opts
+    for i, layer in ipairs(self.layers) do
+      if caches then -- in a table of its own each, which counts once all layers have been called
+        own = {}
+        for key, v in pairs(opts) do own[key] = v end
+        made[i] = { k = caches[i] and caches[i].k, v = caches[i] and caches[i].v }
+        own.cache = made[i]
+      end
+      x = layer(x, own, ...)
+    end
+    for i = 1, #made do caches[i] = made[i] end
     return self.norm and self.norm(x) or x
   end
   out[name] = C

@@ -146,14 +146,26 @@ function Attention:init(...)
   end
 end
 
+-- y [B, L, heads · D], a projection, as [B, L, heads, D]: with its norm, nil for values, and limited.
+local function split(self, y, heads, norm)
+  if norm and self.norm_all then y = norm(y) end
+  if self.clip then y = y:clamp(-self.clip, self.clip) end
+  y = y:unflatten(3, { heads, self.head_dim })
+  return norm and not self.norm_all and norm(y) or y
+end
+
+local function norms(self)
+  if self._q_norm then return self[self._q_norm], self[self._k_norm] end
+end
+
 -- Keys and values [B, H, S, D] of what another stack has made, kept in the cache from the first call on.
 local function remembered(self, o)
   local k, v
   if o.cache then k, v = o.cache:get(o.layer) end
   if k then return k, v end
-  local heads = { self.num_kv_heads, self.head_dim }
-  k = self[self._k](o.memory):unflatten(3, heads):transpose(2, 3)
-  v = self[self._v](o.memory):unflatten(3, heads):transpose(2, 3)
+  local _, k_norm = norms(self)
+  k = split(self, self[self._k](o.memory), self.num_kv_heads, k_norm):transpose(2, 3)
+  v = split(self, self[self._v](o.memory), self.num_kv_heads):transpose(2, 3)
   if o.cache then k, v = o.cache:update(o.layer, k, v) end
   return k, v
 end
@@ -162,23 +174,20 @@ end
 local function projected(self, x)
   local b, l, d = x:size(1), x:size(2), self.head_dim
   local h, hk = self.num_heads, self.num_kv_heads
+  local q, k, v
   if self.fused == "heads" then
     local all = self[self._qkv](x):view(b, l, h, 3 * d)
-    return all:narrow(4, 1, d), all:narrow(4, d + 1, d), all:narrow(4, 2 * d + 1, d)
-  end
-  local q, k, v
-  if self.fused == "blocks" then
+    q, k, v = all:narrow(4, 1, d), all:narrow(4, d + 1, d), all:narrow(4, 2 * d + 1, d)
+    if not self.clip and not self._q_norm then return q, k, v end
+    q, k, v = q:flatten(3, 4), k:flatten(3, 4), v:flatten(3, 4)
+  elseif self.fused == "blocks" then
     local all = self[self._qkv](x)
     q, k, v = all:narrow(3, 1, h * d), all:narrow(3, h * d + 1, hk * d), all:narrow(3, (h + hk) * d + 1, hk * d)
   else
     q, k, v = self[self._q](x), self[self._k](x), self[self._v](x)
   end
-  if self.norm_all and self._q_norm then q, k = self[self._q_norm](q), self[self._k_norm](k) end
-  if self.clip then
-    local most = self.clip
-    q, k, v = q:clamp(-most, most), k:clamp(-most, most), v:clamp(-most, most)
-  end
-  return q:unflatten(3, { h, d }), k:unflatten(3, { hk, d }), v:unflatten(3, { hk, d })
+  local q_norm, k_norm = norms(self)
+  return split(self, q, h, q_norm), split(self, k, hk, k_norm), split(self, v, hk)
 end
 
 local call = { "mask", "is_causal", "rope", "cos", "sin", "cache", "layer", "window", "memory" }
@@ -194,30 +203,35 @@ function Attention:forward(x, opts)
   if o.layer ~= nil and type(o.layer) ~= "string" then -- models name a memory's place by a word
     options.kind("GroupedQueryAttention", "layer", "count", o.layer)
   end
+  if (o.cos or o.sin) and not o.rope then fail "GroupedQueryAttention: cos and sin are for rope, which is missing" end
   if not T.is_tensor(x) or x:dim() ~= 3 or x:size(3) ~= self.embed_dim then
     fail("GroupedQueryAttention: the input must be [B, L, %d], got %s", self.embed_dim, describe(x))
   end
   if o.memory then
     if self.fused ~= "none" then fail "GroupedQueryAttention: memory goes with projections that are not fused" end
-    local q = self[self._q](x):unflatten(3, { self.num_heads, self.head_dim }):transpose(2, 3)
+    for _, name in ipairs { "is_causal", "rope", "window" } do -- there is one order of places only
+      if o[name] then fail("GroupedQueryAttention: %s does not go with memory", name) end
+    end
+    cache_of("GroupedQueryAttention", o.cache)
+    local q = split(self, self[self._q](x), self.num_heads, (norms(self))):transpose(2, 3)
     local k, v = remembered(self, o)
     local y = M.attend(q, k, v, { mask = o.mask, scale = self.scale, softcap = self.softcap,
       dropout_p = self.training and self.dropout or 0 })
     return self._out and self[self._out](y) or y
   end
   local q, k, v = projected(self, x)
-  if self._q_norm and not self.norm_all then q, k = self[self._q_norm](q), self[self._k_norm](k) end
   q, k, v = q:transpose(2, 3), k:transpose(2, 3), v:transpose(2, 3)
   if o.rope then q, k = o.rope:rotate(q, o.cos, o.sin), o.rope:rotate(k, o.cos, o.sin) end
   local mask, causal, cache = o.mask, o.is_causal, cache_of("GroupedQueryAttention", o.cache)
-  if cache then k, v = o.cache:update(o.layer or 1, k, v) end
-  local l, s = q:size(3), k:size(3)
+  local l = q:size(3)
+  local s = l + (cache and cache:length(o.layer or 1) or 0)
   if not mask and causal and (s > l or o.window and o.window < s) then -- the op's queries are the first, not the last
     causal, mask = false, M.mask { length = l, past = s - l, window = o.window, device = q:device() }
   elseif not mask and o.window and o.window < s and l > 1 then
     fail "GroupedQueryAttention: window goes with is_causal = true, or with a mask that has it"
   end
   if cache then
+    k, v = cache:update(o.layer or 1, k, v)
     if o.window and s > o.window + l - 1 then -- what no query sees need not be read
       local n = o.window + l - 1
       k, v = k:narrow(3, s - n + 1, n), v:narrow(3, s - n + 1, n)
