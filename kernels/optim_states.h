@@ -36,10 +36,12 @@ PLK_STATES_FN float plk_bits_float(uint32_t b) {
 /* What `column` of a parameter takes its chances from in step number `step`. */
 PLK_STATES_FN uint32_t plk_rounding_seed(int64_t step, int column) { return (uint32_t)step * 0x9E3779B9u + (uint32_t)column * 0x85EBCA6Bu; }
 /* A mixing of 32 bits whose every output bit depends on every input bit (Mueller's constants). */
+#define PLK_ROUNDING_STEP 0x2C1B3C6Du
+#define PLK_ROUNDING_MIX  0x45D9F3Bu
 PLK_STATES_FN uint32_t plk_rounding_mixed(uint32_t seed, uint32_t k) {
-  uint32_t h = k * 0x2C1B3C6Du + seed;
-  h = (h ^ h >> 16) * 0x45D9F3Bu;
-  h = (h ^ h >> 16) * 0x45D9F3Bu;
+  uint32_t h = k * PLK_ROUNDING_STEP + seed;
+  h = (h ^ h >> 16) * PLK_ROUNDING_MIX;
+  h = (h ^ h >> 16) * PLK_ROUNDING_MIX;
   return h ^ h >> 16;
 }
 /* Sixteen bits for element i: of 32 elements that begin at a multiple of 32, the first sixteen have the lower halves of sixteen numbers,

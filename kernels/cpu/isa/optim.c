@@ -238,26 +238,83 @@ static double lanes_joined(double *acc) {
 
 /* ---- states in fewer bits (kernels/optim_states.h) ----------------------------------------------------------------------- */
 
+/* Elements that share numbers for their chances, and begin at a multiple of as many. */
+enum { WHOLE = PLK_OPTIM_WHOLE, HALF = WHOLE / 2 };
+
+/* WHOLE elements, of which `first` is the number of the first. */
+static inline __attribute__((always_inline)) void store_whole(const float *PL_RESTRICT x, uint16_t *PL_RESTRICT y, uint32_t seed,
+                                                              uint32_t first) {
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__)
+  const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  const __m512i times = _mm512_set1_epi32(PLK_ROUNDING_MIX);
+  __m512i h = _mm512_add_epi32(_mm512_set1_epi32((int)(first / 2 * PLK_ROUNDING_STEP + seed)),
+                               _mm512_mullo_epi32(lane, _mm512_set1_epi32(PLK_ROUNDING_STEP)));
+  h = _mm512_mullo_epi32(_mm512_xor_si512(h, _mm512_srli_epi32(h, 16)), times);
+  h = _mm512_mullo_epi32(_mm512_xor_si512(h, _mm512_srli_epi32(h, 16)), times);
+  h = _mm512_xor_si512(h, _mm512_srli_epi32(h, 16));
+  const __m512 low = _mm512_loadu_ps(x), high = _mm512_loadu_ps(x + HALF);
+  const int special = 0x99; /* NaN, infinities */
+  if (__builtin_expect((_mm512_fpclass_ps_mask(low, special) | _mm512_fpclass_ps_mask(high, special)) == 0, 1)) {
+    const __m512i a = _mm512_add_epi32(_mm512_castps_si512(low), _mm512_and_si512(h, _mm512_set1_epi32(0xFFFF)));
+    const __m512i b = _mm512_add_epi32(_mm512_castps_si512(high), _mm512_srli_epi32(h, 16));
+    /* the upper halves of all numbers */
+    const __m512i odd = _mm512_add_epi32(_mm512_mullo_epi32(lane, _mm512_set1_epi32(0x00040004)), _mm512_set1_epi32(0x00030001));
+    _mm512_storeu_si512((void *)y, _mm512_permutex2var_epi16(a, odd, b));
+    return;
+  }
+#endif
+  uint32_t h16[HALF], wide[WHOLE];
+  /* loops that stay loops become vectors */
+#pragma GCC unroll 1
+  for (int j = 0; j < HALF; j++) h16[j] = plk_rounding_mixed(seed, first / 2 + (uint32_t)j);
+#pragma GCC unroll 1
+  for (int j = 0; j < HALF; j++) wide[j] = plk_bf16_by_chance_above(x[j], h16[j] & 0xFFFFu);
+#pragma GCC unroll 1
+  for (int j = 0; j < HALF; j++) wide[HALF + j] = plk_bf16_by_chance_above(x[HALF + j], h16[j] >> 16);
+#pragma GCC unroll 1
+  for (int j = 0; j < WHOLE; j++) y[j] = (uint16_t)(wide[j] >> 16);
+}
+
 static void store_bf16(const float *from, uint16_t *to, int64_t n, int64_t first, uint32_t seed) {
-  enum { HALF = 16 };
   const uint32_t at = (uint32_t)first;
   int64_t i = 0;
-  for (; i < n && (at + (uint32_t)i) % (2 * HALF) != 0; i++) to[i] = plk_bf16_by_chance(from[i], plk_rounding_bits(seed, at + (uint32_t)i));
-  for (; i + 2 * HALF <= n; i += 2 * HALF) {
-    const float *PL_RESTRICT x = from + i;
-    uint16_t *PL_RESTRICT y = to + i;
-    uint32_t h[HALF], wide[2 * HALF];
-    /* loops that stay loops become vectors */
-#pragma GCC unroll 1
-    for (int j = 0; j < HALF; j++) h[j] = plk_rounding_mixed(seed, (at + (uint32_t)i) / 2 + (uint32_t)j);
-#pragma GCC unroll 1
-    for (int j = 0; j < HALF; j++) wide[j] = plk_bf16_by_chance_above(x[j], h[j] & 0xFFFFu);
-#pragma GCC unroll 1
-    for (int j = 0; j < HALF; j++) wide[HALF + j] = plk_bf16_by_chance_above(x[HALF + j], h[j] >> 16);
-#pragma GCC unroll 1
-    for (int j = 0; j < 2 * HALF; j++) y[j] = (uint16_t)(wide[j] >> 16);
-  }
+  for (; i < n && (at + (uint32_t)i) % WHOLE != 0; i++) to[i] = plk_bf16_by_chance(from[i], plk_rounding_bits(seed, at + (uint32_t)i));
+  for (; i + WHOLE <= n; i += WHOLE) store_whole(from + i, to + i, seed, at + (uint32_t)i);
   for (; i < n; i++) to[i] = plk_bf16_by_chance(from[i], plk_rounding_bits(seed, at + (uint32_t)i));
+}
+
+static inline __attribute__((always_inline)) void load_whole(const uint16_t *PL_RESTRICT h, float *PL_RESTRICT x) {
+  for (int j = 0; j < WHOLE; j++) x[j] = plk_bits_float((uint32_t)h[j] << 16);
+}
+
+/* Steps with states in bf16, of elements that begin and end at multiples of WHOLE: what is loaded, worked out and stored lies so close together
+ * that the processor does all three at once. */
+static inline __attribute__((always_inline)) void adam_bf16_loop(float *p, const float *g, uint16_t *m, uint16_t *v, int64_t n,
+                                                                 int64_t first, const uint32_t *seed, const PlkAdam *o, bool decay,
+                                                                 bool decoupled) {
+  const bool multiply = CAN_MULTIPLY && (float)o->root >= 0x1p-60f && (float)o->root <= 1;
+  for (int64_t i = 0; i < n; i += WHOLE) {
+    float mean[WHOLE], square[WHOLE];
+    load_whole(m + i, mean);
+    load_whole(v + i, square);
+    if (multiply) adam_f32_loop(p + i, g + i, mean, square, NULL, WHOLE, o, decay, decoupled, false, true);
+    else adam_f32_loop(p + i, g + i, mean, square, NULL, WHOLE, o, decay, decoupled, false, false);
+    store_whole(mean, m + i, seed[0], (uint32_t)(first + i));
+    store_whole(square, v + i, seed[1], (uint32_t)(first + i));
+  }
+}
+static void adam_bf16(float *p, const float *g, uint16_t *const *state, int64_t n, int64_t first, const uint32_t *seed, const PlkAdam *o) {
+  if (o->decay != 0 && o->decoupled) adam_bf16_loop(p, g, state[0], state[1], n, first, seed, o, true, true);
+  else adam_bf16_loop(p, g, state[0], state[1], n, first, seed, o, o->decay != 0, false);
+}
+static void lion_bf16(float *p, const float *g, uint16_t *const *state, int64_t n, int64_t first, const uint32_t *seed,
+                      const PlkFormula *o) {
+  for (int64_t i = 0; i < n; i += WHOLE) {
+    float mean[WHOLE];
+    load_whole(state[0] + i, mean);
+    LION_f32_loop(p + i, g + i, mean, NULL, NULL, NULL, WHOLE, o, o->coupled, o->decoupled, NULL);
+    store_whole(mean, state[0] + i, seed[0], (uint32_t)(first + i));
+  }
 }
 
 /* n elements from `at` on, of rows of up to 256. */
@@ -337,6 +394,8 @@ const PlkOptimLoops PLK_ISA_NAME(plk_optim) = {
 #include "kernels/optim_formulas.h"
 #undef R
     .store_bf16 = store_bf16,
+    .adam_bf16 = adam_bf16,
+    .lion_bf16 = lion_bf16,
     .load_coded = load_coded,
     .store_coded = store_coded,
     .sumsq_f32 = sumsq_f32,

@@ -8,6 +8,7 @@
 
 #include "kernels/cpu/optim/list.h"
 #include "kernels/cpu/rows.h"
+#include "kernels/cpu/sizes.h"
 
 enum { CHUNK = 512, PIECE = 128, MAX_COLS = PLK_OPTIM_COLUMNS };
 _Static_assert(CHUNK % PLK_CODED_BLOCK == 0, "stretches end where rows of codes do");
@@ -138,12 +139,41 @@ static void step_any(const PlkList *l, int64_t g, int64_t at, int64_t n, const P
   }
 }
 
+/* Whether a step has a loop of its own for states in bf16, which all else of the group allows. */
+static bool narrow(const PlkList *l, int64_t g) {
+  const Rule *r = l->opt;
+  const bool adam = r->kind == RULE_ADAM && !r->a.amsgrad, lion = r->kind == RULE_FORMULA && r->formula == PLK_OPTIM_LION;
+  for (int64_t j = 0; j < l->k; j++)
+    if (!plk_list_column(l, g, j)->contiguous || plk_list_column(l, g, j)->dtype != (j < 2 ? PL_F32 : PL_BF16)) return false;
+  return adam || lion;
+}
+
+/* Its ends, which are no multiple of what such a loop does at once, go as any other does. */
+static void step_narrow(const PlkList *l, int64_t g, int64_t at, int64_t n, const PlkFormula *f) {
+  const Rule *r = l->opt;
+  const int64_t head = plk_min64((PLK_OPTIM_WHOLE - at % PLK_OPTIM_WHOLE) % PLK_OPTIM_WHOLE, n);
+  const int64_t middle = (n - head) / PLK_OPTIM_WHOLE * PLK_OPTIM_WHOLE, first = at + head, left = n - head - middle;
+  float *const p = (float *)plk_list_column(l, g, 0)->data + first;
+  const float *const grad = (const float *)plk_list_column(l, g, 1)->data + first;
+  uint16_t *state[MAX_COLS];
+  uint32_t seed[MAX_COLS];
+  for (int64_t j = 2; j < l->k; j++) {
+    state[j - 2] = (uint16_t *)plk_list_column(l, g, j)->data + first;
+    seed[j - 2] = plk_rounding_seed(r->step, (int)j);
+  }
+  if (head) step_any(l, g, at, head, f, NULL);
+  if (r->kind == RULE_ADAM) l->loops->adam_bf16(p, grad, state, middle, first, seed, &r->a);
+  else l->loops->lion_bf16(p, grad, state, middle, first, seed, f);
+  if (left) step_any(l, g, first + middle, left, f, NULL);
+}
+
 static void step_stretch(const PlkList *l, int64_t g, int64_t at, int64_t n, int64_t part) {
   const Rule *r = l->opt;
   double *sums = l->partial ? l->partial + 2 * (part + g) : NULL;
   PlkFormula f = r->f;
   f.factor = l->factor ? l->factor[g] : 1;
   if (plain(l, g)) step_plain(l, g, at, n, &f, sums);
+  else if (narrow(l, g)) step_narrow(l, g, at, n, &f);
   else step_any(l, g, at, n, &f, sums);
 }
 
