@@ -101,12 +101,13 @@ void plk_list_load(const PlArray *a, int64_t at, int64_t n, bool wide, void *out
   }
 }
 
-const void *plk_list_look(const PlArray *a, int64_t at, int64_t n, bool wide, void *room) {
-  if (a->dtype == (wide ? PL_F64 : PL_F32)) {
-    const Run r = run_at(a, at, n);
-    if (r.stride == 1 && r.n == n) return (const char *)a->data + r.off * (wide ? 8 : 4);
-  }
+const void *plk_list_look(const PlArray *a, int64_t at, int64_t n, bool wide, void *room, PlkFilled *filled) {
+  const Run r = run_at(a, at, n);
+  if (r.n == n && r.stride == 1 && a->dtype == (wide ? PL_F64 : PL_F32)) return (const char *)a->data + r.off * (wide ? 8 : 4);
+  const void *const one = r.n == n && r.stride == 0 ? (const char *)a->data + r.off * (int64_t)pl_dtype_size((PlDtype)a->dtype) : NULL;
+  if (one && filled->element == one && filled->n >= n) return room;
   plk_list_load(a, at, n, wide, room);
+  *filled = (PlkFilled){one, n};
   return room;
 }
 

@@ -19,8 +19,12 @@ double plk_get_one(const PlArray *a, int64_t off);
 void plk_put_one(const PlArray *a, int64_t off, double v);
 /* n elements from `at` on, as f32 or, wide, f64. */
 void plk_list_load(const PlArray *a, int64_t at, int64_t n, bool wide, void *out);
-/* Where these are: in room, unless they lie one behind the other. */
-const void *plk_list_look(const PlArray *a, int64_t at, int64_t n, bool wide, void *room);
+/* Where these are: in room, unless they lie one behind the other. filled: what room holds of one element, which is repeated as often. */
+typedef struct PlkFilled {
+  const void *element;
+  int64_t n;
+} PlkFilled;
+const void *plk_list_look(const PlArray *a, int64_t at, int64_t n, bool wide, void *room, PlkFilled *filled);
 void plk_list_store(const PlArray *a, int64_t at, int64_t n, bool wide, const void *from);
 
 typedef struct PlkList PlkList;

@@ -104,6 +104,7 @@ static void step_any(const PlkList *l, int64_t g, int64_t at, int64_t n, const P
   const bool wide = plk_list_column(l, g, 0)->dtype == PL_F64;
   const int64_t size = wide ? 8 : 4;
   double room[MAX_COLS][CHUNK];
+  PlkFilled filled[MAX_COLS] = {{0}};
   void *col[MAX_COLS] = {0};
   bool direct[MAX_COLS] = {0}, looks[MAX_COLS] = {0}, coded[MAX_COLS] = {0}, some = false;
   for (int64_t j = 0; j < l->k; j++) {
@@ -120,7 +121,7 @@ static void step_any(const PlkList *l, int64_t g, int64_t at, int64_t n, const P
     int64_t m = n - i < CHUNK ? n - i : CHUNK;
     for (int64_t j = 0; j < l->k; j++)
       if (looks[j] && r->reads >> j & 1)
-        memcpy(&col[j], &(const void *){plk_list_look(plk_list_column(l, g, j), at + i, m, wide, room[j])}, sizeof col[j]);
+        memcpy(&col[j], &(const void *){plk_list_look(plk_list_column(l, g, j), at + i, m, wide, room[j], &filled[j])}, sizeof col[j]);
       else if (!direct[j] && !coded[j] && r->reads >> j & 1) load_state(l, plk_list_column(l, g, j), at + i, m, wide, room[j]);
     for (int64_t s = 0; s < m; s += piece) {
       const int64_t c = m - s < piece ? m - s : piece;
