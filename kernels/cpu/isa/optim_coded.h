@@ -6,6 +6,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "kernels/optim_states.h"
 
@@ -110,6 +111,83 @@ CODED void coded_encode(const float *x, bool has_sign, uint8_t *to, int m, float
   if (j == m) return;
   const __mmask16 some = (__mmask16)((1u << (m - j)) - 1);
   _mm_mask_storeu_epi8(to + j, some, coded_coded16(_mm512_mul_ps(_mm512_maskz_loadu_ps(some, x + j), by), has_sign, s));
+}
+#elif defined(__AVX2__)
+#include <immintrin.h>
+
+/* Decades by the lower three bits of the exponent, which q = 0 shares with the highest: it is made 0. */
+#define FRACTION(Q, LOW) (0.9f * (((Q) + 0.5f) / (LOW)) - 0.8f)
+#define D(K)             (1e##K##f * 1e-6f)
+static const float coded_decades_i8[8] = {D(1), D(2), D(3), D(4), D(5), D(6), -1 / FRACTION(128, 128), D(0)};
+static const float coded_decades_u8[8] = {D(0), D(1), D(2), D(3), D(4), D(5), D(6), 1 / FRACTION(1, 1)};
+_Static_assert((float)(FRACTION(128, 128) * (1 / FRACTION(128, 128))) == 1.0f, "the largest is its own value");
+_Static_assert((float)(FRACTION(1, 1) * (1 / FRACTION(1, 1))) == 1.0f, "the largest is its own value");
+#undef D
+#undef FRACTION
+
+CODED __m256 coded_decoded8(__m128i code, bool has_sign, __m256 decades, __m256 most) {
+  const __m256i c = has_sign ? _mm256_cvtepi8_epi32(code) : _mm256_cvtepu8_epi32(code), q = has_sign ? _mm256_abs_epi32(c) : c;
+  const __m256i b = _mm256_castps_si256(_mm256_add_ps(_mm256_cvtepi32_ps(q), _mm256_set1_ps(0.5f)));
+  const __m256 decade = _mm256_permutevar8x32_ps(decades, _mm256_srli_epi32(b, 23));
+  const __m256i within = _mm256_or_si256(_mm256_and_si256(b, _mm256_set1_epi32(0x7FFFFF)), _mm256_set1_epi32(0x3F800000));
+  __m256 part =
+      _mm256_mul_ps(_mm256_sub_ps(_mm256_mul_ps(_mm256_castsi256_ps(within), _mm256_set1_ps(0.9f)), _mm256_set1_ps(0.8f)), decade);
+  if (has_sign) part = _mm256_xor_ps(part, _mm256_castsi256_ps(_mm256_and_si256(c, _mm256_set1_epi32(INT32_MIN))));
+  part = _mm256_andnot_ps(_mm256_castsi256_ps(_mm256_cmpeq_epi32(q, _mm256_setzero_si256())), part);
+  return _mm256_mul_ps(part, most);
+}
+CODED void coded_decode(const uint8_t *code, bool has_sign, float *to, int m, float most) {
+  const __m256 decades = _mm256_loadu_ps(has_sign ? coded_decades_i8 : coded_decades_u8), by = _mm256_set1_ps(most);
+  int j = 0;
+  for (; j + 8 <= m; j += 8)
+    _mm256_storeu_ps(to + j, coded_decoded8(_mm_loadl_epi64((const __m128i *)(const void *)(code + j)), has_sign, decades, by));
+  if (j == m) return;
+  uint8_t last[8] = {0};
+  float x[8];
+  memcpy(last, code + j, (size_t)(m - j));
+  _mm256_storeu_ps(x, coded_decoded8(_mm_loadl_epi64((const __m128i *)(const void *)last), has_sign, decades, by));
+  memcpy(to + j, x, (size_t)(m - j) * sizeof *x);
+}
+
+/* As plk_coded_i8 and plk_coded_u8: the decade is the number of borders that are not above. */
+CODED uint64_t coded_coded8(__m256 x, bool has_sign) {
+#define N     (has_sign ? 1.0f : 2.0f)
+#define IN(K) _mm256_castps_si256(_mm256_cmp_ps(a, _mm256_set1_ps(PLK_CODED_BORDER(K, N)), _CMP_GE_OQ))
+#define OF(WHAT) \
+  _mm256_permutevar8x32_ps(_mm256_setr_ps(WHAT(0, N), WHAT(1, N), WHAT(2, N), WHAT(3, N), WHAT(4, N), WHAT(5, N), WHAT(6, N), 0), at)
+#define SUM(A, B) _mm256_add_epi32(A, B)
+  const __m256 a = has_sign ? _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x) : x;
+  const __m256i under = SUM(SUM(SUM(IN(1), IN(2)), SUM(IN(3), IN(4))), SUM(IN(5), IN(6)));
+  const __m256i at = _mm256_sub_epi32(_mm256_setzero_si256(), under);
+  __m256 q = _mm256_min_ps(_mm256_add_ps(_mm256_mul_ps(a, OF(PLK_CODED_SLOPE)), OF(PLK_CODED_START)), OF(PLK_CODED_TOP));
+  q = _mm256_and_ps(q, _mm256_cmp_ps(a, _mm256_set1_ps(PLK_CODED_ZERO(N)), _CMP_GE_OQ));
+  const __m256 one = _mm256_cmp_ps(a, _mm256_set1_ps(PLK_CODED_ONE(N)), _CMP_GE_OQ);
+  __m256i c;
+  if (has_sign) {
+    const __m256 minus = _mm256_cmp_ps(x, _mm256_setzero_ps(), _CMP_LT_OQ);
+    q = _mm256_blendv_ps(q, _mm256_blendv_ps(_mm256_set1_ps(128), _mm256_set1_ps(127), minus), one);
+    c = _mm256_sub_epi32(_mm256_xor_si256(_mm256_cvttps_epi32(q), _mm256_castps_si256(minus)), _mm256_castps_si256(minus));
+  } else {
+    c = _mm256_cvttps_epi32(_mm256_blendv_ps(q, _mm256_set1_ps(1), one));
+  }
+#undef N
+#undef IN
+#undef OF
+#undef SUM
+  c = _mm256_and_si256(c, _mm256_set1_epi32(0xFF));
+  const __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(c), _mm256_extracti128_si256(c, 1));
+  return (uint64_t)_mm_cvtsi128_si64(_mm_packus_epi16(words, words));
+}
+CODED void coded_encode(const float *x, bool has_sign, uint8_t *to, int m, float part) {
+  const __m256 by = _mm256_set1_ps(part);
+  for (int j = 0; j < m; j += 8) {
+    const int k = m - j < 8 ? m - j : 8;
+    float last[8] = {0};
+    if (k < 8) memcpy(last, x + j, (size_t)k * sizeof *x);
+    const uint64_t codes = coded_coded8(_mm256_mul_ps(_mm256_loadu_ps(k < 8 ? last : x + j), by), has_sign);
+    if (k < 8) memcpy(to + j, &codes, (size_t)k);
+    else memcpy(to + j, &codes, 8);
+  }
 }
 #else
 CODED void coded_decode(const uint8_t *code, bool has_sign, float *PL_RESTRICT to, int m, float most) {
