@@ -250,10 +250,15 @@ return function(F)
     elseif (ranks[mode] or x.requires_grad) and (dtype == "f16" or dtype == "bf16") then -- sums are rounded once
       x, narrow = x:float(), true
     end
-    -- the dimension that shrinks most comes first
+    -- the dimension that shrinks most comes first; of two that grow alike the last, as single points take longer to
+    -- move than rows of them
     local order = {}
     for d = 1, #sizes do order[d] = d end
-    table.sort(order, function(a, b) return scales[a] > scales[b] or scales[a] == scales[b] and a < b end)
+    table.sort(order, function(a, b)
+      if scales[a] ~= scales[b] then return scales[a] > scales[b] end
+      if scales[a] < 1 then a, b = b, a end
+      return a < b
+    end)
     if dtype == "u8" or o.antialias then table.sort(order, function(p, q) return p > q end) end
     for _, d in ipairs(order) do
       if bytes then
