@@ -450,6 +450,43 @@ describe("nn.utils.", function()
     eq(nn.utils.fuse_linear_bn_eval(l, bn)(x):detach(), bn(l(x)):detach(), 1e-5)
   end)
 
+  it("fuses each kind of convolution with its BatchNorm, whatever the groups", function()
+    for _, case in ipairs { { nn.Conv2d, 4, 6, 3, { groups = 2 } }, { nn.ConvTranspose2d, 4, 6, 3, { groups = 2 } },
+      { nn.ConvTranspose2d, 4, 4, 3, { groups = 4 } }, { nn.ConvTranspose2d, 4, 4, 2 } } do
+      local l, bn = case[1](table.unpack(case, 2)):eval(), nn.BatchNorm2d(case[3]):eval()
+      bn.running_mean:normal_()
+      bn.running_var:uniform_(0.5, 2)
+      local x = T.randn(2, 4, 5, 5)
+      eq(nn.utils.fuse_conv_bn_eval(l, bn)(x):detach(), bn(l(x)):detach(), 1e-5)
+    end
+    local conv, bn = nn.Conv2d(4, 4, 3):eval(), nn.BatchNorm2d(4):eval()
+    fails("transpose = true, and the layer is a Conv2d", nn.utils.fuse_conv_bn_eval, conv, bn, { transpose = true })
+    fails("remove weight_norm", nn.utils.fuse_conv_bn_eval, nn.utils.weight_norm(conv), bn)
+  end)
+
+  it("evaluates with the statistics that there are, also where track_running_stats was switched off", function()
+    local bn, x = nn.BatchNorm1d(2), T.randn(5, 2) + 3
+    bn(x)
+    local mean, want = bn.running_mean:clone(), bn:eval()(x):detach()
+    bn.track_running_stats = false
+    eq(bn(x):detach(), want, 0)
+    bn:train()(x)
+    eq(bn.running_mean, mean, 0)
+    assert.equal(1, bn.num_batches_tracked:item())
+  end)
+
+  it("computes what its fields say", function()
+    local x = T.arange(64):float():view(1, 1, 8, 8)
+    local conv = nn.Conv2d(1, 1, 3, { stride = 2 })
+    conv.stride, conv.padding, conv.padding_mode = { 1, 1 }, { 1, 1 }, "circular"
+    assert.same({ 1, 1, 8, 8 }, conv(x):shape())
+    eq(conv(x), nn.F.conv2d(nn.F.pad(x, { 1, 1, 1, 1 }, { mode = "circular" }), conv.weight, conv.bias), 0)
+    local loss, logits = nn.CrossEntropyLoss(), T.tensor { { 1, 2 }, { 3, 0 } }
+    local target = T.tensor({ 1, 2 }, { dtype = "i64" })
+    loss.reduction, loss.weight = "sum", T.tensor { 3, 1 }
+    eq(loss(logits, target), nn.F.cross_entropy(logits, target, loss.weight, { reduction = "sum" }), 0)
+  end)
+
   it("unpad_sequence undoes pad_sequence", function()
     local list = { T.rand(3, 2), T.rand(1, 2) }
     local back = nn.utils.unpad_sequence(nn.utils.pad_sequence(list), { 3, 1 })

@@ -558,4 +558,26 @@ describe("a module", function()
     assert.is_true(m[1].weight:abs():sum():item() > 0)
     assert.is_true(copy[1].weight.requires_grad)
   end)
+
+  it("copies whether tensors that are no parameters require gradients", function()
+    local m = nn.Identity()
+    m.free, m.fixed = T.ones(2):requires_grad_(), T.ones(2)
+    local copy = m:clone()
+    assert.is_true(copy.free.requires_grad and copy.free.is_leaf and not rawequal(copy.free, m.free))
+    assert.is_false(copy.fixed.requires_grad)
+  end)
+
+  it("zeroes gradients without what they were computed from", function()
+    for _, of in ipairs { "module", "optimizer" } do
+      local m = nn.Linear(1, 1, { bias = false })
+      local who = of == "module" and m or T.optim.SGD(m:parameters(), { lr = 0.1 })
+      local function add() (m.weight ^ 3):sum():backward { create_graph = true } end
+      T.no_grad(m.weight.fill_, m.weight, 2)
+      add()
+      who:zero_grad { set_to_none = false }
+      assert.is_false(m.weight.grad.requires_grad)
+      add()
+      assert.equal(12.0, T.grad_of(m.weight.grad:sum(), { m.weight })[1]:item())
+    end
+  end)
 end)

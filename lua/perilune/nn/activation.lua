@@ -5,6 +5,7 @@ local F = require "perilune.nn.functional"
 local T = require "perilune"
 local base = require "perilune.nn.module"
 local options = require "perilune.options"
+local simple = require "perilune.nn.simple"
 
 local class, fail, describe, read = base.class, options.fail, options.describe, options.read
 local out = {}
@@ -163,7 +164,8 @@ local function define(name, f, args)
   local apply = F[f]
   if not apply then return end
   local write = inplace[name] and T[f .. "_"]
-  local all = table.move(args or {}, 1, #(args or {}), 1, {})
+  local all, names = table.move(args or {}, 1, #(args or {}), 1, {}), {}
+  for i, arg in ipairs(args or {}) do names[i] = arg[1] end
   if write then all[#all + 1] = { "inplace", "bool", false } end
   local spec = options.spec("nn." .. name, all)
   if not args then
@@ -176,7 +178,7 @@ local function define(name, f, args)
       for key, v in pairs(a) do self[key] = v end
       self._opts = a
     end
-    function C:forward(x) return (self.inplace and write or apply)(x, self._opts) end
+    function C:forward(x) return (self.inplace and write or apply)(x, simple.current(self, names)) end
   end
   function C:extra_repr()
     local parts = {}

@@ -8,8 +8,15 @@ local init = require "perilune.nn.initializers"
 local options = require "perilune.options"
 
 local class, Parameter, fail = base.class, base.Parameter, options.fail
-local per_dim, text = options.per_dim, options.list_text
+local per_dim = options.per_dim
 local out = {}
+
+local function listed(v) return type(v) == "table" and v or { v } end
+local function text(v) return options.list_text(listed(v)) end
+local function only(v, n)
+  for _, one in ipairs(listed(v)) do if one ~= n then return false end end
+  return true
+end
 
 --- nn.Conv1d(…) → module
 -- Cross-correlation with learned kernels. weight [out, in/groups, kernel], bias [out]; both uniform within ±1/√fan_in.
@@ -43,11 +50,13 @@ local function define(nd)
     { "dtype", "string", optional = true } })
 
   -- What F.pad puts around x where the padding is no zeros: {before, after} for each dim, the last one first.
-  local function around(self)
+  local function at(v, d) return type(v) == "table" and v[d] or v end
+  function C:_around()
     if self.padding_mode == "zeros" or self.padding == "valid" then return nil end
     local list, any = {}, false
     for d = nd, 1, -1 do
-      local all = self.padding == "same" and self.dilation[d] * (self.kernel_size[d] - 1) or 2 * self.padding[d]
+      local all = self.padding == "same" and at(self.dilation, d) * (at(self.kernel_size, d) - 1)
+        or 2 * at(self.padding, d)
       list[#list + 1] = all // 2
       list[#list + 1] = all - all // 2
       any = any or all > 0
@@ -76,9 +85,7 @@ local function define(nd)
       self.padding = per_dim(who, "padding", a.padding, nd, 0)
     end
     self.padding_mode = a.padding_mode
-    self._around = around(self)
-    self._opts = { stride = self.stride, padding = self._around and 0 or self.padding, dilation = self.dilation,
-      groups = self.groups }
+    self._opts = {}
     local shape = { a.out_channels, a.in_channels // a.groups, table.unpack(self.kernel_size) }
     self.weight = Parameter(T.empty(shape, { dtype = a.dtype }))
     if a.bias then self.bias = Parameter(T.empty({ a.out_channels }, { dtype = a.dtype })) end
@@ -96,8 +103,10 @@ local function define(nd)
   end
 
   function C:forward(x)
-    if self._around then x = F.pad(x, self._around, { mode = self.padding_mode }) end
-    return conv(x, self.weight, self.bias, self._opts)
+    local o, around = self._opts, self:_around() -- of the fields as they are now
+    if around then x = F.pad(x, around, { mode = self.padding_mode }) end
+    o.stride, o.padding, o.dilation, o.groups = self.stride, around and 0 or self.padding, self.dilation, self.groups
+    return conv(x, self.weight, self.bias, o)
   end
 
   function C:extra_repr()
@@ -106,10 +115,10 @@ local function define(nd)
     local function add(fmt, ...) parts[#parts + 1] = fmt:format(...) end
     if type(self.padding) == "string" then
       add("padding=%s", self.padding)
-    elseif math.max(table.unpack(self.padding)) > 0 then
+    elseif not only(self.padding, 0) then
       add("padding=%s", text(self.padding))
     end
-    if math.max(table.unpack(self.dilation)) > 1 then add("dilation=%s", text(self.dilation)) end
+    if not only(self.dilation, 1) then add("dilation=%s", text(self.dilation)) end
     if self.groups > 1 then add("groups=%d", self.groups) end
     if not self.bias then add("bias=false") end
     if self.padding_mode ~= "zeros" then add("padding_mode=%s", self.padding_mode) end

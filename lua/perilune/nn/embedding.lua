@@ -8,6 +8,8 @@ local init = require "perilune.nn.initializers"
 local init_state = require "perilune.nn.init_state"
 local options = require "perilune.options"
 
+local current = require("perilune.nn.simple").current
+
 --- nn.Embedding(…) → module
 -- Rows of a table by number, from 1 (index_base=0: from 0). weight [num_embeddings, embedding_dim], normal; the row
 -- padding_idx (-1: the last) starts as zeros and gets no gradient. scale_grad_by_freq: each row's gradient divided by
@@ -41,9 +43,8 @@ function Embedding:init(...)
     self._padding_row, self.padding_idx = padding_row("nn.Embedding", a)
   end
   self.max_norm, self.norm_type = a.max_norm, a.norm_type
-  self._opts = { padding_idx = self.padding_idx, index_base = a.index_base }
-  if a.scale_grad_by_freq then self._opts.scale_grad_by_freq = true end
-  if a.max_norm then self._opts.max_norm, self._opts.norm_type = a.max_norm, a.norm_type end
+  self.scale_grad_by_freq = a.scale_grad_by_freq or nil
+  self._opts = {}
   self:reset_parameters()
 end
 
@@ -55,7 +56,10 @@ function Embedding:reset_parameters()
   end
 end
 
-function Embedding:forward(ids) return F.embedding(ids, self.weight, self._opts) end
+local settings = { "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq", "index_base" }
+function Embedding:forward(ids)
+  return F.embedding(ids, self.weight, current(self, settings))
+end
 
 function Embedding:extra_repr()
   return ("%d, %d%s"):format(self.num_embeddings, self.embedding_dim,

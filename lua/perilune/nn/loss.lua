@@ -4,6 +4,7 @@
 local F = require "perilune.nn.functional"
 local base = require "perilune.nn.module"
 local options = require "perilune.options"
+local simple = require "perilune.nn.simple"
 local surface = require "perilune.surface"
 
 local out = {}
@@ -167,8 +168,6 @@ local function define(name, f, args)
     for key, v in pairs(a) do
       if type(v) == "userdata" then
         self:register_buffer(key, v)
-        self._tensors = self._tensors or {}
-        self._tensors[#self._tensors + 1] = key
       else
         self[key] = v
       end
@@ -176,17 +175,13 @@ local function define(name, f, args)
     self._opts = a
   end
   function C:forward(...)
-    local tensors = self._tensors
-    if tensors then
-      for i = 1, #tensors do self._opts[tensors[i]] = self[tensors[i]] end
-    end
-    local n = select("#", ...)
+    local o, n = simple.current(self, spec.names), select("#", ...)
     if n <= 2 then
       local input, target = ...
-      return apply(input, target, self._opts)
+      return apply(input, target, o)
     end
     local values = { ... }
-    values[n + 1] = self._opts
+    values[n + 1] = o
     return apply(table.unpack(values, 1, n + 1))
   end
   out[name] = C

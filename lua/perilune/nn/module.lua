@@ -505,6 +505,12 @@ end
 --- Stops training of all parameters.
 function Module:freeze() return self:requires_grad_(false) end
 
+--- Zeros a gradient, which forgets what it was computed from: the next sum would have the old one's derivative, too.
+function base.zero_grad(g)
+  if g.requires_grad then g:detach_() end
+  T.core.op.zero(g)
+end
+
 --- Forgets all gradients; with `set_to_none=false` fills them with zeros.
 function Module:zero_grad(opts)
   if type(opts) == "boolean" then opts = { set_to_none = opts } end
@@ -516,7 +522,7 @@ function Module:zero_grad(opts)
     if opts.set_to_none ~= false then
       p.grad = nil
     elseif p.grad then
-      T.no_grad(p.grad.zero_, p.grad)
+      T.no_grad(base.zero_grad, p.grad)
     end
   end
 end

@@ -9,6 +9,7 @@ local simple = require "perilune.nn.simple"
 
 local class, Parameter, fail, read = base.class, base.Parameter, options.fail, options.read
 local layer_norm, rms_norm = T.layer_norm, T.rms_norm
+local settings = { "normalized_shape", "eps" }
 local out = {}
 
 local function text(v) return "{" .. table.concat(v, ", ") .. "}" end
@@ -42,7 +43,7 @@ function LayerNorm:init(...)
 end
 
 function LayerNorm:forward(x)
-  return (layer_norm(x, self.weight, self.bias, self._opts))
+  return (layer_norm(x, self.weight, self.bias, simple.current(self, settings)))
 end
 
 function LayerNorm:extra_repr()
@@ -77,7 +78,7 @@ end
 
 function RMSNorm:forward(x)
   local weight = self.weight
-  return (rms_norm(x, self.unit_offset and weight + 1 or weight, self._opts))
+  return (rms_norm(x, self.unit_offset and weight + 1 or weight, simple.current(self, settings)))
 end
 
 function RMSNorm:extra_repr()
@@ -127,17 +128,19 @@ local function batch_norm(name, ranks, wanted, across)
       fail("%s: the input has %d features in dimension 2, the layer %d", who, x:size(2), self.num_features)
     end
     local momentum = self.momentum
-    if self.training and self.track_running_stats then self.num_batches_tracked:add_(1) end
+    local follows = self.training and self.track_running_stats and self.num_batches_tracked ~= nil
+    if follows then self.num_batches_tracked:add_(1) end
     if across and self.training and self:_across_ranks() then return self:_joined(x) end
-    if self.training and self.track_running_stats then
-      if not momentum then
-        local mode = options.mode
-        if mode.method then return mode.method(self.averaged, self, x) end -- looks at sizes
-        return self:averaged(x)
-      end
+    if follows and not momentum then
+      local mode = options.mode
+      if mode.method then return mode.method(self.averaged, self, x) end -- looks at sizes
+      return self:averaged(x)
     end
-    return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias,
-      self.training or not self.track_running_stats, momentum or 0.0, self.eps)
+    -- Where track_running_stats was switched off later, the statistics that there are stay, and evaluation takes them.
+    local mean, var = self.running_mean, self.running_var
+    local own = self.training or mean == nil and var == nil
+    if self.training and not self.track_running_stats then mean, var = nil, nil end
+    return F.batch_norm(x, mean, var, self.weight, self.bias, own, momentum or 0.0, self.eps)
   end
 
   -- momentum=false: each batch's statistics weigh as much as all before it; the share is a tensor, so that a traced

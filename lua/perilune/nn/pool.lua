@@ -26,7 +26,7 @@ local function define(name, op, args, settings)
     for key, v in pairs(a) do self[key] = v end
     self._opts = a
   end
-  function C:forward(x) return F[op](x, self._opts) end
+  function C:forward(x) return F[op](x, simple.current(self, spec.names)) end
   function C:extra_repr()
     local parts = {}
     for _, arg in ipairs(args) do
@@ -126,7 +126,7 @@ for nd = 1, 3 do
     if type(a.output_size) == "table" and #a.output_size == 1 then a.output_size = a.output_size[1] end
     self.output_size, self.return_indices, self._opts = a.output_size, a.return_indices, a
   end
-  function C:forward(x) return F[op](x, self._opts) end
+  function C:forward(x) return F[op](x, simple.current(self, spec.names)) end
   function C:extra_repr()
     local size = self.output_size
     return "output_size=" .. (type(size) == "table" and "{" .. table.concat(size, ", ") .. "}" or tostring(size))
@@ -222,10 +222,12 @@ for nd = 2, 3 do
       fail("nn.%s: either output_size or output_ratio must be given", name)
     end
     self.kernel_size, self.output_size, self.output_ratio = a.kernel_size, a.output_size, a.output_ratio
+    self.return_indices = a.return_indices
     self._opts = { output_size = a.output_size, output_ratio = a.output_ratio, return_indices = a.return_indices,
       _random_samples = a._random_samples }
   end
-  function C:forward(x) return F[f](x, self.kernel_size, self._opts) end
+  local names = { "output_size", "output_ratio", "return_indices" }
+  function C:forward(x) return F[f](x, self.kernel_size, simple.current(self, names)) end
   out[name] = C
 end
 

@@ -8,7 +8,9 @@ local base = require "perilune.nn.module"
 local init = require "perilune.nn.initializers"
 local options = require "perilune.options"
 
-local class, Parameter = base.class, base.Parameter
+local class, Parameter, current = base.class, base.Parameter, require("perilune.nn.simple").current
+local settings = { "num_layers", "bias", "batch_first", "dropout", "bidirectional", "nonlinearity", "proj_size",
+  "peepholes", "linear_before_reset", "training" }
 local out = {}
 
 local function reset(self)
@@ -115,8 +117,7 @@ end
 --   print(table.concat(y:shape(), " "))  --> 5 2 4
 local RNN = layer("RNN", 1, { "nonlinearity", { "tanh", "relu" }, "tanh" })
 function RNN:forward(x, h)
-  self._opts.training = self.training
-  return F.rnn(self:checked(x), h, self:weights(), self._opts)
+  return F.rnn(self:checked(x), h, self:weights(), current(self, settings))
 end
 
 -- The same with GRU cells (Cho et al. 2014).
@@ -130,8 +131,7 @@ end
 --   print(table.concat(y:shape(), " "))  --> 5 2 4
 local GRU = layer("GRU", 3, nil, { "linear_before_reset", "bool", true })
 function GRU:forward(x, h)
-  self._opts.training = self.training
-  return F.gru(self:checked(x), h, self:weights(), self._opts)
+  return F.gru(self:checked(x), h, self:weights(), current(self, settings))
 end
 
 --- nn.LSTM(…) → module
@@ -146,8 +146,7 @@ end
 local LSTM = layer("LSTM", 4, nil, { "proj_size", "int", 0 }, { "peepholes", "bool", false })
 function LSTM:forward(x, state)
   if state ~= nil then options.kind("nn.LSTM", "the state", "state", state) end
-  self._opts.training = self.training
-  local y, h, c = F.lstm(self:checked(x), state, self:weights(), self._opts)
+  local y, h, c = F.lstm(self:checked(x), state, self:weights(), current(self, settings))
   return y, { h, c }
 end
 

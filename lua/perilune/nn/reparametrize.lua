@@ -199,40 +199,56 @@ return function(utils)
 
   -- ---- folding -------------------------------------------------------------------------------------------------
 
-  -- A copy of `layer` that computes norm(layer(x)) with the statistics that norm has learnt; its weights' rows are
-  -- dimension `rows`.
-  local function fused(who, layer, norm, rows)
+  -- A copy of `layer` that computes norm(layer(x)) with the statistics that norm has learnt. transposed: its weight is
+  -- [in, out / groups, *].
+  local function fused(who, layer, norm, transposed)
     if not base.is_module(layer) or not base.is_module(norm) or not norm.running_mean then
       fail("%s: a layer and a BatchNorm with running statistics are wanted", who)
     end
     if layer.training or norm.training then fail("%s: both must be in evaluation mode; call :eval() first", who) end
+    local w = layer._parameters.weight
+    if not w or rawget(layer, "_lora") then
+      fail("%s: the weight of %s is not its own parameter: remove weight_norm, pruning or adapters before", who,
+        class_name(layer))
+    end
     local new = layer:clone()
     return T.no_grad(function()
       local scale = (norm.running_var + norm.eps):rsqrt()
       if norm.weight then scale = scale * norm.weight end
-      local shape = {}
-      for d = 1, layer.weight:dim() do shape[d] = d == rows and -1 or 1 end
       local bias = (layer.bias and layer.bias - norm.running_mean or -norm.running_mean) * scale
       if norm.bias then bias = bias + norm.bias end
-      new.weight = base.Parameter(layer.weight * scale:reshape(shape))
-      new.bias = base.Parameter(bias)
+      local groups = transposed and layer.groups or 1
+      local shape = transposed and { groups, w:size(1) // groups, w:size(2), -1 } or { 1, 1, w:size(1), -1 }
+      local parts, rows = w:reshape(shape), { groups, 1, shape[3], 1 }
+      local trained = { requires_grad = w.requires_grad }
+      new.weight = base.Parameter((parts * scale:reshape(rows)):view(w:shape()):to(w:dtype()), trained)
+      new.bias = base.Parameter(bias:to(w:dtype()), trained)
       return new
     end)
   end
 
-  --- nn.utils.fuse_conv_bn_eval(conv, bn, {transpose=false}) → conv
-  -- One convolution that computes bn(conv(x)); both in evaluation mode.
+  --- nn.utils.fuse_conv_bn_eval(conv, bn, {transpose=}) → conv
+  -- One convolution that computes bn(conv(x)); both in evaluation mode. transpose, whether it is a transposed one, need
+  -- be said of classes that are not perilune's only.
   --   local conv, bn = nn.Conv1d(1, 1, 1):eval(), nn.BatchNorm1d(1):eval()
   --   print(nn.utils.fuse_conv_bn_eval(conv, bn):type())  --> Conv1d
   function utils.fuse_conv_bn_eval(conv, bn, opts)
-    local o = options.check("fuse_conv_bn_eval", opts, { "transpose" })
-    return fused("fuse_conv_bn_eval", conv, bn, o.transpose and 2 or 1)
+    local transposed = options.check("fuse_conv_bn_eval", opts, { "transpose" }).transpose
+    local name = base.is_module(conv) and class_name(conv) or ""
+    local known = name:find "^ConvTranspose%dd$" ~= nil
+    if known or name:find "^Conv%dd$" then
+      if transposed ~= nil and transposed ~= known then
+        fail("fuse_conv_bn_eval: transpose = %s, and the layer is a %s", tostring(transposed), name)
+      end
+      transposed = known
+    end
+    return fused("fuse_conv_bn_eval", conv, bn, transposed or false)
   end
 
   --- nn.utils.fuse_linear_bn_eval(linear, bn) → linear
   -- One Linear that computes bn(linear(x)); both in evaluation mode.
   --   print(nn.utils.fuse_linear_bn_eval(nn.Linear(2, 1):eval(), nn.BatchNorm1d(1):eval()):type())  --> Linear
-  function utils.fuse_linear_bn_eval(linear, bn) return fused("fuse_linear_bn_eval", linear, bn, 1) end
+  function utils.fuse_linear_bn_eval(linear, bn) return fused("fuse_linear_bn_eval", linear, bn, false) end
 
   -- ---- gradients and sequences -------------------------------------------------------------------------------------
 

@@ -18,6 +18,17 @@ local function described(args, self)
   return table.concat(parts, ", ")
 end
 
+--- What a module gives its function as options, self._opts, as its fields are now: scripts assign to those of layers
+-- that they have, `net.conv1.stride = {1, 1}`. names: of the fields.
+function M.current(self, names)
+  local o = self._opts
+  for i = 1, #names do
+    local name = names[i]
+    o[name] = self[name]
+  end
+  return o
+end
+
 --- The class `name`, whose instances keep their arguments and call apply(x, arguments).
 function M.class(name, args, apply)
   local C = base.class(name)
@@ -27,7 +38,7 @@ function M.class(name, args, apply)
     for key, v in pairs(a) do self[key] = v end
     self._opts = a
   end
-  function C:forward(x) return apply(x, self._opts) end
+  function C:forward(x) return apply(x, M.current(self, spec.names)) end
   function C:extra_repr() return described(args, self) end
   return C
 end

@@ -178,7 +178,10 @@ function Optimizer:zero_grad(opts)
       for _, group in ipairs(self.param_groups) do
         for _, p in ipairs(group.params) do
           local g = p.grad
-          if g then zero(g) end
+          if g then
+            if g.requires_grad then g:detach_() end -- of backward{create_graph=true}
+            zero(g)
+          end
         end
       end
       return

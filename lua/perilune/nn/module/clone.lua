@@ -14,7 +14,8 @@ return function(base)
     if kind == "userdata" then
       if not T.is_tensor(v) then return v end
       local t = v:detach():clone()
-      if is_parameter[v] then t = base.Parameter(t, { requires_grad = v.requires_grad }) end
+      if is_parameter[v] then t = base.Parameter(t, { requires_grad = v.requires_grad })
+      elseif v.requires_grad and v.is_leaf then t:requires_grad_() end
       seen[v] = t
       return t
     end

@@ -13,8 +13,7 @@ local rawget, rawset = rawget, rawset
 
 local M = {}
 
-local CONV = { "in_channels", "out_channels", "groups", "kernel_size", "stride", "dilation", "padding", "padding_mode",
-  "_around" }
+local CONV = { "in_channels", "out_channels", "groups", "kernel_size", "stride", "dilation", "padding", "padding_mode" }
 local LINEAR = { "in_features", "out_features" }
 
 local function copy_fields(from, to, names)
@@ -32,6 +31,7 @@ function Prepared:init(layer, o)
   local conv = layer:type() == "Conv2d"
   self.kind = conv and "conv" or "linear"
   copy_fields(layer, self, conv and CONV or LINEAR)
+  if conv then rawset(self, "_around", layer:_around()) end
   self.weight = layer.weight
   if layer.bias then self.bias = layer.bias end
   if o.bn then self.bn = o.bn end
@@ -128,6 +128,7 @@ function Int8Conv2d:init(...)
   a.relu, a.bias = nil, false
   local floats = T.nn.Conv2d(a) -- which checks them
   copy_fields(floats, self, CONV)
+  rawset(self, "_around", floats:_around())
   self.relu = relu
   buffers(self, a.out_channels, T.zeros(floats.weight:shape(), { dtype = "i8" }))
   self:finish()
