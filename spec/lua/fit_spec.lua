@@ -367,6 +367,33 @@ describe("T.fit", function()
     end
   end)
 
+  it("compiled sees what callbacks change: fields of the network, adapters, what a loss has around itself", function()
+    local Net = nn.class "Net"
+    function Net:init() self.a, self.b, self.scale = nn.Linear(3, 4), nn.Linear(4, 1), 1.0 end
+    function Net:forward(x) return self.b(self.a(x):tanh() * self.scale) end
+    local function losses(change, jit)
+      T.manual_seed(3)
+      local o = { net = Net(), beta = 1.0 }
+      for _, name in ipairs { "p", "q" } do nn.lora(o.net, { rank = 1, target = "all-linear", name = name }) end
+      T.no_grad(function() for _, p in ipairs(o.net:parameters()) do p:uniform_(-0.2, 0.2) end end)
+      local batch = { { T.randn(6, 3), T.randn(6, 1) } }
+      local history = T.fit(o.net, { train = batch, valid = batch, epochs = 4, quiet = true, jit = jit,
+        optimizer = T.optim.SGD(o.net:parameters(), { lr = 0.01 }),
+        loss = function(y, t) return nn.F.mse_loss(y, t) * o.beta end,
+        callbacks = { function(run) change(o, run.epoch) end } })
+      return { history:column "loss", history:column "valid_loss" }
+    end
+    local seen = losses(function() end)
+    for name, change in pairs {
+      field = function(o, epoch) o.net.scale = ({ 3.0, 1.0, 0.5, 1.0 })[epoch] end,
+      loss = function(o, epoch) o.beta = ({ 3.0, 1.0, 0.5, 1.0 })[epoch] end,
+      adapter = function(o, epoch) nn.set_adapter(o.net, ({ "p", "q", { "p", "q" }, "p" })[epoch]) end } do
+      local want = losses(change)
+      assert.is_false(seen[2][3] == want[2][3], name)
+      assert.same(want, losses(change, true), name)
+    end
+  end)
+
   it("trains in mixed precision, and goes on", function()
     local path = temporary()
     local function trained(epochs, resume)

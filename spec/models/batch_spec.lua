@@ -136,6 +136,22 @@ describe("a batch of texts", function()
     end
   end)
 
+  it("sees which adapters of its network are active", function()
+    local net = made():to "f64"
+    T.nn.lora(net, { rank = 2, target = "all-linear" })
+    T.no_grad(function()
+      for _, p in ipairs(net:parameters()) do if p:eq(0):all():item() then p:normal_(0, 0.5) end end
+    end)
+    local batch = batches.new(net, 1)
+    for _, which in ipairs { "default", false, "default" } do
+      T.nn.set_adapter(net, which)
+      local out = run(net, batch, 1, 1)[1]
+      local o = settings(1)
+      assert.same(net:generate(prompt(1), o):totable(), out)
+      assert.is_true(#out > 9) -- with its program
+    end
+  end)
+
   it("goes on without those that are abandoned, and keeps nothing of them", function()
     local net = made()
     local batch = assert(batches.new(net, 8))

@@ -11,7 +11,7 @@ local fail, describe = options.fail, options.describe
 local function fixed_part(run)
   return setmetatable({ net = run.net, optimizer = run.optimizer, loss_function = run.loss_function,
     options = { accumulate = run.options.accumulate, clip = run.options.clip, scaler = run.options.scaler } },
-    { __index = function(_, key)
+    { __jit = "known", __index = function(_, key) -- it is a guard: callbacks may change the network or the loss
       fail("fit: with jit the step can read run.net, run.optimizer and run.loss_function; run.%s is known outside of "
         .. "the graph alone", tostring(key))
     end })

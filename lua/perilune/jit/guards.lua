@@ -41,13 +41,15 @@ local function own_function(f)
 end
 
 -- Functions, and what is called like one, that a function of perilune's or of C has around itself: T.vmap(f), T.grad(f)
--- and their like call f.
+-- and their like call f. So does a table whose metatable says __jit = "known": what T.fit's step knows, a network and a
+-- loss.
 local function scan_wrapped(f, path, visit)
   for i = 1, 255 do
     local name, value = getupvalue(f, i)
     if not name then return end
     local meta = type(value) == "table" and getmetatable(value)
-    if type(value) == "function" or type(meta) == "table" and rawget(meta, "__call") then visit(value, path) end
+    local calls = type(meta) == "table" and (rawget(meta, "__call") or rawget(meta, "__jit") == "known")
+    if calls or type(value) == "function" then visit(value, path) end
   end
 end
 

@@ -146,7 +146,8 @@ local function run(self)
   local logits = T.empty({ rows, self.net._d.vocab }, { dtype = ks[1]:dtype(), device = self.device })
   self.steps = self.steps + 1
   if self.steps > EAGER and ks[1]:device() == "cpu" and not self.program then
-    self.program = T.jit(function(...) forward(self.net, ...) end, { name = "generate", max_traces = 64 })
+    local net = self.net -- an upvalue, which is a guard
+    self.program = T.jit(function(...) forward(net, ...) end, { name = "generate", max_traces = 64 })
   end
   local f = self.program or function(...) forward(self.net, ...) end
   f(T.tensor(ids, where), T.tensor(place, where), logits, table.unpack(step.beside(ks, vs)))
