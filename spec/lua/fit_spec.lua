@@ -380,13 +380,15 @@ describe("T.fit", function()
       local history = T.fit(o.net, { train = batch, valid = batch, epochs = 4, quiet = true, jit = jit,
         optimizer = T.optim.SGD(o.net:parameters(), { lr = 0.01 }),
         loss = function(y, t) return nn.F.mse_loss(y, t) * o.beta end,
-        callbacks = { function(run) change(o, run.epoch) end } })
+        callbacks = { function(run) change(o, run.epoch, run) end } })
       return { history:column "loss", history:column "valid_loss" }
     end
     local seen = losses(function() end)
     for name, change in pairs {
       field = function(o, epoch) o.net.scale = ({ 3.0, 1.0, 0.5, 1.0 })[epoch] end,
       loss = function(o, epoch) o.beta = ({ 3.0, 1.0, 0.5, 1.0 })[epoch] end,
+      other_loss = function(_, epoch, run) run.loss_function = epoch % 2 == 0 and nn.F.l1_loss or nn.F.mse_loss end,
+      clip = function(_, epoch, run) run.options.clip = ({ 1e-3, 5.0, 1e-2, 5.0 })[epoch] end,
       adapter = function(o, epoch) nn.set_adapter(o.net, ({ "p", "q", { "p", "q" }, "p" })[epoch]) end } do
       local want = losses(change)
       assert.is_false(seen[2][3] == want[2][3], name)

@@ -7,7 +7,12 @@ local options = require "perilune.options"
 
 local fail, describe = options.fail, options.describe
 
--- What a step may know of the run: what does not change from batch to batch. The rest would be frozen.
+-- What a step may know of the run, and what callbacks may exchange in it. The rest would be frozen.
+local SHARED = { "net", "optimizer", "loss_function" }
+local function brought(known, run)
+  for _, key in ipairs(SHARED) do known[key] = run[key] end
+  known.options.clip = run.options.clip
+end
 local function fixed_part(run)
   return setmetatable({ net = run.net, optimizer = run.optimizer, loss_function = run.loss_function,
     options = { accumulate = run.options.accumulate, clip = run.options.clip, scaler = run.options.scaler } },
@@ -52,10 +57,15 @@ return function(run, jit, backward, move)
     return ...
   end
   run.train_step = setmetatable({}, { __index = both, __call = function(_, ...)
+    brought(known, run)
     return take(both(#run.norm_every > 0, ...))
   end })
-  run.valid_step = T.jit(function(...)
+  local check = T.jit(function(...)
     local out = table.pack(step(known, ...))
     return table.unpack(out, 1, metrics and out.n or 1)
   end, { max_traces = opts.max_traces, name = "fit's validation" })
+  run.valid_step = setmetatable({}, { __index = check, __call = function(_, ...)
+    brought(known, run)
+    return check(...)
+  end })
 end
