@@ -125,3 +125,36 @@ describe("full backward hooks", function()
     fails("a function is wanted", function() layer():register_full_backward_pre_hook() end)
   end)
 end)
+
+describe("a call of a module", function()
+  it("leaves lists that hooks return as they are", function()
+    local l, list = layer(), { T.ones(1, 2) }
+    l:register_forward_pre_hook(function() return list end)
+    l(T.zeros(1, 2))
+    assert.is_nil(list.n)
+  end)
+
+  it("that is refused changes nothing: layers that are not made yet, running statistics", function()
+    local lazy, ran = nn.LazyConv2d(6, 3, { groups = 3 }), 0
+    lazy:eval():register_forward_hook(function() ran = ran + 1 end)
+    fails("multiples of groups 3", lazy, T.ones(1, 4, 5, 5))
+    lazy(T.ones(1, 3, 5, 5))
+    assert.same({ "Conv2d", false, 1, 2 }, { lazy:type(), lazy.training, ran, #lazy:parameters() })
+    local mean = T.zeros(2)
+    fails("weight is f32[3]", nn.F.instance_norm, T.randn(1, 2, 4), { running_mean = mean, weight = T.ones(3) })
+    assert.same({ 0, 0 }, mean:totable())
+  end)
+
+  it("of EmbeddingBag computes what its fields say", function()
+    local bag, ids = nn.EmbeddingBag(4, 2), T.tensor({ { 1, 2 } }, { dtype = "i64" })
+    local mean = bag(ids)
+    bag.mode = "sum"
+    assert.is_true(T.allclose(bag(ids), mean * 2))
+    bag.index_base = 0
+    assert.is_true(T.allclose(bag(ids - 1), mean * 2))
+  end)
+
+  it("does not pass over entries of windows", function()
+    fails("stride must be one integer or 2, got 3", nn.F.unfold, T.ones(1, 1, 4, 4), { 2, 2 }, { stride = { 1, 1, 5 } })
+  end)
+end)

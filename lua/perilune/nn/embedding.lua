@@ -83,17 +83,16 @@ function EmbeddingBag:init(...)
   local a = options.read(bag_spec, ...)
   self.num_embeddings, self.embedding_dim, self.mode = a.num_embeddings, a.embedding_dim, a.mode
   self.weight = base.Parameter(T.empty({ a.num_embeddings, a.embedding_dim }, { dtype = a.dtype }))
-  self._opts = { mode = a.mode, include_last_offset = a.include_last_offset, index_base = a.index_base }
+  self.include_last_offset, self.index_base = a.include_last_offset, a.index_base
+  self._opts = {}
   if a.scale_grad_by_freq then
     if a.mode == "max" then
       options.fail 'nn.EmbeddingBag: scale_grad_by_freq goes with mode "sum" or "mean", not "max"'
     end
-    self._opts.scale_grad_by_freq = true
+    self.scale_grad_by_freq = true
   end
-  if a.max_norm then
-    self.max_norm, self._opts.max_norm, self._opts.norm_type = a.max_norm, a.max_norm, a.norm_type
-  end
-  if a.padding_idx then self._row, self._opts.padding_idx = padding_row("nn.EmbeddingBag", a) end
+  if a.max_norm then self.max_norm, self.norm_type = a.max_norm, a.norm_type end
+  if a.padding_idx then self._row, self.padding_idx = padding_row("nn.EmbeddingBag", a) end
   self:reset_parameters()
 end
 function EmbeddingBag:reset_parameters()
@@ -101,13 +100,15 @@ function EmbeddingBag:reset_parameters()
   local row = self._row
   if row then T.no_grad(function() self.weight:select(1, row):fill_(0) end) end
 end
+local bag_settings = { "mode", "include_last_offset", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq",
+  "index_base" }
 --- (ids, offsets, per_sample_weights)
 function EmbeddingBag:forward(ids, offsets, per_sample_weights)
-  local o = self._opts
+  local o = current(self, bag_settings)
   if per_sample_weights then
-    o = {}
-    for key, v in pairs(self._opts) do o[key] = v end
-    o.per_sample_weights = per_sample_weights
+    local given = { per_sample_weights = per_sample_weights }
+    for key, v in pairs(o) do given[key] = v end
+    o = given
   end
   return F.embedding_bag(ids, self.weight, offsets, o)
 end

@@ -23,16 +23,18 @@ local function capped(q, k, v, o)
   local score = q:matmul(k:transpose(3, 4)) * (o.scale / o.softcap)
   score = score:tanh() * o.softcap
   if times > 1 then score = score:reshape(b, h, l, -1) end
+  local none -- which queries see nothing, of a mask of numbers
   if o.mask then
     if o.mask:dtype() == "bool" then
       score = score:masked_fill(o.mask:logical_not(), -1e30)
     else
-      score = score + o.mask
+      none = o.mask:eq(-math.huge):all(-1, { keepdim = true })
+      score = score + o.mask:masked_fill(none, 0)
     end
   end
   local share = score:softmax(-1)
   -- a row that sees nothing gives zeros, as in the op
-  if o.mask and o.mask:dtype() == "bool" then share = share:masked_fill(o.mask:logical_not(), 0) end
+  if o.mask then share = share:masked_fill(none or o.mask:logical_not(), 0) end
   if o.dropout_p > 0 then share = T.dropout(share, o.dropout_p) end
   if times > 1 then share = share:reshape(b, heads, times * l, -1) end
   local y = share:matmul(v)

@@ -114,12 +114,20 @@ local function define(Plain, plain, argument, at_input, at_state)
 
   -- Becomes Plain with n inputs, its parameters on the device of the first.
   local function materialize(self, n, device)
-    local a, training = self._lazy, self.training
-    a[argument] = n
+    local a = { [argument] = n }
+    for key, v in pairs(self._lazy) do a[key] = v end
+    local made = on_device(device, function() return Plain(a) end) -- where these inputs do not fit it stays what it is
     rawset(self, "_lazy", nil)
     base.become(self, Plain)
-    on_device(device, Plain.init, self, a)
-    if not training then self:eval() end
+    for key, value in next, made do
+      if key == "_parameters" or key == "_known" then
+        for member, v in next, value do rawget(self, key)[member] = v end
+      elseif key == "_names" then
+        table.move(value, 1, #value, #self._names + 1, self._names)
+      elseif key ~= "_hooks" and key ~= "training" then
+        rawset(self, key, value)
+      end
+    end
   end
   function C:forward(x, ...)
     if type(x) ~= "userdata" then fail("%s: a tensor is wanted, got %s", name, options.describe(x)) end

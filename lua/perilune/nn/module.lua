@@ -92,8 +92,7 @@ local function call_hooked(self, ...)
   for _, hook in next_hook, self._hooks.before, 0 do
     local new = hook.f(self, args)
     if new ~= nil then
-      args = is_several(new) and new or { new, n = 1 }
-      args.n = args.n or #args
+      args = is_several(new) and table.pack(table.unpack(new, 1, new.n or #new)) or { new, n = 1 }
     end
   end
   local call = self._hooks.back and self:_gate_inputs(args)

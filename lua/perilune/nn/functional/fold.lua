@@ -11,6 +11,9 @@ local op = T.core.op
 local function list(who, name, v, n, least)
   if v == nil then fail("%s: %s is missing", who, name) end
   local out = {}
+  if type(v) == "table" and #v ~= 1 and #v ~= n then
+    fail("%s: %s must be one integer or %d, got %d", who, name, n, #v)
+  end
   for d = 1, n do
     local e = options.integer(type(v) == "table" and (v[d] or #v == 1 and v[1]) or v)
     if not e or e < least then fail("%s: %s must be %d integers >= %d, got %s", who, name, n, least, describe(v)) end

@@ -106,9 +106,10 @@ return function(F)
     if x:numel() > 0 and x:numel() == per then
       fail("%s: more than one value a channel is needed, got %s", who, describe(x))
     end
+    local y = F.group_norm(x, x:size(2), o.weight, o.bias, o.eps) -- first: it may refuse its arguments
     if x:numel() > 0 and (o.running_mean or o.running_var) then
       instance_statistics(x, o.running_mean, o.running_var, o.momentum or 0.1)
     end
-    return F.group_norm(x, x:size(2), o.weight, o.bias, o.eps)
+    return y
   end
 end
