@@ -68,10 +68,19 @@ PLK_LANE void FN(add_two)(const S *a, int64_t lda, const T *x, int64_t xs, int64
     *(M *)(acc + W) = t;
   }
 }
+/* The rows `ahead` of these, if not 0, are asked for: of each no more than a block's columns are read, too little to foresee. */
 PLK_LANE void FN(add_rows)(const S *a, int64_t lda, const T *x, int64_t xs, int64_t ldx, const int terms, int few, int64_t cols, T *acc,
-                           int64_t ldacc) {
+                           int64_t ldacc, const int64_t ahead) {
+  enum { LINE = 64 / sizeof(S) };
   int64_t c = 0;
-  for (; c + 2 * W <= cols; c += 2 * W) FN(add_two)(a + c, lda, x, xs, ldx, terms, few, acc + c, ldacc);
+  for (; c + 2 * W <= cols; c += 2 * W) {
+    if (ahead) {
+      MATVEC_UNROLL for (int r = 0; r < terms; r++) {
+        for (int i = 0; i < 2 * W; i += LINE) __builtin_prefetch(a + r * lda + c + i + ahead);
+      }
+    }
+    FN(add_two)(a + c, lda, x, xs, ldx, terms, few, acc + c, ldacc);
+  }
   for (; c < cols; c += W) {
     M w[MATVEC_TERMS];
     MATVEC_UNROLL for (int r = 0; r < terms; r++) w[r] = cols - c >= W ? MLOAD(a + r * lda + c) : MPART(a + r * lda + c, cols - c);
@@ -90,15 +99,16 @@ static void FN(weigh)(const void *av, int64_t lda, const void *xv, int64_t rows,
   const S *a = av;
   const T *x = xv;
   _Alignas(64) T lane[LANES][LD];
-  const int64_t ceil = (cols + W - 1) / W * W;
+  const int64_t ceil = (cols + W - 1) / W * W, far = rows * lda * (int64_t)sizeof(S) > 1 << 19 ? lda : 0; /* else it may be in the cache */
   for (int64_t c = 0; c < cols; c++) y[c] = 0;
   for (int64_t r0 = 0; r0 < rows; r0 += 4096, a += 4096 * lda, x += 4096) {
     const int64_t m = rows - r0 < 4096 ? rows - r0 : 4096;
     for (int l = 0; l < LANES; l++) memset(lane[l], 0, (size_t)ceil * sizeof(T));
     int64_t r = 0;
     for (; r + LANES * MATVEC_TERMS <= m; r += LANES * MATVEC_TERMS)
-      for (int l = 0; l < LANES; l++) FN(add_rows)(a + (r + l) * lda, LANES * lda, x + r + l, LANES, 0, MATVEC_TERMS, 1, cols, lane[l], LD);
-    for (; r < m; r++) FN(add_rows)(a + r * lda, 0, x + r, 0, 0, 1, 1, cols, lane[r % LANES], LD);
+      for (int l = 0; l < LANES; l++)
+        FN(add_rows)(a + (r + l) * lda, LANES * lda, x + r + l, LANES, 0, MATVEC_TERMS, 1, cols, lane[l], LD, far);
+    for (; r < m; r++) FN(add_rows)(a + r * lda, 0, x + r, 0, 0, 1, 1, cols, lane[r % LANES], LD, 0);
     for (int l = 0; l < L; l++)
       for (int64_t c = 0; c < cols; c++) lane[l][c] += lane[l + L][c];
     for (int64_t c = 0; c < cols; c++) {
@@ -181,8 +191,9 @@ static void FN(weigh_few)(const void *av, int64_t lda, const void *xv, int64_t l
     const int64_t end = rows - r0 < 1024 ? rows : r0 + 1024;
     memset(acc, 0, (size_t)(few * ldacc) * sizeof *acc);
     int64_t r = r0;
-    for (; r + MATVEC_TERMS <= end; r += MATVEC_TERMS) FN(add_rows)(a + r * lda, lda, x + r, 1, ldx, MATVEC_TERMS, few, cols, acc, ldacc);
-    for (; r < end; r++) FN(add_rows)(a + r * lda, lda, x + r, 1, ldx, 1, few, cols, acc, ldacc);
+    for (; r + MATVEC_TERMS <= end; r += MATVEC_TERMS)
+      FN(add_rows)(a + r * lda, lda, x + r, 1, ldx, MATVEC_TERMS, few, cols, acc, ldacc, 0);
+    for (; r < end; r++) FN(add_rows)(a + r * lda, lda, x + r, 1, ldx, 1, few, cols, acc, ldacc, 0);
     for (int f = 0; f < few; f++)
       for (int64_t c = 0; c < cols; c++) y[f * ldy + c] += (double)acc[f * ldacc + c];
   }
