@@ -9,6 +9,7 @@
 #include "bindings/core/lib.h"
 #include "engine/call/thread_state.h"
 #include "engine/grad/gradient_graph.h"
+#include "engine/graph/ir/graph.h"
 #include "engine/tensor/alloc.h"
 
 /* T.memory([device]) → {live, peak, reserved, blocks, budget} in bytes; budget nil: none */
@@ -173,11 +174,13 @@ static const char held_key = 0;
 static int s_held_close(lua_State *L) {
   (void)L;
   plk_interrupt_hold(-1);
+  if (pl_state.trace) pl_graph_hold(pl_state.trace, -1);
   return 0;
 }
 static int s_hold(lua_State *L) {
   lua_rawgetp(L, LUA_REGISTRYINDEX, &held_key);
   plk_interrupt_hold(1);
+  if (pl_state.trace) pl_graph_hold(pl_state.trace, 1);
   return 1;
 }
 

@@ -256,12 +256,19 @@ static int graph_trace(lua_State *L) {
 
 /* ---- running ----------------------------------------------------------------------------------------------- */
 
+static bool writes(const PlGraph *f) {
+  for (int32_t i = 0; i < f->nnodes; i++)
+    if (f->nodes[i].flags & PL_FN_MUTATES) return true;
+  return false;
+}
+
 /* graph_run(graph or plan, {tensor per input, in order of declaration}, steps) → list of outputs. A graph runs node by node. steps:
  * optimizers count on. */
 static int graph_run(lua_State *L) {
   PlanBox *plan = luaL_testudata(L, 1, l_plan_meta);
   PlGraph *f = plan ? l_check_plan(L, 1)->graph : l_check_graph(L, 1);
   if (plan && !plan->exec) CALL(L, pl_exec_new(&plan->exec, plan->p));
+  if (plan) pl_exec_forget(plan->exec);
   luaL_checktype(L, 2, LUA_TTABLE);
   const bool steps = lua_toboolean(L, 3);
   lua_settop(L, 2);
@@ -295,12 +302,14 @@ static int graph_run(lua_State *L) {
   }
   if (steps) CALL(L, pl_graph_step_count(f, 1));
   PlStatus s;
+  const uint64_t offset = pl_state.offset;
   WORK(L, s, plan ? pl_exec_run(plan->exec, in, out) : pl_graph_run(f, in, out));
-  if (s == PL_ERR_OOM) {
+  if (s == PL_ERR_OOM && !(plan ? pl_exec_wrote(plan->exec) : writes(f))) { /* else it would be written twice */
     l_collect_full(L);
+    pl_state.offset = offset;
     WORK(L, s, plan ? pl_exec_run(plan->exec, in, out) : pl_graph_run(f, in, out));
   }
-  if (s != PL_OK && steps && plan && !pl_exec_began(plan->exec)) {
+  if (s != PL_OK && steps && plan && !pl_exec_wrote(plan->exec)) {
     const PlStatus was = s;
     s = pl_graph_step_count(f, -1) == PL_OK ? was : s;
   }
@@ -313,14 +322,19 @@ static int graph_run(lua_State *L) {
   return 1;
 }
 
+/* graph_ran(plan, graph, node) → had that node of the graph that the plan is of run, when the plan's newest run failed? */
+static int graph_ran(lua_State *L) {
+  const PlanBox *plan = luaL_checkudata(L, 1, l_plan_meta);
+  const PlGraph *f = l_check_graph(L, 2);
+  int64_t i = l_check_int(L, 3, "graph_ran", "node");
+  lua_pushboolean(L, plan->exec && i >= 1 && i <= f->nnodes && pl_exec_ran(plan->exec, f->nodes[i - 1].attrs));
+  return 1;
+}
+
 void l_graph_register(lua_State *L) {
-  static const luaL_Reg regs[] = {{"graph_new", graph_new},
-                                  {"graph_input", graph_input},
-                                  {"graph_outputs", graph_outputs},
-                                  {"graph_gradient", graph_gradient},
-                                  {"graph_run", graph_run},
-                                  {"graph_trace", graph_trace},
-                                  {NULL, NULL}};
+  static const luaL_Reg regs[] = {
+      {"graph_new", graph_new}, {"graph_input", graph_input}, {"graph_outputs", graph_outputs}, {"graph_gradient", graph_gradient},
+      {"graph_run", graph_run}, {"graph_ran", graph_ran},     {"graph_trace", graph_trace},     {NULL, NULL}};
   luaL_setfuncs(L, regs, 0);
   l_graph_look_register(L);
   l_graph_file_register(L);

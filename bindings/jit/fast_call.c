@@ -274,6 +274,7 @@ static bool stands(lua_State *L, const Quick *q, int at, PlTensor **in) {
 /* Runs the graph → how many results; -1: it is out of date. */
 static int run_graph(lua_State *L, const Quick *q, int at, PlTensor **in, PlTensor **out) {
   const Program *p = q->p;
+  l_program_begin(p);
   if (!tell(L, at, READY)) return -1;
   l_collect(L);
   luaL_checkstack(L, p->nuser + 8, NULL);

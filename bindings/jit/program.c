@@ -372,6 +372,12 @@ static PlStatus set_leaf_grads(const Program *p, PlTensor **out) {
   return PL_OK;
 }
 
+static PlExec *exec_of(const Program *p) { return p->joint ? p->joint->run_forward : p->exec; }
+
+void l_program_begin(const Program *p) {
+  if (exec_of(p)) pl_exec_forget(exec_of(p));
+}
+
 /* Out of memory: what the collector holds is given back, and the run begins again, unless it has written something that
  * would be written twice. */
 static PlStatus run_or_collect(lua_State *L, const Program *p, PlTensor *const *in, PlTensor **out) {
@@ -379,9 +385,9 @@ static PlStatus run_or_collect(lua_State *L, const Program *p, PlTensor *const *
   PlStatus s;
   WORK(L, s, run_program(p, in, out));
   if (s != PL_ERR_OOM) return s;
-  const PlExec *e = p->joint ? p->joint->run_forward : p->exec;
+  const PlExec *e = exec_of(p);
   l_collect_full(L);
-  if (!e || (pl_exec_began(e) && p->nwritten > 0)) return s;
+  if (!e || (pl_exec_wrote(e) && p->nwritten > 0)) return s;
   pl_state.offset = offset;
   WORK(L, s, run_program(p, in, out));
   return s;
@@ -399,6 +405,15 @@ PlStatus l_program_run(lua_State *L, const Program *p, PlTensor *const *in, PlTe
   if (s == PL_OK) s = l_program_spend(p, in, out);
   for (int32_t o = s == PL_OK ? p->nuser : 0; o < p->f->noutputs; o++) pl_tensor_release(out[o]);
   return s;
+}
+
+/* jit_ran(program, node) → had that node run when the newest run failed? */
+static int jit_ran(lua_State *L) {
+  const Program *p = l_check_program(L, 1);
+  const PlExec *e = exec_of(p);
+  int64_t i = l_check_int(L, 2, "jit_ran", "node");
+  lua_pushboolean(L, e && i >= 1 && i <= p->f->nnodes && pl_exec_ran(e, p->f->nodes[i - 1].attrs));
+  return 1;
 }
 
 int l_program_failed(lua_State *L, PlStatus s, int undo, int trace) {
@@ -429,6 +444,7 @@ void l_call_held(lua_State *L, int nargs, int nresults) {
  * first, undo(trace) if it fails. Ctrl-C in the first one stops the run. */
 static int jit_run(lua_State *L) {
   Program *p = l_check_program(L, 1);
+  l_program_begin(p);
   lua_settop(L, 5);
   lua_pushvalue(L, 4);
   l_call_held(L, 1, 0);
@@ -468,9 +484,9 @@ static int jit_attrs(lua_State *L) {
 }
 
 void l_program_register(lua_State *L) {
-  static const luaL_Reg regs[] = {
-      {"jit_finish", jit_finish}, {"jit_joint", jit_joint}, {"jit_compile", jit_compile}, {"jit_same", jit_same},
-      {"jit_apart", jit_apart},   {"jit_run", jit_run},     {"jit_attrs", jit_attrs},     {NULL, NULL}};
+  static const luaL_Reg regs[] = {{"jit_finish", jit_finish}, {"jit_joint", jit_joint}, {"jit_compile", jit_compile},
+                                  {"jit_same", jit_same},     {"jit_apart", jit_apart}, {"jit_run", jit_run},
+                                  {"jit_attrs", jit_attrs},   {"jit_ran", jit_ran},     {NULL, NULL}};
   luaL_setfuncs(L, regs, 0);
   luaL_newmetatable(L, program_meta);
   lua_pushcfunction(L, program_gc);

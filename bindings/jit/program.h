@@ -45,6 +45,8 @@ bool l_program_apart(const Program *p, PlTensor *const *in);
 PlStatus l_program_run(lua_State *L, const Program *p, PlTensor *const *in, PlTensor **out);
 
 /* A run failed with s: calls the function at `undo`, if it is one, with the trace at `trace`, and raises. */
+/* A call begins: what jit_ran says is of its run. */
+void l_program_begin(const Program *p);
 int l_program_failed(lua_State *L, PlStatus s, int undo, int trace);
 /* lua_call while which Ctrl-C waits. */
 void l_call_held(lua_State *L, int nargs, int nresults);

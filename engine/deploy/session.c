@@ -316,7 +316,7 @@ PlStatus pl_model_execute(perilune_model *m, PlModelAt *at, int threads, const v
   swap_draws(&m->draws);
   const bool runs = s == PL_OK;
   if (runs) s = pl_exec_run(at->exec, t, y);
-  if (began) *began = runs && (s == PL_OK || pl_exec_began(at->exec)); /* an input that is missing is found before */
+  if (began) *began = runs && (s == PL_OK || pl_exec_wrote(at->exec)); /* an input that is missing is found before */
   swap_draws(&m->draws);
   for (int32_t o = 0; o < f->noutputs && s == PL_OK; o++) s = fetch(y[o], out[o]);
   pl_state.device = device;

@@ -10,7 +10,7 @@ local faults = build .. "/spec/libfaults.so"
 
 -- What a script prints; its last line, counts that end in "0 finds", goes to the closing line of the lane.
 local function lane(script, settings, ...)
-  local command = ("cd '%s' && env LD_PRELOAD='%s' %s '%s/bin/perilune' run spec/support/%s -- %s 2>&1"):format(root,
+  local command = ("cd '%s' && env LD_PRELOAD='%s' %s '%s/bin/perilune' run spec/%s -- %s 2>&1"):format(root,
     faults, settings, build, script, table.concat({ ... }, " "))
   local p = assert(io.popen(command))
   local text = p:read "a"
@@ -34,15 +34,20 @@ describe("a fault", function()
     local folder = os.tmpname()
     os.remove(folder)
     assert(os.execute("mkdir '" .. folder .. "'"))
-    local ok, counts = pcall(lane, "file_faults.lua", ("PERILUNE_FAULTS='%s'"):format(folder), folder,
+    local ok, counts = pcall(lane, "support/file_faults.lua", ("PERILUNE_FAULTS='%s'"):format(folder), folder,
       long and 5000000 or 500)
     os.execute("rm -rf '" .. folder .. "'")
     if not ok then error(counts, 0) end
     assert.is_true(tonumber(counts:match "(%d+) calls failed") > 1500)
   end)
 
+  it("that is Ctrl-C: steps and statistics are whole, or none; torn sums of gradients are refused", function()
+    local counts = lane("lanes/state_faults.lua", "", "INT", long and 1 or 3, long and "all" or "")
+    assert.is_true(tonumber(counts:match "(%d+) failed") > 20)
+  end)
+
   it("at an allocation: an error that names memory, nothing left behind, the same numbers afterwards", function()
-    local counts = lane("memory_faults.lua", "", long and 1 or 3)
+    local counts = lane("support/memory_faults.lua", "", long and 1 or 3)
     assert.is_true(tonumber(counts:match "(%d+) allocations failed") > 1000)
   end)
 end)

@@ -31,6 +31,11 @@ return {
     x[{ 2, { 1, 5 } }] = 7
     return x[T.tensor({ 1, 2 }, { dtype = "i64" })]:sum():item()
   end },
+  { "means in place", function()
+    local x = T.ones(3, 4)
+    x:scatter_reduce_(1, T.ones({ 2, 4 }, { dtype = "i64" }), T.full({ 2, 4 }, 3.0), { reduce = "mean" })
+    return x:sum():item()
+  end },
   { "text", function() return #tostring(T.ones(4, 4)) end },
   { "convolution", function()
     return nn.F.conv2d(T.ones(1, 2, 6, 6), T.ones(3, 2, 3, 3), { padding = 1 }):sum():item()

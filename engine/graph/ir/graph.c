@@ -337,6 +337,7 @@ PlStatus pl_graph_node(PlGraph *f, const PlOp *op, int nin, const PlGVal *in, co
                .draw = -1,
                .source = -1,
                .mark = f->mark,
+               .whole = f->holding > 0 ? f->held : 0,
                .first = f->nvals,
                .where = pl_graph_line(f)};
   n.in = pl_graph_alloc(f, (size_t)nin * sizeof *n.in + 1);
@@ -370,6 +371,11 @@ PlStatus pl_graph_node(PlGraph *f, const PlOp *op, int nin, const PlGVal *in, co
   f->nodes[f->nnodes++] = n;
   f->edition++;
   return PL_OK;
+}
+
+void pl_graph_hold(PlGraph *f, int more) {
+  if (more > 0 && f->holding == 0) f->held++;
+  f->holding += more;
 }
 
 /* ---- undoing ------------------------------------------------------------------------------------------- */

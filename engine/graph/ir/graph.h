@@ -85,6 +85,7 @@ typedef struct PlGNode {
   int32_t origin; /* RECOMPUTED: the node repeated; gradient nodes: the forward node; else -1 */
   int32_t source; /* its number in the graph that was cloned (a recomputed one has its original's); -1: a pass made it */
   int8_t mark;    /* PlRecomputeChoice: what the script said where the node was made */
+  int32_t whole;  /* nodes of one number are of one piece, which Ctrl-C does not part (pl_graph_hold); 0: it may */
   int32_t draw;   /* seeded ops: number of the draw, counted in program order; a recomputed one has its original's; else -1 */
   const char *name;
   const char *where; /* source line of the script, or NULL */
@@ -171,6 +172,7 @@ typedef struct PlGraph {
   uint8_t stage;         /* of nodes added from now on */
   int32_t origin;        /* the same */
   int8_t mark;           /* the same */
+  int32_t holding, held; /* how many holds are open (pl_graph_hold), and the number of the newest */
   const char *emit_name; /* base name of nodes added from now on, or NULL: after their ops */
   int32_t emit_count;
   uint64_t edition; /* moves with every change: what was compiled before is stale */
@@ -233,6 +235,8 @@ PlStatus pl_graph_const(PlGraph *f, PlTensor *t, PlGVal *out);
 PlStatus pl_graph_node(PlGraph *f, const PlOp *op, int nin, const PlGVal *in, const PlAttrs *attrs, const PlDesc *desc, uint8_t flags,
                        int32_t *node);
 PlStatus pl_graph_set_outputs(PlGraph *f, int n, const PlGVal *v);
+/* From here on (more = 1) to the matching -1 the script lets Ctrl-C wait, such as in an optimizer's step: so do runs. */
+void pl_graph_hold(PlGraph *f, int more);
 /* How far a graph has come, to take back what was added since; `counts` is freed by the caller. */
 typedef struct PlGMark {
   int32_t nvals, nnodes, nstores, ndraws, ncaptures;

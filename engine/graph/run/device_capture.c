@@ -284,6 +284,7 @@ static PlStatus repeat(PlDeviceRun *a, PlTensor *const *in, PlTensor **out) {
   const PlkRng rng = pl_rng_take(0);
   PL_TRY(copy_in(a, in));
   PL_TRY(c->table->launch(c->work, &rng));
+  a->done = c->tail;
   (void)pl_rng_take(c->draws);
   for (int32_t d = 0; d < a->f->ndraws; d++) a->drawn[d] = rng.offset + c->drawn[d]; /* for draws behind it that repeat one */
   touch(a->f, c->tail);

@@ -7,6 +7,7 @@
 #include "engine/call/thread_state.h"
 #include "engine/device/device.h"
 #include "engine/graph/run/device_run_internal.h"
+#include "engine/graph/run/whole.h"
 #include "engine/tensor/layout.h"
 
 static PlStatus no_memory(void) { PL_FAIL(PL_ERR_OOM, "out of memory to run a graph on the device"); }
@@ -37,6 +38,11 @@ PlStatus pl_device_run_new(PlDeviceRun **out, const PlGraph *f) {
     pl_device_run_free(a);
     return no_memory();
   }
+  const PlStatus s = pl_whole_find(&a->whole, f);
+  if (s != PL_OK) {
+    pl_device_run_free(a);
+    return s;
+  }
   for (PlGVal v = 0; v < f->nvals; v++) a->last[v] = -1;
   for (int32_t i = 0; i < f->nnodes; i++) {
     a->at[i] = -1;
@@ -63,8 +69,11 @@ void pl_device_run_free(PlDeviceRun *a) {
   free(a->leaf_cast);
   free(a->waits);
   free(a->written);
+  free(a->whole);
   free(a);
 }
+
+int32_t pl_device_run_done(const PlDeviceRun *a) { return a->done; }
 
 int32_t pl_device_run_groups(const PlDeviceRun *a, int32_t *members) {
   *members = 0;
@@ -369,9 +378,11 @@ static PlStatus prepare(PlDeviceRun *a, PlTensor *const *in, PlTensor *const *th
   return PL_OK;
 }
 
-static PlStatus run(PlDeviceRun *a, int32_t from, int32_t to) {
+static PlStatus run_all(PlDeviceRun *a, int32_t from, int32_t to, PlWhole *whole) {
   for (int32_t i = from; i < to; i++) {
     bool taken;
+    if (!a->noting) a->done = i;
+    PL_TRY(pl_whole_at(whole, i));
     PL_TRY(pl_device_casts_take(a, i, to, &taken));
     if (taken) continue;
     PL_TRY(pl_device_casts_before(a, i, a->at[i] < 0 ? i + 1 : a->groups[a->at[i]].end));
@@ -393,6 +404,13 @@ static PlStatus run(PlDeviceRun *a, int32_t from, int32_t to) {
     i = g->end - 1;
   }
   return pl_device_casts_flush(a);
+}
+
+static PlStatus run(PlDeviceRun *a, int32_t from, int32_t to) {
+  PlWhole whole = {.ends = a->whole, .until = -1};
+  const PlStatus s = run_all(a, from, to, &whole);
+  pl_whole_over(&whole);
+  return s;
 }
 
 static PlStatus finish(PlDeviceRun *a, uint8_t device, PlStatus s) {
@@ -427,9 +445,11 @@ PlStatus pl_device_run(PlDeviceRun *a, PlTensor *const *in, PlTensor **out) {
   bool done = false;
   pl_set_trace(NULL);
   a->busy = true;
+  a->done = 0;
   PlStatus s = pl_device_run_captured(a, in, out, &done);
   if (s == PL_OK && !done) s = pl_device_run_from(a, 0, NULL, in, out);
   a->busy = false;
+  if (s == PL_OK) a->done = 0;
   pl_set_trace(trace);
   pl_grad_enable(was);
   return s;

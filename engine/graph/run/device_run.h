@@ -17,6 +17,8 @@ PlStatus pl_device_run_new(PlDeviceRun **out, const PlGraph *f);
 void pl_device_run_free(PlDeviceRun *a); /* NULL is fine */
 /* in[ninputs], out[noutputs] as pl_graph_run's. */
 PlStatus pl_device_run(PlDeviceRun *a, PlTensor *const *in, PlTensor **out);
+/* How many nodes, the first ones, a run that failed had done; 0: it came to its end. */
+int32_t pl_device_run_done(const PlDeviceRun *a);
 /* Groups that run as one kernel, and the nodes in them. */
 int32_t pl_device_run_groups(const PlDeviceRun *a, int32_t *members);
 

@@ -42,6 +42,8 @@ struct PlDeviceRun {
   uint8_t *written; /* per store: does some node write it? */
   bool early;       /* may casts of leaves come before their turn in this run? */
   uint64_t *drawn;
+  int32_t *whole; /* pieces that Ctrl-C does not part (whole.h), or NULL */
+  int32_t done;   /* how many nodes ran, of a run that failed; else 0 */
   bool known, busy;
   bool crosses, several;           /* the graph decides about devices; at the last run it did, or leaves were on more than one GPU */
   struct PlDeviceCapture *capture; /* NULL: not tried yet */

@@ -14,6 +14,7 @@
 #include "engine/graph/fuse/tile.h"
 #include "engine/graph/run/device_run.h"
 #include "engine/graph/run/weights.h"
+#include "engine/graph/run/whole.h"
 #include "engine/tensor/alloc.h"
 #include "engine/tensor/layout.h"
 #include "engine/tensor/presence.h"
@@ -39,9 +40,11 @@ struct PlExec {
   PlFusion *fusion;   /* groups of pointwise nodes, or NULL */
   PlWeights *weights; /* those of which kernels may keep a form, or NULL */
   uint64_t *drawn;
+  int32_t *whole;          /* pieces that Ctrl-C does not part (whole.h), or NULL */
   char *arena, *placed;    /* of the running call; what handles point into */
   PlDeviceRun *device_run; /* runs it where tensors are on a device; made when they first do */
-  bool busy, began, crosses;
+  bool busy, wrote, crosses;
+  int32_t done;       /* how many nodes ran, of a run that failed; else 0 */
   int timed;          /* runs that were timed */
   int64_t leaf_bytes; /* of this run's leaves, each store once */
 };
@@ -115,6 +118,7 @@ PlStatus pl_exec_new(PlExec **out, PlPlan *plan) {
   PlStatus s = e->vals && e->arrays && e->drawn ? PL_OK : no_memory();
   if (s == PL_OK) s = make_handles(e);
   if (s == PL_OK) s = make_steps(e);
+  if (s == PL_OK) s = pl_whole_find(&e->whole, f);
   if (s == PL_OK) wire(e);
   if (s == PL_OK) s = pl_fusion_new(&e->fusion, plan);
   if (s == PL_OK) s = pl_weights_new(&e->weights, f);
@@ -140,12 +144,22 @@ void pl_exec_release(PlExec *e) {
   free(e->args);
   free(e->arrs);
   free(e->drawn);
+  free(e->whole);
   pl_plan_release(e->plan);
   free(e);
 }
 
 PlPlan *pl_exec_plan(const PlExec *e) { return e->plan; }
-bool pl_exec_began(const PlExec *e) { return e->began; }
+bool pl_exec_wrote(const PlExec *e) { return e->wrote; }
+
+bool pl_exec_ran(const PlExec *e, const PlAttrs *attrs) {
+  const PlGraph *f = e->plan->graph;
+  for (int32_t i = 0; attrs && i < e->done; i++)
+    if (f->nodes[i].attrs == attrs) return true; /* which graphs share with what they were made from */
+  return false;
+}
+
+void pl_exec_forget(PlExec *e) { e->done = 0; }
 double pl_exec_seconds(const PlExec *e, int32_t i) { return e->steps[i].seconds; }
 
 /* ---- memory of one run ------------------------------------------------------------------------------------- */
@@ -273,15 +287,16 @@ static double now(void) {
   return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static PlStatus run_steps(PlExec *e) {
+static PlStatus run_all(PlExec *e, PlWhole *whole) {
   const PlGraph *f = e->plan->graph;
   bool timed = e->timed < PL_EXEC_TIMED;
   double begin = timed ? now() : 0;
-  e->began = true;
   for (int32_t i = 0; i < f->nnodes; i++) {
     const PlGNode *n = e->steps[i].node;
+    e->done = i;
     if (n->flags & PL_FN_VIEW) continue;
-    PL_TRY(plk_poll()); /* many small kernels never ask */
+    PL_TRY(pl_whole_at(whole, i));
+    e->wrote |= (n->flags & PL_FN_MUTATES) != 0;
     int32_t end = pl_fusion_end(e->fusion, i);
     const PlProfile *p = n->flags & PL_FN_MUTATES ? NULL : pl_state.profile; /* those are measured by pl_apply */
     if (PL_UNLIKELY(p != NULL)) p->begin(n->op, end > i ? end - i : 1);
@@ -302,6 +317,14 @@ static PlStatus run_steps(PlExec *e) {
   return PL_OK;
 }
 
+static PlStatus run_steps(PlExec *e) {
+  PlWhole whole = {.ends = e->whole, .until = -1};
+  const PlStatus s = run_all(e, &whole);
+  pl_whole_over(&whole);
+  if (s == PL_OK) e->done = 0;
+  return s;
+}
+
 /* What the run held at its peak, counted by the allocator: outputs, the arena, kernels' own memory, and whatever else there
  * might be; and the leaves. Small outputs are inside their handles. */
 static void measure(PlExec *e, int64_t before, PlTensor *const *out) {
@@ -318,7 +341,6 @@ static PlStatus run(PlExec *e, PlTensor *const *in, PlTensor **out) {
   PlPlan *p = e->plan;
   bool moved = false;
   void *arena = NULL;
-  e->began = false;
   pl_asked_mark();
   int64_t before = pl_asked().live;
   PlStatus s = make_outputs(p->graph, out);
@@ -373,12 +395,20 @@ static PlStatus run_pinned(PlExec *e, PlTensor *const *in, PlTensor **out) {
 }
 
 static PlStatus exec_run(PlExec *e, PlTensor *const *in, PlTensor **out) {
-  if (e->busy) return pl_graph_run(e->plan->graph, in, out);
+  if (e->busy) {
+    e->wrote = true; /* who knows */
+    return pl_graph_run(e->plan->graph, in, out);
+  }
+  e->wrote = false;
+  e->done = 0;
   if (e->crosses || any_on_device(e->plan->graph, in)) {
     const PlDeviceTable *t;
     PL_TRY(pl_device(&t));
     if (!e->device_run) PL_TRY(pl_device_run_new(&e->device_run, e->plan->graph));
-    return pl_device_run(e->device_run, in, out);
+    const PlStatus s = pl_device_run(e->device_run, in, out);
+    e->done = pl_device_run_done(e->device_run);
+    e->wrote = s != PL_OK; /* who knows */
+    return s;
   }
   bool was = pl_grad_enable(false);
   struct PlGraph *trace = pl_set_trace(NULL);

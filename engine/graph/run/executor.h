@@ -15,8 +15,11 @@ void pl_exec_release(PlExec *e); /* NULL is fine */
  * to pl_graph_run. After a failure captured tensors may be partly new, as after the same ops run one by one. */
 PlStatus pl_exec_run(PlExec *e, PlTensor *const *in, PlTensor **out);
 PlPlan *pl_exec_plan(const PlExec *e);
-/* Has the newest run begun to compute? Until then a failure has changed nothing. */
-bool pl_exec_began(const PlExec *e);
+/* Has the newest run begun to write into what is there? Until then a failure has changed nothing. */
+bool pl_exec_wrote(const PlExec *e);
+/* Of a run that failed: had the node with these attributes run? Till somebody has asked all that there is to ask. */
+bool pl_exec_ran(const PlExec *e, const PlAttrs *attrs);
+void pl_exec_forget(PlExec *e);
 /* Least seconds that node i of the plan's graph took in the first PL_EXEC_TIMED runs; of a group its first node says all. */
 enum { PL_EXEC_TIMED = 3 };
 double pl_exec_seconds(const PlExec *e, int32_t i);

@@ -187,6 +187,7 @@ static PlStatus compare_nodes(Replay *r) {
     b->where = a->where ? to : NULL;
     b->origin = a->origin;
     b->mark = a->mark;
+    b->whole = a->whole;
   }
   return PL_OK;
 }

@@ -365,10 +365,13 @@ static void divide_counts(PlArray *y, const int64_t *count) {
   }
 }
 
-static PlStatus mean_counts(PlArray *y, const PlArray *index, const PlkIndex *iv, const int64_t *steps, int dim, bool include_self) {
-  void *mem;
+/* How many are summed into each element of y; needs nothing of y, so that it is known before anything is written. */
+static PlStatus mean_counts(const PlArray *y, const PlArray *index, const PlkIndex *iv, const int64_t *steps, int dim, bool include_self,
+                            void **out) {
   const int64_t one = 1;
+  void *mem;
   PL_TRY(plk_scratch((size_t)(y->numel + 1) * sizeof(int64_t), &mem));
+  *out = mem;
   for (int64_t i = 0; i < y->numel; i++) ((int64_t *)mem)[i] = include_self;
   PlArray count = *y;
   count.data = mem;
@@ -376,10 +379,7 @@ static PlStatus mean_counts(PlArray *y, const PlArray *index, const PlkIndex *iv
   Scatter s = scatter_plan(&count, index, iv, steps, NULL, dim);
   s.src = (const char *)&one;
   s.row = rows[ADD][PL_I64];
-  PlStatus st = scatter_run(&s, index);
-  if (st == PL_OK) divide_counts(y, mem);
-  plk_scratch_free(mem);
-  return st;
+  return scatter_run(&s, index);
 }
 
 static PlStatus scatter_reduce(const PlkCall *call) {
@@ -393,7 +393,9 @@ static PlStatus scatter_reduce(const PlkCall *call) {
   int64_t steps[PL_MAX_DIM];
   if (index->numel == 0) return plk_start_from(x, y);
   PL_TRY(plk_index_spread(call->name, index, x->ndim ? x->shape[dim] : 1, pl_attr_i(call->attrs, 3), false, &iv, steps));
-  PlStatus st = plk_start_from(x, y);
+  void *counts = NULL;
+  PlStatus st = reduce == RED_MEAN ? mean_counts(y, index, &iv, steps, dim, self, &counts) : PL_OK;
+  if (st == PL_OK) st = plk_start_from(x, y);
   if (st == PL_OK && !self) { /* what is reduced into starts afresh */
     uint64_t start = 0;
     identity(reduce, (PlDtype)y->dtype, &start);
@@ -407,7 +409,8 @@ static PlStatus scatter_reduce(const PlkCall *call) {
     s.row = rows[mode[reduce]][y->dtype];
     st = scatter_run(&s, index);
   }
-  if (st == PL_OK && reduce == RED_MEAN) st = mean_counts(y, index, &iv, steps, dim, self);
+  if (st == PL_OK && counts) divide_counts(y, counts);
+  plk_scratch_free(counts);
   plk_index_free(&iv);
   return st;
 }

@@ -130,6 +130,7 @@ PlStatus plk_list_init(PlkList *l, const PlkCall *call, int64_t ntensor, int64_t
   l->stretch = stretch;
   l->opt = opt;
   l->partial = l->factor = NULL;
+  l->looked = l->shares = false;
   l->ends = l->few;
   if (l->ngroup > (int64_t)(sizeof l->few / sizeof l->few[0])) {
     void *p;
@@ -201,11 +202,11 @@ static PlStatus list_shares(const PlkList *l, bool *yes) {
 }
 
 PlStatus plk_list_write(PlkList *l) {
-  bool shares;
   PL_TRY(plk_poll());
-  PL_TRY(list_shares(l, &shares));
+  if (!l->looked) PL_TRY(list_shares(l, &l->shares)); /* once: a second pass of a rule may not fail */
+  l->looked = true;
   plk_interrupt_hold(1);
-  const PlStatus s = shares ? list_block(l, 0, l->total) : plk_list_run(l);
+  const PlStatus s = l->shares ? list_block(l, 0, l->total) : plk_list_run(l);
   plk_interrupt_hold(-1);
   return s;
 }

@@ -39,8 +39,9 @@ struct PlkList {
   int64_t few[64];
   PlkStretch stretch;
   const void *opt;
-  double *partial; /* norms: one a block; sums of a rule: two a stretch */
-  double *factor;  /* a parameter's, or NULL */
+  double *partial;     /* norms: one a block; sums of a rule: two a stretch */
+  double *factor;      /* a parameter's, or NULL */
+  bool looked, shares; /* of plk_list_write */
 };
 static inline const PlArray *plk_list_column(const PlkList *l, int64_t g, int64_t j) { return l->call->in[g * l->k + j]; }
 

@@ -213,17 +213,48 @@ function optimizers.run(t, list)
   end
 end
 
---- Before each run: counters move, settings are asked, schedules step. In the call that traced, the script did it.
-function optimizers.before(t)
+-- Settings of all groups that the run steps, before anything moves.
+local function check_groups(t)
+  local check
+  local function look(group)
+    check = check or require("perilune.optim.optimizer").check_settings
+    check(group)
+  end
+  for i = 1, #t.live do
+    local l = t.live[i]
+    if l.saved and not l.fresh then look(l.saved.of) end
+  end
+  for _, d in ipairs(t.deferred) do if d.group then look(d.group) end end
+end
+
+local function move_all(t, moved)
+  check_groups(t)
   for i = 1, #t.live do
     local l = t.live[i]
     if not l.fresh then
       if l.keep then l.keep() end
       l.move(1)
+      moved[i] = true
       if l.node then core.jit_attrs(t.program, l.node, l.options()) end
+    else
+      l.fresh, moved[i] = nil, true
     end
+  end
+end
+
+--- Before each run: counters move, settings are asked, schedules step. In the call that traced, the script did it. All
+-- of them, or, where a setting is refused, none.
+function optimizers.before(t)
+  if #t.live == 0 and #t.deferred == 0 then return end
+  local moved = {}
+  local ok, err = pcall(move_all, t, moved)
+  if ok then return end
+  for i = #t.live, 1, -1 do
+    local l = t.live[i]
+    if moved[i] or l.fresh then l.move(-1) end
     l.fresh = nil
   end
+  error(err, 0)
 end
 
 --- What was moved while tracing (fresh) is taken back if the call ends before its run: by Ctrl-C, say. For a
@@ -235,11 +266,20 @@ optimizers.Unless = {
 }
 
 --- Takes back what the script did while it was traced, as it will do it again. all: also what `before` did, as the
--- trace or the run failed.
-function optimizers.undo(t, all)
+-- trace or the run failed: of a run that had made steps by then, what is behind the last of them. ran(node): had that
+-- node run? Without it the program of the trace is asked.
+function optimizers.undo(t, all, ran)
+  local made = 0
+  for i = all and #t.live or 0, 1, -1 do
+    local node = t.live[i].node
+    if node and (ran and ran(node) or not ran and t.program and core.jit_ran(t.program, node)) then
+      made = i
+      break
+    end
+  end
   for i = #t.live, 1, -1 do
     local l = t.live[i]
-    if l.fresh or all then l.move(-1) end
+    if i > made and (l.fresh or all) then l.move(-1) end
     l.fresh = nil
   end
 end
@@ -264,7 +304,7 @@ function optimizers.run_graph(g, plan, inputs)
   check_live("run", t)
   optimizers.before(t)
   local _ <close> = setmetatable({}, { __close = function(_, failed)
-    if failed then optimizers.undo(t, true) end
+    if failed then optimizers.undo(t, true, function(node) return core.graph_ran(plan, t.ir, node) end) end
   end })
   local list = core.graph_run(plan, inputs)
   for _, d in ipairs(t.deferred) do d.act {} end -- what is not beside the graph

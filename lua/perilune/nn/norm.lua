@@ -129,8 +129,10 @@ local function batch_norm(name, ranks, wanted, across)
     end
     local momentum = self.momentum
     local follows = self.training and self.track_running_stats and self.num_batches_tracked ~= nil
-    if follows then self.num_batches_tracked:add_(1) end
-    if across and self.training and self:_across_ranks() then return self:_joined(x) end
+    if across and self.training and self:_across_ranks() then
+      if follows then self.num_batches_tracked:add_(1) end
+      return self:_joined(x)
+    end
     if follows and not momentum then
       local mode = options.mode
       if mode.method then return mode.method(self.averaged, self, x) end -- looks at sizes
@@ -140,15 +142,19 @@ local function batch_norm(name, ranks, wanted, across)
     local mean, var = self.running_mean, self.running_var
     local own = self.training or mean == nil and var == nil
     if self.training and not self.track_running_stats then mean, var = nil, nil end
-    return F.batch_norm(x, mean, var, self.weight, self.bias, own, momentum or 0.0, self.eps)
+    local y = F.batch_norm(x, mean, var, self.weight, self.bias, own, momentum or 0.0, self.eps)
+    if follows then self.num_batches_tracked:add_(1) end -- a batch that failed is none
+    return y
   end
 
   -- momentum=false: each batch's statistics weigh as much as all before it; the share is a tensor, so that a traced
   -- function computes it anew.
   function C:averaged(x)
     local y, mean, var = T.batch_norm(x, nil, nil, self.weight, self.bias, { training = true, eps = self.eps })
-    if x:numel() == 0 then return y end -- nothing to average
     T.no_grad(function()
+      local _ <close> = T.core.hold_interrupts()
+      self.num_batches_tracked:add_(1)
+      if x:numel() == 0 then return end -- nothing to average
       local n, share = x:numel() // x:size(2), self.num_batches_tracked:to(mean:dtype()):reciprocal()
       for buffer, now in pairs { running_mean = mean, running_var = var * (n / (n - 1)) } do
         local kept = self[buffer]

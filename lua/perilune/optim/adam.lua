@@ -40,9 +40,14 @@ local function define(name, decay, decoupled, state_dtype)
     return o
   end
 
+  function C:ready(group) -- luacheck: ignore self
+    local amsgrad = group.amsgrad
+    return gather(group, amsgrad and moments_max or moments, amsgrad and make_max or make)
+  end
+
   function C:update(group)
     local amsgrad = group.amsgrad
-    local lists, counts, n = gather(group, amsgrad and moments_max or moments, amsgrad and make_max or make)
+    local lists, counts, n = self:ready(group)
     local o = group._opts
     if not o then
       o = {}

@@ -66,13 +66,17 @@ function M.define(name, lr, list, rule)
     move(1, count)
   end
 
+  function C:ready(group) -- luacheck: ignore self
+    return gather(group, rule.columns, rule.make, carry)
+  end
+
   function C:update(group)
     local o = group._opts
     if not o then
       o = {}
       group._opts = o
     end
-    local lists, counts, n = gather(group, rule.columns, rule.make, carry)
+    local lists, counts, n = self:ready(group)
     for i = 1, n do
       if carry then
         carried(group, lists, i, o, counts[i])

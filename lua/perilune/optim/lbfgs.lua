@@ -223,6 +223,7 @@ function LBFGS:step(closure)
   local group, m = self.param_groups[1], self._memory
   local params, o = group.params, group
   if T.core.converted ~= self._converted then follow(self) end
+  base.check_settings(group)
   local most = o.max_eval or o.max_iter * 5 // 4
   local _ <close> = T.no_grad()
 

@@ -1,7 +1,7 @@
 -- SPDX-License-Identifier: MIT
 --- Muon.
 -- @module perilune.optim.muon
-local check = require("perilune.optim.optimizer").check
+local base = require "perilune.optim.optimizer"
 local options = require "perilune.options"
 local simple = require "perilune.optim.simple"
 
@@ -23,6 +23,10 @@ local function orthogonalized(g, steps, epsilon)
   return tall and x:t() or x
 end
 
+local function check_matrix(p)
+  if p:dim() ~= 2 then options.fail("optim.Muon: only matrices, got %s", options.describe(p)) end
+end
+
 -- Momentum made orthogonal, for the matrices of hidden layers (Jordan et al. 2024).
 -- `lr=1e-3 weight_decay=0.1 momentum=0.95 nesterov=true ns_steps=5 eps=1e-7`
 --- optim.Muon(…) → optimizer
@@ -34,14 +38,14 @@ end
 --   opt:step()
 --   opt:zero_grad()
 --   print((p * p):sum():item() < before:item())  --> true
-out.Muon = simple.define_live("Muon", 1e-3, { decay(0.1), { "momentum", 0.95, check.nonnegative },
-  { "nesterov", true, check.bool },
-  { "ns_steps", 5, check.nonnegative }, eps(1e-7) },
+out.Muon = simple.define_live("Muon", 1e-3, { decay(0.1), { "momentum", 0.95, base.check.nonnegative },
+  { "nesterov", true, base.check.bool },
+  { "ns_steps", 5, base.check.nonnegative }, eps(1e-7) },
   {
     fixed = { "momentum", "nesterov", "ns_steps", "eps" },
     key = function(p) return sqrt(max(1, p:dim() == 2 and p:size(2) > 0 and p:size(1) / p:size(2) or 1)) end,
     make = function(p)
-      if p:dim() ~= 2 then options.fail("optim.Muon: only matrices, got %s", options.describe(p)) end
+      check_matrix(p)
       return { momentum_buffer = zeros(p) }
     end,
     columns = function(_, g, s, group)
@@ -53,5 +57,15 @@ out.Muon = simple.define_live("Muon", 1e-3, { decay(0.1), { "momentum", 0.95, ch
     end,
     settings = function(_, _, scale) return { rule = "muon", numbers = { scale }, flags = 4 } end,
   })
+
+function out.Muon:add_param_group(group)
+  base.Optimizer.add_param_group(self, group)
+  local ok, why = pcall(function()
+    for _, p in ipairs(self.param_groups[#self.param_groups].params) do check_matrix(p) end
+  end)
+  if ok then return end
+  self.param_groups[#self.param_groups] = nil
+  error(why, 0)
+end
 
 return out

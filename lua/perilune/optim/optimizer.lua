@@ -160,7 +160,7 @@ function Optimizer:add_param_group(group)
     self._seen[p] = true
     modes.owners[p] = nil -- what another optimizer left is now this one's; one with modes says so itself
   end
-  g._steps, g._state = {}, {}
+  g._steps, g._state, g._class = {}, {}, getmetatable(self)
   members.of(g)
   known_groups[g] = true
   self.param_groups[#self.param_groups + 1] = g
@@ -194,6 +194,35 @@ function Optimizer:zero_grad(opts)
   end
 end
 
+-- Settings are free to be changed between steps, so each step looks at them: what is missing or of another kind would
+-- be taken for the op's default, or for true. Numbers may be any, as in PyTorch.
+local function is_numbers(v, like)
+  if type(v) ~= "table" or type(like) ~= "table" or #v ~= #like then return false end
+  for i = 1, #like do if type(v[i]) ~= "number" then return false end end
+  return true
+end
+
+local function check_settings(group)
+  local class_, seen = group._class, group._seen
+  if not seen then
+    seen = {}
+    group._seen = seen
+  end
+  local list = class_.settings
+  for k = 1, #list do
+    local s = list[k]
+    local key = s[1]
+    local v = group[key]
+    if type(v) == "table" or not rawequal(v, seen[key]) or v == nil then
+      local ok = type(v) == "number" and type(s[2]) == "number" and true or s[3](v)
+      if ok ~= true and not is_numbers(v, s[2]) then
+        fail("optim.%s:step: %s of a group must be %s, got %s", class_.name, key, ok, describe(v))
+      end
+      seen[key] = v
+    end
+  end
+end
+
 -- After net:to some parameters have another dtype or device: what the optimizer remembers of them goes there, too.
 local function follow(self)
   for _, group in ipairs(self.param_groups) do
@@ -220,6 +249,10 @@ local function follow(self)
   self._converted = core.converted
 end
 
+--- For subclasses: the first states of a group's parameters are made, without a step.
+function Optimizer:ready(group) -- luacheck: ignore
+end
+
 --- One update of every parameter that has a gradient. A closure computes the loss again and returns it.
 function Optimizer:step(closure)
   if type(self) ~= "table" then options.colon "opt:step()" end
@@ -234,9 +267,17 @@ function Optimizer:step(closure)
   end
   members.settle(self, check_params)
   local groups = self.param_groups
-  for k = 1, #groups do core.check_whole("optim." .. self.name .. ":step", groups[k].params) end
+  for k = 1, #groups do
+    core.check_whole("optim." .. self.name .. ":step", groups[k].params)
+    check_settings(groups[k])
+  end
   if core.converted ~= self._converted then follow(self) end
   local _ <close> = core.hold_interrupts() -- weights, states and counts of all groups move together
+  if #groups > 1 then -- what may fail, does before the first of them moves
+    for k = 1, #groups do
+      if not groups[k]._full then self:ready(groups[k]) end
+    end
+  end
   for k = 1, #groups do self:update(groups[k]) end
   return loss
 end
@@ -423,5 +464,5 @@ end
 
 return {
   Optimizer = Optimizer, class = class, gather = gather, call = call, forget_grads = forget_grads, check = check,
-  settings = settings, groups = known_groups, real = real,
+  settings = settings, groups = known_groups, real = real, check_settings = check_settings,
 }

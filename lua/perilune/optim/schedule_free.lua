@@ -100,11 +100,16 @@ local function define(name, list, columns, rule, momentum, first)
     return s
   end
 
-  function C:update(group)
+  function C:ready(group) -- luacheck: ignore self
     if not group.train_mode then
       options.fail("optim.%s:step: the parameters are averages, in evaluation mode; call opt:train() before gradients "
         .. "are taken", name)
     end
+    return gather(group, columns, make)
+  end
+
+  function C:update(group)
+    local lists, counts, n = self:ready(group)
     -- What is carried is the group's: it moves with the first call, and stands as it was if that fails.
     local was = {}
     local function keep() was.k, was.lr_max, was.weight_sum = group.k, group.lr_max, group.weight_sum end
@@ -136,12 +141,11 @@ local function define(name, list, columns, rule, momentum, first)
     end
     local fixed = #first(group) + 3
     local function load(attrs)
-      local n = attrs.numbers
-      group.k, group.weight_sum, group.lr_max = math.tointeger(n[fixed + 1]), n[fixed + 2], n[fixed + 3]
-      was.weight_sum, was.lr_max = n[fixed + 4], n[fixed + 5]
+      local had = attrs.numbers
+      group.k, group.weight_sum, group.lr_max = math.tointeger(had[fixed + 1]), had[fixed + 2], had[fixed + 3]
+      was.weight_sum, was.lr_max = had[fixed + 4], had[fixed + 5]
       for _, g in ipairs(self.param_groups) do g.train_mode = attrs.flags & AVERAGED == 0 end
     end
-    local lists, counts, n = gather(group, columns, make)
     keep()
     move(1)
     local _ <close> = setmetatable({}, { __close = function(_, failed) if failed then move(-1) end end })

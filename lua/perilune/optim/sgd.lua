@@ -51,15 +51,20 @@ local function settings(group, o, count)
   return o
 end
 
-function SGD:update(group)
+function SGD:ready(group) -- luacheck: ignore self
   local with_buffer = group.momentum ~= 0
-  local columns, width = with_buffer and buffer or none, with_buffer and 3 or 2
+  local columns = with_buffer and buffer or none
   if with_buffer and group._columns ~= buffer then -- momentum was switched on between steps
     for i, s in pairs(group._state) do
       if not s.momentum_buffer then group._state[i], group._steps[i] = nil, nil end
     end
   end
-  local lists, counts, n = gather(group, columns, with_buffer and make_buffer or nothing)
+  return gather(group, columns, with_buffer and make_buffer or nothing)
+end
+
+function SGD:update(group)
+  local lists, counts, n = self:ready(group)
+  local width = group.momentum ~= 0 and 3 or 2
   local o = group._opts
   if not o then
     o = {}

@@ -21,18 +21,23 @@ end
 -- gradient, its sign applied. What it does depends on the step in ways that no graph has: in a trace it runs behind it.
 function M.define(name, lr, settings, make, update)
   local C = class(name, lr, settings)
+  function C:ready(group) -- luacheck: ignore self
+    local states = group._state
+    for i, p in ipairs(group.params) do
+      if p.grad and not states[i] then states[i] = real(make, p, group) end
+    end
+  end
+
   function C:update(group)
     if tracing() then return require("perilune.jit").defer(self, group) end
+    base.check_settings(group) -- also where it runs behind a graph
     local _ <close> = T.no_grad()
+    self:ready(group)
     local steps, states = group._steps, group._state
     for i, p in ipairs(group.params) do
       local g = p.grad
       if g then
         local s = states[i]
-        if not s then
-          s = make(p, group)
-          states[i] = s
-        end
         local t = (steps[i] or 0) + 1
         update(p, group.maximize and -g or g, s, t, group)
         steps[i] = t -- an update that fails is no step
@@ -89,10 +94,15 @@ function M.define_live(name, lr, settings, rule)
     return list
   end
 
+  function C:ready(group) -- luacheck: ignore self
+    local _ <close> = T.no_grad()
+    return buckets(group, rule.make, rule.key)
+  end
+
   function C:update(group)
     local _ <close> = T.no_grad()
     local made_for = fixed(group)
-    for _, bucket in ipairs(buckets(group, rule.make, rule.key)) do
+    for _, bucket in ipairs(self:ready(group)) do
       local grads, list, width = {}, {}, 0
       for k, i in ipairs(bucket) do
         local p, g = group.params[i], group.params[i].grad

@@ -3,7 +3,8 @@
  * they are told to. The script says where by reading environment variables that do not exist: os.getenv "faults KIND N
  * COUNT" lets the calls N … N + COUNT - 1 from now on fail (from 0 on; COUNT 0: all from N on) and returns nothing;
  * os.getenv "faults ?" returns how many calls were counted and how many failed since. Kinds: EIO ENOSPC EINTR (a call is
- * not made and says so), SHORT (reads and writes of half the bytes), MALLOC, KILL (the process ends there), OFF. */
+ * not made and says so), SHORT (reads and writes of half the bytes), MALLOC, INT (Ctrl-C comes with the allocation N, of which
+ * nothing fails), KILL (the process ends there), OFF. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -19,7 +20,7 @@
 #include <unistd.h>
 
 #define EXPORT __attribute__((visibility("default")))
-enum Kind { OFF, FAIL, SHORT, MEMORY, END };
+enum Kind { OFF, FAIL, SHORT, MEMORY, INTERRUPT, END };
 
 static enum Kind kind;
 static int failing_errno;
@@ -31,6 +32,15 @@ static bool watched[1024]; /* file descriptors of such files */
 #define REAL(name) ((__typeof__(name) *)real(#name))
 static void *real(const char *name) { return dlsym(RTLD_NEXT, name); }
 
+static void *engine; /* the module */
+
+/* As the prompt's handler of SIGINT does it, and what takes it back. */
+static void interrupt(bool on) {
+  static bool (*ask)(bool);
+  if (!ask && engine) *(void **)&ask = dlsym(engine, "perilune_interrupt");
+  if (ask) (void)ask(on);
+}
+
 /* ---- told by the script ---------------------------------------------------------------------------------------- */
 
 static void arm(const char *text) {
@@ -39,9 +49,10 @@ static void arm(const char *text) {
     enum Kind kind;
     int code;
   } kinds[] = {{"OFF", OFF, 0},     {"EIO", FAIL, EIO},    {"ENOSPC", FAIL, ENOSPC}, {"EINTR", FAIL, EINTR},
-               {"SHORT", SHORT, 0}, {"MALLOC", MEMORY, 0}, {"KILL", END, 0}};
+               {"SHORT", SHORT, 0}, {"MALLOC", MEMORY, 0}, {"INT", INTERRUPT, 0},    {"KILL", END, 0}};
   char word[16] = "";
   kind = OFF;
+  interrupt(false);
   from = count = seen = failed = 0;
   if (sscanf(text, "%15s %ld %ld", word, &from, &count) < 1) return;
   for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
@@ -151,6 +162,7 @@ static int nours;
 static int find_ours(struct dl_phdr_info *info, size_t size, void *unused) {
   (void)size, (void)unused;
   if (!strstr(info->dlpi_name, "perilune/engine.so") || nours > 0) return 0;
+  engine = dlopen(info->dlpi_name, RTLD_NOLOAD | RTLD_NOW);
   for (int i = 0; i < info->dlpi_phnum && nours < 4; i++) {
     const ElfW(Phdr) *h = &info->dlpi_phdr[i];
     if (h->p_type == PT_LOAD && (h->p_flags & PF_X))
@@ -161,13 +173,17 @@ static int find_ours(struct dl_phdr_info *info, size_t size, void *unused) {
 
 static bool no_memory(void *caller) {
   static __thread bool inside;
-  if (kind != MEMORY || inside) return false;
+  if ((kind != MEMORY && kind != INTERRUPT) || inside) return false;
   inside = true;
   if (nours == 0) dl_iterate_phdr(find_ours, NULL);
   bool mine = false;
   for (int i = 0; i < nours; i++) mine |= (uintptr_t)caller >= ours[i].begin && (uintptr_t)caller < ours[i].end;
   inside = false;
   if (!mine || !due()) return false;
+  if (kind == INTERRUPT) {
+    interrupt(true);
+    return false;
+  }
   errno = ENOMEM;
   return true;
 }

@@ -5,7 +5,7 @@ local T = require "perilune"
 local options = require "perilune.options"
 
 local fail, describe = options.fail, options.describe
-local running_update = T.core.op.running_update
+local running_update, hold = T.core.op.running_update, T.core.hold_interrupts
 
 return function(F)
   local function tensor(who, x)
@@ -44,6 +44,7 @@ return function(F)
     local y, mean, var = T.batch_norm(x, nil, nil, weight, bias, { training = true, eps = eps })
     if x:numel() == 0 then return y end -- a batch without values says nothing of their mean
     momentum = momentum or 0.1
+    local _ <close> = hold() -- mean and variance are of the same batches
     if running_mean then running_update(running_mean, mean, { momentum = momentum }) end
     if running_var then
       running_update(running_var, var, { momentum = momentum, count = x:numel() // x:size(2) })
@@ -84,8 +85,10 @@ return function(F)
     local _ <close> = T.no_grad()
     local n, c = x:size(1), x:size(2)
     local flat = x:detach():reshape(n, c, -1)
-    if mean then running_update(mean, flat:mean(3):mean(1), { momentum = momentum }) end
-    if var then running_update(var, flat:var(3):mean(1), { momentum = momentum }) end
+    local now, spread = mean and flat:mean(3):mean(1), var and flat:var(3):mean(1)
+    local _ <close> = hold()
+    if mean then running_update(mean, now, { momentum = momentum }) end
+    if var then running_update(var, spread, { momentum = momentum }) end
   end
 
   --- nn.F.instance_norm(x, {running_mean=, running_var=, weight=, bias=, use_input_stats=true, momentum=0.1, eps=1e-5})
