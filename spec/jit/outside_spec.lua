@@ -154,3 +154,40 @@ describe("calls of a jitted function run its graph", function()
     end
   end)
 end)
+
+describe("gradients of a jitted function's results", function()
+  local support = require "spec.ops.support"
+  local zeros, every = {}, os.getenv "PERILUNE_LANES" == "long" and 1 or 9
+  for name in ("round ceil sign copysign nextafter trunc_divide"):gmatch "%S+" do zeros[name] = true end
+
+  it("are there where the script has some, be they zeros", function()
+    local count = 0
+    for k, info in ipairs(support.public()) do
+      local row = info.differentiable and not info.flags.mutates and support.cases[info.name]
+      for v, args in ipairs(row and (zeros[info.name] or k % every == 0) and support.arguments(info.name) or {}) do
+        local f = support.func(info.name)
+        local function there(wrap)
+          local leaves, sum, found = {}, nil, ""
+          local given = support.map(args, function(t)
+            if not t:is_floating_point() then return t end
+            leaves[#leaves + 1] = t:clone():requires_grad_()
+            return leaves[#leaves]
+          end)
+          support.map(table.pack(wrap(function(...) return f(...) end)(table.unpack(given, 1, given.n))), function(t)
+            if t.grad_fn then sum = sum and sum + t:sum() or t:sum() end
+          end)
+          if not sum then return nil end
+          sum:backward()
+          for i, x in ipairs(leaves) do found = found .. (x.grad and i or "-") end
+          return found
+        end
+        local ok, want = pcall(there, function(g) return g end)
+        if ok and want then
+          count = count + 1
+          assert.equal(want, there(T.jit), ("%s, variant %d"):format(info.name, v))
+        end
+      end
+    end
+    assert.is_true(count > 20, count)
+  end)
+end)

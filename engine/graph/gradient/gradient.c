@@ -60,6 +60,16 @@ static PlStatus mark_reached(PlGradWalk *w, int ny, const PlGVal *ys) {
   return PL_OK;
 }
 
+PlStatus pl_grad_reached(PlGraph *f, PlGVal y, uint8_t *reached) {
+  const PlGradientOptions o = {.allow_unused = true};
+  PlGradWalk w = {.f = f, .opts = &o, .nvals = f->nvals, .nnodes = f->nnodes, .reached = reached};
+  memset(reached, 0, (size_t)f->nvals);
+  if (!(w.touched = calloc((size_t)f->nnodes + 1, 1))) return pl_grad_no_memory();
+  const PlStatus s = mark_reached(&w, 1, &y);
+  free(w.touched);
+  return s;
+}
+
 static void mark_dependent(PlGradWalk *w, int nx, const PlGVal *xs) {
   PlGraph *f = w->f;
   for (int i = 0; i < nx; i++) w->dep[xs[i]] = 1;

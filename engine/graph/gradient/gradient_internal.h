@@ -38,5 +38,7 @@ PlStatus pl_grad_copy(PlGradWalk *w, PlGVal g, const char *name, PlGVal *out);
 /* What the nodes that come next are called. */
 void pl_grad_name_next(PlGraph *f, const char *name);
 PlStatus pl_grad_no_memory(void);
+/* reached[nvals]: the values that a tape would have had a gradient of y for, be it zeros. */
+PlStatus pl_grad_reached(PlGraph *f, PlGVal y, uint8_t *reached);
 
 #endif

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/grad/node.h"
+#include "engine/graph/gradient/gradient_internal.h"
 #include "engine/graph/gradient/joint_internal.h"
 #include "engine/graph/ir/graph.h"
 #include "engine/graph/run/executor.h"
@@ -164,11 +165,28 @@ PlStatus pl_joint_differentiate(PlGraph **out, PlGraph *f, const PlJoint *j, PlG
   return st;
 }
 
-/* Which dys each dx is made of. A node that writes into memory may pass a gradient on to whatever shares it: then all are. */
-static PlStatus find_reach(PlJoint *j, const PlGraph *g, const PlGVal *dys, const PlGVal *dx) {
+/* Values that are made of zeros that a gradient is whatever arrives (round, sign). */
+static void find_zeros(const PlGraph *g, bool *zeros) {
+  memset(zeros, 0, (size_t)g->nvals);
+  for (int32_t i = 0; i < g->nnodes; i++) {
+    const PlGNode *n = &g->nodes[i];
+    bool hit = n->origin >= 0 && (n->op->flags & PL_F_ZEROS);
+    for (int32_t k = 0; k < n->nin && !hit; k++) hit = n->in[k] >= 0 && zeros[n->in[k]];
+    for (int32_t o = 0; o < n->nout && hit; o++) zeros[n->first + o] = true;
+  }
+}
+
+/* Which dys each dx is made of; of one that has such zeros in it, also of which it would be on a tape. A node that writes into memory
+ * may pass a gradient on to whatever shares it: then all are. */
+static PlStatus find_reach(PlJoint *j, PlGraph *g, const PlGVal *dys, const PlGVal *dx) {
   j->reach = malloc((size_t)j->nx * (size_t)j->ny + 1);
-  bool *met = malloc((size_t)g->nvals + 1);
-  for (int32_t y = 0; y < j->ny && j->reach && met; y++) {
+  bool *met = malloc((size_t)g->nvals + 1), *zeros = malloc((size_t)g->nvals + 1), any = false;
+  uint8_t *reached = malloc((size_t)g->nvals + 1);
+  PlStatus s = j->reach && met && zeros && reached ? PL_OK : no_memory();
+  if (s == PL_OK) find_zeros(g, zeros);
+  for (int32_t i = 0; i < j->nx && s == PL_OK; i++) any = any || (dx[i] >= 0 && zeros[dx[i]]);
+  for (int32_t y = 0; y < j->ny && s == PL_OK; y++) {
+    if (any) s = pl_grad_reached(g, g->outputs[y], reached);
     bool all = false;
     memset(met, 0, (size_t)g->nvals);
     met[dys[y]] = true;
@@ -180,11 +198,13 @@ static PlStatus find_reach(PlJoint *j, const PlGraph *g, const PlGVal *dys, cons
       all = all || (n->flags & PL_FN_MUTATES);
       for (int32_t o = 0; o < n->nout; o++) met[n->first + o] = true;
     }
-    for (int32_t i = 0; i < j->nx; i++) j->reach[(int64_t)i * j->ny + y] = all || (dx[i] >= 0 && met[dx[i]]);
+    for (int32_t i = 0; i < j->nx; i++)
+      j->reach[(int64_t)i * j->ny + y] = all || (dx[i] >= 0 && (met[dx[i]] || (zeros[dx[i]] && reached[j->xs[i]])));
   }
-  bool ok = j->reach && met;
   free(met);
-  return ok ? PL_OK : no_memory();
+  free(zeros);
+  free(reached);
+  return s;
 }
 
 /* Which results others are computed from. One that was written where no history saw it has the history that it had before. */
