@@ -202,6 +202,7 @@ end
 
 --- The deferred updates; list holds the graph's outputs.
 function optimizers.run(t, list)
+  local _ <close> = core.hold_interrupts() -- groups of an optimizer move together
   for _, d in ipairs(t.deferred) do
     local values = {}
     for i, at in next, d.values_at do values[i] = list[at] end
