@@ -137,3 +137,19 @@ describe("a traced function may not leave", function()
     end)
   end
 end)
+
+describe("what is computed while a plan is made", function()
+  local function product() return T.full({ 1, 1 }, 1.001):matmul(T.full({ 1, 1 }, 1.003)) end
+
+  it("is in the dtypes that the function chose, whatever region the call is in", function()
+    local function f(x) return T.autocast("bf16", { enabled = false }, product) + x end
+    local want = T.autocast("bf16", f, T.zeros(1))
+    assert.equal(want:to_string(), T.autocast("bf16", T.jit(f), T.zeros(1)):to_string())
+  end)
+
+  it("is no operation of the checkpoint that the first call is in", function()
+    local x = T.ones(3):requires_grad_()
+    T.checkpoint(T.jit(function(y) return y * product() * (T.full({ 1 }, 2.0) + 1) end), x):sum():backward()
+    assert.is_true(x.grad:allclose(T.full({ 3 }, 3 * 1.001 * 1.003)))
+  end)
+end)

@@ -77,12 +77,17 @@ PlStatus pl_pass_fold(PlGraph *f, int32_t *removed) {
     for (PlGVal v = 0; v < f->nvals; v++) map[v] = v;
     bool was = pl_grad_enable(false);
     PlGraph *trace = pl_state.trace;
-    const uint8_t device = pl_state.device;
+    const uint8_t device = pl_state.device, autocast = pl_set_autocast(0); /* the graph's casts are nodes */
+    struct PlCheckpoint *checkpoint = pl_set_checkpoint(NULL);             /* which would miss these ops when the plan is there */
+    const PlWatch *watch = pl_set_watch(NULL);
     pl_set_trace(NULL);
     pl_state.device = PL_CPU;
     s = fold_all(f, map, written, removed);
     pl_state.device = device;
     pl_set_trace(trace);
+    pl_set_watch(watch);
+    pl_set_checkpoint(checkpoint);
+    pl_set_autocast(autocast);
     pl_grad_enable(was);
     pl_graph_rewire(f, map);
     if (s == PL_OK && *removed) s = pl_graph_compact(f, NULL);

@@ -394,13 +394,7 @@ static PlStatus run_pinned(PlExec *e, PlTensor *const *in, PlTensor **out) {
   return s;
 }
 
-static PlStatus exec_run(PlExec *e, PlTensor *const *in, PlTensor **out) {
-  if (e->busy) {
-    e->wrote = true; /* who knows */
-    return pl_graph_run(e->plan->graph, in, out);
-  }
-  e->wrote = false;
-  e->done = 0;
+static PlStatus run_on(PlExec *e, PlTensor *const *in, PlTensor **out) {
   if (e->crosses || any_on_device(e->plan->graph, in)) {
     const PlDeviceTable *t;
     PL_TRY(pl_device(&t));
@@ -417,6 +411,19 @@ static PlStatus exec_run(PlExec *e, PlTensor *const *in, PlTensor **out) {
   e->busy = false;
   pl_set_trace(trace);
   pl_grad_enable(was);
+  return s;
+}
+
+static PlStatus exec_run(PlExec *e, PlTensor *const *in, PlTensor **out) {
+  if (e->busy) {
+    e->wrote = true; /* who knows */
+    return pl_graph_run(e->plan->graph, in, out);
+  }
+  e->wrote = false;
+  e->done = 0;
+  const uint8_t autocast = pl_set_autocast(0); /* the graph's casts are nodes */
+  const PlStatus s = run_on(e, in, out);
+  pl_set_autocast(autocast);
   return s;
 }
 

@@ -118,7 +118,8 @@ static PlStatus flow_run(const PlGraph *f, PlTensor *const *in, PlTensor **out) 
   bool was = pl_grad_enable(false);
   const uint8_t device_was = pl_state.device;
   PlGraph *trace = pl_set_trace(NULL);
-  pl_state.row_major++; /* as the values of the graph are */
+  const uint8_t autocast = pl_set_autocast(0); /* the graph's casts are nodes */
+  pl_state.row_major++;                        /* as the values of the graph are */
   if (s == PL_OK) {
     find_last(&r);
     for (int32_t v = 0; v < f->nvals && s == PL_OK; v++) {
@@ -134,6 +135,7 @@ static PlStatus flow_run(const PlGraph *f, PlTensor *const *in, PlTensor **out) 
   for (int32_t i = 0; i < f->nnodes && s == PL_OK; i++) s = run_node(&r, i);
   pl_state.device = device_was;
   if (s == PL_OK) s = give(&r, out);
+  pl_set_autocast(autocast);
   pl_set_trace(trace);
   pl_state.row_major--;
   pl_grad_enable(was);

@@ -40,14 +40,14 @@ local function define(name, decay, decoupled, state_dtype)
     return o
   end
 
-  function C:ready(group) -- luacheck: ignore self
+  function C:_ready(group) -- luacheck: ignore self
     local amsgrad = group.amsgrad
     return gather(group, amsgrad and moments_max or moments, amsgrad and make_max or make)
   end
 
   function C:update(group)
     local amsgrad = group.amsgrad
-    local lists, counts, n = self:ready(group)
+    local lists, counts, n = self:_ready(group)
     local o = group._opts
     if not o then
       o = {}

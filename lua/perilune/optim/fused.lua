@@ -66,7 +66,7 @@ function M.define(name, lr, list, rule)
     move(1, count)
   end
 
-  function C:ready(group) -- luacheck: ignore self
+  function C:_ready(group) -- luacheck: ignore self
     return gather(group, rule.columns, rule.make, carry)
   end
 
@@ -76,7 +76,7 @@ function M.define(name, lr, list, rule)
       o = {}
       group._opts = o
     end
-    local lists, counts, n = self:ready(group)
+    local lists, counts, n = self:_ready(group)
     for i = 1, n do
       if carry then
         carried(group, lists, i, o, counts[i])

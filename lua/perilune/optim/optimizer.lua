@@ -249,8 +249,8 @@ local function follow(self)
   self._converted = core.converted
 end
 
---- For subclasses: the first states of a group's parameters are made, without a step.
-function Optimizer:ready(group) -- luacheck: ignore
+-- For subclasses: the first states of a group's parameters are made, without a step.
+function Optimizer:_ready(group) -- luacheck: ignore
 end
 
 --- One update of every parameter that has a gradient. A closure computes the loss again and returns it.
@@ -275,7 +275,7 @@ function Optimizer:step(closure)
   local _ <close> = core.hold_interrupts() -- weights, states and counts of all groups move together
   if #groups > 1 then -- what may fail, does before the first of them moves
     for k = 1, #groups do
-      if not groups[k]._full then self:ready(groups[k]) end
+      if not groups[k]._full then self:_ready(groups[k]) end
     end
   end
   for k = 1, #groups do self:update(groups[k]) end

@@ -133,7 +133,7 @@ local function with_estimate(list, known)
   return out
 end
 
-function Prodigy:ready(group) -- luacheck: ignore self
+function Prodigy:_ready(group) -- luacheck: ignore self
   if group.lr == 0 then return {}, {}, 0 end
   return gather(group, columns, make)
 end
@@ -150,7 +150,7 @@ local function moments(self, group)
     to.lr, to.weight_decay, to.flags = rate_of(self), g.weight_decay, (g.maximize and 1 or 0) + (coupled and 2 or 0)
     return to
   end
-  local lists, counts, n = self:ready(group)
+  local lists, counts, n = self:_ready(group)
   for i = 1, n do
     local known = estimate_on(self, lists[i][1]:device())
     local list = with_estimate(lists[i], known)

@@ -53,13 +53,13 @@ local function settings(group, o, count)
   return o
 end
 
-function RMSprop:ready(group) -- luacheck: ignore self
+function RMSprop:_ready(group) -- luacheck: ignore self
   return gather(group, columns[kind_of(group)], make)
 end
 
 function RMSprop:update(group)
   local kind = kind_of(group)
-  local lists, counts, n = self:ready(group)
+  local lists, counts, n = self:_ready(group)
   local o = group._opts
   if not o then
     o = {}

@@ -100,7 +100,7 @@ local function define(name, list, columns, rule, momentum, first)
     return s
   end
 
-  function C:ready(group) -- luacheck: ignore self
+  function C:_ready(group) -- luacheck: ignore self
     if not group.train_mode then
       options.fail("optim.%s:step: the parameters are averages, in evaluation mode; call opt:train() before gradients "
         .. "are taken", name)
@@ -109,7 +109,7 @@ local function define(name, list, columns, rule, momentum, first)
   end
 
   function C:update(group)
-    local lists, counts, n = self:ready(group)
+    local lists, counts, n = self:_ready(group)
     -- What is carried is the group's: it moves with the first call, and stands as it was if that fails.
     local was = {}
     local function keep() was.k, was.lr_max, was.weight_sum = group.k, group.lr_max, group.weight_sum end

@@ -51,7 +51,7 @@ local function settings(group, o, count)
   return o
 end
 
-function SGD:ready(group) -- luacheck: ignore self
+function SGD:_ready(group) -- luacheck: ignore self
   local with_buffer = group.momentum ~= 0
   local columns = with_buffer and buffer or none
   if with_buffer and group._columns ~= buffer then -- momentum was switched on between steps
@@ -63,7 +63,7 @@ function SGD:ready(group) -- luacheck: ignore self
 end
 
 function SGD:update(group)
-  local lists, counts, n = self:ready(group)
+  local lists, counts, n = self:_ready(group)
   local width = group.momentum ~= 0 and 3 or 2
   local o = group._opts
   if not o then

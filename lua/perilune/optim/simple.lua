@@ -21,7 +21,7 @@ end
 -- gradient, its sign applied. What it does depends on the step in ways that no graph has: in a trace it runs behind it.
 function M.define(name, lr, settings, make, update)
   local C = class(name, lr, settings)
-  function C:ready(group) -- luacheck: ignore self
+  function C:_ready(group) -- luacheck: ignore self
     local states = group._state
     for i, p in ipairs(group.params) do
       if p.grad and not states[i] then states[i] = real(make, p, group) end
@@ -32,7 +32,7 @@ function M.define(name, lr, settings, make, update)
     if tracing() then return require("perilune.jit").defer(self, group) end
     base.check_settings(group) -- also where it runs behind a graph
     local _ <close> = T.no_grad()
-    self:ready(group)
+    self:_ready(group)
     local steps, states = group._steps, group._state
     for i, p in ipairs(group.params) do
       local g = p.grad
@@ -94,7 +94,7 @@ function M.define_live(name, lr, settings, rule)
     return list
   end
 
-  function C:ready(group) -- luacheck: ignore self
+  function C:_ready(group) -- luacheck: ignore self
     local _ <close> = T.no_grad()
     return buckets(group, rule.make, rule.key)
   end
@@ -102,7 +102,7 @@ function M.define_live(name, lr, settings, rule)
   function C:update(group)
     local _ <close> = T.no_grad()
     local made_for = fixed(group)
-    for _, bucket in ipairs(self:ready(group)) do
+    for _, bucket in ipairs(self:_ready(group)) do
       local grads, list, width = {}, {}, 0
       for k, i in ipairs(bucket) do
         local p, g = group.params[i], group.params[i].grad
