@@ -43,7 +43,7 @@ describe("a setting that was changed to what it cannot be", function()
         local was = group[key]
         for i, wrong in ipairs { "nil", "yes", 0, false } do
           if wrong == "nil" then wrong = nil end
-          if s[3](wrong) ~= true and not (type(wrong) == "number" and type(s[2]) == "number") then
+          if s[3](wrong) ~= true and not (type(wrong) == "number" and (type(s[2]) == "number" or s[3](1) == true)) then
             group[key] = wrong
             local step = (k + i) % 2 == 0 and compiled or function() opt:step() end
             local text = ("%s = %s"):format(key, tostring(wrong))

@@ -214,7 +214,7 @@ local function check_settings(group)
     local key = s[1]
     local v = group[key]
     if type(v) == "table" or not rawequal(v, seen[key]) or v == nil then
-      local ok = type(v) == "number" and type(s[2]) == "number" and true or s[3](v)
+      local ok = type(v) == "number" and (type(s[2]) == "number" or s[3](1) == true) or s[3](v)
       if ok ~= true and not is_numbers(v, s[2]) then
         fail("optim.%s:step: %s of a group must be %s, got %s", class_.name, key, ok, describe(v))
       end
