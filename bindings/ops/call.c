@@ -73,6 +73,7 @@ static int call_general(lua_State *L, const PlOp *op, bool inplace) {
   Parsed p = {.out = NULL};
   int at = l_read_operands(L, op, &p);
   l_read_attr_args(L, op, &p, at, top);
+  if (PL_UNLIKELY(inplace && p.out)) return l_error(L, "%s_: it writes its first argument, and takes no out", op->name);
   const bool writes = op->nin != PL_VARIADIC && (inplace || (op->flags & PL_F_MUTATES));
   if (PL_UNLIKELY(writes && p.in[0] != l_to_tensor(L, 1)))
     return l_error(L, "%s_: argument %s (#1) is written, so it must be a tensor, got %s", op->name, op->args[0], l_typename(L, 1));

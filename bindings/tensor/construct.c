@@ -39,8 +39,10 @@ static int scan(lua_State *L, int at, int depth, Scan *s, bool first) {
   if (depth != s->ndim) return l_error(L, "tensor: ragged table: %s at depth %d where a table was expected", l_typename(L, at), depth + 1);
   if (type == LUA_TBOOLEAN) s->any_bool = true;
   else if (type == LUA_TNUMBER) s->any_number = true;
-  else if (l_to_tensor(L, at) && l_concrete(L, l_to_tensor(L, at), "tensor")->a.numel == 1) s->any_number = true;
-  else
+  else if (l_to_tensor(L, at) && l_concrete(L, l_to_tensor(L, at), "tensor")->a.numel == 1) {
+    if (l_to_tensor(L, at)->a.dtype == PL_BOOL) s->any_bool = true;
+    else s->any_number = true;
+  } else
     return l_error(L, "tensor: entries must be numbers or booleans, got %s%s", l_typename(L, at),
                    l_to_tensor(L, at) ? "; T.stack joins tensors" : "");
   return 0;
@@ -50,23 +52,26 @@ void l_write_value(lua_State *L, int at, PlDtype d, void *to) {
   if (lua_type(L, at) == LUA_TBOOLEAN) pl_write_i(d, to, lua_toboolean(L, at));
   else if (lua_isinteger(L, at)) pl_write_i(d, to, (int64_t)lua_tointeger(L, at));
   else if (lua_type(L, at) == LUA_TNUMBER) pl_write_f(d, to, lua_tonumber(L, at));
-  else {
-    PlTensor *t = l_to_tensor(L, at);
-    uint64_t room;
-    PlArray a = t ? l_element(L, t, 0, &room) : (PlArray){.numel = 0};
-    if (t && pl_is_float((PlDtype)t->a.dtype)) pl_write_f(d, to, pl_read_f(&a, 0));
-    else if (t) pl_write_i(d, to, pl_read_i(&a, 0));
-  }
 }
 
 /* By the scanned sizes: a finalizer may have changed the tables since. */
 static char *fill(lua_State *L, int at, int depth, const Scan *s, PlDtype d, char *to) {
   bool table = lua_type(L, at) == LUA_TTABLE;
   if (depth == s->ndim) {
+    PlTensor *t = table ? NULL : l_to_tensor(L, at);
+    if (t && t->a.numel != 1) t = NULL;
+    if (t) { /* as the number that it holds */
+      uint64_t room;
+      PlArray a = l_element(L, t, 0, &room);
+      if (pl_is_float((PlDtype)t->a.dtype)) lua_pushnumber(L, pl_read_f(&a, 0));
+      else lua_pushinteger(L, pl_read_i(&a, 0));
+      at = lua_gettop(L);
+    }
     if (!table) {
       l_check_fits(L, at, d, "tensor");
       l_write_value(L, at, d, to);
     }
+    if (t) lua_pop(L, 1);
     return to + pl_dtype_size(d);
   }
   for (int64_t i = 1; i <= s->shape[depth]; i++) {

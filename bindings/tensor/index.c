@@ -29,9 +29,8 @@ static void bad_item(lua_State *L, const char *what) {
 
 static void read_range(lua_State *L, int at, Item *it) {
   int n = (int)lua_rawlen(L, at);
+  if (l_push_stray(L, at, n)) bad_item(L, lua_pushfstring(L, "a range with the entry '%s'", lua_tostring(L, -1)));
   if (n == 0) {
-    lua_pushnil(L);
-    if (lua_next(L, at)) bad_item(L, "a table with named entries");
     *it = (Item){.kind = ALL};
     return;
   }
@@ -110,6 +109,8 @@ static int read_key(lua_State *L, int at, Item *items) {
     int n = (int)lua_rawlen(L, at);
     if (n == 0) return l_error(L, "index: an empty key; write t[{{}}] for all");
     if (n > MAX_ITEMS) return l_error(L, "index: %d entries, at most %d", n, PL_MAX_DIM);
+    if (l_push_stray(L, at, n))
+      return l_error(L, "index: a key is a list, one entry for a dimension; it has the entry '%s'", lua_tostring(L, -1));
     for (int i = 0; i < n; i++) {
       lua_rawgeti(L, at, i + 1);
       read_item(L, lua_gettop(L), &items[i]);

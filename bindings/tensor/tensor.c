@@ -295,17 +295,16 @@ static int not_ordered(lua_State *L, const char *op, bool or_equal, int wrong) {
 
 /* `<` and `<=` order 0-d tensors and numbers only: Lua turns the result into one boolean. */
 static int compare(lua_State *L, const char *op, bool or_equal) {
-  double v[2];
-  for (int i = 0; i < 2; i++) {
-    PlTensor *t = l_to_tensor(L, i + 1);
+  for (int i = 1; i <= 2; i++) {
+    PlTensor *t = l_to_tensor(L, i);
     if (t && t->a.ndim == 0) {
-      uint64_t room;
-      PlArray a = l_element(L, l_concrete(L, t, op), 0, &room);
-      v[i] = pl_read_f(&a, 0);
-    } else if (lua_type(L, i + 1) == LUA_TNUMBER) v[i] = lua_tonumber(L, i + 1);
-    else return not_ordered(L, op, or_equal, i + 1);
+      push_element(L, l_concrete(L, t, op), 0);
+      if (lua_isboolean(L, -1)) lua_pushinteger(L, lua_toboolean(L, -1));
+    } else if (lua_type(L, i) == LUA_TNUMBER) lua_pushvalue(L, i);
+    else return not_ordered(L, op, or_equal, i);
+    if (i == 1) lua_insert(L, 3); /* below what a bool left */
   }
-  lua_pushboolean(L, or_equal ? v[0] <= v[1] : v[0] < v[1]);
+  lua_pushboolean(L, lua_compare(L, 3, -1, or_equal ? LUA_OPLE : LUA_OPLT)); /* integers exactly, as Lua does */
   return 1;
 }
 static int m_lt(lua_State *L) { return compare(L, "<", false); }

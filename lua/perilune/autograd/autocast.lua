@@ -31,6 +31,7 @@ return function(T, core)
     elseif type(args[1]) == "table" and not callable(args[1]) then
       opts, at = args[1], 2
     end
+    if at == 2 then options.check("autocast", opts, { "enabled", "cache_enabled" }) end
     for key, v in pairs(opts or {}) do
       if key ~= 1 then options.check("autocast", { [key] = true }, { "dtype", "enabled", "cache_enabled" }) end
       if key ~= 1 and key ~= "dtype" and type(v) ~= "boolean" then
@@ -40,6 +41,7 @@ return function(T, core)
     local to = narrow[dtype == nil and "bf16" or dtype]
     if not to then fail("autocast: the dtype must be \"bf16\" or \"f16\", got %s", describe(dtype)) end
     local f = args[at]
+    if f == nil and args.n > at then fail("autocast: the function is nil") end
     if f ~= nil and not callable(f) then fail("autocast: a function or nothing expected, got %s", describe(f)) end
     local off = opts and opts.enabled == false
     local wanted = { not off and to or nil, not opts or opts.cache_enabled ~= false }

@@ -58,11 +58,10 @@ return function(T, core)
     if is_tensor(tensors) then
       attach_one(self, tensors, fn)
     elseif type(tensors) == "table" then
-      for k in pairs(tensors) do
-        if math.type(k) ~= "integer" then
-          fail("attach: a list of tensors expected, got a table with an entry '%s'; of a module: net:parameters()",
-            tostring(k))
-        end
+      local k = options.stray(tensors)
+      if k ~= nil then
+        fail("attach: a list of tensors expected, got a table with an entry '%s'; of a module: net:parameters()",
+          tostring(k))
       end
       for i = 1, #tensors do attach_one(self, tensors[i], fn) end
     else

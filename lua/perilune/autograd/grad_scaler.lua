@@ -111,8 +111,9 @@ function Scaler:scale(x)
     return (x:to("f32") * held(self).scale):to(d)
   end
   if type(x) ~= "table" then fail("GradScaler: scale wants a tensor or a list of tensors, got %s", describe(x)) end
+  options.list("GradScaler", "what scale gets", x, "tensors")
   local out = {}
-  for i, t in ipairs(x) do out[i] = self:scale(t) end
+  for i = 1, #x do out[i] = self:scale(x[i]) end
   return out
 end
 

@@ -56,6 +56,7 @@ return function(T, core)
   --   T.saved_tensors(half, function() return (x * x):sum() end):backward()
   --   print(x.grad)  --> {2., 2., 2.}  -- f32[3] cpu
   T.saved_tensors = function(opts, f, ...)
+    if f == nil and select("#", ...) > 0 then fail("saved_tensors: the function is nil") end
     if f ~= nil and not callable(f) then fail("saved_tensors: a function or nothing expected, got %s", describe(f)) end
     if f == nil then return core.open(setmetatable({}, scope), open, opts) end
     return core.around(open, opts, core.saved_close, f, ...)

@@ -33,6 +33,11 @@ return function(T, core)
       end
       return v
     end
+    for k, d in pairs(type(dims) == "table" and dims or {}) do
+      if v[k] == nil and d ~= false then
+        fail("vmap: in_dims has an entry '%s' where the argument has none", tostring(k))
+      end
+    end
     local out = {}
     for k, x in pairs(v) do
       local d = dims
@@ -52,6 +57,11 @@ return function(T, core)
 
   local function mapped(in_dims, args, f)
     local out = { n = args.n }
+    for i, d in pairs(type(in_dims) == "table" and in_dims or {}) do
+      if d ~= false and (math.type(i) ~= "integer" or i < 1 or i > args.n) then
+        fail("vmap: in_dims has an entry '%s', and there are %d arguments", tostring(i), args.n)
+      end
+    end
     for i = 1, args.n do out[i] = each(args[i], spec_of(in_dims, i), f) end
     return out
   end
@@ -150,7 +160,7 @@ return function(T, core)
       fail("vmap: a function expected, got %s", options.describe(f))
     end
     local o = options.check("vmap", opts, { "in_dims", "out_dims", "randomness", "chunk_size" })
-    local given = { in_dims = o.in_dims == nil and 1 or o.in_dims, out_dims = o.out_dims or 1,
+    local given = { in_dims = o.in_dims == nil and 1 or o.in_dims, out_dims = o.out_dims == nil and 1 or o.out_dims,
       randomness = o.randomness or "error" }
     for _, k in ipairs { "in_dims", "out_dims" } do
       local v = given[k]

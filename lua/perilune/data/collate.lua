@@ -74,7 +74,18 @@ function M.default(samples)
   return samples
 end
 
-local function is_list(v) return type(v) == "table" and getmetatable(v) == nil and v[1] ~= nil end
+--- The values of a batch: those of a list one by one. Named ones beside them would be lost in the loop.
+function M.values(batch, first)
+  if type(first) ~= "table" or type(batch) ~= "table" or getmetatable(batch) ~= nil or batch[1] == nil then
+    return batch
+  end
+  local key = options.stray(batch)
+  if key ~= nil then
+    fail("data.DataLoader: a sample has values 1 … %d and the field %s, which a loop would not get; give all of them "
+      .. "names, or join samples with collate = function(samples) … end", #batch, options.describe(key))
+  end
+  return table.unpack(batch)
+end
 
 -- ---- seeds -------------------------------------------------------------------------------------------------------
 
@@ -116,9 +127,7 @@ local function collect(job, indices)
   end
   job.at = nil
   if job.collate then return job.collate(samples) end
-  local batch = M.default(samples)
-  if is_list(batch) and type(samples[1]) == "table" then return table.unpack(batch) end
-  return batch
+  return M.values(M.default(samples), samples[1])
 end
 
 local function collect_whole(job, positions)

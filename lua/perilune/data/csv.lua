@@ -57,7 +57,7 @@ end
 local function choose(names, by_name, kinds, o)
   local chosen = {}
   if o.columns then
-    if type(o.columns) ~= "table" then fail("data.csv: columns must be a list of names or numbers") end
+    options.list("data.csv", "columns", o.columns, "names or numbers")
     for _, key in ipairs(o.columns) do
       local k = position("data.csv", by_name, names, key)
       chosen[k] = natural(kinds[k])

@@ -240,7 +240,8 @@ function M.Subset:get_batch(idx)
 end
 
 --- T.data.MapDataset(dataset, f) → dataset
--- The samples of a dataset through f, which gets a sample's values and returns as many as it likes, each time anew.
+-- The samples of a dataset through f, which gets a sample's values (of one with names the table) and returns as many as
+-- it likes, each time anew.
 --   local pairs_of = T.data.TensorDataset(T.eye(2), T.arange(2))
 --   local ds = T.data.MapDataset(pairs_of, function(x, y) return x * 10, y end)
 --   print(#ds, ds[2][1])  --> 2	{ 0., 10.}  -- f32[2] cpu
@@ -259,7 +260,7 @@ function M.MapDataset:len() return #rawget(self, "dataset") end
 
 function M.MapDataset:get(i)
   local sample, f = rawget(self, "dataset")[i], rawget(self, "f")
-  if type(sample) == "table" and getmetatable(sample) == nil then
+  if type(sample) == "table" and getmetatable(sample) == nil and options.stray(sample) == nil then
     return sample_of(i, f(table.unpack(sample)))
   end
   return sample_of(i, f(sample))
@@ -282,7 +283,7 @@ M.ConcatDataset = class "ConcatDataset"
 function M.ConcatDataset.new(first, ...)
   local parts = given("data.ConcatDataset", first, ...)
   if #parts == 1 and type(first) == "table" and getmetatable(first) == nil then
-    parts = options.list("data.ConcatDataset", "the datasets", first, "datasets")
+    parts = { table.unpack(options.list("data.ConcatDataset", "the datasets", first, "datasets")) }
   end
   local ends, n = {}, 0
   for i, ds in ipairs(parts) do
@@ -354,7 +355,10 @@ M.StackDataset = class "StackDataset"
 
 function M.StackDataset.new(first, ...)
   local parts = given("data.StackDataset", first, ...)
-  if #parts == 1 and type(first) == "table" and getmetatable(first) == nil then parts = first end
+  if #parts == 1 and type(first) == "table" and getmetatable(first) == nil then
+    parts = {}
+    for key, ds in pairs(first) do parts[key] = ds end
+  end
   local n
   for key, ds in pairs(parts) do
     if type(ds) ~= "table" and type(ds) ~= "userdata" then

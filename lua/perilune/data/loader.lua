@@ -132,6 +132,9 @@ local function plan(self)
   if self.batch_sampler then
     local kept = self._kept
     local batches = kept and kept_batches(kept) or self.batch_sampler:batches()
+    if #batches ~= #self.batch_sampler then
+      fail("data.DataLoader: the batch sampler gave %d batches where its # says %d", #batches, #self.batch_sampler)
+    end
     if not kept then keep_batches(self, batches) end
     if not whole then return function(b) return batches[b] end end
     return function(b) return T.tensor(batches[b], { dtype = "i64", device = "cpu" }) end
@@ -196,10 +199,8 @@ local function stream_pass(self)
     end
     if #samples == 0 or self.drop_last and #samples < self.batch_size then return nil end
     local batch = join(samples)
-    if not self.collate and type(samples[1]) == "table" and type(batch) == "table" and #batch > 0 then
-      return table.unpack(batch)
-    end
-    return batch
+    if self.collate then return batch end
+    return collate.values(batch, samples[1])
   end
 end
 

@@ -110,7 +110,7 @@ local weighted_spec = options.spec("data.WeightedSampler", { { "replacement", "b
   { "seed", "int", optional = true } })
 function Weighted.new(weights, n, opts)
   local a = options.read(weighted_spec, opts or {})
-  if type(weights) == "table" then weights = T.tensor(weights, { device = "cpu" }) end
+  if type(weights) == "table" then weights = T.tensor(weights, { dtype = "f64", device = "cpu" }) end
   if type(weights) ~= "userdata" or weights:dim() ~= 1 or weights:numel() == 0 then
     fail("data.WeightedSampler: weights must be a list or a tensor of one dimension, got %s", describe(weights))
   end

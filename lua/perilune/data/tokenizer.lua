@@ -154,7 +154,7 @@ local train_spec = options.spec("data.train_bpe", { { "vocab_size", "count" }, {
 
 local function check_special(list)
   local seen = {}
-  if type(list) ~= "table" then fail("data.train_bpe: special must be a list of strings, got %s", describe(list)) end
+  options.list("data.train_bpe", "special", list, "strings")
   for _, s in ipairs(list) do
     if type(s) ~= "string" or #s < 3 or seen[s] or not utf8.len(s) then
       fail("data.train_bpe: special tokens must be different texts of at least three characters, got %s", describe(s))
@@ -176,7 +176,7 @@ function M.train_bpe(...)
   local a = options.read(train_spec, ...)
   local special = check_special(a.special or {})
   if a.text == nil and a.files == nil then fail("data.train_bpe: text or files are wanted") end
-  if a.files ~= nil and type(a.files) ~= "table" then fail("data.train_bpe: files must be a list of paths") end
+  if a.files ~= nil then options.list("data.train_bpe", "files", a.files, "paths") end
   if a.vocab_size < 256 + #special then
     fail("data.train_bpe: vocab_size must be at least %d: 256 bytes and the special tokens", 256 + #special)
   end
@@ -256,7 +256,10 @@ end
 local function padding_of(opts, file, o, base)
   local kind = opts.padding
   if kind == nil then kind = file.pads or opts.pad_to ~= nil end
-  if opts.pad_to ~= nil and kind == true then kind = opts.pad_to end
+  if opts.pad_to ~= nil then
+    if kind ~= true then fail("tokenizer: pad_to goes with padding=true, not with %s", describe(kind)) end
+    kind = opts.pad_to
+  end
   o.pads_left = side_of("tokenizer: padding_side", opts.padding_side, file.pads_left)
   o.pad_id = count_of("tokenizer: pad_id", opts.pad_id and options.integer(opts.pad_id) and opts.pad_id - base
     or opts.pad_id, file.pad_id)
@@ -269,7 +272,7 @@ local function padding_of(opts, file, o, base)
     return
   end
   if kind == "max_length" then
-    kind = o.max_length or file.max_length
+    kind = opts.max_length or o.max_length or file.max_length
     if not kind then fail("tokenizer: padding='max_length' needs max_length") end
   end
   o.pad_to = count_of("tokenizer: padding", kind)
@@ -280,6 +283,7 @@ local function texts_of(what, value)
   if type(value) ~= "table" then
     fail("tokenizer: %s must be a string or a list of strings, got %s", what, describe(value))
   end
+  options.list("tokenizer", what, value, "strings")
   for i = 1, #value do
     if type(value[i]) ~= "string" then
       fail("tokenizer: %s %d must be a string, got %s", what, i, describe(value[i]))

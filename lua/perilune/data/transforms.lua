@@ -336,7 +336,7 @@ function M.gray(channels)
   channels = channels or 1
   if channels ~= 1 and channels ~= 3 then fail("transforms.gray: 1 or 3 channels, got %s", describe(channels)) end
   return transform(("gray(%d)"):format(channels), function(x)
-    size_of(x, "gray")
+    if not core.is_tensor(x) or x:dim() ~= 3 then fail("gray: an image [C, H, W] is wanted, got %s", describe(x)) end
     local g = x:narrow(1, 1, 1)
     if x:size(1) >= 3 and x:is_floating_point() then -- any range: normalized pictures too
       g = g * 0.2989 + x:narrow(1, 2, 1) * 0.587 + x:narrow(1, 3, 1) * 0.114

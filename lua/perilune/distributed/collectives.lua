@@ -21,10 +21,14 @@ local function read_options(who, opts, ...)
   return o, state.group(who, o.group), o.async_op == true
 end
 
--- (t, root, opts) or (t, opts) with the root among the options: root, opts
-local function root_of(name, root, opts, default)
-  if type(root) == "table" then root, opts = nil, root end
-  if root == nil then root = type(opts) == "table" and opts[name] or default end
+-- (t, root, opts) or (t, opts) with the root among the options, not both: root, opts
+local function root_of(who, name, root, opts, default)
+  if type(root) == "table" then
+    if opts ~= nil then fail("%s: too many arguments behind a table of options", who) end
+    root, opts = nil, root
+  end
+  if type(opts) == "table" then root = options.once(who, name, root, opts) end
+  if root == nil then root = default end
   return root, opts
 end
 
@@ -67,7 +71,7 @@ function M.all_reduce(t, opts) return in_place("all_reduce", "all_reduce", t, op
 --   print(T.distributed.reduce(T.ones(2), 0))  --> {1., 1.}  -- f32[2] cpu
 --   T.distributed.destroy_process_group()
 function M.reduce(t, dst, opts)
-  dst, opts = root_of("dst", dst, opts, 0)
+  dst, opts = root_of("reduce", "dst", dst, opts, 0)
   return in_place("reduce", "reduce", t, opts, "dst", dst)
 end
 
@@ -124,7 +128,7 @@ end
 --   T.distributed.destroy_process_group()
 function M.broadcast(t, src, opts)
   check("broadcast", "the tensor", t)
-  src, opts = root_of("src", src, opts, 0)
+  src, opts = root_of("broadcast", "src", src, opts, 0)
   local _, g, async = read_options("broadcast", opts, "src")
   local peer = state.member("broadcast", "src", g, src)
   agree(g, "broadcast", "%s src=%d", brief(t), src)
@@ -184,7 +188,7 @@ local function rooted(who, key, role, t, list, root, opts)
   if root == nil and opts == nil and type(list) == "table" and list[1] == nil and next(list) ~= nil then
     list, opts = nil, list -- gather(t, {dst = 1})
   end
-  root, opts = root_of(key, root, opts, 0)
+  root, opts = root_of(who, key, root, opts, 0)
   local _, g, async = read_options(who, opts, key)
   local peer = state.member(who, key, g, root)
   if peer == g.mine then
@@ -311,7 +315,7 @@ end
 
 local function message(who, t, name, peer, opts)
   check(who, "the tensor", t)
-  peer, opts = root_of(name, peer, opts)
+  peer, opts = root_of(who, name, peer, opts)
   local o = options.check(who, opts, { "group", "tag", name })
   local g = state.group(who, o.group)
   local tag = options.integer(o.tag or 0)

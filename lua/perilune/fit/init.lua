@@ -59,6 +59,10 @@ local function read_metrics(given)
         fail("fit: %s", options.unknown("metric", v, known))
       end
       name, v = name or v, make()
+      if type(v:value()) ~= "number" then
+        fail("fit: the metric '%s' is no number, which a row of the history would need; update a meter of it after "
+          .. "training", name)
+      end
     end
     if type(v) ~= "table" or type(v.update) ~= "function" or type(v.value) ~= "function" then
       fail("fit: a metric is a name or has update and value; %s is %s", tostring(key), describe(v))
@@ -71,17 +75,35 @@ local function read_metrics(given)
   return out, names
 end
 
+local events = { "on_start", "on_epoch_start", "on_batch", "on_epoch", "on_end" }
+local is_event = {}
+for _, name in ipairs(events) do is_event[name] = true end
+
+local function has_event(t)
+  local any = false
+  for key in next, t do
+    if type(key) == "string" and key:find "^on_" then
+      if not is_event[key] then fail("fit: callbacks: %s", options.unknown("event", key, events)) end
+      any = true
+    end
+  end
+  return any
+end
+
 local function read_callbacks(given)
   if given == nil then return {} end
   if type(given) == "function" then given = { given } end
   if type(given) ~= "table" then fail("fit: callbacks must be a list, got %s", describe(given)) end
-  if getmetatable(given) ~= nil or given.on_epoch or given.on_batch then given = { given } end
+  if getmetatable(given) ~= nil or has_event(given) then given = { given } end
+  options.list("fit", "callbacks", given, "tables and functions")
   local out = {}
-  for i, c in ipairs(given) do
+  for i = 1, #given do
+    local c = given[i]
     if type(c) == "function" then c = { on_epoch = function(_, run) return given[i](run) end } end
     if type(c) ~= "table" then
       fail("fit: callback %d must be a table with on_epoch, on_batch …, or a function; got %s", i, describe(c))
     end
+    if getmetatable(c) == nil then has_event(c) end
     out[i] = c
   end
   return out
@@ -143,7 +165,11 @@ end
 local function read_metric_values(run, prefix)
   for _, name in ipairs(run.metric_names) do
     local v = run.metrics[name]:value()
-    if type(v) == "number" then run.row[prefix .. name] = v end
+    if T.is_tensor(v) and v:numel() == 1 then v = v:item() end
+    if type(v) ~= "number" then
+      fail("fit: the metric '%s' must give a number, got %s", name, describe(v))
+    end
+    run.row[prefix .. name] = v
     run.metrics[name]:reset()
   end
 end

@@ -232,6 +232,10 @@ return function(T, core)
     if rtol == nil and (atol == nil or atol == 0) then
       rtol = math.max(A:size(-1), A:size(-2)) * (epsilon[s:dtype()] or epsilon.f32)
     end
+    if rtol == nil and core.is_tensor(atol) then -- where it is 0 the usual share of the largest counts
+      local share = math.max(A:size(-1), A:size(-2)) * (epsilon[s:dtype()] or epsilon.f32)
+      rtol = T.where(atol:gt(0), 0.0, T.full_like(atol:to(s:dtype()), share))
+    end
     if s:numel() == 0 then return s, T.zeros_like(s) end
     local least = s:amax { dim = -1, keepdim = true } * known(rtol)
     local floor = known(atol)
@@ -446,13 +450,16 @@ return function(T, core)
   --   --> {{1., 2.},
   --   -->  {1., 3.}}  -- f32[2,2] cpu
   define("vander", { { "x", "tensor" }, { "N", "count", optional = true } }, function(a)
-    local powers = T.arange(0, (a.N or a.x:size(-1)) - 1):to(a.x:dtype())
-    return a.x:unsqueeze(-1) ^ powers
+    local x = a.x
+    if not x:is_floating_point() then x = x:to("i64") end
+    return x:unsqueeze(-1) ^ T.arange(0, (a.N or x:size(-1)) - 1):to(x:dtype())
   end)
 
-  --- T.linalg.diagonal(x, {offset=0, dim1=1, dim2=2}) → tensor
-  -- Another name of T.diagonal.
-  --   print(T.linalg.diagonal(T.eye(2)))  --> {1., 1.}  -- f32[2] cpu
+  --- T.linalg.diagonal(…) → view
+  -- The diagonals of matrices: T.diagonal of the last two dims.
+  --   print(T.linalg.diagonal(T.eye(2):expand { 3, 2, 2 }):size(1))  --> 3
+  define("diagonal", { { "A", "tensor" }, { "offset", "int", 0 }, { "dim1", "int", -2 }, { "dim2", "int", -1 } },
+    function(a) return a.A:diagonal { offset = a.offset, dim1 = a.dim1, dim2 = a.dim2 } end)
 
   --- T.linalg.inv_ex(A) → tensor
   -- Another name of T.linalg.inv.
@@ -465,7 +472,7 @@ return function(T, core)
   --- T.linalg.matrix_exp(x) → tensor
   -- Another name of T.matrix_exp.
   --   print(T.linalg.matrix_exp(T.zeros(1, 1)))  --> {{1.}}  -- f32[1,1] cpu
-  L.matmul, L.matrix_exp, L.diagonal = T.matmul, T.matrix_exp, T.diagonal
+  L.matmul, L.matrix_exp = T.matmul, T.matrix_exp
 
   -- ---- under other names -------------------------------------------------------------------------------
 

@@ -181,19 +181,20 @@ local Csv = class("log.csv", {
   --- Adds a row. The first one names the columns; later ones may lack some of them, but not bring new ones.
   write = function(self, row)
     if type(row) ~= "table" then fail("log.csv: a table of values is wanted, got %s", describe(row)) end
-    local text = ""
-    if not self.columns then
-      self.columns = self.to_come or sorted(row)
-      text = cells(self.columns)
+    local text, columns = "", self.columns
+    if not columns then
+      columns = self.to_come or sorted(row)
+      text = cells(columns)
     end
     local known, out = {}, {}
-    for i, key in ipairs(self.columns) do
+    for i, key in ipairs(columns) do
       known[key] = true
       out[i] = row[key] ~= nil and plain("log.csv", key, row[key]) or (row[key] == false and "false" or "")
     end
     for key in pairs(row) do
-      if not known[key] then fail("log.csv: %s", options.unknown("column", key, self.columns)) end
+      if not known[key] then fail("log.csv: %s", options.unknown("column", key, columns)) end
     end
+    self.columns = columns -- of a row that is refused nothing stays
     return put(self, text .. cells(out))
   end,
 })

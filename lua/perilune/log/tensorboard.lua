@@ -56,9 +56,9 @@ end
 
 --- A number (or a tensor of one element) at a step.
 function TensorBoard:scalar(tag, v, step)
-  step = place(self, "scalar", tag, step)
   if type(v) == "userdata" and v.numel and v:numel() == 1 then v = v:item() end
-  if type(v) ~= "number" then fail("log:scalar: '%s' must be a number, got %s", tag, describe(v)) end
+  if type(v) ~= "number" then fail("log:scalar: '%s' must be a number, got %s", tostring(tag), describe(v)) end
+  step = place(self, "scalar", tag, step)
   return summary(self, tag, step, proto.float(2, v))
 end
 

@@ -137,6 +137,7 @@ return function(T, core)
     T[name] = function(rows, cols, opts)
       if type(rows) == "table" then
         local given = rows
+        if cols ~= nil or opts ~= nil then fail("%s: too many arguments behind a table of options", name) end
         options.check(name, given, { "row", "col", "offset", "dtype", "index_base" })
         rows, cols, opts = given.row, given.col, { offset = given.offset, dtype = given.dtype,
           index_base = given.index_base }
@@ -144,8 +145,8 @@ return function(T, core)
       local o = options.check(name, opts, { "offset", "dtype", "index_base" })
       rows, cols = options.integer(rows), options.integer(cols)
       if not rows or not cols or rows < 0 or cols < 0 then fail("%s: rows and columns must be integers >= 0", name) end
-      if rows == 0 or cols == 0 then return T.zeros({ 2, 0 }, { dtype = o.dtype or "i64" }) end
       local offset = o.offset and options.kind(name, "offset", "int", o.offset) or 0
+      if rows == 0 or cols == 0 then return T.zeros({ 2, 0 }, { dtype = o.dtype or "i64" }) end
       local i, j = T.arange(rows):unsqueeze(2), T.arange(cols):unsqueeze(1)
       local places = op.nonzero(inside(i, j, offset), { index_base = o.index_base or 1 }):t():contiguous()
       return o.dtype and places:to(o.dtype) or places

@@ -368,6 +368,8 @@ return function(T, core)
     args[#args + 1] = { "dtype", "string", optional = true }
     define(name, args, function(a)
       local dtype = a.dtype or T.default_dtype()
+      dtype = T.promote_types(dtype, dtype) -- "float32" → "f32"
+      if not dtype:find "^b?f" then fail("%s: dtype must be floating, got %s", name, dtype) end
       if a.n == 1 then return T.ones({ 1 }, { dtype = dtype }) end
       if a.n == 0 then return T.zeros({ 0 }, { dtype = dtype }) end
       local t = T.arange(0, a.n - 1):to("f64") / (a.periodic and a.n or a.n - 1)
@@ -435,9 +437,12 @@ return function(T, core)
   local define_method = require "perilune.define"(T, core, { into = methods })
 
   -- x:name_(a, b) overwrites x with draws of f(u, a, b), u uniform in (0, 1).
-  local function filler(name, args, f)
+  local function filler(name, args, f, whole)
     table.insert(args, 1, { "x", "tensor" })
     define_method(name, args, function(a)
+      if not whole and not a.x:is_floating_point() then
+        fail("%s: x must be floating, got %s; convert it first: x:to(\"f32\")", name, a.x:describe())
+      end
       local _ <close> = T.no_grad()
       a.x:copy_(f(a))
       return a.x
@@ -460,5 +465,5 @@ return function(T, core)
   --   print(T.zeros(9):geometric_(0.5):ge(1):all():item())  --> true
   filler("geometric_", { { "p", "inner_probability" } }, function(a)
     return (open_uniform(a.x:shape()):log() / math.log(1 - a.p)):ceil():clamp { min = 1 }
-  end)
+  end, true)
 end

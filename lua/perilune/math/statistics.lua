@@ -170,6 +170,7 @@ return function(T, core)
     local edges
     if core.is_tensor(a.bins) then
       edges = a.bins
+      if a.range ~= nil then fail("histogram: range goes with a number of bins; bins are edges here") end
       if edges:dim() ~= 1 or edges:numel() < 2 then
         fail("histogram: bins must be a number or a vector of at least two edges, got %s", describe(edges))
       end
@@ -177,7 +178,7 @@ return function(T, core)
       local bins = options.integer(a.bins)
       if not bins or bins < 1 then fail("histogram: bins must be a positive integer, got %s", describe(a.bins)) end
       local r = a.range or {}
-      if a.range and (type(r) ~= "table" or type(r[1]) ~= "number" or type(r[2]) ~= "number") then
+      if a.range and (type(r) ~= "table" or #r ~= 2 or type(r[1]) ~= "number" or type(r[2]) ~= "number") then
         fail("histogram: range must be {low, high}, got %s", describe(a.range))
       end
       local low, high = limits("histogram", a.x, r[1], r[2], 0.5)
@@ -373,6 +374,7 @@ return function(T, core)
     local sums = (T.narrow(y, dim, 1, n - 1) + T.narrow(y, dim, 2, n - 1)) / 2
     if not x then return sums * dx end
     local d = axis(y, dim)
+    while x:dim() > 1 and x:dim() < y:dim() do x = x:unsqueeze(1) end -- dims are those of y
     local at = x:dim() == 1 and 1 or axis(x, dim)
     if x:size(at) ~= n then fail("%s: %d positions x for %d values along dim %d", who, x:size(at), n, dim) end
     local widths = T.narrow(x, at, 2, n - 1) - T.narrow(x, at, 1, n - 1)
@@ -392,9 +394,11 @@ return function(T, core)
   -- The integral of y over dim by the trapezoidal rule, at positions x or with the step dx.
   --   print(T.tensor { 0, 1, 2 }:trapezoid():item())  --> 2.0
   local function calculus(name, sum)
-    define(name, { { "y", "tensor" }, { "x", "tensor", optional = true }, { "dx", "number", 1 }, { "dim", "int", -1 } },
+    define(name, { { "y", "tensor" }, { "x", "tensor", optional = true },
+      { "dx", "number", optional = true }, { "dim", "int", -1 } },
       function(a)
-        local function integral(y, x) return sum(strips(name, y, x, a.dx, a.dim), { y = y, dim = a.dim }) end
+        if a.x and a.dx then fail("%s: positions x or a step dx, not both", name) end
+        local function integral(y, x) return sum(strips(name, y, x, a.dx or 1, a.dim), { y = y, dim = a.dim }) end
         if a.x and a.x:dtype() ~= a.y:dtype() then return integral(a.y, a.x) end
         return in_f32(a.y, function(y) return integral(y, a.x and a.x:to(y:dtype())) end)
       end)

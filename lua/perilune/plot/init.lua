@@ -37,8 +37,10 @@ local function numbers(who, v)
     return v:detach():totable()
   end
   if type(v) ~= "table" then fail("%s: a list of numbers or a tensor is wanted, got %s", who, describe(v)) end
+  options.list(who, "what is drawn", v, "numbers")
   local out = {}
-  for i, x in ipairs(v) do
+  for i = 1, #v do
+    local x = v[i]
     if T.is_tensor(x) and x:numel() == 1 then x = x:item() end
     if type(x) ~= "number" then fail("%s: value %d is %s, not a number", who, i, describe(x)) end
     out[i] = x
@@ -261,16 +263,21 @@ local function grid(x, cols)
   return out
 end
 
+-- From where to where finite values go: 0 to 1 where they are there; nil of none.
+local function extent(x)
+  local v = x:detach():to("f32")
+  v = v[v:isfinite()]
+  if v:numel() == 0 then return nil, nil end
+  local lo, hi = v:min():item(), v:max():item()
+  if lo >= 0 and hi <= 1 then return 0, 1 end
+  return lo, hi
+end
+
 -- Values as three channels of u8: grey through the map, colours as they are.
 local function colored(who, x, opts)
   local lo, hi = opts.lo, opts.hi
   if x:dtype() ~= "u8" and x:dtype() ~= "bool" and lo == nil and hi == nil and x:numel() > 0 then
-    local v = x:detach():to("f32")
-    v = v[v:isfinite()]
-    if v:numel() > 0 then
-      lo, hi = v:min():item(), v:max():item()
-      if lo >= 0 and hi <= 1 then lo, hi = 0, 1 end
-    end
+    lo, hi = extent(x)
   end
   local pixels = image.pixels(who, x, lo, hi)
   if pixels:dim() == 3 then return pixels:narrow(3, 1, 3):contiguous() end
@@ -294,9 +301,7 @@ function plot.image(x, opts)
   if x:dim() == 4 and x:size(1) > 0 then
     local list, o = {}, { lo = opts.lo, hi = opts.hi, map = opts.map }
     if x:dtype() ~= "u8" and x:dtype() ~= "bool" and o.lo == nil and o.hi == nil then -- all on one scale
-      local v = x:detach():to("f32")
-      local lo, hi = v:min():item(), v:max():item()
-      o.lo, o.hi = (lo >= 0 and hi <= 1) and 0 or lo, (lo >= 0 and hi <= 1) and 1 or hi
+      o.lo, o.hi = extent(x)
     end
     for i = 1, x:size(1) do list[i] = colored("imshow", x[i], o) end
     pixels = grid(T.stack(list, 1), opts.cols)

@@ -134,7 +134,8 @@ return function(T, core)
   --   print(T.broadcast_tensors { T.ones(2, 1), T.zeros(3) }[1]:size(2))  --> 3
   function T.broadcast_tensors(list)
     local sizes, out = {}, {}
-    for _, t in ipairs(tensors("broadcast_tensors", list)) do -- sizes counted from the last dim
+    list = tensors("broadcast_tensors", list)
+    for _, t in ipairs(list) do -- sizes counted from the last dim
       local shape = t:shape()
       for k = 1, #shape do
         local n, seen = shape[#shape + 1 - k], sizes[k]
@@ -182,8 +183,10 @@ return function(T, core)
   define("nanmean", function(x, dim, opts)
     local d, given = core.dim_of("nanmean", dim, opts, { "dim", "keepdim" })
     local o = { keepdim = given.keepdim }
-    local there = check("nanmean", x):isnan():logical_not():to(x:dtype())
-    return T.nansum(x, d, o) / T.sum(there, d, o)
+    local dtype = check("nanmean", x):dtype()
+    if dtype == "f16" or dtype == "bf16" then x = x:to("f32") end -- halves count to 65504, or in steps
+    local y = T.nansum(x, d, o) / T.sum(x:isnan():logical_not(), d, o)
+    return (dtype == "f16" or dtype == "bf16") and y:to(dtype) or y
   end)
 
   --- T.dist(x, y, p=2) → 0-d tensor
@@ -263,7 +266,8 @@ return function(T, core)
       end
     end
     if type(y) == "number" then
-      y = core.device.with("cpu", op.full, {}, y, { dtype = x:is_floating_point() and x:dtype() or nil })
+      local whole = math.type(y) == "integer" and "i64" or "f64" -- with all digits beside integers
+      y = core.device.with("cpu", op.full, {}, y, { dtype = x:is_floating_point() and x:dtype() or whole })
     end
     local off, size
     if x:is_floating_point() or y:is_floating_point() then

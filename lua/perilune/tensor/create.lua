@@ -145,6 +145,18 @@ return function(T, core)
     return finish(on(o, op.full, list, value, { dtype = dtype }), o)
   end
 
+  -- How many steps from a do not go beyond b, at most 2^40; -1: none, not even of length 0. b - a may be beyond i64.
+  local function steps_within(a, b, step)
+    if step < 0 and b > a or step > 0 and b < a then return -1 end
+    local far = step > 0 and b - a or a - b -- read without a sign
+    if step == math.mininteger then return far < 0 and 1 or 0 end
+    step = math.abs(step)
+    if far >= 0 then return far // step end
+    local half = (far >> 1) // step << 1
+    local rest = far - half * step
+    return math.ult(rest, step) and half or half + 1
+  end
+
   -- T.arange(n) = 1 … n; T.arange(a, b, step): inclusive. i64 if all are integers, else the default float.
   --- T.arange(n), T.arange(a, b, step, {dtype=, device=, requires_grad=false}) → tensor
   -- 1 … n, or a … b, both included. i64 if all are integers.
@@ -160,10 +172,13 @@ return function(T, core)
     end
     if step == 0 then options.fail("arange: step is 0") end
     local _, o = shape_and_options("arange", {}, opts or {})
-    local n = math.max(0, math.floor((b - a) / step + 1e-9) + 1)
+    local integral = math.type(a) == "integer" and math.type(b) == "integer" and math.type(step) == "integer"
+    local n = (b + 0.0 - a) / step + 1
+    -- of integers the steps are counted exactly, of others one that rounding has made a little too large counts
+    if n <= 2 ^ 40 then n = integral and steps_within(a, b, step) + 1 or math.floor(n + 1e-9) end
+    n = math.max(0, n)
     if n > 2 ^ 40 then options.fail("arange: %s elements are too many", tostring(n)) end
     n = math.tointeger(n)
-    local integral = math.type(a) == "integer" and math.type(b) == "integer" and math.type(step) == "integer"
     local dtype = o.dtype or (integral and "i64") or T.default_dtype()
     core.check_fits("arange", a, dtype, true) -- PyTorch cuts off the fractions of both first: another line of numbers
     core.check_fits("arange", step, dtype, true)

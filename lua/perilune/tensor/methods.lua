@@ -44,7 +44,12 @@ return function(T, core)
       if is_tensor(dim) then return pair(x, dim, opts) end
       if type(opts) == "boolean" then opts = { keepdim = opts } end
       local d, o = dim_of(name, dim, opts, { "dim", "keepdim", "index_base" })
-      if d == nil then return all(x) end
+      if d == nil then
+        if o.keepdim then
+          fail("%s: keepdim goes with dim; of all elements it is x:a%s { keepdim = true }", name, name)
+        end
+        return all(x)
+      end
       return along(x, d, { keepdim = o.keepdim, index_base = o.index_base })
     end))
   end
@@ -166,6 +171,7 @@ return function(T, core)
     if is_tensor(what) then
       dtype, device = what:dtype(), what:device()
     elseif type(what) == "table" then
+      if opts ~= nil then fail("to: too many arguments behind a table of options") end
       opts = options.check("to", what, { "dtype", "device", "copy", "memory_format", "non_blocking" })
       dtype, copy, device, format = opts.dtype, opts.copy, opts.device, opts.memory_format
     elseif type(what) == "string" and (what == "cpu" or what:match("^cuda")) then
@@ -332,11 +338,12 @@ return function(T, core)
   for _, name in ipairs { "add", "sub" } do
     local plain, inplace = op[name], core[name .. "_"]
     local sign = name == "add" and 1 or -1
-    local function form(raw, scaled)
+    local function form(who, raw, scaled, ...)
+      local names = { "alpha", ... }
       return function(x, y, opts, ...)
         if select("#", ...) > 0 then too_many(name, { "x", "other", "options" }, x, y, opts, ...) end
         if opts == nil then return raw(x, y) end
-        local o = options.check(name, type(opts) == "number" and { alpha = opts } or opts, { "alpha", "out" })
+        local o = options.check(who, type(opts) == "number" and { alpha = opts } or opts, names)
         if o.alpha ~= nil and type(o.alpha) ~= "number" then
           fail("%s: alpha must be a number, got %s", name, options.describe(o.alpha))
         end
@@ -358,12 +365,12 @@ return function(T, core)
       end
     end
     -- the plain forms stay the engine's closures, as do the operators: they count what stands behind a nil themselves
-    local with_alpha = form(plain, op.add_scaled)
+    local with_alpha = form(name, plain, op.add_scaled, "out")
     define(name, function(x, y, opts, ...)
       if opts == nil and (...) == nil then return plain(x, y, ...) end
       return with_alpha(x, y, opts, ...)
     end)
-    local with_alpha_ = form(inplace, core.add_scaled_)
+    local with_alpha_ = form(name .. "_", inplace, core.add_scaled_)
     define(name .. "_", function(x, y, opts, ...)
       if opts == nil and (...) == nil then return inplace(x, y, ...) end
       return with_alpha_(x, y, opts, ...)
@@ -378,7 +385,7 @@ return function(T, core)
       if opts == nil and (...) == nil then return plain(x, y, ...) end
       if type(opts) ~= "table" or opts.rounding_mode == nil then return plain(x, y, opts, ...) end
       if select("#", ...) > 0 then too_many(name, { "x", "other", "options" }, x, y, opts, ...) end
-      local o = options.check(name, opts, { "rounding_mode", "out" })
+      local o = options.check(name, opts, { "rounding_mode", name == "div" and "out" or nil })
       local how = o.rounding_mode == "floor" and floor or o.rounding_mode == "trunc" and trunc
       if not how then
         fail("%s: %s", name, options.unknown("rounding_mode", o.rounding_mode, { "floor", "trunc" }))

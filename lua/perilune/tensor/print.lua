@@ -18,8 +18,8 @@ return function(T, core)
       if math.type(v) ~= "integer" or v < 0 or v > 10000 then
         options.fail("set_printoptions: %s must be an integer from 0 to 10000, got %s", k, tostring(v))
       end
-      settings[k] = v
     end
+    for k, v in pairs(opts) do settings[k] = v end
   end
 
   -- the values that will be shown

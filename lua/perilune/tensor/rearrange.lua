@@ -165,10 +165,12 @@ return function(T, core)
     function(a)
       vectors("vander", { a.x })
       local n = a.N or a.x:numel()
+      local x = a.x -- integers as i64: powers of small ones are soon beyond their dtype
+      if not x:is_floating_point() then x = x:to("i64") end
       local powers = T.arange(0, n - 1)
       if n == 0 then powers = T.zeros({ 0 }, { dtype = "i64" }) end
       if not a.increasing then powers = powers:flip(1) end
-      return a.x:unsqueeze(-1) ^ powers:to(a.x:dtype())
+      return x:unsqueeze(-1) ^ powers:to(x:dtype())
     end)
 
   --- T.broadcast_shapes({2, 1}, {3}, …) → list
@@ -322,7 +324,14 @@ return function(T, core)
     function(a)
       local dim, shape = axis(a.x, a.dim), {}
       if a.index:dim() ~= 1 then fail("index_reduce: index must be a vector, got %s", describe(a.index)) end
-      for d = 1, a.src:dim() do shape[d] = d == dim and a.index:numel() or 1 end
+      for d = 1, a.x:dim() do
+        local n = a.src:dim() == a.x:dim() and a.src:size(d) or -1
+        if n ~= (d == dim and a.index:numel() or a.x:size(d)) then
+          fail("index_reduce: src must have the shape of x with %d, one for each entry of index, along dim %d; got %s "
+            .. "and %s", a.index:numel(), a.dim, describe(a.src), describe(a.x))
+        end
+        shape[d] = d == dim and n or 1
+      end
       local index = a.index:reshape(shape):expand(a.src:shape())
       return T.scatter_reduce(a.x, index, a.src, { dim = dim, reduce = a.reduce, include_self = a.include_self,
         index_base = a.index_base })
@@ -335,10 +344,10 @@ return function(T, core)
   define("unravel_index", { { "index", "tensor" }, { "shape", "ints" }, { "index_base", "int", 1 } }, function(a)
     local shape = type(a.shape) == "table" and a.shape or { a.shape }
     if a.index:is_floating_point() then fail("unravel_index: index must hold integers, got %s", describe(a.index)) end
-    local rest, out = a.index - a.index_base, {}
+    local rest, out = a.index:to("i64") - a.index_base, {} -- a size may be beyond a small dtype
     for d = #shape, 1, -1 do
       if shape[d] < 1 then fail("unravel_index: size %d of dimension %d is not positive", shape[d], d) end
-      out[d] = T.remainder(rest, shape[d]) + a.index_base
+      out[d] = (T.remainder(rest, shape[d]) + a.index_base):to(a.index:dtype())
       rest = T.floor_divide(rest, shape[d])
     end
     if by_values.some(rest, function(t) return t:ne(0) end) then
@@ -543,7 +552,7 @@ return function(T, core)
     end
     k, dims = (k or 1) % 4, dims or { 1, 2 }
     local a, b = dims[1], dims[2]
-    if x:dim() < 2 or a == b then
+    if x:dim() < 2 or math.type(a) == "integer" and math.type(b) == "integer" and axis(x, a) == axis(x, b) then
       fail("rot90: needs two different dimensions of a tensor with at least two, got %s", x:describe())
     end
     if k == 0 then return x:clone() end

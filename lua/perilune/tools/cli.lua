@@ -42,6 +42,7 @@ local function read_entry(e)
     if type(name) ~= "string" then
       fail("cli: option %s has %s too many", describe(e[1]), describe(v))
     end
+    if o[name] ~= nil then fail("cli: option %s: %s is given twice", describe(e[1]), name) end
     o[name] = v
   end
   options.check("cli", o, entry_keys)

@@ -237,7 +237,7 @@ function Confusion:init()
   if self.classes ~= nil then check_count(self, "classes", self.classes, 2) end
 end
 
-function Confusion:reset() self.counts = nil end
+function Confusion:reset() self.counts, self.binary = nil, nil end
 
 -- Pairs of classes 1 … c; a binary question is the classes 1 (no) and 2 (yes).
 local function pairs_of(self, pred, target)
@@ -271,7 +271,7 @@ end
 
 --- i64[C, C]: rows are the true classes, columns the predicted ones.
 function Confusion:value()
-  return self.counts or T.zeros({ self.classes or 0, self.classes or 0 }, { dtype = "i64" })
+  return self.counts and self.counts:clone() or T.zeros({ self.classes or 0, self.classes or 0 }, { dtype = "i64" })
 end
 
 --- A heat map of it; see T.plot.matrix.
@@ -455,8 +455,10 @@ function Auc:update(scores, target)
   if scores:is_floating_point() and scores:isnan():any():item() then
     fail("%s: NaN among the scores %s has no rank", self.who, scores:describe())
   end
-  self.scores[#self.scores + 1] = scores:detach():double():reshape(-1)
-  self.targets[#self.targets + 1] = yes_of(self.who, target, "targets"):reshape(-1)
+  local function own(x) return (x:shares_storage(scores) or x:shares_storage(target)) and x:clone() or x end
+  local yes = yes_of(self.who, target, "targets"):detach():reshape(-1)
+  self.scores[#self.scores + 1] = own(scores:detach():double():reshape(-1)) -- a script may use its memory again
+  self.targets[#self.targets + 1] = own(yes)
   return self
 end
 
