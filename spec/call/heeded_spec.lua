@@ -57,6 +57,20 @@ local refused = {
   { "an image [C, H, W] is wanted", function() T.data.transforms.gray()(T.ones(8, 6)) end },
   { "special must be a list", function() T.data.train_bpe { 260, text = "low", special = { eos = "<|end|>" } } end },
   { "files must be a list", function() T.data.train_bpe { 260, files = { a = "/nowhere" } } end },
+  { "pattern= is for tiktoken's files of ranks", function()
+    T.data.tokenizer("spec/fixtures/gpt2.json", { pattern = "." })
+  end },
+  { "is no f32", function() T.save_gguf("/nowhere/a.gguf", { a = T.ones(1) }, { metadata = { x = 1e300 } }) end },
+  { "behind a table of options", function()
+    T.distributed.init_process_group()
+    local group <close> = setmetatable({}, { __close = function() T.distributed.destroy_process_group() end })
+    T.distributed.broadcast(T.ones(1), { src = 0 }, { group = group })
+  end },
+  { "src is given twice", function()
+    T.distributed.init_process_group()
+    local _ <close> = setmetatable({}, { __close = function() T.distributed.destroy_process_group() end })
+    T.distributed.broadcast(T.ones(1), 0, { src = 5 })
+  end },
   { "default is given twice", function() T.cli({ { "epochs", 3, default = 5 } }, {}) end },
   { "it has the key \"loss\"", function() T.plot { loss = { 1, 2 } } end },
 }
@@ -83,6 +97,11 @@ describe("what is given", function()
     end
     assert.has_error(function() run { callbacks = { { on_epoch_end = print } } } end)
     assert.has_error(function() run { callbacks = { nil, { on_end = print } } } end)
+    local told = 0 -- options of jit count in validation, too
+    run { valid = { { T.ones(2, 2), long { 1, 2 } } }, jit = { fallback = true }, loss = function(y, t)
+      told = told + 0 * y:sum():item()
+      return T.nn.F.cross_entropy(y, t)
+    end }
     local ok, err = pcall(run, { metrics = "confusion_matrix" })
     assert.is_truthy(not ok and err:find("the metric 'confusion_matrix' is no number", 1, true), err)
   end)

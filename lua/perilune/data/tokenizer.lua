@@ -101,6 +101,11 @@ function M.tokenizer(path, opts)
     if not text then return nil, folder .. ": there is no tokenizer.json, vocab.txt or vocab.json", "io" end
   end
   if not text then return nil, message, "io" end
+  for _, name in ipairs { "encoding", "pattern", "special" } do
+    if opts[name] ~= nil and not files.is_tiktoken(text) then
+      fail("data.tokenizer: %s= is for tiktoken's files of ranks, and %s is none", name, path)
+    end
+  end
   if text == "GGUF" then
     local json, found, why = require("perilune.data.tokenizer_gguf").read(path)
     if not json then return nil, found, why end

@@ -108,7 +108,7 @@ end
 --   T.distributed.destroy_process_group()
 function M.gather_object(value, list, dst, opts)
   local who = "gather_object"
-  if type(dst) == "table" then dst, opts = nil, dst end
+  if type(dst) == "table" and opts == nil then dst, opts = nil, dst end
   local o, g = read_group(who, opts, "dst")
   dst = options.once(who, "dst", dst, o) or 0
   local peer = state.member(who, "dst", g, dst)
@@ -130,7 +130,7 @@ end
 --   T.distributed.destroy_process_group()
 function M.broadcast_object_list(list, src, opts)
   local who = "broadcast_object_list"
-  if type(src) == "table" then src, opts = nil, src end
+  if type(src) == "table" and opts == nil then src, opts = nil, src end
   local o, g = read_group(who, opts, "src")
   src = options.once(who, "src", src, o) or 0
   local peer = state.member(who, "src", g, src)
@@ -153,7 +153,7 @@ end
 --   T.distributed.destroy_process_group()
 function M.scatter_object_list(out, list, src, opts)
   local who = "scatter_object_list"
-  if type(src) == "table" then src, opts = nil, src end
+  if type(src) == "table" and opts == nil then src, opts = nil, src end
   local o, g = read_group(who, opts, "src")
   src = options.once(who, "src", src, o) or 0
   local peer = state.member(who, "src", g, src)

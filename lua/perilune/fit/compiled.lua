@@ -60,10 +60,12 @@ return function(run, jit, backward, move)
     brought(known, run)
     return take(both(#run.norm_every > 0, ...))
   end })
+  local of_valid = { name = "fit's validation" } -- without what is of backward alone
+  for _, k in ipairs { "max_traces", "check", "fallback", "unsafe_math" } do of_valid[k] = opts[k] end
   local check = T.jit(function(...)
     local out = table.pack(step(known, ...))
     return table.unpack(out, 1, metrics and out.n or 1)
-  end, { max_traces = opts.max_traces, name = "fit's validation" })
+  end, of_valid)
   run.valid_step = setmetatable({}, { __index = check, __call = function(_, ...)
     brought(known, run)
     return check(...)

@@ -214,7 +214,7 @@ function encode(out, key, v, kind)
     if type(v) ~= "boolean" then wrong() end
     out[#out + 1] = v and "\1" or "\0"
   elseif kind == "f32" or kind == "f64" then
-    if type(v) ~= "number" then wrong() end
+    if type(v) ~= "number" or kind == "f32" and v - v == 0 and math.abs(v) >= 0x1.ffffffp127 then wrong() end
     out[#out + 1] = string.pack(FORMS[kind], v)
   elseif RANGES[kind] then
     local n = kind == "u64" and type(v) == "string" and unsigned(v) or options.integer(v)

@@ -113,7 +113,11 @@ end
 function Figure:save(path, opts)
   local kind = type(path) == "string" and path:lower():match("%.(%w+)$")
   if kind == "svg" or kind == "png" then return self[kind](self, path, opts) end
-  if kind == "txt" then return core.write_file(path, self:text { color = false } .. "\n") end
+  if kind == "txt" then
+    local o = { color = false }
+    for key, v in pairs(opts or {}) do o[key] = v end
+    return core.write_file(path, self:text(o) .. "\n")
+  end
   fail("figure:save: the name must end in .svg, .png or .txt, got %s", options.describe(path))
 end
 
