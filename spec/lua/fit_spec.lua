@@ -277,6 +277,12 @@ describe("T.fit", function()
     assert.is_truthy(best["1.weight"])
   end)
 
+  -- f(…), which ends by the power cut, or, without one, well: any other error would leave all nets as they were made.
+  local function cut(at, f, ...)
+    local ok, err = pcall(f, ...)
+    if at then assert.equal("power cut", not ok and err) else assert.is_true(ok, err) end
+  end
+
   it("goes on with samplers that count their passes, and generators", function()
     local kinds = {
       function(n) return { sampler = data.RandomSampler(n, { seed = 3 }) } end,
@@ -291,12 +297,12 @@ describe("T.fit", function()
         if not opts.batch_sampler then opts.batch_size = 16 end
         o.train = data.DataLoader(ds, opts)
         local stop = { on_batch = function(_, run) if run.step == stop_at then error("power cut", 0) end end }
-        pcall(T.fit, o.net, options_of(o, { epochs = epochs, resume = resume, checkpoint = { path = path, every = 1 },
-          callbacks = stop }))
+        cut(stop_at, T.fit, o.net, options_of(o, { epochs = epochs, resume = resume,
+          checkpoint = { path = path, every = 1 }, callbacks = stop }))
         return bits(o)
       end
       local whole = trained(3)
-      for _, at in ipairs { 4, 20 } do
+      for _, at in ipairs { 4, 14 } do
         os.remove(path)
         trained(3, nil, at)
         same(whole, trained(3, true))
@@ -317,7 +323,7 @@ describe("T.fit", function()
       local loader = data.DataLoader(ds, { batch_size = 8, shuffle = true, workers = 2 })
       local net = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.3), nn.Linear(8, 3))
       local o = { net = net, opt = optim.Adam(net:parameters()) }
-      pcall(T.fit, net, { train = loader, optimizer = o.opt, epochs = 3, quiet = true, resume = resume,
+      cut(stop_at, T.fit, net, { train = loader, optimizer = o.opt, epochs = 3, quiet = true, resume = resume,
         checkpoint = { path = path, every = 1 },
         callbacks = { on_batch = function(_, run) if run.step == stop_at then error("power cut", 0) end end } })
       loader:close()
