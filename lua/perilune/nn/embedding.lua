@@ -43,7 +43,7 @@ function Embedding:init(...)
     self._padding_row, self.padding_idx = padding_row("nn.Embedding", a)
   end
   self.max_norm, self.norm_type = a.max_norm, a.norm_type
-  self.scale_grad_by_freq = a.scale_grad_by_freq or nil
+  self.scale_grad_by_freq = a.scale_grad_by_freq
   self._opts = {}
   self:reset_parameters()
 end
@@ -84,14 +84,11 @@ function EmbeddingBag:init(...)
   self.num_embeddings, self.embedding_dim, self.mode = a.num_embeddings, a.embedding_dim, a.mode
   self.weight = base.Parameter(T.empty({ a.num_embeddings, a.embedding_dim }, { dtype = a.dtype }))
   self.include_last_offset, self.index_base = a.include_last_offset, a.index_base
+  self.max_norm, self.norm_type, self.scale_grad_by_freq = a.max_norm, a.norm_type, a.scale_grad_by_freq
   self._opts = {}
-  if a.scale_grad_by_freq then
-    if a.mode == "max" then
-      options.fail 'nn.EmbeddingBag: scale_grad_by_freq goes with mode "sum" or "mean", not "max"'
-    end
-    self.scale_grad_by_freq = true
+  if a.scale_grad_by_freq and a.mode == "max" then
+    options.fail 'nn.EmbeddingBag: scale_grad_by_freq goes with mode "sum" or "mean", not "max"'
   end
-  if a.max_norm then self.max_norm, self.norm_type = a.max_norm, a.norm_type end
   if a.padding_idx then self._row, self.padding_idx = padding_row("nn.EmbeddingBag", a) end
   self:reset_parameters()
 end
@@ -105,12 +102,10 @@ local bag_settings = { "mode", "include_last_offset", "padding_idx", "max_norm",
 --- (ids, offsets, per_sample_weights)
 function EmbeddingBag:forward(ids, offsets, per_sample_weights)
   local o = current(self, bag_settings)
-  if per_sample_weights then
-    local given = { per_sample_weights = per_sample_weights }
-    for key, v in pairs(o) do given[key] = v end
-    o = given
-  end
-  return F.embedding_bag(ids, self.weight, offsets, o)
+  o.per_sample_weights = per_sample_weights
+  local y = F.embedding_bag(ids, self.weight, offsets, o)
+  o.per_sample_weights = nil
+  return y
 end
 function EmbeddingBag:extra_repr()
   return ("%d, %d, mode=%s"):format(self.num_embeddings, self.embedding_dim, self.mode)

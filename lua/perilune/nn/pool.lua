@@ -222,11 +222,9 @@ for nd = 2, 3 do
       fail("nn.%s: either output_size or output_ratio must be given", name)
     end
     self.kernel_size, self.output_size, self.output_ratio = a.kernel_size, a.output_size, a.output_ratio
-    self.return_indices = a.return_indices
-    self._opts = { output_size = a.output_size, output_ratio = a.output_ratio, return_indices = a.return_indices,
-      _random_samples = a._random_samples }
+    self.return_indices, self._random_samples, self._opts = a.return_indices, a._random_samples, {}
   end
-  local names = { "output_size", "output_ratio", "return_indices" }
+  local names = { "output_size", "output_ratio", "return_indices", "_random_samples" }
   function C:forward(x) return F[f](x, self.kernel_size, simple.current(self, names)) end
   out[name] = C
 end

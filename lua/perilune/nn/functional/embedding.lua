@@ -134,15 +134,13 @@ return function(F)
       bag = T.bucketize(T.arange(ids:numel(), { device = starts:device() }), starts, { right = true, index_base = 0 })
     end
     local flat = ids:reshape(-1)
-    if o.padding_idx and o.padding_idx < base then -- -1 is the last row, as in T.embedding
-      local row = o.padding_idx < 0 and o.padding_idx + weight:size(1) + base or o.padding_idx
-      if row < base then
-        fail("%s: padding_idx %d is no row of %s", who, o.padding_idx, describe(weight))
-      end
-      o.padding_idx = row
+    local padding = o.padding_idx
+    if padding and padding < base then -- -1 is the last row, as in T.embedding
+      if padding < 0 then padding = padding + weight:size(1) + base end
+      if padding < base then fail("%s: padding_idx %d is no row of %s", who, o.padding_idx, describe(weight)) end
     end
-    local keep = o.padding_idx and flat:ne(o.padding_idx) or nil
-    local e = F.embedding(flat, weight, { padding_idx = o.padding_idx, index_base = base, max_norm = o.max_norm,
+    local keep = padding and flat:ne(padding) or nil
+    local e = F.embedding(flat, weight, { padding_idx = padding, index_base = base, max_norm = o.max_norm,
       norm_type = o.norm_type, scale_grad_by_freq = o.scale_grad_by_freq })
     w = w and w:reshape(-1)
     if not ended then return bagged(mode, e, bag, count, w, keep) end
