@@ -348,3 +348,33 @@ describe("nn.RMSNorm", function()
     fails(function() nn.RMSNorm(4, { unit_offset = true, elementwise_affine = false }) end, "has none")
   end)
 end)
+
+describe("an activation", function()
+  local makes = { TransformerEncoderLayer = function(f) return nn.TransformerEncoderLayer(4, 2, { dim_feedforward = 6,
+      activation = f }) end,
+    TransformerDecoderLayer = function(f) return nn.TransformerDecoderLayer(4, 2, { dim_feedforward = 6,
+      activation = f }) end,
+    GatedMLP = function(f) return nn.GatedMLP(4, 6, { activation = f }) end,
+    MixtureOfExperts = function(f) return nn.MixtureOfExperts(4, 6, 3, { activation = f }) end }
+  for name, make in pairs(makes) do
+    it("that is a module is a child, with parameters and a mode, and another may take its place: " .. name, function()
+      T.manual_seed(1)
+      local m, x = make(nn.PReLU()):eval(), T.randn(2, 3, 4)
+      local function call() return (m(x, x)) end
+      if name ~= "TransformerDecoderLayer" then call = function() return (m(x)) end end
+      assert.is_false(m.activation.training)
+      call():sum():backward()
+      assert.is_true(m.activation.weight.grad:abs():item() > 0)
+      assert.is_not_nil(m:state_dict()["activation.weight"])
+      local other = make "relu":eval()
+      m.activation = nil
+      m.activation = "relu"
+      other:load_state_dict(m:state_dict())
+      local want = call()
+      m = other
+      assert.is_true(call():equal(want))
+      m.activation = T.tanh
+      assert.is_false(call():equal(want))
+    end)
+  end
+end)

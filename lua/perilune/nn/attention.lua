@@ -6,6 +6,7 @@ local T = require "perilune"
 local base = require "perilune.nn.module"
 local init = require "perilune.nn.initializers"
 local options = require "perilune.options"
+local surface = require "perilune.surface"
 
 local Linear = require("perilune.nn.linear").Linear
 local LayerNorm = require("perilune.nn.norm").LayerNorm
@@ -229,11 +230,13 @@ local function build(self, who, a, cross)
     self["norm" .. i] = LayerNorm(a.d_model, { eps = a.layer_norm_eps, bias = a.bias, dtype = a.dtype })
   end
   for i = 1, n do self["dropout" .. i] = Dropout(a.dropout) end
-  rawset(self, "_activation", activation_of(who, a.activation))
+  self.activation = activation_of(who, a.activation) -- a module is a child, with parameters and a mode
 end
 
 local function feed(self, x)
-  return self.linear2(self.dropout(self._activation(self.linear1(x))))
+  local f = self.activation
+  if type(f) == "string" then f = activation_of(surface.class_name(self), f) end
+  return self.linear2(self.dropout(f(self.linear1(x))))
 end
 
 --- nn.TransformerEncoderLayer(…) → module

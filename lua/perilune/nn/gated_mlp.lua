@@ -41,7 +41,7 @@ local gated_spec = options.spec("nn.GatedMLP", { { "embed_dim", "count" }, { "hi
 function Gated:init(...)
   local a = options.read(gated_spec, ...)
   self.embed_dim, self.hidden_dim, self.fused = a.embed_dim, a.hidden_dim, a.fused
-  rawset(self, "_act", activation("nn.GatedMLP", a.activation))
+  self.activation = activation("nn.GatedMLP", a.activation) -- a module is a child, with parameters and a mode
   if a.fused then
     self.gate_up_proj = Linear(a.embed_dim, 2 * a.hidden_dim, { bias = a.bias })
   else
@@ -52,9 +52,10 @@ function Gated:init(...)
 end
 
 function Gated:forward(x)
-  if not self.fused then return self.down_proj(self._act(self.gate_proj(x)) * self.up_proj(x)) end
+  local act = activation("nn.GatedMLP", self.activation)
+  if not self.fused then return self.down_proj(act(self.gate_proj(x)) * self.up_proj(x)) end
   local all, n = self.gate_up_proj(x), self.hidden_dim
-  return self.down_proj(self._act(all:narrow(-1, 1, n)) * all:narrow(-1, n + 1, n))
+  return self.down_proj(act(all:narrow(-1, 1, n)) * all:narrow(-1, n + 1, n))
 end
 
 function Gated:extra_repr() return ("%d, %d"):format(self.embed_dim, self.hidden_dim) end
@@ -98,7 +99,7 @@ function Mixture:init(...)
   end
   self.embed_dim, self.hidden_dim, self.num_experts = a.embed_dim, a.hidden_dim, a.num_experts
   self.top_k, self.normalize = a.top_k, a.normalize
-  rawset(self, "_act", activation("nn.MixtureOfExperts", a.activation))
+  self.activation = activation("nn.MixtureOfExperts", a.activation)
   self.gate = Router(a.embed_dim, a.num_experts)
   self.experts = Experts(a.num_experts, a.embed_dim, a.hidden_dim)
 end
@@ -113,11 +114,11 @@ function Mixture:forward(x)
   local share, chosen = logits:float():softmax(-1):topk(self.top_k, -1)
   if self.normalize then share = share / share:sum(-1, { keepdim = true }) end
   share = share:to(x:dtype())
-  local y, w = T.zeros_like(rows), self.experts
+  local y, w, act = T.zeros_like(rows), self.experts, activation("nn.MixtureOfExperts", self.activation)
   if T.core.jit_tracing() then -- how many places an expert gets is not known then: all of them, weighed with 0
     for e = 1, self.num_experts do
       local all = F.linear(rows, w.gate_up_proj:select(1, e))
-      local z = self._act(all:narrow(2, 1, n)) * all:narrow(2, n + 1, n)
+      local z = act(all:narrow(2, 1, n)) * all:narrow(2, n + 1, n)
       local weight = share:masked_fill(chosen:ne(e), 0):sum(-1, { keepdim = true })
       y = y + F.linear(z, w.down_proj:select(1, e)) * weight
     end
@@ -129,7 +130,7 @@ function Mixture:forward(x)
       local row = at:select(2, 1)
       local part = rows:index_select(1, row)
       local all = F.linear(part, w.gate_up_proj:select(1, e))
-      local z = self._act(all:narrow(2, 1, n)) * all:narrow(2, n + 1, n)
+      local z = act(all:narrow(2, 1, n)) * all:narrow(2, n + 1, n)
       local weight = share:flatten():index_select(1, (row - 1) * self.top_k + at:select(2, 2))
       y = y:index_add(1, row, F.linear(z, w.down_proj:select(1, e)) * weight:unsqueeze(2))
     end
