@@ -188,6 +188,20 @@ describe("T.fit", function()
     assert.same({ 2, 2 }, { #from_function, calls })
   end)
 
+  it("weighs the losses of batches by their samples, also of inputs in a table", function()
+    local x, y = T.randn(10, 3), T.randn(10, 1)
+    local samples, Net = {}, nn.class "Net"
+    for i = 1, 10 do samples[i] = { { x = x[i], twice = { x[i] * 2 } }, y[i] } end
+    function Net:init() self.fc = nn.Linear(3, 1) end
+    function Net:forward(input) return self.fc(input.x) end
+    local net = Net()
+    local batches = data.DataLoader(samples, { batch_size = 4 })
+    local h = T.fit(net, { train = batches, valid = batches, optimizer = optim.SGD(net:parameters(), { lr = 0 }),
+      quiet = true, loss = nn.F.mse_loss })
+    local want = nn.F.mse_loss(net { x = x }, y):item()
+    assert.is_true(math.abs(h[1].valid_loss - want) < 1e-6 and math.abs(h[1].loss - want) < 1e-6)
+  end)
+
   it("adds gradients up over batches", function()
     local function trained(size, accumulate)
       local ds = problem()

@@ -151,9 +151,23 @@ local function number_of(loss, run)
   return v
 end
 
--- For how many samples a batch's loss stands.
+-- For how many samples a batch's loss stands: as many as its tensors have in their first dimension. Inputs in a table
+-- are fields of the batch, or where their first sizes differ, one sample each.
 local function samples(x)
-  return T.is_tensor(x) and x:dim() > 0 and x:size(1) or 1
+  if T.is_tensor(x) then return x:dim() > 0 and x:size(1) or 1 end
+  if type(x) ~= "table" then return 1 end
+  if getmetatable(x) ~= nil then -- a packed sequence, or an object of the script's
+    return T.is_tensor(x.batch_sizes) and x.batch_sizes:numel() > 0 and x.batch_sizes:get(1) or 1
+  end
+  local n, fields, one = nil, 0, true
+  for _, v in pairs(x) do
+    local k = (T.is_tensor(v) or type(v) == "table" and getmetatable(v) == nil) and samples(v) or nil
+    if k then
+      one = one and (n == nil or n == k)
+      n, fields = k, fields + 1
+    end
+  end
+  return one and n or math.max(fields, 1)
 end
 
 local function update_metrics(run, output, ...)
