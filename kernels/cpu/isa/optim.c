@@ -253,8 +253,8 @@ static inline __attribute__((always_inline)) void store_whole(const float *PL_RE
   h = _mm512_mullo_epi32(_mm512_xor_si512(h, _mm512_srli_epi32(h, 16)), times);
   h = _mm512_xor_si512(h, _mm512_srli_epi32(h, 16));
   const __m512 low = _mm512_loadu_ps(x), high = _mm512_loadu_ps(x + HALF);
-  const int special = 0x99; /* NaN, infinities */
-  if (__builtin_expect((_mm512_fpclass_ps_mask(low, special) | _mm512_fpclass_ps_mask(high, special)) == 0, 1)) {
+  enum { SPECIAL = 0x99 }; /* NaN, infinities; a constant without optimization, too */
+  if (__builtin_expect((_mm512_fpclass_ps_mask(low, SPECIAL) | _mm512_fpclass_ps_mask(high, SPECIAL)) == 0, 1)) {
     const __m512i a = _mm512_add_epi32(_mm512_castps_si512(low), _mm512_and_si512(h, _mm512_set1_epi32(0xFFFF)));
     const __m512i b = _mm512_add_epi32(_mm512_castps_si512(high), _mm512_srli_epi32(h, 16));
     /* the upper halves of all numbers */
