@@ -103,7 +103,7 @@ function M.tokenizer(path, opts)
   if not text then return nil, message, "io" end
   for _, name in ipairs { "encoding", "pattern", "special" } do
     if opts[name] ~= nil and not files.is_tiktoken(text) then
-      fail("data.tokenizer: %s= is for tiktoken's files of ranks, and %s is none", name, path)
+      return nil, ("%s: %s= is for tiktoken's files of ranks, and this is none"):format(path, name), "format"
     end
   end
   if text == "GGUF" then
