@@ -419,32 +419,49 @@ describe("tensors that are exchanged in a group:", function()
   local function weights()
     return nn.Parameter(T.arange(4):view(2, 2):double()), nn.Parameter(T.ones(2, 2):double() * 3)
   end
-  local function stepped(opt, jitted)
-    local function step(p)
-      opt:zero_grad();
-      (p * p * p):sum():backward()
-      opt:step()
+  -- The tensor is reached through a table that the function can see, so that its graph is found again for the same one.
+  local function stepped(opt, jitted, scaler)
+    local now = {}
+    local function step()
+      opt:zero_grad()
+      local l = (now.p * now.p * now.p):sum();
+      (scaler and scaler:scale(l) or l):backward()
+      if scaler then
+        scaler:step(opt)
+        scaler:update()
+      else
+        opt:step()
+      end
     end
-    return jitted and T.jit(step) or step
+    local f = jitted and T.jit(step) or step
+    return function(p)
+      now.p = p
+      f()
+    end, f
   end
   for name, o in pairs(all) do
     it(name, function()
-      for _, jitted in ipairs { false, true } do
+      for _, way in ipairs { "script", "T.jit", "T.jit, GradScaler" } do
+        local jitted = way ~= "script"
         local a, b = weights()
         local a2, b2 = weights()
         local opt = optim[name]({ a }, o)
-        local step, group = stepped(opt, jitted), opt.param_groups[1]
+        local scaler = way:find "Scaler" and T.GradScaler { init_scale = 4 } or nil
+        local step, f = stepped(opt, jitted, scaler)
+        local group = opt.param_groups[1]
         local step_a, step_b = stepped(optim[name]({ a2 }, o)), stepped(optim[name]({ b2 }, o))
-        for _, turn in ipairs { "a", "a", "b", "b", "list", "a" } do
+        for _, turn in ipairs { "a", "a", "b", "b", "list", "a", "b" } do
           if turn == "list" then group.params = { a } else group.params[1] = turn == "a" and a or b end
           step(turn == "b" and b or a);
           (turn == "b" and step_b or step_a)(turn == "b" and b2 or a2)
-          assert.is_true(a:equal(a2) and b:equal(b2), name .. (jitted and " in T.jit" or ""))
+          assert.is_true(a:equal(a2) and b:equal(b2), ("%s, %s: at turn %s"):format(name, way, turn))
         end
+        assert.is_true(not jitted or f.runs == 7)
+        group.params[1] = a
         assert.equal(4, opt.state[a].step)
         assert.equal(4, opt:state_dict().state[1].step)
         group.params[2] = b
-        assert.equal(2, opt.state[b].step)
+        assert.equal(3, opt.state[b].step)
       end
     end)
   end
@@ -465,4 +482,34 @@ describe("tensors that are exchanged in a group:", function()
     free.param_groups[1].params[1] = b
     fails("make a new optimizer", free.step, free)
   end)
+  it("states that wait follow net:to, and a refused group leaves nothing", function()
+    local net, other = nn.Linear(2, 2), nn.Linear(2, 2)
+    local opt = optim.Adam({ net.weight }, { lr = 0.1 })
+    local function step()
+      opt:zero_grad()
+      opt.param_groups[1].params[1].grad = T.ones_like(opt.param_groups[1].params[1])
+      opt:step()
+    end
+    step()
+    opt.param_groups[1].params[1] = other.weight
+    step()
+    net:to "f64"
+    opt.param_groups[1].params[1] = net.weight
+    step()
+    assert.equal("f64", opt.state[net.weight].exp_avg:dtype())
+    local a = weights()
+    local muon = optim.Muon({ nn.Parameter(T.ones(2, 2)) }, { lr = 0.1 })
+    assert.is_false(pcall(muon.add_param_group, muon, { params = { a, nn.Parameter(T.ones(2)) } }))
+    muon:add_param_group { params = { a } }
+  end)
+end)
+
+it("what steps take between them goes through state_dict, too", function()
+  local p = nn.Parameter(T.ones(2))
+  local opt = optim.AdamW({ p }, { lr = 0.1 })
+  local group = opt.param_groups[1]
+  group.weight_decay, group.betas = -0.1, { 1, 0.5 }
+  opt:load_state_dict(opt:state_dict())
+  assert.equal(-0.1, group.weight_decay)
+  assert.same({ 1, 0.5 }, group.betas)
 end)

@@ -225,7 +225,9 @@ local function check_groups(t)
     local l = t.live[i]
     if l.saved and not l.fresh then look(l.saved.of) end
   end
-  for _, d in ipairs(t.deferred) do if d.group then look(d.group) end end
+  for _, d in ipairs(t.deferred) do
+    if d.optimizer and d.optimizer._begin then d.optimizer:_begin() end
+  end
 end
 
 local function move_all(t, moved)

@@ -41,6 +41,7 @@ local function move(self, check_params)
     M.of(group)
   end
   rawset(self, "_seen", seen)
+  rawset(self, "_converted", false) -- states that waited have not seen net:to
 end
 
 --- Before anybody reads a state of self by a parameter's place. check_params: the check of what groups are made with.

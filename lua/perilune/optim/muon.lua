@@ -58,14 +58,8 @@ out.Muon = simple.define_live("Muon", 1e-3, { decay(0.1), { "momentum", 0.95, ba
     settings = function(_, _, scale) return { rule = "muon", numbers = { scale }, flags = 4 } end,
   })
 
-function out.Muon:add_param_group(group)
-  base.Optimizer.add_param_group(self, group)
-  local ok, why = pcall(function()
-    for _, p in ipairs(self.param_groups[#self.param_groups].params) do check_matrix(p) end
-  end)
-  if ok then return end
-  self.param_groups[#self.param_groups] = nil
-  error(why, 0)
+function out.Muon:_admit(group) -- luacheck: ignore self
+  for _, p in ipairs(group.params) do check_matrix(p) end
 end
 
 return out

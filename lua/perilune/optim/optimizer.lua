@@ -145,6 +145,10 @@ function Optimizer.new(C, params, opts, ...)
   return self
 end
 
+-- For subclasses: refuses a group that would be one of theirs.
+function Optimizer:_admit(group) -- luacheck: ignore
+end
+
 --- Adds `{params={…}, lr=…, …}`; settings that it lacks come from the constructor.
 function Optimizer:add_param_group(group)
   local who = "optim." .. self.name
@@ -156,6 +160,7 @@ function Optimizer:add_param_group(group)
   g.initial_lr = group.initial_lr -- what schedules start from (lr_scheduler.lua)
   local seen = setmetatable({}, { __index = self._seen })
   g.params = check_params(who, group.params, seen)
+  self:_admit(g) -- what is refused leaves nothing behind
   for p in next, seen do
     self._seen[p] = true
     modes.owners[p] = nil -- what another optimizer left is now this one's; one with modes says so itself
@@ -218,6 +223,8 @@ local function check_settings(group)
       if ok ~= true and not is_numbers(v, s[2]) then
         fail("optim.%s:step: %s of a group must be %s, got %s", class_.name, key, ok, describe(v))
       end
+      local old = seen[key]
+      if type(v) == "boolean" or (v == 0) ~= (old == 0) then group._full = nil end -- other states may be wanted
       seen[key] = v
     end
   end
@@ -249,6 +256,23 @@ local function follow(self)
   self._converted = core.converted
 end
 
+-- What comes before anything moves, also where updates run behind a jitted function's graph.
+function Optimizer:_begin()
+  members.settle(self, check_params)
+  local groups = self.param_groups
+  for k = 1, #groups do check_settings(groups[k]) end
+  if core.converted ~= self._converted then follow(self) end
+end
+
+-- First states that a step made which failed then: they may be copies of parameters that are others by now.
+local function forget_made(self)
+  for _, group in ipairs(self.param_groups) do
+    for i = 1, #group.params do
+      if group._state[i] and not group._steps[i] then group._state[i], group._lists, group._full = nil, nil, nil end
+    end
+  end
+end
+
 -- For subclasses: the first states of a group's parameters are made, without a step.
 function Optimizer:_ready(group) -- luacheck: ignore
 end
@@ -265,13 +289,11 @@ function Optimizer:step(closure)
     local _ <close> = T.enable_grad()
     loss = closure()
   end
-  members.settle(self, check_params)
+  self:_begin()
   local groups = self.param_groups
-  for k = 1, #groups do
-    core.check_whole("optim." .. self.name .. ":step", groups[k].params)
-    check_settings(groups[k])
-  end
-  if core.converted ~= self._converted then follow(self) end
+  for k = 1, #groups do core.check_whole("optim." .. self.name .. ":step", groups[k].params) end
+  if self._moving then forget_made(self) end
+  rawset(self, "_moving", true)
   local _ <close> = core.hold_interrupts() -- weights, states and counts of all groups move together
   if #groups > 1 then -- what may fail, does before the first of them moves
     for k = 1, #groups do
@@ -279,6 +301,7 @@ function Optimizer:step(closure)
     end
   end
   for k = 1, #groups do self:update(groups[k]) end
+  rawset(self, "_moving", nil)
   return loss
 end
 
@@ -427,7 +450,9 @@ function Optimizer:__tostring()
 end
 
 function Optimizer:_settle() members.settle(self, check_params) end
-states.methods(Optimizer, checked)
+states.methods(Optimizer, checked, function(s, v) -- what steps take
+  return type(v) == "number" and v == v and (type(s[2]) == "number" or s[3](1) == true) or is_numbers(v, s[2])
+end)
 
 -- Checks of settings: true, or what would have been right.
 local check = {}

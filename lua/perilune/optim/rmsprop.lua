@@ -26,11 +26,8 @@ local RMSprop = base.class("RMSprop", {
   base.settings.state_dtype { "f32", "bf16", "i8" },
 })
 
-function RMSprop:add_param_group(group)
-  base.Optimizer.add_param_group(self, group)
-  local g = self.param_groups[#self.param_groups]
+function RMSprop:_admit(g) -- luacheck: ignore self
   if g.centered and g.state_dtype and g.state_dtype ~= "f32" then -- a variance as a difference of two rounded numbers
-    self.param_groups[#self.param_groups] = nil
     options.fail("optim.RMSprop: centered needs state_dtype = \"f32\" or false, got %q", g.state_dtype)
   end
 end

@@ -108,6 +108,8 @@ local function define(name, list, columns, rule, momentum, first)
     return gather(group, columns, make)
   end
 
+  local function nothing() end -- the first list's has noted where the group was
+
   function C:update(group)
     local lists, counts, n = self:_ready(group)
     -- What is carried is the group's: it moves with the first call, and stands as it was if that fails.
@@ -152,7 +154,8 @@ local function define(name, list, columns, rule, momentum, first)
     if n == 0 and T.core.jit_tracing() then require("perilune.jit").move(move, keep) end
     for i = 1, n do
       call(optimizer_step, group, lists, i, width, o, counts[i], of,
-        { moved = i == 1 and move or nil, keep = keep, carried = carried, load = load, fixed = fixed })
+        { moved = i == 1 and move or nil, keep = i == 1 and keep or nothing, carried = carried, load = load,
+          fixed = fixed })
     end
     if n > 0 then forget_grads(group, width) end
   end

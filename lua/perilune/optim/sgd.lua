@@ -28,11 +28,8 @@ local SGD = base.class("SGD", {
   { "maximize", false, check.bool }, base.settings.state_dtype { "f32", "bf16", "i8" },
 })
 
-function SGD:add_param_group(group)
-  base.Optimizer.add_param_group(self, group)
-  local g = self.param_groups[#self.param_groups]
+function SGD:_admit(g) -- luacheck: ignore self
   if g.nesterov and (g.momentum <= 0 or g.dampening ~= 0) then
-    self.param_groups[#self.param_groups] = nil
     options.fail("optim.SGD: nesterov needs momentum > 0 and dampening = 0")
   end
 end

@@ -104,7 +104,8 @@ function M.by_parameter(self)
 end
 
 --- The methods state_dict and load_state_dict of Optimizer; checked: its check of settings.
-function M.methods(Optimizer, checked)
+-- taken(setting, value): is it what a script may set between steps?
+function M.methods(Optimizer, checked, taken)
   --- Settings and state as plain tables and tensors (shared, not copied): what T.save takes.
   -- Parameters are numbered from 1 over all groups.
   function Optimizer:state_dict()
@@ -153,10 +154,13 @@ function M.methods(Optimizer, checked)
       local given = plain(g)
       for key in pairs(given) do if self.defaults[key] == nil then given[key] = nil end end
       if self.defaults.state_dtype ~= nil and given.state_dtype == nil then given.state_dtype = false end
-      local lr = given.lr -- which a script or a schedule may have set below 0
-      if type(lr) == "number" and lr == lr then given.lr = math.max(lr, 0) else lr = nil end
+      local free = {} -- what a script or a schedule may have set beyond what constructors take
+      for _, s in ipairs(self.settings) do
+        local key, v = s[1], given[s[1]]
+        if v ~= nil and s[3](v) ~= true and taken(s, v) then free[key], given[key] = v, nil end
+      end
       local f = { settings = checked(self, who, given, self.defaults), steps = {}, state = {} }
-      f.settings.lr = lr or f.settings.lr
+      for key, v in pairs(free) do f.settings[key] = v end
       f.settings.initial_lr = type(g.initial_lr) == "number" and g.initial_lr or nil
       for i, number in ipairs(g.params) do
         local s = sd.state[number]
