@@ -212,8 +212,8 @@ options.integer = integer
 --- The first key of a table that is no place of a list: {1, 2, a = 3}, {[0] = 1, 2}; nil if it is a list.
 function options.stray(t)
   local n = #t
-  for key in next, t do
-    if math.type(key) ~= "integer" or key < 1 or key > n then return key end
+  for key, v in next, t do
+    if (math.type(key) ~= "integer" or key < 1 or key > n) and not (key == "n" and v == n) then return key end
   end
 end
 local stray = options.stray

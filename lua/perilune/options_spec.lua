@@ -256,7 +256,9 @@ function options.per_dim(who, name, v, n, least)
 end
 
 --- A list of numbers as one writes it.
-function options.list_text(list) return "{" .. table.concat(list, ", ") .. "}" end
+function options.list_text(list)
+  return type(list) == "table" and "{" .. table.concat(list, ", ") .. "}" or tostring(list)
+end
 
 -- Kinds whose values may be written as a list of numbers. Where the first argument is of such a kind, a table of
 -- numbers that is the whole call is that list, as in f({3, 2}): it never spreads over the arguments that follow.

@@ -277,6 +277,21 @@ describe("stacks of a Transformer's layers", function()
   end)
 end)
 
+it("what a script registers, assigns or leaves out beside the options of a layer stays or counts", function()
+  local lazy = nn.LazyLinear(3)
+  lazy:register_buffer("extra", T.ones(2))
+  lazy(T.ones(1, 4))
+  assert.is_not_nil(lazy:state_dict().extra)
+  local loss = nn.CrossEntropyLoss()
+  loss.weight = T.tensor { 1, 2 }
+  loss:to "f64"
+  assert.equal("f64", loss.weight:dtype())
+  assert.is_not_nil(loss:state_dict().weight)
+  local Own = nn.class("Own", nn.GELU)
+  function Own:init() end
+  assert.is_true(Own()(T.ones(1)):equal(nn.GELU()(T.ones(1))))
+end)
+
 describe("EmbeddingBag", function()
   local ids = T.tensor({ 1, 2, 2, 3 }, { dtype = "i64" })
   after_each(function() collectgarbage() end)

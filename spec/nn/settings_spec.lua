@@ -196,12 +196,23 @@ describe("a setting that is assigned does what it does in the constructor:", fun
       assert(value ~= nil, ("%s: another value of %s is wanted that shows"):format(name, key))
       local m, other = made(name, row), made(name, row, { [key] = value })
       m[key] = value
+      assert.is_string(tostring(m))
       if next(state) and not (key == "weight" or key == "pos_weight") then other:load_state_dict(state) end
       local want = outcome(other, row[2], nd)
       assert.is_true(alike(outcome(m, row[2], nd), want), ("%s.%s: assigned it is passed over"):format(name, key))
       assert.is_false(alike(plain, want), ("%s.%s: this value does not show"):format(name, key))
     end
   end
+
+  it("also one number for all dimensions where there was a list", function()
+    local up, pad, norm = nn.ConvTranspose2d(1, 1, 3), nn.ReflectionPad2d { 1, 1, 1, 1 }, nn.LayerNorm(4)
+    up.stride, up.padding, pad.padding, norm.normalized_shape = 3, 1, 1, 4
+    assert.equal("ConvTranspose2d(1, 1, kernel_size={3, 3}, stride=3, padding=1)", tostring(up))
+    assert.equal(8, up(T.ones(1, 1, 3, 3), { output_size = { 8, 8 } }):size(4))
+    assert.equal("ReflectionPad2d(padding=1)", tostring(pad))
+    assert.equal(5, pad(T.ones(1, 1, 3, 3)):size(4))
+    assert.is_string(tostring(norm))
+  end)
 
   for _, name in ipairs(names) do
     local stem, nd = name:match "^(%a+)(%d)d$"

@@ -67,7 +67,7 @@ function M.default(samples)
           fail("data.DataLoader: sample %d of a batch has no field %s, the first has", i, tostring(key))
         end
       end
-      out[key] = M.default(column)
+      if not (key == "n" and first.n == #first) then out[key] = M.default(column) end -- of table.pack: no field
     end
     return out
   end

@@ -260,7 +260,12 @@ function M.MapDataset:len() return #rawget(self, "dataset") end
 
 function M.MapDataset:get(i)
   local sample, f = rawget(self, "dataset")[i], rawget(self, "f")
-  if type(sample) == "table" and getmetatable(sample) == nil and options.stray(sample) == nil then
+  if type(sample) == "table" and getmetatable(sample) == nil and (sample[1] ~= nil or next(sample) == nil) then
+    local key = options.stray(sample)
+    if key ~= nil then
+      fail("data.MapDataset: sample %d has values 1 … %d and the field %s, which the function would not get; give all "
+        .. "of them names", i, #sample, describe(key))
+    end
     return sample_of(i, f(table.unpack(sample)))
   end
   return sample_of(i, f(sample))

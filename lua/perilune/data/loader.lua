@@ -353,11 +353,11 @@ local function pass(self)
     self.epoch = self.epoch + 1
     return loader_state.counted(self, s, for_gpu(self, step))
   end
-  local count = #self
   local ds = self.dataset
   local plain = getmetatable(ds) == dataset.TensorDataset and not self.collate -- draws nothing
   -- base is of this pass: others may begin before it ends
   local base, samples, s = loader_state.begin(self, function() return plain and 0 or base_seed(self), plan(self) end)
+  local count = #self -- behind plan: a batch sampler may know it by then only
   self.epoch = self.epoch + 1
   if self.workers > 0 and count > 0 then
     local step, guard = worker_pass(self, samples, count, base, s.batch)

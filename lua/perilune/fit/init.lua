@@ -87,6 +87,7 @@ local function has_event(t)
       any = true
     end
   end
+  if any and t[1] ~= nil then fail("fit: callbacks: a table with events is one callback; a list of them has none") end
   return any
 end
 
@@ -151,23 +152,18 @@ local function number_of(loss, run)
   return v
 end
 
--- For how many samples a batch's loss stands: as many as its tensors have in their first dimension. Inputs in a table
--- are fields of the batch, or where their first sizes differ, one sample each.
-local function samples(x)
-  if T.is_tensor(x) then return x:dim() > 0 and x:size(1) or 1 end
-  if type(x) ~= "table" then return 1 end
-  if getmetatable(x) ~= nil then -- a packed sequence, or an object of the script's
-    return T.is_tensor(x.batch_sizes) and x.batch_sizes:numel() > 0 and x.batch_sizes:get(1) or 1
+-- For how many samples a batch's loss stands: as many as its first tensor has rows, the input or, where that is a table
+-- or an object, the target; else as many as the fields of the table have, where they agree.
+local function rows(v) return T.is_tensor(v) and v:dim() > 0 and v:size(1) or nil end
+local function samples(x, y)
+  local n = rows(x) or rows(y)
+  if n or type(x) ~= "table" or getmetatable(x) ~= nil then return n or 1 end
+  for _, v in next, x do
+    local k = rows(v)
+    if k and n and k ~= n then return 1 end
+    n = k or n
   end
-  local n, fields, one = nil, 0, true
-  for _, v in pairs(x) do
-    local k = (T.is_tensor(v) or type(v) == "table" and getmetatable(v) == nil) and samples(v) or nil
-    if k then
-      one = one and (n == nil or n == k)
-      n, fields = k, fields + 1
-    end
-  end
-  return one and n or math.max(fields, 1)
+  return n or 1
 end
 
 local function update_metrics(run, output, ...)
@@ -272,9 +268,9 @@ local function train_batch(run, ...)
   if not run.row_open then begin_row(run) end
   run.batch = run.batch + 1
   if run.train_step then
-    note(run, samples((...)), run.train_step(...))
+    note(run, samples(...), run.train_step(...))
   else
-    backward(run, note(run, samples((...)), run.do_step(run, ...)))
+    backward(run, note(run, samples(...), run.do_step(run, ...)))
   end
   if run.batch % run.options.accumulate == 0 then update_weights(run) end
   if run.progress then run.progress:step() end
@@ -310,8 +306,7 @@ function Run:validate()
   local _ <close> = T.no_grad()
   switch(self, false)
   local total, count = 0.0, 0
-  local function one(x, loss, ...)
-    local n = samples(x)
+  local function one(n, loss, ...)
     total, count = total + number_of(loss, self) * n, count + n
     update_metrics(self, ...)
   end
@@ -319,9 +314,9 @@ function Run:validate()
   local batch = table.pack(next_batch())
   while batch[1] ~= nil do
     if self.valid_step then
-      one(batch[1], self.valid_step(table.unpack(batch, 1, batch.n)))
+      one(samples(batch[1], batch[2]), self.valid_step(table.unpack(batch, 1, batch.n)))
     else
-      one(batch[1], self:do_step(table.unpack(batch, 1, batch.n)))
+      one(samples(batch[1], batch[2]), self:do_step(table.unpack(batch, 1, batch.n)))
     end
     batch = table.pack(next_batch())
   end

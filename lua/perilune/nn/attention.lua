@@ -115,7 +115,7 @@ end
 
 -- Sizes are compared before anything is reshaped: [S, N] has as many elements as [N, S], and other places.
 local function combined_mask(self, q, o, n, l, s)
-  local mask, pad = o.attn_mask, o.key_padding_mask
+  local mask, pad = o.attn_mask or nil, o.key_padding_mask or nil -- false: none
   if mask ~= nil then
     local heads = n * self.num_heads
     check_mask("attn_mask", mask, not T.is_tensor(mask) or mask:dim() ~= 3 or shaped(mask, heads, l, s),

@@ -67,15 +67,18 @@ for nd = 1, 3 do
     end
   end
 
+  local function at(v, d) return type(v) == "table" and v[d] or v end -- a script may assign one number for all dims
+
   -- What must be added behind so that the result has the sizes asked for.
   local function padding_for(self, x, size)
     local extra = {}
     for d = 1, nd do
-      local least = (x:size(x:dim() - nd + d) - 1) * self.stride[d] - 2 * self.padding[d] +
-        self.dilation[d] * (self.kernel_size[d] - 1) + 1
+      local least = (x:size(x:dim() - nd + d) - 1) * at(self.stride, d) - 2 * at(self.padding, d) +
+        at(self.dilation, d) * (at(self.kernel_size, d) - 1) + 1
       extra[d] = size[#size - nd + d] - least
-      if extra[d] < 0 or extra[d] >= self.stride[d] then
-        fail("%s: output_size %d is not one of %d to %d", who, size[#size - nd + d], least, least + self.stride[d] - 1)
+      local stride = at(self.stride, d)
+      if extra[d] < 0 or extra[d] >= stride then
+        fail("%s: output_size %d is not one of %d to %d", who, size[#size - nd + d], least, least + stride - 1)
       end
     end
     return extra
@@ -94,7 +97,8 @@ for nd = 1, 3 do
       text(self.kernel_size), text(self.stride)) }
     for _, item in ipairs { { "padding", 0 }, { "output_padding", 0 }, { "dilation", 1 } } do
       local list = self[item[1]]
-      if math.max(table.unpack(list)) > item[2] then parts[#parts + 1] = item[1] .. "=" .. text(list) end
+      local most = type(list) == "table" and math.max(table.unpack(list)) or list
+      if most > item[2] then parts[#parts + 1] = item[1] .. "=" .. text(list) end
     end
     if self.groups > 1 then parts[#parts + 1] = "groups=" .. self.groups end
     if not self.bias then parts[#parts + 1] = "bias=false" end

@@ -120,8 +120,9 @@ local function define(Plain, plain, argument, at_input, at_state)
     rawset(self, "_lazy", nil)
     base.become(self, Plain)
     for key, value in next, made do
-      if key == "_parameters" or key == "_known" then
-        for member, v in next, value do rawget(self, key)[member] = v end
+      local own = rawget(self, key)
+      if own and (key == "_parameters" or key == "_known" or key == "_buffers" or key == "_kept") then
+        for member, v in next, value do own[member] = v end
       elseif key == "_names" then
         table.move(value, 1, #value, #self._names + 1, self._names)
       elseif key ~= "_hooks" and key ~= "training" then

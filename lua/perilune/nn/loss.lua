@@ -165,12 +165,9 @@ local function define(name, f, args)
   local apply = surface.one(f, F[f])
   function C:init(...)
     local a = options.read(spec, ...)
-    for key, v in pairs(a) do
-      if type(v) == "userdata" then
-        self:register_buffer(key, v)
-      else
-        self[key] = v
-      end
+    for _, arg in ipairs(args) do
+      local key = arg[1]
+      if arg[2] == "tensor" then self:register_buffer(key, a[key]) else self[key] = a[key] end
     end
     self._opts = a
   end

@@ -12,7 +12,7 @@ local layer_norm, rms_norm = T.layer_norm, T.rms_norm
 local settings = { "normalized_shape", "eps" }
 local out = {}
 
-local function text(v) return "{" .. table.concat(v, ", ") .. "}" end
+local text = options.list_text
 
 -- ---- over the last dimensions --------------------------------------------------------------------------
 

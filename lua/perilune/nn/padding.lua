@@ -14,24 +14,26 @@ local function padding(name, nd, mode)
   local args = { { "padding", "window" } }
   if mode == "constant" and name:match("^Constant") then args[2] = { "value", "number" } end
   local spec = options.spec("nn." .. name, args, { list_first = true })
+  local function all_sides(v)
+    if type(v) ~= "number" then return v end
+    local sides = {}
+    for i = 1, 2 * nd do sides[i] = v end
+    return sides
+  end
   function C:init(...)
     local a = options.read(spec, ...)
     local sides = a.padding
     if type(sides) == "table" and #sides == 1 then sides = sides[1] end
-    if type(sides) == "number" then
-      local one = sides
-      sides = {}
-      for i = 1, 2 * nd do sides[i] = one end
-    end
+    sides = all_sides(sides)
     if #sides ~= 2 * nd then fail("nn.%s: padding must be one number or %d, got %d", name, 2 * nd, #sides) end
     self.padding, self.value = sides, a.value
   end
   function C:forward(x)
-    if mode == "constant" then return T.pad(x, self.padding, { value = self.value or 0 }) end
-    return T.pad(x, self.padding, { mode = mode })
+    if mode == "constant" then return T.pad(x, all_sides(self.padding), { value = self.value or 0 }) end
+    return T.pad(x, all_sides(self.padding), { mode = mode })
   end
   function C:extra_repr()
-    return ("padding={%s}%s"):format(table.concat(self.padding, ", "),
+    return ("padding=%s%s"):format(options.list_text(self.padding),
       self.value and (", value=%g"):format(self.value) or "")
   end
   out[name] = C

@@ -21,7 +21,11 @@ end
 --- What a module gives its function as options, self._opts, as its fields are now: scripts assign to those of layers
 -- that they have, `net.conv1.stride = {1, 1}`. names: of the fields.
 function M.current(self, names)
-  local o = self._opts
+  local o = rawget(self, "_opts")
+  if not o then -- of a subclass of the script's with an init of its own
+    o = {}
+    rawset(self, "_opts", o)
+  end
   for i = 1, #names do
     local name = names[i]
     o[name] = self[name]
