@@ -20,9 +20,15 @@ void *plk_openblas_open(const char *name) {
   const char *(*core)(void) = NULL;
   if (h) *(void **)&core = dlsym(h, "openblas_get_corename");
   const char level = plk_isa()[1];
-  if (!core || strcmp(core(), "Prescott") != 0 || (level != '3' && level != '4') || getenv(variable)) return h;
+  if (!core || getenv(variable)) return h;
+  const bool plain = strcmp(core(), "Prescott") == 0, none_wider = plain || strcmp(core(), "Nehalem") == 0;
+  const char *wanted = level == '4' && plain         ? "SkylakeX"
+                       : level == '3' && plain       ? "Haswell"
+                       : level == '2' && !none_wider ? "Nehalem"
+                                                     : NULL;
+  if (!wanted) return h;
   dlclose(h);
-  setenv(variable, level == '4' ? "SkylakeX" : "Haswell", 0); /* read when it is loaded, and only then */
+  setenv(variable, wanted, 0); /* read when it is loaded, and only then */
   h = plk_library_open(name);
   unsetenv(variable);
   return h;
