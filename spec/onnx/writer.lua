@@ -5,10 +5,17 @@ local proto = require "perilune.log.proto"
 local M = {}
 
 local KINDS = { f32 = 1, u8 = 2, i8 = 3, i16 = 5, i32 = 6, i64 = 7, bool = 9, f16 = 10, f64 = 11,
-  u16 = 4, u32 = 12, u64 = 13 }
+  u16 = 4, u32 = 12, u64 = 13, float8e4m3fn = 17, float8e4m3fnuz = 18, float8e5m2 = 19, float8e5m2fnuz = 20, uint4 = 21,
+  int4 = 22, float4e2m1 = 23, float8e8m0 = 24, uint2 = 25, int2 = 26 }
+M.KINDS = KINDS
 
+-- t: a tensor, or { kind, sizes, bytes }.
 function M.tensor(name, t)
   local parts = {}
+  if type(t) == "table" then
+    for _, n in ipairs(t[2]) do parts[#parts + 1] = proto.int(1, n) end
+    return table.concat(parts) .. proto.int(2, KINDS[t[1]]) .. proto.bytes(8, name) .. proto.bytes(9, t[3])
+  end
   for _, n in ipairs(t:shape()) do parts[#parts + 1] = proto.int(1, n) end
   parts[#parts + 1] = proto.int(2, KINDS[t:dtype()])
   parts[#parts + 1] = proto.bytes(8, name)

@@ -5,7 +5,7 @@
 local T = require "perilune"
 local options = require "perilune.options"
 local model = require "perilune.onnx.model"
-local tensors = require "perilune.onnx.tensors"
+local narrow = require "perilune.onnx.narrow"
 local wire = require "perilune.onnx.wire"
 
 local fail, describe = options.fail, options.describe
@@ -19,7 +19,9 @@ local Model = nn.class("OnnxModel")
 -- What an initializer is: its positions as inputs of operators say it (help of T.onnx.load).
 local function role(entry)
   local t = entry.tensor
-  if not t:is_floating_point() then return t:numel() <= SMALL and "constant" or "buffer" end
+  local kind = narrow.kinds[narrow.label[t]]
+  if kind and kind.powers then return "constant" end -- f16 would not hold them
+  if kind or not t:is_floating_point() then return t:numel() <= SMALL and "constant" or "buffer" end
   local constants, statistics = #entry.uses > 0, false
   for _, use in ipairs(entry.uses) do
     if use.op == "BatchNormalization" and use.at >= 4 then statistics = true end
@@ -63,6 +65,7 @@ function Model:init(program, weights, about)
         self:register_buffer(name, t)
       end
       entry.program.members[entry.name], entry.program.weights[entry.name] = name, nil
+      entry.program.labels[entry.name] = narrow.label[t]
     end
   end
 end
@@ -110,12 +113,18 @@ local function check_input(self, i, x, sizes)
   end
   local scalar = t.shape and #t.shape == 0 and x:numel() == 1 -- files of tensors may have no 0-d ones
   if scalar then x = x:reshape {} end
-  if t.onnx and t.onnx:find "^uint%d%d$" then -- a type that is kept in a wider one
+  local kind = narrow.kinds[t.onnx]
+  if kind then
     if T.core.is_symbolic(x) then
       options.untraceable("onnx: input '%s' is %s, which has no dtype here", name, t.onnx)
     end
     x = x:detach()
-    tensors.label[x] = t.onnx
+    local y = kind.low and x:clamp({ min = kind.low, max = kind.high })
+      or narrow.round(x, t.onnx, false, "up", fail):to(x:dtype())
+    if T.logical_and(x:ne(y), x:eq(x)):any():item() then
+      fail("onnx: input '%s' is %s in the file, which does not have all of these values", name, t.onnx)
+    end
+    narrow.mark(x, t.onnx)
   end
   if not t.shape or scalar then return x end
   if x:dim() ~= #t.shape then
@@ -167,10 +176,10 @@ end
 -- all of it. The module is called with the model's inputs in order, or with a table of tensors by name, and returns its
 -- outputs in order; `inputs` and `outputs` list names, dtypes and shapes. Floating initializers with a dimension are
 -- parameters under their names; running statistics and numbers are buffers; what operators read as settings (limits,
--- scales of Resize, quantization) stays constant. Sequences are lists; uint16, uint32, uint64 are i32, i64, i64, int4
--- is i8. inference = true: for a model that is run and not trained: batch norms become part of the convolutions before
--- them, so that weights are not those of the file. A broken or unsupported file is nil, a message that names node and
--- operator, and "format".
+-- scales of Resize, quantization) stays constant. Sequences are lists; uint16, uint32, uint64 are i32, i64, i64,
+-- integers of 2 and 4 bits i8 and u8, floats of 4 and 8 bits f32, rounded and limited as theirs are. inference = true:
+-- for a model that is run and not trained: batch norms become part of the convolutions before them, so that weights are
+-- not those of the file. A broken or unsupported file is nil, a message that names node and operator, and "format".
 --   print((T.onnx.load("/nowhere/model.onnx")))  --> nil
 function onnx.load(path, opts, ...)
   opts = options.check("onnx.load", opts, { "inference" })

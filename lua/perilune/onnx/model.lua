@@ -6,6 +6,7 @@ local T = require "perilune"
 local options = require "perilune.options"
 local arity = require "perilune.onnx.operators.arity"
 local fold = require "perilune.onnx.fold"
+local narrow = require "perilune.onnx.narrow"
 local registry = require "perilune.onnx.operators.registry"
 local schema = require "perilune.onnx.schema"
 local tensors = require "perilune.onnx.tensors"
@@ -15,7 +16,7 @@ local sizes = require "perilune.graph.sizes"
 for _, part in ipairs { "elementwise", "reduce", "shape", "index", "conv", "nn", "resize", "recurrent", "quantize",
   "control", "signal", "runtime" } do require("perilune.onnx.operators." .. part) end
 
-local core, stop = T.core, wire.stop
+local core, stop, label = T.core, wire.stop, narrow.label
 local model = {}
 
 local OLDEST, NEWEST = 1, 28
@@ -203,7 +204,7 @@ end
 function compile(g, around, alone)
   local scope = setmetatable({ names = {}, outer = not alone and around or nil }, { __index = around })
   local program = { inputs = {}, outputs = {}, output_types = {}, input_types = {}, weights = {}, members = {},
-    steps = {}, own = scope.names, alone = alone }
+    labels = {}, steps = {}, own = scope.names, alone = alone }
   scope.program = program
   local function weight(name, t)
     if program.weights[name] then stop("the initializer '%s' is there twice", name) end
@@ -291,28 +292,25 @@ local apart = {}
 for name in ("Shape Size ArgMax ArgMin NonZero Cast CastLike QuantizeLinear DequantizeLinear MatMulInteger ConvInteger "
   .. "BitShift"):gmatch "%w+" do apart[name] = true end
 local below = { Sub = true, BitwiseNot = true } -- what goes below 0 where it wraps
-local masks = { uint16 = { "i32", 0xffff }, uint32 = { "i64", 0xffffffff }, uint64 = { "i64" } }
-
 -- What was computed of an uint16 is one again: it wraps at 2^16, though an i32 holds it.
 local function narrowed(step, args, n, out)
   if apart[step.node.op_type] then return end
-  local label
-  for i = 1, n do label = label or (args[i] ~= nil and tensors.label[args[i]]) end
-  local kind = label and masks[label]
+  local name
+  for i = 1, n do name = name or (args[i] ~= nil and label[args[i]]) end
+  local kind = name and narrow.kinds[name]
   for i = 1, kind and out.n or 0 do
     local y = out[i]
-    if type(y) == "userdata" and y:dtype() == kind[1] and not tensors.label[y] then
-      if kind[2] then
-        y = y & kind[2]
-      elseif core.is_symbolic(y) then
+    if type(y) == "userdata" and y:dtype() == kind.dtype and not label[y] then
+      if kind.bits == 16 or kind.bits == 32 then -- of smaller ones ONNX computes nothing, it moves them
+        y = narrow.wrap(y, name)
+      elseif kind.bits == 64 and core.is_symbolic(y) then
         if below[step.node.op_type] then
           options.untraceable("onnx: %s: an uint64 is kept as i64, whose sign a trace does not see", called(step.node))
         end
-      elseif y:numel() > 0 and y:amin():item() < 0 then
+      elseif kind.bits == 64 and y:numel() > 0 and y:amin():item() < 0 then
         step.c:fail "an uint64 of 2^63 or more, which i64 cannot hold"
       end
-      for k = 1, n do if args[k] == y then y = y:detach() end end
-      tensors.label[y], out[i] = label, y
+      out[i] = narrow.mark(y, name, { n = n, table.unpack(args, 1, n) })
     end
   end
 end
@@ -359,7 +357,7 @@ local function run_step(step, env)
   end
   environment = outer
   if sizes.tracing then note_sizes(step, args, n, out) end
-  if next(tensors.label) then narrowed(step, args, n, out) end
+  if next(label) then narrowed(step, args, n, out) end
   if out.n < step.outputs then
     for i = out.n + 1, step.outputs do
       if node.output[i] ~= "" then step.c:fail("output %d is not supported", i) end
@@ -372,7 +370,11 @@ end
 local function outside(program, outer)
   return { __index = function(_, name)
     local member = program.members[name]
-    if member then return module[member] end
+    if member then
+      local t, kind = module[member], program.labels[name]
+      if kind and not label[t] then narrow.mark(t, kind) end -- of a copy of the module
+      return t
+    end
     local w = program.weights[name]
     if w ~= nil or program.own[name] or program.alone then return w end
     return outer and outer[name]

@@ -2,6 +2,8 @@
 --- The messages of ONNX files: numbers and names of fields, and of element types (onnx.ai/onnx/repo-docs/IR.html,
 -- onnx.proto of opset 23).
 -- @module perilune.onnx.schema
+local narrow = require "perilune.onnx.narrow"
+
 local schema = {}
 
 local function many(name, what) return { name, what, list = true } end
@@ -54,16 +56,20 @@ schema.model = {
   [14] = many("metadata_props", entry), [25] = many("functions", func),
 }
 
---- Number of an element type → its name in ONNX, our dtype, bytes of an element (1/2: two in a byte), and for types
--- that we have not: how wide it is. Those are kept in the next wider dtype, see tensors.lua.
+--- Number of an element type → its name in ONNX, our dtype, bits of an element. Types that have no dtype here are kept
+-- in a wider one, see narrow.lua.
 schema.types = {
-  [1] = { "float", "f32", 4 }, [2] = { "uint8", "u8", 1 }, [3] = { "int8", "i8", 1 }, [4] = { "uint16", "i32", 2 },
-  [5] = { "int16", "i16", 2 }, [6] = { "int32", "i32", 4 }, [7] = { "int64", "i64", 8 }, [8] = { "string" },
-  [9] = { "bool", "bool", 1 }, [10] = { "float16", "f16", 2 }, [11] = { "double", "f64", 8 },
-  [12] = { "uint32", "i64", 4 }, [13] = { "uint64", "i64", 8 }, [14] = { "complex64" }, [15] = { "complex128" },
-  [16] = { "bfloat16", "bf16", 2 }, [17] = { "float8e4m3fn" }, [18] = { "float8e4m3fnuz" }, [19] = { "float8e5m2" },
-  [20] = { "float8e5m2fnuz" }, [21] = { "uint4", "u8", 0.5 }, [22] = { "int4", "i8", 0.5 }, [23] = { "float4e2m1" },
+  [1] = { "float", "f32", 32 }, [2] = { "uint8", "u8", 8 }, [3] = { "int8", "i8", 8 }, [5] = { "int16", "i16", 16 },
+  [6] = { "int32", "i32", 32 }, [7] = { "int64", "i64", 64 }, [8] = { "string" }, [9] = { "bool", "bool", 8 },
+  [10] = { "float16", "f16", 16 }, [11] = { "double", "f64", 64 }, [14] = { "complex64" }, [15] = { "complex128" },
+  [16] = { "bfloat16", "bf16", 16 },
 }
+for number, name in pairs { [4] = "uint16", [12] = "uint32", [13] = "uint64", [17] = "float8e4m3fn",
+  [18] = "float8e4m3fnuz", [19] = "float8e5m2", [20] = "float8e5m2fnuz", [21] = "uint4", [22] = "int4",
+  [23] = "float4e2m1", [24] = "float8e8m0", [25] = "uint2", [26] = "int2" } do
+  schema.types[number] = { name, narrow.kinds[name].dtype, narrow.kinds[name].bits }
+end
+schema.types[27], schema.types[28] = { "float6e2m3" }, { "float6e3m2" }
 
 --- Names of the kinds of attributes, by number.
 schema.attribute_kinds = { "float", "int", "string", "tensor", "graph", "floats", "ints", "strings", "tensors",

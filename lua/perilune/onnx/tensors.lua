@@ -1,17 +1,14 @@
 -- SPDX-License-Identifier: MIT
 --- Tensors of ONNX files: in the file itself, in typed fields or as bytes, or in a file beside it.
--- u16, u32 and u64 have no dtype here: they are i32, i64 and i64, and values past 2^63 are refused. 4-bit integers
--- are i8 and u8. `tensors.label` remembers what such a tensor was: quantization saturates at its limits.
+-- Types that have no dtype here are kept in wider ones and labelled (narrow.lua); an uint64 past 2^63 is refused.
 -- @module perilune.onnx.tensors
 local T = require "perilune"
+local narrow = require "perilune.onnx.narrow"
 local schema = require "perilune.onnx.schema"
 local wire = require "perilune.onnx.wire"
 
 local core, stop, types = T.core, wire.stop, schema.types
 local tensors = {}
-
---- Tensor → the name of its ONNX type, where its dtype does not say it.
-tensors.label = setmetatable({}, { __mode = "k" })
 
 local MAX_ELEMENTS = 1 << 40
 local NEAR = 4096 -- bytes that are read together with what is around them
@@ -86,27 +83,16 @@ end
 
 -- ---- elements ------------------------------------------------------------------------------------------------------
 
-local formats = { [1] = "B", [2] = "<I2", [4] = "<I4" }
-
 -- Elements of a type that we have no dtype for, from bytes.
 local function widened(bytes, t, n)
-  local list, name, size = {}, t[1], t[3]
-  if size == 0.5 then
-    for i = 1, n do
-      local b = bytes:byte((i + 1) // 2)
-      local v = i % 2 == 1 and b & 15 or b >> 4
-      list[i] = name == "int4" and v >= 8 and v - 16 or v
-    end
-  elseif size == 8 then
-    for i = 1, n do
-      list[i] = ("<i8"):unpack(bytes, 8 * i - 7)
-      if list[i] < 0 then stop("an uint64 of 2^63 or more, which i64 cannot hold") end
-    end
-  else
-    local format = formats[size]
-    for i = 1, n do list[i] = format:unpack(bytes, size * (i - 1) + 1) end
+  local name, bits, list = t[1], t[3], {}
+  if bits <= 8 then return narrow.unpack(T.from_string(bytes, "u8", { #bytes }), name, n) end
+  local format = bits == 64 and "<i8" or ("<I%d"):format(bits // 8)
+  for i = 1, n do
+    list[i] = format:unpack(bytes, bits // 8 * (i - 1) + 1)
+    if list[i] < 0 then stop("an uint64 of 2^63 or more, which i64 cannot hold") end
   end
-  return list
+  return T.tensor(list, { dtype = t[2] })
 end
 
 local of_integers = { f16 = true, bf16 = true, i8 = true, u8 = true, i16 = true, i32 = true, bool = true, i64 = true }
@@ -116,17 +102,21 @@ local function typed(t, kind, n, who)
   local name, dtype = kind[1], kind[2]
   if name == "float" or name == "double" then
     local bytes = table.concat(name == "float" and t.float_data or t.double_data)
-    if #bytes ~= n * kind[3] then stop("%s: %d bytes of %ss for %d elements", who, #bytes, name, n) end
+    if #bytes * 8 ~= n * kind[3] then stop("%s: %d bytes of %ss for %d elements", who, #bytes, name, n) end
     return T.from_string(bytes, dtype, t.dims)
   end
-  if not of_integers[dtype] then stop("%s: no elements", who) end
+  local packed = narrow.kinds[name] and kind[3] <= 8
+  if not of_integers[dtype] and not packed then stop("%s: no elements", who) end
   local list = name == "int64" and t.int64_data or (name == "uint32" or name == "uint64") and t.uint64_data
     or t.int32_data
-  if kind[3] == 0.5 then -- two in each
+  if packed then -- a byte in each
     local bytes = {}
     for i, v in ipairs(list) do bytes[i] = string.char(v & 255) end
-    if #list ~= (n + 1) // 2 then stop("%s: %d numbers for %d elements of 4 bits", who, #list, n) end
-    return T.tensor(widened(table.concat(bytes), kind, n), { dtype = dtype }):view(t.dims)
+    if #list ~= (n * kind[3] + 7) // 8 then
+      stop("%s: %d numbers for %d elements of %d bits", who, #list, n, kind[3])
+    end
+    if n == 0 then return T.zeros(t.dims, { dtype = dtype }) end
+    return widened(table.concat(bytes), kind, n):view(t.dims)
   end
   if #list ~= n then stop("%s: %d numbers for %d elements", who, #list, n) end
   if dtype == "f16" or dtype == "bf16" then -- their bits
@@ -155,7 +145,7 @@ function tensors.read(t, folder, who)
   local kind = tensors.type(t.data_type, who)
   if #t.dims > 16 then stop("%s: %d dimensions, at most 16 are supported", who, #t.dims) end
   local n = element_count(t.dims, who)
-  local want = kind[3] == 0.5 and (n + 1) // 2 or n * kind[3]
+  local want = kind[3] < 8 and (n * kind[3] + 7) // 8 or n * (kind[3] // 8)
   local bytes, out = t.raw_data
   if t.data_location == 1 then bytes = external(t, want, folder, who) end
   if bytes then
@@ -164,21 +154,21 @@ function tensors.read(t, folder, who)
     if count ~= want then
       stop("%s: %d bytes for %s[%s], which has %d", who, count, kind[1], table.concat(t.dims, ","), want)
     end
-    local wider = kind[1]:find "^u?int4$" or kind[1]:find "^uint%d%d$"
+    local wider = narrow.kinds[kind[1]]
     if piece and (wider or want <= NEAR) then bytes, piece = read_piece(piece, who), nil end
     if n == 0 then
       out = T.zeros(t.dims, { dtype = kind[2] })
     elseif piece then
       out = in_file(piece.path, piece.from, kind[2], t.dims, who)
     elseif wider then
-      out = T.tensor(widened(bytes, kind, n), { dtype = kind[2] }):view(t.dims)
+      out = widened(bytes, kind, n):view(t.dims)
     else
       out = T.from_string(kind[2] == "bool" and bytes:gsub("[^%z]", "\1") or bytes, kind[2], t.dims)
     end
   else
     out = typed(t, kind, n, who)
   end
-  if kind[1]:find "^u?int4$" or kind[1]:find "^uint%d%d$" then tensors.label[out] = kind[1] end
+  if narrow.kinds[kind[1]] then narrow.mark(out, kind[1]) end
   return out
 end
 

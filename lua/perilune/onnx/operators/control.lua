@@ -4,7 +4,7 @@
 local T = require "perilune"
 local registry = require "perilune.onnx.operators.registry"
 
-local op, number = registry.op, registry.number
+local op, ints, number = registry.op, registry.ints, registry.number
 
 local function truth(c, x, what)
   local v = number(c, x, what)
@@ -45,9 +45,65 @@ op("Loop", "body:graph", function(c, most, go, ...)
   return table.unpack(carried, 1, n + math.max(count, 0))
 end)
 
+-- The body, over `steps` steps. states: of the first one, n of them; of(k, i): element i of scan input k of m.
+-- → states after the last one, the list of each scan output's elements.
+local function scan(c, states, n, m, of, steps)
+  local outs, scans = #c.a.body.outputs - n, {}
+  states = table.move(states, 1, n, 1, {})
+  for k = 1, outs do scans[k] = {} end
+  for i = 1, steps do
+    local given = table.move(states, 1, n, 1, {})
+    for k = 1, m do given[n + k] = of(k, i) end
+    local out = table.pack(c.run(c.a.body, table.unpack(given, 1, n + m)))
+    for k = 1, n do states[k] = out[k] end
+    for k = 1, outs do scans[k][i] = out[n + k] end
+  end
+  return states, scans
+end
+
+-- Version 8: sequences (the second dimension) of a batch (the first one), each of its own length; what is behind it in
+-- scan outputs is zeros. Their elements stand in the order of the steps.
+local function scan_batch(c, lengths, ...)
+  local args, m = table.pack(...), c.a.num_scan_inputs or c:fail "num_scan_inputs is missing"
+  local n = args.n - m
+  if m < 1 or n < 0 then c:fail("%d scan inputs of %d", m, args.n) end
+  for k = 1, args.n do
+    local x = args[k]
+    if x:dim() < (k > n and 2 or 1) or x:size(1) ~= args[n + 1]:size(1)
+      or k > n and x:size(2) ~= args[n + 1]:size(2) then
+      c:fail "its inputs have other batches or steps than the first scan input"
+    end
+  end
+  local batch, most = args[n + 1]:size(1), args[n + 1]:size(2)
+  lengths = ints(c, lengths, "sequence_lens")
+  if lengths and #lengths ~= batch then c:fail("%d sequence_lens for a batch of %d", #lengths, batch) end
+  if batch == 0 or most == 0 then c:fail "no steps" end
+  local all = {}
+  for k = 1, #c.a.body.outputs do all[k] = {} end
+  for b = 1, batch do
+    local steps = lengths and lengths[b] or most
+    if steps < 1 or steps > most then c:fail("%d steps of %d", steps, most) end
+    local states = {}
+    for k = 1, n do states[k] = args[k]:select(1, b) end
+    local scans
+    states, scans = scan(c, states, n, m, function(k, i)
+      local back = c.a.directions and c.a.directions[k] == 1
+      if back and steps < most then c:fail "of sequences that are shorter, backwards, is not supported" end
+      return args[n + k]:select(1, b):select(1, back and steps - i + 1 or i)
+    end, steps)
+    for k = 1, n do all[k][b] = states[k] end
+    for k, list in ipairs(scans) do
+      for i = steps + 1, most do list[i] = T.zeros_like(list[1]) end
+      all[n + k][b] = T.stack(list, 1)
+    end
+  end
+  for k, list in ipairs(all) do all[k] = T.stack(list, 1) end
+  return table.unpack(all)
+end
+
 op("Scan", "body:graph num_scan_inputs:int scan_input_axes:ints scan_input_directions:ints scan_output_axes:ints "
   .. "scan_output_directions:ints directions:ints", function(c, ...)
-  if c.opset < 9 then c:fail "Scan before version 9 is not supported" end
+  if c.opset < 9 then return scan_batch(c, ...) end
   local args = table.pack(...)
   local m = c.a.num_scan_inputs or c:fail "num_scan_inputs is missing"
   local n = args.n - m
@@ -59,28 +115,19 @@ op("Scan", "body:graph num_scan_inputs:int scan_input_axes:ints scan_input_direc
     steps = x:size(axes[k])
   end
   if m < 1 or n < 0 then c:fail("%d scan inputs of %d", m, args.n) end
-  local outs = #c.a.body.outputs - n
-  local states, scans = table.move(args, 1, n, 1, {}), {}
-  for k = 1, outs do scans[k] = {} end
-  for i = 1, steps do
-    local given = table.move(states, 1, n, 1, {})
-    for k = 1, m do
-      local back = c.a.scan_input_directions and c.a.scan_input_directions[k] == 1
-      given[n + k] = args[n + k]:select(axes[k], back and steps - i + 1 or i)
-    end
-    local out = table.pack(c.run(c.a.body, table.unpack(given, 1, n + m)))
-    for k = 1, n do states[k] = out[k] end
-    for k = 1, outs do
-      local back = c.a.scan_output_directions and c.a.scan_output_directions[k] == 1
-      scans[k][back and steps - i + 1 or i] = out[n + k]
-    end
-  end
-  for k = 1, outs do
+  local states, scans = scan(c, args, n, m, function(k, i)
+    local back = c.a.scan_input_directions and c.a.scan_input_directions[k] == 1
+    return args[n + k]:select(axes[k], back and steps - i + 1 or i)
+  end, steps)
+  for k, list in ipairs(scans) do
     if steps == 0 then c:fail "no steps" end
+    if c.a.scan_output_directions and c.a.scan_output_directions[k] == 1 then
+      for i = 1, steps // 2 do list[i], list[steps - i + 1] = list[steps - i + 1], list[i] end
+    end
     local axis = c.a.scan_output_axes and c.a.scan_output_axes[k] or 0
-    states[n + k] = T.stack(scans[k], registry.axis(c, axis, scans[k][1]:dim() + 1))
+    states[n + k] = T.stack(list, registry.axis(c, axis, list[1]:dim() + 1))
   end
-  return table.unpack(states, 1, n + outs)
+  return table.unpack(states, 1, n + #scans)
 end)
 
 -- ---- sequences -----------------------------------------------------------------------------------------------------

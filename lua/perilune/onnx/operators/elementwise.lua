@@ -3,12 +3,12 @@
 -- @module perilune.onnx.operators.elementwise
 local T = require "perilune"
 local options = require "perilune.options"
+local narrow = require "perilune.onnx.narrow"
 local registry = require "perilune.onnx.operators.registry"
 local schema = require "perilune.onnx.schema"
-local tensors = require "perilune.onnx.tensors"
 
 local op, plain, beside, is_float = registry.op, registry.plain, registry.beside, registry.is_float
-local F = T.nn.F
+local F, label = T.nn.F, narrow.label
 
 -- ---- one input -----------------------------------------------------------------------------------------------------
 
@@ -118,22 +118,16 @@ op("Mod", "fmod:int", function(c, x, y)
   return T.remainder(x, y)
 end)
 op("BitShift", "direction:string", function(c, x, y)
-  local label = tensors.label[x]
+  local name = label[x]
   local how = c.a.direction
   if how == "RIGHT" then
     local z = T.bitwise_right_shift(x, y)
-    tensors.label[z] = label
-    return z
+    return name and narrow.mark(z, name) or z
   end
   if how ~= "LEFT" then c:fail("direction '%s'", tostring(how)) end
-  if label == "uint64" then c:fail "uint64 is kept as i64, whose shifts to the left differ" end
+  if name == "uint64" then c:fail "uint64 is kept as i64, whose shifts to the left differ" end
   local z = T.bitwise_left_shift(x, y)
-  local mask = label == "uint16" and 0xffff or label == "uint32" and 0xffffffff
-  if mask then
-    z = z & mask
-    tensors.label[z] = label
-  end
-  return z
+  return name and narrow.mark(narrow.wrap(z, name), name) or z
 end)
 op("PRelu", "consumed_inputs:ints", function(_, x, slope)
   return T.where(x:lt(0), x * beside(x, slope), x)
@@ -179,38 +173,35 @@ end, { constants = { 2, 3 } })
 
 -- ---- casts ---------------------------------------------------------------------------------------------------------
 
-local LIMITS = { uint16 = 0xffff, uint32 = 0xffffffff }
-
-local function cast(c, x, number)
-  local kind = schema.types[number or 0]
-  if not kind or not kind[2] or kind[3] == 0.5 then
-    c:fail("a cast to %s is not supported", kind and kind[1] or tostring(number))
+local function cast(c, x, name, dtype)
+  local kind, from = narrow.kinds[name], label[x]
+  if from == name and x:dtype() == dtype then return x end
+  local saturate, mode = c.a.saturate ~= 0, c.a.round_mode or "up"
+  if not kind then
+    if dtype == "bool" then return x:dtype() == "bool" and x or x:ne(0) end
+    local y = x:to(dtype)
+    return from and rawequal(y, x) and x:detach() or y -- what it was is no more: arithmetic does not wrap
   end
-  if x:dtype() == kind[2] and not tensors.label[x] and not LIMITS[kind[1]] then return x end
-  local y
-  if kind[2] == "bool" then
-    y = x:dtype() == "bool" and x or x:ne(0)
-  else
-    y = x:to(kind[2])
+  if not kind.low then
+    return narrow.mark(narrow.round(x, name, saturate, mode, function(...) c:fail(...) end), name, { x })
   end
-  if LIMITS[kind[1]] then y = y & LIMITS[kind[1]] end
-  if kind[1] == "uint64" and x:dtype() ~= "u8" and x:dtype() ~= "bool" then
+  if name == "uint64" and x:dtype() ~= "u8" and x:dtype() ~= "bool" then
+    local y = x:to(dtype)
     if T.core.is_symbolic(y) then
       options.untraceable("onnx: %s '%s': an uint64 is kept as i64, whose sign a trace does not see", c.node.op_type,
         c.node.name or "")
     end
     if y:numel() > 0 and y:amin():item() < 0 then c:fail "an uint64 of 2^63 or more, which i64 cannot hold" end
   end
-  if kind[1]:find "^uint%d%d$" then
-    if y == x then y = x:clone() end
-    tensors.label[y] = kind[1]
-  end
-  return y
+  return narrow.mark(narrow.wrap(x:is_floating_point() and x:to("i64") or x, name), name, { x })
 end
-op("Cast", "to:int saturate:int round_mode:string", function(c, x) return cast(c, x, c.a.to) end)
+op("Cast", "to:int saturate:int round_mode:string", function(c, x)
+  local kind = schema.types[c.a.to or 0]
+  if not kind or not kind[2] then c:fail("a cast to %s is not supported", kind and kind[1] or tostring(c.a.to)) end
+  return cast(c, x, kind[1], kind[2])
+end)
 op("CastLike", "saturate:int round_mode:string", function(c, x, like)
-  if tensors.label[like] then c:fail("a cast to %s is not supported", tensors.label[like]) end
-  return like:dtype() == "bool" and x:dtype() ~= "bool" and x:ne(0) or x:to(like:dtype())
+  return cast(c, x, label[like], like:dtype())
 end)
 
 plain("Det", function(x) return T.linalg.det(x) end)

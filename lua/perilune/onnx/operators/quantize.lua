@@ -3,14 +3,15 @@
 -- Products of 8-bit integers are summed exactly, in i32.
 -- @module perilune.onnx.operators.quantize
 local T = require "perilune"
+local narrow = require "perilune.onnx.narrow"
 local registry = require "perilune.onnx.operators.registry"
 local schema = require "perilune.onnx.schema"
-local tensors = require "perilune.onnx.tensors"
 
 local op, beside = registry.op, registry.beside
 
-local LIMITS = { u8 = { 0, 255 }, i8 = { -128, 127 }, i16 = { -32768, 32767 }, i32 = { -(1 << 31), (1 << 31) - 1 },
-  uint16 = { 0, 65535 }, uint4 = { 0, 15 }, int4 = { -8, 7 } }
+local LIMITS = { u8 = { low = 0, high = 255 }, i8 = { low = -128, high = 127 }, i16 = { low = -32768, high = 32767 },
+  i32 = { low = -(1 << 31), high = (1 << 31) - 1 } }
+local label = narrow.label
 
 -- A scale or zero point in the shape in which it meets x: one number, along an axis, or a block each.
 local function along(c, x, t)
@@ -31,37 +32,60 @@ local function along(c, x, t)
 end
 
 -- Rounds to even, saturates, and remembers what the type was.
-local function saturated(c, y, dtype, label)
-  local limits = LIMITS[label or dtype] or c:fail("quantized elements of type %s are not supported", label or dtype)
-  local q = y:clamp({ min = limits[1], max = limits[2] }):to(dtype)
-  if label then tensors.label[q] = label end
-  return q
+local function saturated(c, y, dtype, name)
+  local limits = name and narrow.kinds[name] or LIMITS[dtype]
+  if not limits or not limits.low then c:fail("quantized elements of type %s are not supported", name or dtype) end
+  local q = y:clamp({ min = limits.low, max = limits.high }):to(dtype)
+  return name and narrow.mark(q, name, { y }) or q
 end
 
 -- f64 where f32 would not hold the sum exactly
-local function quantize(c, x, scale, zero, dtype, label)
+local function quantize(c, x, scale, zero, dtype, name)
+  if narrow.is_float(name) then -- the zero point is 0
+    local fail = function(...) c:fail(...) end
+    return narrow.mark(narrow.round(x / scale, name, c.a.saturate ~= 0, "up", fail), name)
+  end
   local y = (x / scale):round()
   if zero then y = y:to("f64") + zero:to("f64") end
-  return saturated(c, y, dtype, label)
+  return saturated(c, y, dtype, name)
+end
+
+-- The dtype that an attribute names, and its label; nil without it. floating: it must be of floats.
+local function named(c, attribute, floating)
+  local number = c.a[attribute] or 0
+  if number == 0 then return nil end
+  local kind = schema.types[number]
+  local dtype = kind and kind[2]
+  local float = dtype == "f32" or dtype == "f64" or dtype == "f16" or dtype == "bf16"
+  if not dtype or floating and (not float or narrow.kinds[kind[1]]) then
+    c:fail("%s %s is not supported", attribute, kind and kind[1] or number)
+  end
+  return dtype, narrow.kinds[kind[1]] and kind[1]
 end
 
 op("QuantizeLinear", "axis:int block_size:int output_dtype:int precision:int saturate:int", function(c, x, scale, zero)
-  local dtype, label = "u8", nil
+  local dtype, name = named(c, "output_dtype")
   if zero then
-    dtype, label = zero:dtype(), tensors.label[zero]
-  elseif (c.a.output_dtype or 0) ~= 0 then
-    local kind = schema.types[c.a.output_dtype]
-    if not kind or not kind[2] then c:fail("output_dtype %s is not supported", kind and kind[1] or c.a.output_dtype) end
-    dtype, label = kind[2], (kind[3] == 0.5 or kind[1] == "uint16") and kind[1] or nil
+    if dtype and (dtype ~= zero:dtype() or name ~= label[zero]) then
+      c:fail("output_dtype %s, and a zero point of type %s", name or dtype, label[zero] or zero:dtype())
+    end
+    dtype, name = zero:dtype(), label[zero]
   end
+  local precision = named(c, "precision", true)
   local wide = registry.is_float(x) and x or x:to(scale:dtype())
-  return quantize(c, wide, along(c, x, beside(x, scale)), along(c, x, beside(x, zero)), dtype, label)
+  scale, zero = along(c, x, beside(x, scale)), along(c, x, beside(x, zero))
+  if precision then wide, scale = wide:to(precision), scale:to(precision) end
+  return quantize(c, wide, scale, zero, dtype or "u8", name)
 end, { constants = { 2, 3 } })
 
 op("DequantizeLinear", "axis:int block_size:int output_dtype:int", function(c, x, scale, zero)
-  local y = x:to("i32")
-  if zero then y = y - along(c, x, beside(x, zero)):to("i32") end
-  return y:to(scale:dtype()) * along(c, x, beside(x, scale))
+  local wanted, y = named(c, "output_dtype", true), x
+  if not narrow.is_float(label[x]) then
+    y = x:to("i32")
+    if zero then y = y - along(c, x, beside(x, zero)):to("i32") end
+  end
+  y = y:to(scale:dtype()) * along(c, x, beside(x, scale))
+  return wanted and y:to(wanted) or y
 end, { constants = { 2, 3 } })
 
 op("DynamicQuantizeLinear", "", function(c, x)
@@ -74,7 +98,8 @@ op("DynamicQuantizeLinear", "", function(c, x)
 end)
 
 -- a - its zero point, in i32. A zero point for each row of a, or column of b.
-local function centered(x, zero, row)
+local function centered(c, x, zero, row)
+  if narrow.is_float(label[x]) then c:fail("elements of type %s are not supported", label[x]) end
   local y = x:to("i32")
   if not zero then return y end
   zero = beside(x, zero):to("i32")
@@ -84,8 +109,8 @@ end
 
 registry.quantized = { quantize = quantize, centered = centered }
 
-op("MatMulInteger", "", function(_, a, b, az, bz)
-  return centered(a, az, true):matmul(centered(b, bz)):to("i32")
+op("MatMulInteger", "", function(c, a, b, az, bz)
+  return centered(c, a, az, true):matmul(centered(c, b, bz)):to("i32")
 end)
 
 -- One scale, or one for each row of a or column of b.
@@ -95,17 +120,17 @@ local function spread(scale, row)
 end
 
 op("QLinearMatMul", "", function(c, a, as, az, b, bs, bz, ys, yz)
-  local sums = centered(a, az, true):matmul(centered(b, bz))
+  local sums = centered(c, a, az, true):matmul(centered(c, b, bz))
   local factor = spread(as, true):to("f64") * spread(bs):to("f64") / spread(ys, true):to("f64")
   local y = (sums:to("f64") * factor):round() + spread(yz, true):to("f64")
-  return saturated(c, y, yz:dtype(), tensors.label[yz])
+  return saturated(c, y, yz:dtype(), label[yz])
 end, { constants = { 2, 3, 5, 6, 7, 8 } })
 
 local WINDOW = "auto_pad:string dilations:ints group:int kernel_shape:ints pads:ints strides:ints"
 
 -- Sums of products of integers below 2^24 each are exact in f64.
 local function conv(c, x, xz, w, wz)
-  local xc, wc = centered(x, xz):to("f64"), w:to("i32")
+  local xc, wc = centered(c, x, xz):to("f64"), w:to("i32")
   if wz then
     wz = beside(w, wz):to("i32")
     if wz:numel() > 1 then
@@ -124,5 +149,5 @@ op("QLinearConv", WINDOW, function(c, x, xs, xz, w, ws, wz, ys, yz, bias)
   if bias then sums = sums + bias:to("f64"):reshape(shape) end
   local factor = xs:to("f64") * ws:to("f64") / ys:to("f64")
   if factor:numel() > 1 then factor = factor:reshape(shape) end
-  return saturated(c, (sums * factor):round() + yz:to("f64"), yz:dtype(), tensors.label[yz])
+  return saturated(c, (sums * factor):round() + yz:to("f64"), yz:dtype(), label[yz])
 end, { constants = { 2, 3, 5, 6, 7, 8 } })

@@ -4,6 +4,7 @@
 -- products are summed exactly, in i32.
 -- @module perilune.onnx.operators.runtime
 local T = require "perilune"
+local narrow = require "perilune.onnx.narrow"
 local registry = require "perilune.onnx.operators.registry"
 
 local beside, quantized = registry.beside, registry.quantized
@@ -25,7 +26,7 @@ end
 
 local function rounded(c, y, scale, zero)
   if not zero then c:fail "the zero point of the result is missing" end
-  return quantized.quantize(c, y, beside(y, scale), beside(y, zero), zero:dtype())
+  return quantized.quantize(c, y, beside(y, scale), beside(y, zero), zero:dtype(), narrow.label[zero])
 end
 
 -- The operator of ONNX itself, of that version.
@@ -80,27 +81,27 @@ end)
 
 -- ---- products ------------------------------------------------------------------------------------------------------
 
-local function product(a, az, b, bz) return centered(a, az, true):matmul(centered(b, bz)) end
+local function product(c, a, az, b, bz) return centered(c, a, az, true):matmul(centered(c, b, bz)) end
 
 op("QGemm", "alpha:float transA:int transB:int", 6, 9, { 2, 3, 5, 6, 8, 9 },
   function(c, a, as, az, b, bs, bz, bias, ys, yz)
     if c.a.transA == 1 then a = a:transpose(1, 2) end
     if c.a.transB == 1 then b = b:transpose(1, 2) end
-    local sums = product(a, az, b, bz)
+    local sums = product(c, a, az, b, bz)
     if bias then sums = sums + beside(a, bias) end
     local y = sums:to "f64" * (as:to "f64" * bs:to "f64" * (c.a.alpha or 1.0))
     if not ys then return y:to(as:dtype()) end
     return rounded(c, y, ys:to "f64", yz)
   end)
-op("MatMulIntegerToFloat", "", 4, 7, { 3, 4, 5, 6 }, function(_, a, b, as, bs, az, bz, bias)
-  local y = product(a, az, b, bz):to(as:dtype()) * (as * bs)
+op("MatMulIntegerToFloat", "", 4, 7, { 3, 4, 5, 6 }, function(c, a, b, as, bs, az, bz, bias)
+  local y = product(c, a, az, b, bz):to(as:dtype()) * (as * bs)
   return bias and y + bias or y
 end)
 
 -- x times integers b, x rounded to u8 as DynamicQuantizeLinear does: all of it alike.
 local function dynamic(c, x, b, scale, zero)
   local q, xs, xz = registry.ops.DynamicQuantizeLinear.f(c, x)
-  return product(q, xz, b, zero):to(x:dtype()) * (xs * scale)
+  return product(c, q, xz, b, zero):to(x:dtype()) * (xs * scale)
 end
 
 op("DynamicQuantizeMatMul", "", 3, 5, { 3, 4 }, function(c, x, b, scale, zero, bias)

@@ -2,6 +2,7 @@
 --- ONNX operators about shapes: views, joins, paddings, and tensors made of sizes.
 -- @module perilune.onnx.operators.shape
 local T = require "perilune"
+local narrow = require "perilune.onnx.narrow"
 local registry = require "perilune.onnx.operators.registry"
 local schema = require "perilune.onnx.schema"
 local free = require "perilune.graph.sizes"
@@ -14,7 +15,7 @@ local floor, max, min = math.floor, math.max, math.min
 local function dtype(c, n, default)
   if not n then return default end
   local kind = schema.types[n]
-  if not kind or not kind[2] or kind[1]:find "^uint%d%d" or kind[3] == 0.5 then
+  if not kind or not kind[2] or narrow.kinds[kind[1]] then
     c:fail("elements of type %s are not supported here", kind and kind[1] or tostring(n))
   end
   return kind[2]

@@ -3,6 +3,7 @@
 -- whose angles are reduced exactly before they are taken.
 -- @module perilune.onnx.operators.signal
 local T = require "perilune"
+local narrow = require "perilune.onnx.narrow"
 local registry = require "perilune.onnx.operators.registry"
 local schema = require "perilune.onnx.schema"
 
@@ -11,7 +12,9 @@ local pi = math.pi
 
 local function dtype_of(c, n, default)
   local kind = n and schema.types[n]
-  if n and (not kind or not kind[2]) then c:fail("elements of type %s", kind and kind[1] or n) end
+  if n and (not kind or not kind[2] or narrow.kinds[kind[1]]) then
+    c:fail("elements of type %s", kind and kind[1] or n)
+  end
   return kind and kind[2] or default
 end
 
