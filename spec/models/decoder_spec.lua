@@ -302,6 +302,13 @@ describe("net:generate", function()
     assert.same({ all[1] }, net:generate(text, { max_new_tokens = 12 }):totable())
     local later = net:generate(text, { max_new_tokens = 12, min_new_tokens = 3 }):totable()
     assert.is_true(#later >= 3)
+    -- ids that a config names and the table does not have: of none
+    for _, none in ipairs { -1, 99999 } do
+      net.generation_config = { eos_token_id = { none, all[1] }, pad_token_id = none, suppress_tokens = { none } }
+      local rows = net:generate({ text, { 5, 6, 7 } }, { max_new_tokens = 12, min_new_tokens = 3 })
+      assert.same(later, rows[1]:totable())
+    end
+    fails(function() net:generate(text, { suppress = 99999 }) end, "there is no token 99999, only those from 0 to")
   end)
 
   it("chooses as generation_config.json says where it is told to", function()
@@ -593,6 +600,12 @@ describe("T.models.load", function()
     has(layers({ all, some }, "Gemma2", json.null), "entry 2 of layer_types is sliding_attention, and there is no")
     has(layers({ all, some }, "Mistral", 4), "entry 1 of layer_types is full_attention, which is not supported")
     has(layers({ all, some }, "Llama"), "entry 2 of layer_types is sliding_attention, which is not supported")
+    for _, name in ipairs { "Qwen2", "Qwen3" } do -- a window that is off
+      local why = config(function(c)
+        c.layer_types, c.sliding_window, c.use_sliding_window = json.array { all, some }, 4, false
+      end, name)
+      has(why, "entry 2 of layer_types is sliding_attention, and use_sliding_window is false")
+    end
     has(config(function(c) c.rope_scaling = { type = "linear", factor = 8.0 } end, "Gemma3"),
       "rope_scaling says type = linear, which is called rope_type here")
     has(config(function(c) c.rope_parameters = { rope_type = "linear", factor = 8.0 } end, "Gemma3"),

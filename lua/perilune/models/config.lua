@@ -153,9 +153,11 @@ function config.rope_of(c)
   return old or given(c.rope_parameters)
 end
 
---- Per layer whether it looks through the window: layer_types, or rule(i) where there are none.
-function config.windows(c, who, rule)
+--- Per layer whether it looks through the window: layer_types, or rule(i) where there are none. off: the config says
+-- that its window does not count.
+function config.windows(c, who, rule, off)
   local list, types, n = {}, given(c.layer_types), c.num_hidden_layers
+  local window = not off and c.sliding_window
   if types and (type(types) ~= "table" or #types ~= n) then
     fault("%s: layer_types must be a list of %d words, one for each layer, got %s", who, n,
       type(types) == "table" and #types .. " of them" or tostring(types))
@@ -167,13 +169,14 @@ function config.windows(c, who, rule)
       if not slides and types[i] ~= "full_attention" then
         fault("%s: %s", who, options.unknown("entry of layer_types", tostring(types[i]), { "full_attention",
           "sliding_attention" }))
-      elseif slides and not c.sliding_window then
-        fault("%s: entry %d of layer_types is sliding_attention, and there is no sliding_window", who, i)
+      elseif slides and not window then
+        fault("%s: entry %d of layer_types is sliding_attention, and %s", who, i,
+          off and "use_sliding_window is false" or "there is no sliding_window")
       end
     else
       slides = rule(i)
     end
-    list[i] = slides and c.sliding_window or false
+    list[i] = slides and window or false
   end
   return list
 end
@@ -181,7 +184,8 @@ end
 --- Refuses layer_types where an architecture takes no notice of them and they say otherwise than what it does: all of
 -- its layers have the window, or, where there is none, see all.
 function config.no_layer_types(who, given_, c)
-  local types, all = given(given_.layer_types), c.sliding_window and "sliding_attention" or "full_attention"
+  local window = c.sliding_window and c.use_sliding_window ~= false
+  local types, all = given(given_.layer_types), window and "sliding_attention" or "full_attention"
   for i, word in ipairs(type(types) == "table" and types or {}) do
     if word ~= all then
       fault("%s: entry %d of layer_types is %s, which is not supported: all layers are %s here, as in transformers",

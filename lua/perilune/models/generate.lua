@@ -102,6 +102,16 @@ local function stops(who, given, eos)
   return list, ends
 end
 
+-- The id or ids that a config names, but for those of no token of the table, which never come (-1 for none). vocab:
+-- the rows of the table, nil where it is not known.
+local function tokens_of(given, vocab)
+  local list = {}
+  for _, id in ipairs(type(given) == "table" and given or { given }) do
+    if math.type(id) == "integer" and id >= 0 and id < (vocab or math.huge) then list[#list + 1] = id end
+  end
+  return list
+end
+
 -- Whether a list ends with one of the words.
 local function ended(list, words, from)
   for _, word in ipairs(words) do
@@ -305,13 +315,14 @@ function M.run(net, ids, opts)
   end
   if o.on_token ~= nil then options.kind(who, "on_token", "callable", o.on_token) end
   local defaults = net.generation_config or {}
-  local words, ends = stops(who, o.stop, defaults.eos_token_id)
-  o.words, o.eos = words, ends
-  o.pad = type(defaults.pad_token_id) == "number" and defaults.pad_token_id or ends[1] or 0
+  local vocab = (net.config or {}).vocab_size
+  local words, ends = stops(who, o.stop, tokens_of(defaults.eos_token_id, vocab))
+  o.words, o.eos = words, tokens_of(ends, vocab)
+  o.pad = tokens_of(defaults.pad_token_id, vocab)[1] or o.eos[1] or 0
   o.new, o.lengths = o.min_new_tokens, {}
   for r, row in ipairs(rows) do o.lengths[r] = #row end
   for option, name in pairs { suppress = "suppress_tokens", begin_suppress = "begin_suppress_tokens" } do
-    if o[option] == nil and type(defaults[name]) == "table" then o[option] = { table.unpack(defaults[name]) } end
+    if o[option] == nil and type(defaults[name]) == "table" then o[option] = tokens_of(defaults[name], vocab) end
   end
   local list = processors.chosen(who, o)
   o.sample = drawn(o)

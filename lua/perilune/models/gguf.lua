@@ -43,9 +43,12 @@ local kinds = { llama = { "llama", "LlamaForCausalLM", pairs = true }, qwen2 = {
 
 -- Ids of config.json → their keys in GGUF.
 local special = { bos = "bos", eos = "eos", pad = "padding" }
--- Keys of ids that end a text beside eos: of a turn, of a message.
+-- Keys of ids that end a text beside eos: of a turn, of a message. Files of T.models.save with more ends than keys have
+-- all of them in a list of their own, too.
 local more_ends = { "eot", "eom" }
+local ALL_ENDS = "perilune.eos_token_ids"
 
+local function is_token(id, vocab) return math.type(id) == "integer" and id >= 0 and id < vocab end
 local function is_norm(part) return part:find "_norm$" ~= nil end
 
 -- What scores of queries and keys are divided by the root of.
@@ -219,20 +222,26 @@ function M.read(path, blocks, map)
       heads = heads, shared = shared, width = width, head_dim = head_dim, factors = factors, by_length = by_length }
   end
   local generation = {}
-  for name, key_name in pairs(special) do
+  local function token(key_name) -- an id beyond the table, as 2^32 - 1 for none, is of no token
     local id = meta["tokenizer.ggml." .. key_name .. "_token_id"]
+    return is_token(id, words:size(1)) and id or nil
+  end
+  for name, key_name in pairs(special) do
+    local id = token(key_name)
     generation[name .. "_token_id"], c[name .. "_token_id"] = id, id
   end
   local ends, have = json.array { generation.eos_token_id }, { [generation.eos_token_id or -1] = true }
-  for _, name in ipairs(more_ends) do
-    local id = meta[("tokenizer.ggml.%s_token_id"):format(name)]
-    if math.type(id) == "integer" and id >= 0 and id < words:size(1) and not have[id] then
-      ends[#ends + 1], have[id] = id, true
-    end
+  local function add(id)
+    if is_token(id, words:size(1)) and not have[id] then ends[#ends + 1], have[id] = id, true end
   end
+  for _, name in ipairs(more_ends) do add(token(name)) end
+  local all = meta[ALL_ENDS]
+  for _, id in ipairs(type(all) == "table" and all or {}) do add(id) end
   if #ends > 1 or generation.eos_token_id == nil and #ends > 0 then generation.eos_token_id = ends end
   -- A default of the architecture would be an id that nobody chose, and may be none of the vocabulary's.
-  if c.pad_token_id == nil then c.pad_token_id = json.null end
+  for name in pairs(special) do
+    if c[name .. "_token_id"] == nil then c[name .. "_token_id"] = json.null end
+  end
   return c, tensors, from, generation
 end
 
@@ -374,16 +383,14 @@ function M.write(path, net, list, kind, tokenizer)
   for name, key in pairs(special) do
     local id = net.generation_config[name .. "_token_id"]
     if id == nil then id = c[name .. "_token_id"] end
-    if type(id) == "table" then
-      if #id > 1 + #more_ends then
-        config.fault("models.save: %d ids end a text (eos_token_id), and GGUF has keys for %d", #id, 1 + #more_ends)
-      end
-      for i, key_name in ipairs(more_ends) do meta[("tokenizer.ggml.%s_token_id"):format(key_name)] = id[i + 1] end
-      id = id[1]
+    local ids = {}
+    for _, one in ipairs(type(id) == "table" and id or { id }) do
+      if is_token(one, c.vocab_size) then ids[#ids + 1] = one end
     end
-    if math.type(id) == "integer" and id >= 0 and id < c.vocab_size then
-      meta["tokenizer.ggml." .. key .. "_token_id"] = id
+    for i, key_name in ipairs { key, table.unpack(name == "eos" and more_ends or {}) } do
+      meta[("tokenizer.ggml.%s_token_id"):format(key_name)] = ids[i]
     end
+    if #ids > 1 + #more_ends then meta[ALL_ENDS] = ids end
   end
   if tokenizer then
     for key, v in pairs(require("perilune.data.tokenizer_to_gguf").keys(tokenizer, c.vocab_size)) do meta[key] = v end

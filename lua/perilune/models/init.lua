@@ -399,6 +399,11 @@ function models.save(net, dir, opts)
   if not settled then return nil, why_not, kind end
   if dir:find "%.gguf$" then return guarded(save_gguf, net, dir, o) end
   if o.type ~= nil then fail "models.save: type is for GGUF files; give a path that ends in .gguf" end
+  local adapter = dir .. "/adapter_config.json"
+  if core.file_head(adapter) then -- made for other weights than these, or in these already
+    return nil, ("%s: there is an adapter in this folder, which readers put beside its weights; save into another one, "
+      .. "or remove the adapter's files"):format(adapter), "unsupported"
+  end
   local tensors = weights.to_save(net, m.architecture, o.dtype)
   local _, first = next(tensors)
   local ok, why, code = T.save(dir .. "/model.safetensors", tensors, { metadata = { format = "pt" } })

@@ -9,7 +9,13 @@ local fail, describe = options.fail, options.describe
 local M, by = {}, {}
 
 local function removed(logits, mask) return logits:masked_fill(mask, -math.huge) end
-local function index(list, like) return T.tensor(list, { dtype = "i64", device = like:device() }) end
+local function index(list, like)
+  local n = like:size(-1)
+  for _, id in ipairs(list) do
+    if id >= n then fail("generate: there is no token %d, only those from 0 to %d", id, n - 1) end
+  end
+  return T.tensor(list, { dtype = "i64", device = like:device() })
+end
 
 -- Seen tokens: logits divided by it where positive, multiplied where negative (Keskar et al. 2019).
 function by.repetition_penalty(logits, ids, penalty)

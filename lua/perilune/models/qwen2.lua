@@ -12,8 +12,8 @@ local M = { fields = { { "vocab_size", "count", 151936 }, { "intermediate_size",
 
 --- The windows of a config of Qwen.
 function M.windows(c, who)
-  if not c.use_sliding_window then return nil end
-  return config.windows(c, who, function(i) return i > c.max_window_layers end)
+  local off = not c.use_sliding_window
+  return config.windows(c, who, function(i) return not off and i > c.max_window_layers end, off)
 end
 
 --- T.models.Qwen2{…} → module
