@@ -244,7 +244,7 @@ end
 local function loss_of(self, x, labels)
   local d, head = self._d, self[self._d.names.head]
   local l, trained = x:size(2), false
-  for _, p in ipairs(head:parameters()) do trained = trained or p.requires_grad end
+  for _, p in ipairs(head:parameters()) do trained = trained or p.requires_grad and p:size(1) == d.vocab end
   local rows, classes = x:narrow(2, 1, l - 1):reshape(-1, d.width), labels:narrow(2, 2, l - 1):reshape(-1):long()
   local chunk, o = chunked.rows_of(d.vocab, trained, x:is_cuda()), { index_base = 0, ignore_index = -100 }
   local weight, bias = chunked.plain(head)

@@ -87,21 +87,51 @@ local function adapt(self, set, x, y)
   return y + z:to(y:dtype())
 end
 
+-- A table of vectors looked up by number.
+local function is_table(m)
+  return math.type(m.num_embeddings) == "integer" and math.type(m.embedding_dim) == "integer" and m.mode == nil
+end
+M.is_table = is_table
+
+-- What a table or a head gives where some rows of its weight are others: y is what it gives without.
+local function with_rows(self, set, x, y)
+  local rows = self[set.delta]:to(y:dtype())
+  if not is_table(self) then
+    local own, index = linear(x, rows), self[set.index]
+    if self.bias then own = own + self.bias:index_select(1, index):to(y:dtype()) end
+    return T.index_copy(y, index, own, { dim = -1 })
+  end
+  local at = T.embedding(self[set.places], x, { index_base = self.index_base }) -- 0: not one of them
+  local all = T.cat({ T.zeros({ 1, rows:size(2) }, { dtype = rows:dtype(), device = rows:device() }), rows }, 1)
+  local own = F.embedding(at:squeeze(-1), all, { index_base = 0, padding_idx = 0, max_norm = self.max_norm,
+    norm_type = self.max_norm and self.norm_type or nil, scale_grad_by_freq = self.scale_grad_by_freq or nil })
+  if set.padded then own = T.where(x:eq(self.padding_idx):unsqueeze(-1), own:detach(), own) end
+  return T.where(at:ne(0), own, y)
+end
+
 -- forward of a layer with adapters, in place of its class's.
 local function forward(self, x)
-  local y = getmetatable(self).__class.forward(self, x)
-  for _, set in ipairs(self._lora.active) do y = adapt(self, set, x, y) end
+  local y, l = getmetatable(self).__class.forward(self, x), self._lora
+  for _, set in ipairs(l.rows) do y = with_rows(self, set, x, y) end
+  for _, set in ipairs(l.active) do y = adapt(self, set, x, y) end
   return y
 end
 
--- An adapter for a layer, not active yet. _lora: { of = name → settings, active = list of settings }.
-function M.attach(m, o, a, b, length, bias)
+-- What a layer has of its adapters. _lora: { of = name → settings, active = list of settings }, and the same of rows
+-- that are trained: { rows_of, rows }.
+local function adapters_of(m)
   local l = rawget(m, "_lora")
   if not l then
-    l = { of = {}, active = {} }
+    l = { of = {}, active = {}, rows_of = {}, rows = {} }
     rawset(m, "_lora", l)
     rawset(m, "forward", forward)
   end
+  return l
+end
+
+-- An adapter for a layer, not active yet.
+function M.attach(m, o, a, b, length, bias)
+  local l = adapters_of(m)
   local set = { name = o.name, rank = o.rank, alpha = o.alpha, dropout = o.dropout, rslora = o.rslora, dora = o.dora,
     lora_bias = o.lora_bias, scale = o.alpha / (o.rslora and math.sqrt(o.rank) or o.rank) }
   for kind in pairs(KINDS) do set[kind] = key_of(kind, o.name) end
@@ -118,6 +148,9 @@ function M.detach(m)
     for kind in pairs(KINDS) do
       if m._parameters[set[kind]] then base.forget(m, set[kind]) end
     end
+  end
+  for _, set in pairs(m._lora.rows_of) do
+    for _, key in ipairs { set.delta, set.index, set.places } do base.forget(m, key) end
   end
   rawset(m, "_lora", nil)
   rawset(m, "forward", nil)
@@ -167,6 +200,116 @@ function M.owners(net)
   return out
 end
 
+-- ---- rows that are trained --------------------------------------------------------------------------------
+
+-- trainable_token_indices of PEFT: an adapter has some rows of a table's weight, the parameter trainable_tokens_delta
+-- [n, width], which stand in the place of the weight's. Who shares the weight of a table, a head, has them as well.
+local DELTA = "trainable_tokens_delta"
+M.DELTA = DELTA
+
+-- The names that tables of tokens have, where a network has other tables, too.
+local inputs = { embed_tokens = true, wte = true, word_embeddings = true, shared = true, embed_in = true,
+  token_embedding = true, tok_embeddings = true }
+
+local function weight_of(m) return m._parameters.weight and M.plain(m, "weight") or m.weight end
+
+-- The table of a network's tokens and its name; nil and the names of those that it could be.
+function M.tokens_of(net)
+  local tables, named = {}, {}
+  for at, m in base.named_modules(net, 0) do
+    if is_table(m) then
+      local list = inputs[at:match "[^.]*$"] and named or tables
+      list[#list + 1] = { at, m }
+    end
+  end
+  local list = #named > 0 and named or tables
+  local names, weight = {}, list[1] and weight_of(list[1][2])
+  for i, item in ipairs(list) do
+    names[i] = item[1]
+    if weight_of(item[2]) ~= weight then weight = nil end
+  end
+  if not weight then return nil, names end
+  return list[1][2], list[1][1]
+end
+
+-- Who gets which rows: list of { name, module, rows from 0 } → list of { rows, owner = { name, module }, members =
+-- list of modules }. raise(format, …) says what does not fit; skipped: modules with a weight for this adapter alone.
+function M.groups(net, entries, raise, skipped)
+  local out, of = {}, {}
+  for _, item in ipairs(entries) do
+    local at, m, rows = table.unpack(item)
+    local n, met = m.num_embeddings or m.out_features, {}
+    for _, row in ipairs(rows) do
+      if math.type(row) ~= "integer" or row < 0 or row >= n then
+        raise("%s has %d rows, and no row %s", at, n, math.type(row) == "integer" and row or describe(row))
+      end
+      if met[row] then raise("row %d of %s is named twice", row, at) end
+      met[row] = true
+    end
+    if #rows == 0 then raise("no rows of %s are named", at) end
+    local key, group = table.concat(rows, " "), nil
+    for _, other in ipairs(out) do
+      if other.key == key and weight_of(other.owner[2]) == weight_of(m) then group = other end
+    end
+    if of[m] and of[m].key ~= key then raise("%s is named twice, with other rows", at) end
+    if not group then
+      group = { key = key, rows = rows, members = {}, owner = { at, m } }
+      out[#out + 1] = group
+    elseif is_table(m) and not is_table(group.owner[2]) then
+      group.owner = { at, m }
+    end
+    if not of[m] then table.insert(group.members, m) end
+    of[m] = group
+  end
+  for _, group in ipairs(out) do
+    for _, m in base.named_modules(net, 0) do
+      if is_table(group.owner[2]) and not of[m] and not skipped[m] and (is_table(m) or M.is_layer(m))
+        and weight_of(m) == weight_of(group.owner[2]) then
+        table.insert(group.members, m)
+        of[m] = group
+      end
+    end
+  end
+  return out
+end
+
+-- The rows of a weight, as numbers that are trained.
+local function values(m, rows)
+  local w, parts = matrix(m), {}
+  if w then
+    local at = {}
+    for i, row in ipairs(rows) do at[i] = row + 1 end
+    local picked = w:detach():index_select(1, T.tensor(at, { dtype = "i64", device = w:device() }))
+    return w:dtype() == "f64" and picked or picked:to "f32"
+  end
+  for i, row in ipairs(rows) do parts[i] = m:numbers("f32", row + 1, 1) end
+  return T.cat(parts, 1)
+end
+
+-- Rows of an adapter for all that share them; delta: their numbers, or nil: the weight's.
+function M.attach_rows(group, name, delta)
+  local owner = group.owner[2]
+  local device, at = owner.weight:device(), {}
+  delta = Parameter((delta or T.no_grad(values, owner, group.rows)):to(device))
+  for i, row in ipairs(group.rows) do at[i] = row + 1 end
+  local index = T.tensor(at, { dtype = "i64", device = device })
+  for _, m in ipairs(group.members) do
+    local function key(word) return name == "default" and word or word .. "_" .. name end
+    local set = { name = name, rows = group.rows, owner = m == owner, delta = key(DELTA),
+      index = key "trainable_token_rows", places = key "trainable_token_places" }
+    adapters_of(m).rows_of[name] = set
+    m[set.delta] = delta
+    m:register_buffer(set.index, index, { persistent = false })
+    if is_table(m) then
+      local places = T.zeros({ m.num_embeddings, 1 }, { dtype = "i64", device = device })
+      places:index_copy_(1, index, T.arange(1, #at):long():to(device):unsqueeze(2))
+      m:register_buffer(set.places, places, { persistent = false })
+      local row = rawget(m, "_padding_row")
+      for _, r in ipairs(group.rows) do set.padded = set.padded or row == r + 1 end
+    end
+  end
+end
+
 -- Each of these layers has these adapters of its own, and no others, active.
 function M.activate(net, names)
   local wanted = {}
@@ -177,6 +320,9 @@ function M.activate(net, names)
       local active = {}
       for _, name in ipairs(names) do active[#active + 1] = l.of[name] end
       l.active = active
+      l.rows = {}
+      for _, name in ipairs(names) do l.rows[#l.rows + 1] = l.rows_of[name] end
+      for name, set in pairs(l.rows_of) do m._parameters[set.delta]:requires_grad_(wanted[name] == true) end
       for name, set in pairs(l.of) do
         for kind in pairs(KINDS) do
           local p = m._parameters[set[kind]]

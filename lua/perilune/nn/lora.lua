@@ -59,7 +59,9 @@ local function whole_modules(who, net, wanted)
         for _, part in base.named_modules(m, 0) do
           out[part] = out[part] or {}
           for key, p in pairs(part._parameters) do
-            if p:is_floating_point() and not key:find "^lora_" then out[part][key] = out[part][key] or name end
+            if p:is_floating_point() and not key:find "^lora_" and not key:find("^" .. adapters.DELTA) then
+              out[part][key] = out[part][key] or name
+            end
           end
         end
       end
@@ -91,8 +93,60 @@ local function own_parameters(net, name, saved, bias, layers)
   if bias == "all" then for _, m in base.named_modules(net, 0) do bias_of(m) end end
 end
 
+-- trainable_token_indices: ids of the network's table of tokens, or names → ids → what adapters.groups gives.
+local function token_groups(who, net, given, saved, name)
+  local function raise(fmt, ...) fail("%s: trainable_token_indices: " .. fmt, who, ...) end
+  if type(given) ~= "table" or next(given) == nil then raise("ids or { name = ids } are wanted, got %s",
+    describe(given)) end
+  local input, at = adapters.tokens_of(net)
+  local words = {}
+  if type(next(given)) == "string" then
+    for word in pairs(given) do
+      if type(word) ~= "string" then raise("names are wanted beside names, got %s", describe(word)) end
+      words[#words + 1] = word
+    end
+    table.sort(words)
+  elseif not input then
+    raise(#at == 0 and "the network has no table of vectors" or "which table, { ['%s'] = ids }?",
+      table.concat(at, "'] = ids } or { ['"))
+  end
+  local entries = {}
+  local function add(part, m, ids)
+    options.list(who, "trainable_token_indices", ids, "ids")
+    if saved[m] then raise("all of %s is trained already, by modules_to_save", part) end
+    local first, rows = m.index_base or input and input.index_base or 1, {}
+    for i, id in ipairs(ids) do
+      rows[i] = math.type(id) == "integer" and id - first or id
+      if math.type(id) == "integer" and (rows[i] < 0 or rows[i] >= (m.num_embeddings or m.out_features)) then
+        raise("%d is not in %d..%d, the ids of %s", id, first, first + (m.num_embeddings or m.out_features) - 1, part)
+      end
+    end
+    entries[#entries + 1] = { part, m, rows }
+  end
+  if #words == 0 then add(at, input, given) end
+  for _, word in ipairs(words) do
+    local found = false
+    for part, m in base.named_modules(net, 0) do
+      if ends(part, word) and (adapters.is_table(m) or is_layer(m)) then
+        add(part, m, given[word])
+        found = true
+      end
+    end
+    if not found then raise("no table and no linear layer is named by '%s'", word) end
+  end
+  local groups = adapters.groups(net, entries, raise, saved)
+  for _, group in ipairs(groups) do
+    for _, m in ipairs(group.members) do
+      if rawget(m, "_lora") and m._lora.rows_of[name] then
+        raise("%s has rows of an adapter already, '%s'; give the new one another name", group.owner[1], name)
+      end
+    end
+  end
+  return groups
+end
+
 --- nn.lora(net, {rank=8, alpha=16, target=, dropout=0, rslora=false, dora=false, name=, modules_to_save=,
---   bias="none", lora_bias=false}) → net, names
+--   bias="none", lora_bias=false, trainable_token_indices=}) → net, names
 -- Freezes net and puts an adapter beside each layer that target names: y = W x + alpha/rank B A x, A [rank, in]
 -- random, B [out, rank] zeros, parameters lora_A and lora_B of the layer (Hu et al. 2021). target: ends of names, or
 -- one, "all-linear", all but heads, or f(name, layer); by default queries and values. rslora: alpha/√rank. dora:
@@ -101,14 +155,16 @@ end
 -- parameters are lora_A_NAME …; the newest is active, nn.set_adapter chooses. modules_to_save: ends of names of modules
 -- that are trained as a whole, a copy for this adapter, and have no adapters within. bias: "all" are trained, too,
 -- copies for this adapter, or those of its layers, "lora_only". lora_bias: B has a bias, the parameter
--- lora_bias, too. nn.merge_lora, nn.save_lora, nn.load_lora.
+-- lora_bias, too. trainable_token_indices: ids, or { name = ids }, of the table of tokens (nn.Embedding; heads that
+-- share its weight, too), whose vectors are trained and no others: trainable_tokens_delta [n, width]. nn.merge_lora,
+-- nn.save_lora, nn.load_lora.
 --   local net = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
 --   nn.lora(net, { rank = 2, target = "all-linear" })
 --   print(net:num_parameters { trainable = true })  --> 24
 function M.lora(net, opts)
   network("nn.lora", net)
   local o = options.check("nn.lora", opts, { "rank", "alpha", "target", "dropout", "rslora", "dora",
-    "name", "modules_to_save", "bias", "lora_bias" })
+    "name", "modules_to_save", "bias", "lora_bias", "trainable_token_indices" })
   local function of(name, kind, default)
     if o[name] == nil then return default end
     return options.kind("nn.lora", name, kind, o[name])
@@ -138,6 +194,15 @@ function M.lora(net, opts)
   end
   if #list == 0 then fail("nn.lora: no layer is named by target") end
   if all_met then all_met() end
+  local groups = o.trainable_token_indices == nil and {}
+    or token_groups("nn.lora", net, o.trainable_token_indices, saved, set.name)
+  for _, item in ipairs(set.dora and list or {}) do
+    for _, group in ipairs(groups) do
+      for _, m in ipairs(group.members) do
+        if m == item[2] then fail("nn.lora: dora of %s goes not with rows of it that are trained", item[1]) end
+      end
+    end
+  end
   net:freeze()
   local names = {}
   for i, item in ipairs(list) do
@@ -149,6 +214,7 @@ function M.lora(net, opts)
     adapters.attach(m, set, a, T.zeros({ m.out_features, set.rank }, at))
     names[i] = item[1]
   end
+  for _, group in ipairs(groups) do adapters.attach_rows(group, set.name) end
   own_parameters(net, set.name, saved, bias, list)
   adapters.activate(net, { set.name })
   return net, names
@@ -185,7 +251,7 @@ function M.set_adapter(net, which)
       if l and l.of[name] and l.of[name].dora then
         fail("nn.set_adapter: '%s' of %s is DoRA, which is active alone or not at all", name, at)
       end
-      if o and o.of[name] then
+      if o and o.of[name] or l and l.rows_of[name] then
         if owner then fail("nn.set_adapter: both '%s' and '%s' have a %s of their own", owner, name, at) end
         owner = name
       end
@@ -203,9 +269,22 @@ function M.merge_lora(net)
   network("nn.merge_lora", net)
   local list = adapted(net)
   for _, item in ipairs(list) do
-    if #item[2]._lora.active > 0 and not matrix(item[2]) then
+    if #item[2]._lora.active + #item[2]._lora.rows > 0 and not matrix(item[2]) then
       fail("nn.merge_lora: the weight of %s is not floating; keep the adapter apart, or load the network with "
         .. "dequantize = true", item[1])
+    end
+  end
+  local replaced = {} -- weight → the parameter with other rows of it
+  for _, item in ipairs(list) do
+    local m, rows = item[2], item[2]._lora.rows[1]
+    if rows then replaced[m.weight] = replaced[m.weight] or m[rows.delta] end
+  end
+  for name, m in base.named_modules(net, 0) do
+    for key, p in pairs(m._parameters) do
+      local rows = rawget(m, "_lora") and m._lora.rows[1]
+      if replaced[p] and (key ~= "weight" or not rows or m[rows.delta] ~= replaced[p]) then
+        fail("nn.merge_lora: rows of a weight were trained that %s shares and has not; keep the adapter apart", name)
+      end
     end
   end
   local merged, of = {}, {} -- weight → the layer whose adapter goes into it
@@ -227,6 +306,13 @@ function M.merge_lora(net)
     end
   end
   local _ <close> = T.no_grad()
+  for _, item in ipairs(list) do
+    local m, set = item[2], item[2]._lora.rows[1]
+    if set and replaced[m.weight] then
+      matrix(m):index_copy_(1, m[set.index], m[set.delta]:to(m.weight:dtype()))
+      replaced[m.weight] = nil
+    end
+  end
   for _, item in ipairs(list) do
     local m = item[2]
     local w, new = matrix(m), nil

@@ -14,6 +14,7 @@ local rawget = rawget
 local M = {}
 
 local PREFIX = "base_model.model."
+local ROWS = ".token_adapter." .. adapters.DELTA
 
 local function folder(who, dir)
   if type(dir) ~= "string" then fail("%s: the folder must be a string, got %s", who, describe(dir)) end
@@ -46,6 +47,7 @@ local function others_of(net, name)
     for _, set in pairs(item[2]._lora.of) do
       for kind in pairs(KINDS) do adapter[item[2]._parameters[set[kind]] or 0] = true end
     end
+    for _, set in pairs(item[2]._lora.rows_of) do adapter[item[2]._parameters[set.delta]] = true end
   end
   for at, m in base.named_modules(net, 0) do
     local o, layer = rawget(m, "_lora_own"), rawget(m, "_lora") and m._lora.of[name]
@@ -96,9 +98,14 @@ function M.save_lora(net, dir, opts)
   folder("nn.save_lora", dir)
   local name = chosen(net, options.check("nn.save_lora", opts, { "name" }).name)
   local list = {}
+  local rows, deltas = {}, {}
   for _, item in ipairs(adapted(net)) do
-    local set = item[2]._lora.of[name]
+    local set, own = item[2]._lora.of[name], item[2]._lora.rows_of[name]
     if set then list[#list + 1] = { item[1], item[2], set } end
+    if own and own.owner then
+      rows[item[1]] = json.array { table.unpack(own.rows) }
+      deltas[PREFIX .. item[1] .. ROWS] = item[2]._parameters[own.delta]:detach()
+    end
   end
   local tensors, targets, seen, first, transposed = {}, json.array {}, {}, list[1][3], false
   local ranks, alphas = {}, {}
@@ -134,13 +141,14 @@ function M.save_lora(net, dir, opts)
   end
   table.sort(targets)
   local others, kept, bias, tied = others_of(net, name)
+  for key, t in pairs(deltas) do tensors[key] = t end
   for _, item in ipairs(others) do tensors[PREFIX .. item[1]] = item[2] end
   local c = { peft_type = "LORA", task_type = json.null, r = first.rank, lora_alpha = first.alpha,
     lora_dropout = first.dropout + 0.0, bias = bias, fan_in_fan_out = transposed, target_modules = targets,
     use_rslora = first.rslora, use_dora = first.dora, lora_bias = first.lora_bias,
     inference_mode = true, base_model_name_or_path = json.null,
     rank_pattern = ranks, alpha_pattern = alphas, modules_to_save = #kept > 0 and json.array(kept) or json.null,
-    ensure_weight_tying = tied or nil }
+    ensure_weight_tying = tied or nil, trainable_token_indices = next(rows) and rows or json.null }
   local ok, why, code = T.save(dir .. "/adapter_model.safetensors", tensors, { metadata = { format = "pt" } })
   if not ok then return nil, why .. (T.core.list_folder(dir) and "" or "; make the folder first"), code end
   return json.write(dir .. "/adapter_config.json", c)
@@ -175,7 +183,7 @@ end
 
 -- Kinds of adapters that compute otherwise, by the field that asks for them.
 local others = { "alora_invocation_tokens", "arrow_config", "kasa_config", "layer_replication",
-  "monteclora_config", "target_parameters", "trainable_token_indices", "use_bdlora", "use_qalora" }
+  "monteclora_config", "target_parameters", "use_bdlora", "use_qalora" }
 -- Beginnings that leave the network's weights as they are; others take from them what the adapter has.
 local plain_starts = { gaussian = true, eva = true, orthogonal = true }
 
@@ -251,6 +259,55 @@ local function kinds_of(net, c, rest, adapted_names)
   return out
 end
 
+-- Rows of tables that a file has, { name, module, tensor } …, by what its config says of them → groups with delta.
+local function rows_of(net, path, c, file, found, adapter)
+  local given, entries, by = c.trainable_token_indices, {}, {}
+  local function raise(fmt, ...) fault("format", "%s: trainable_token_indices: " .. fmt, path, ...) end
+  if type(given) ~= "table" or given == json.null then
+    if #found > 0 then raise("is missing, and '%s' has rows", found[1][1]) end
+    return {}
+  end
+  local plain = type(next(given)) ~= "string"
+  table.sort(found, function(a, b) return a[1] < b[1] end)
+  for _, item in ipairs(found) do
+    local at, m, t = table.unpack(item)
+    local rows, why = plain and given or nil, nil
+    for word, list in pairs(plain and {} or given) do -- PEFT takes any end of a name
+      if type(word) == "string" and at:sub(-#word) == word then
+        if why then raise("'%s' and '%s' both stand for '%s'", why, word, at) end
+        rows, why = list, word
+      end
+    end
+    if type(rows) ~= "table" then raise("no ids for '%s'", at) end
+    if dims(t) ~= ("[%d, %d]"):format(#rows, m.embedding_dim or m.in_features) then
+      fault("format", "%s: the rows of '%s' are %s, expected [%d, %d]", file, at, dims(t), #rows,
+        m.embedding_dim or m.in_features)
+    end
+    if rawget(m, "_lora") and m._lora.rows_of[adapter] then
+      fault("format", "%s has rows of an adapter already, '%s'; give this one another name", at, adapter)
+    end
+    entries[#entries + 1], by[m] = { at, m, rows }, t
+  end
+  for word in pairs(plain and {} or given) do
+    local met = false
+    for at, m in base.named_modules(net, 0) do
+      if type(word) == "string" and at:sub(-#word) == word and (adapters.is_table(m) or is_layer(m)) then met = true end
+    end
+    if not met then raise("nothing in the network is what '%s' is for", tostring(word)) end
+  end
+  if #entries == 0 then raise("'%s' has no rows", file) end
+  local skipped = {}
+  for at, m in base.named_modules(net, 0) do skipped[m] = whole_of(c, at) ~= nil end
+  local groups = adapters.groups(net, entries, raise, skipped)
+  for _, group in ipairs(groups) do
+    group.delta = by[group.owner[2]]
+    for _, m in ipairs(group.members) do
+      if by[m] and not by[m]:equal(group.delta) then raise("'%s' has two of one row", file) end
+    end
+  end
+  return groups
+end
+
 -- Everything that a folder says, checked against net: list of { layer, settings, A, B, magnitude }, other parameters.
 local function plan(net, dir, adapter)
   local path = dir .. "/adapter_config.json"
@@ -270,7 +327,7 @@ local function plan(net, dir, adapter)
       own[name == "" and key or name .. "." .. key] = { m, key, adapters.plain(m, key), name }
     end
   end
-  local found, rest, names = {}, {}, {}
+  local found, rest, names, tables = {}, {}, {}, {}
   for name, t in pairs(tensors) do
     local short = name:gsub("^base_model%.model%.", "")
     local at, key = short:match "^(.*)%.(lora_[AB])%.weight$"
@@ -278,8 +335,15 @@ local function plan(net, dir, adapter)
     if not at then at = short:match "^(.*)%.lora_B%.bias$" key = at and "lora_bias" end
     local resting = short:find "%.original_module%." ~= nil -- the network's, beside a copy that is trained
     local plain = short:gsub("%.modules_to_save%.default%.", "."):gsub("%.modules_to_save%.", ".")
-      :gsub("%.base_layer%.", "."):gsub("%.original_module%.", ".")
-    if at then
+      :gsub("%.token_adapter%.", "."):gsub("%.base_layer%.", "."):gsub("%.original_module%.", ".")
+    local part = short:sub(-#ROWS) == ROWS and short:sub(1, -#ROWS - 1)
+    if part then
+      local m = layers[part]
+      if not m or not (adapters.is_table(m) or is_layer(m)) then
+        fault("format", "%s: '%s' is for the table '%s', which the network does not have", file, name, part)
+      end
+      tables[#tables + 1] = { part, m, t }
+    elseif at then
       if not layers[at] or not is_layer(layers[at]) then
         fault("format", "%s: '%s' is for the layer '%s', which the network does not have", file, name, at)
       end
@@ -339,20 +403,30 @@ local function plan(net, dir, adapter)
       rslora = c.use_rslora == true, dora = c.use_dora == true, lora_bias = c.lora_bias == true }, f.lora_A, f.lora_B,
       f.lora_magnitude_vector, f.lora_bias }
   end
-  return list, kinds_of(net, c, rest, found), names
+  local groups = rows_of(net, path, c, file, tables, adapter)
+  for _, group in ipairs(c.use_dora == true and groups or {}) do
+    for _, m in ipairs(group.members) do
+      for _, name in ipairs(names) do
+        if layers[name] == m then
+          fault("unsupported", "%s: use_dora of '%s' goes not with trainable_token_indices of it", path, name)
+        end
+      end
+    end
+  end
+  return list, kinds_of(net, c, rest, found), names, groups
 end
 
 --- nn.load_lora(net, dir, {name="default"}) → net, names of the layers; or nil and a message
 -- Freezes net and puts the adapter of a folder beside its layers, as PEFT writes it (LoRA, rsLoRA, DoRA, ranks by
--- layer); it is active then, others that there are by other names rest. Other parameters in the file, a head, take the
--- place of the network's while it is active, and are trained, too; a head that shares its weight with the embedding has
--- one of its own then. Nothing is changed where something does not fit.
+-- layer, trainable_token_indices); it is active then, others that there are by other names rest. Other parameters in
+-- the file, a head, take the place of the network's while it is active, and are trained, too; a head that shares its
+-- weight with the embedding has one of its own then. Nothing is changed where something does not fit.
 --   print((nn.load_lora(nn.Linear(2, 2), "/nowhere")))  --> nil
 function M.load_lora(net, dir, opts)
   network("nn.load_lora", net)
   folder("nn.load_lora", dir)
   local adapter = adapters.checked_name("nn.load_lora", options.check("nn.load_lora", opts, { "name" }).name)
-  local ok, list, rest, names = pcall(plan, net, dir, adapter)
+  local ok, list, rest, names, groups = pcall(plan, net, dir, adapter)
   if not ok then
     if type(list) == "table" and list.message then return nil, list.message, list.code end
     error(list, 0)
@@ -365,6 +439,10 @@ function M.load_lora(net, dir, opts)
     if T.is_tensor(like) and like:dtype() == "f64" then dtype = "f64" end
     local function moved(t) return t and t:to(dtype):to(where) end
     adapters.attach(m, set, moved(item[3]), moved(item[4]), moved(item[5]), moved(item[6]))
+  end
+  for _, group in ipairs(groups) do
+    local wide = T.is_tensor(group.owner[2].weight) and group.owner[2].weight:dtype() == "f64"
+    adapters.attach_rows(group, adapter, group.delta:to(wide and "f64" or "f32"))
   end
   for _, item in ipairs(rest) do
     local p = item[4]

@@ -62,7 +62,8 @@ local function member(self, key)
 end
 
 local function forget(self, key)
-  self._known[key], self._parameters[key] = nil, nil
+  if self._buffers[key] then rawset(self, key, nil) end
+  self._known[key], self._parameters[key], self._buffers[key] = nil, nil, nil
   for i, name in ipairs(self._names) do
     if name == key then return table.remove(self._names, i) and nil end
   end
