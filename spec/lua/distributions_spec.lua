@@ -325,7 +325,57 @@ describe("distributions", function()
     assert.is_true(logits:softmax(-1):get(2) > 0.9)
   end)
 
+  it("expand to more draws of their own, and so they do for transforms of more numbers", function()
+    local made = {
+      D.Normal(0, 1), D.Categorical(T.ones(3)), D.Multinomial(4, T.ones(3)), D.Gamma(2, 1), D.Dirichlet(T.ones(3)),
+      D.MultivariateNormal(T.zeros(2), { scale_tril = T.eye(2) }), D.Independent(D.Normal(T.zeros(2), 1), 1),
+      D.MixtureSameFamily(D.Categorical(T.ones(2)), D.Normal(T.zeros(2), 1)),
+      D.MixtureSameFamily(D.Categorical(T.ones(2)), D.Independent(D.Normal(T.zeros(2, 3), 1), 1)),
+      D.TransformedDistribution(D.Normal(0, 1), D.ExpTransform()), D.RelaxedOneHotCategorical(1, T.ones(3)) }
+    for _, d in ipairs(made) do
+      local wide = d:expand { 4, 5 }
+      local x = wide:sample()
+      assert.same({ 4, 5, table.unpack(d.event_shape) }, x:shape(), tostring(d))
+      assert.same({ 4, 5 }, wide:log_prob(x):shape(), tostring(d))
+      eq(wide:log_prob(x), d:log_prob(x), 1e-6)
+    end
+    local d = D.TransformedDistribution(D.Normal(0, 1), D.AffineTransform(T.zeros(500), 1))
+    assert.same({ 500 }, d.batch_shape)
+    assert.is_true(d:sample():unique():numel() > 400)
+    fails("the transforms' tensors do not broadcast to draws", D.TransformedDistribution,
+      D.Independent(D.Normal(T.zeros(1), 1), 1), D.AffineTransform(T.zeros(3), 1))
+  end)
+
+  it("of extreme parameters have the right figures", function()
+    -- shares of Beta(a, a) between 0.01 and 0.99, by its distribution function
+    for a, share in pairs { [0.1] = 0.3567, [0.01] = 0.0449 } do
+      for _, x in ipairs { D.Beta(a, a):sample(20000), D.Dirichlet(T.full({ 2 }, a)):sample(20000):select(-1, 1) } do
+        local got = x:gt(0.01):logical_and(x:lt(0.99)):to("f32"):mean():item()
+        assert.near(share, got, 0.015)
+      end
+    end
+    local l = T.tensor { 0, -400, 5 }
+    local want, one = D.Categorical({ logits = l }):log_prob(2), T.tensor { 0., 1., 0. }
+    for _, d in ipairs { D.OneHotCategorical { logits = l }, D.Multinomial(1, { logits = l }) } do
+      eq(d:log_prob(one), want, 1e-5)
+    end
+    local tracked = T.tensor({ 0, -400, 5 }):requires_grad_()
+    D.OneHotCategorical({ logits = tracked }):log_prob(T.tensor { 1., 0., 0. }):backward()
+    assert.is_true(tracked.grad:isfinite():all():item())
+    assert.equal(0, D.NegativeBinomial(0, 0.5):log_prob(0):item())
+    for _, dtype in ipairs { "f16", "bf16", "f32", "f64" } do
+      local p = T.tensor({ 0, -math.huge }, { dtype = dtype })
+      assert.equal(0, D.Categorical({ logits = p }):entropy():item())
+      local bases = { D.RelaxedBernoulli(T.tensor(0.1, { dtype = dtype }), 0.5), D.TransformedDistribution(
+        D.Normal(T.tensor(0, { dtype = dtype }), 30), D.SigmoidTransform()) }
+      for _, d in ipairs(bases) do assert.is_true(d:log_prob(d:rsample(300)):isfinite():all():item(), dtype) end
+    end
+  end)
+
   it("say what is wrong", function()
+    fails("sum to 1", D.Categorical, T.zeros(3))
+    fails("sum to 1", D.OneHotCategorical, T.tensor { 1, math.huge })
+    fails("sum to 1", D.Multinomial, 2, { logits = T.full({ 2 }, -math.huge) })
     fails("distributions.Normal: scale must be above 0, got f32[2]", D.Normal, 0, T.tensor { 1, -1 })
     fails("distributions.Bernoulli: probs must be from 0 to 1", D.Bernoulli, 1.5)
     fails("distributions.Categorical: one of probs and logits is wanted", D.Categorical)

@@ -280,11 +280,17 @@ function M.store(self, a, who)
   self.batch_shape = batch
 end
 
+--- The least normal numbers, and half of what is between 1 and the next number, by dtype.
+M.least = { f64 = 2.0 ^ -1022, f32 = 2.0 ^ -126, bf16 = 2.0 ^ -126, f16 = 2.0 ^ -14 }
+local margin = { f64 = 2.0 ^ -53, f32 = 2.0 ^ -24, bf16 = 2.0 ^ -8, f16 = 2.0 ^ -11 }
+
+--- What is between 0 and 1, though it was rounded to one of them: those have no logit.
+function M.below_one(x) return x:clamp(M.least[x:dtype()], 1 - margin[x:dtype()]) end
+
 --- Uniform draws of (0, 1): never 0, whose logarithm is infinite.
 function M.uniform(like, shape)
   local u = T.rand(shape, { dtype = like:dtype(), device = like:device() })
-  local least = ({ f64 = 2.0 ^ -1022, f32 = 2.0 ^ -126, bf16 = 2.0 ^ -126, f16 = 2.0 ^ -14 })[u:dtype()]
-  return u:clamp(least, nil)
+  return u:clamp(M.least[u:dtype()], nil)
 end
 
 --- Standard normal draws.

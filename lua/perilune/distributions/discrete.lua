@@ -146,7 +146,9 @@ end
 --   print(T.distributions.NegativeBinomial(3, 0.5).mean)  --> 3.  -- f32[] cpu
 function NegativeBinomial:log_prob(x)
   local n, k, l = self.total_count, self:value(x), self.logits
-  return n * F.logsigmoid(-l) + k * F.logsigmoid(l) + (n + k):lgamma() - (k + 1):lgamma() - n:lgamma()
+  local none = (n + k):eq(0) -- no failure is waited for: 0, where lgamma(n + k) and lgamma(n) are both infinite
+  local ways = T.where(none, 0, T.where(none, 1, n + k):lgamma() - (k + 1):lgamma() - T.where(none, 1, n):lgamma())
+  return n * F.logsigmoid(-l) + k * F.logsigmoid(l) + ways
 end
 
 --- T.distributions.Poisson(…) → distribution
@@ -166,6 +168,8 @@ end
 
 -- ---- many classes -------------------------------------------------------------------------------------------
 
+local SHARES = { "such that they can be made to sum to 1", base.sets.real[2] }
+
 local function classes(name, args, settings)
   settings.inner = { probs = 1, logits = 1 }
   settings.sets = { probs = "nonnegative", logits = "real" }
@@ -179,6 +183,9 @@ local function classes(name, args, settings)
       self.probs = p / p:sum(-1, { keepdim = true })
     else
       self.logits = l - l:logsumexp(-1, { keepdim = true })
+    end
+    if self.validate_args then -- all 0, or some infinite
+      base.check(who, p and "probs" or "logits", self.probs, SHARES)
     end
   end
   function C.props.probs(d) return d.logits:softmax(-1) end
@@ -233,7 +240,7 @@ end
 
 function Categorical:entropy()
   local p = self.probs
-  return -(p * self.logits:clamp(-3.4e38, nil)):sum(-1)
+  return -(p * self.logits:clamp(p:dtype() == "f16" and -65504 or -3.3e38, nil)):sum(-1) -- 0 log 0 = 0
 end
 function Categorical:_values()
   local p = self:parameters()[1]
@@ -253,7 +260,13 @@ function OneHot:sample(shape)
   local index = drawn(self.probs, base.join(base.shape("sample", shape), self.batch_shape))
   return T.one_hot(index, self.num_classes):to(self.probs:dtype())
 end
-function OneHot:log_prob(x) return T.xlogy(self:value(x), self.probs):sum(-1) end
+-- Σ x log p. Of logits by themselves: p may be 0 where its logarithm is -200.
+local function likelihood(self, x)
+  local l = rawget(self, "logits")
+  if not l then return T.xlogy(x, self.probs):sum(-1) end
+  return (x * T.where(x:eq(0), 0, l)):sum(-1)
+end
+function OneHot:log_prob(x) return likelihood(self, self:value(x)) end
 OneHot.entropy = Categorical.entropy
 function OneHot:_values()
   local p = self:parameters()[1]
@@ -298,7 +311,7 @@ function Multinomial:log_prob(x)
     base.check("Multinomial: log_prob", "the value", x, { ("counts that sum to %d"):format(self.total_count),
       function(v) return v:sum(-1):eq(self.total_count) end })
   end
-  return (x:sum(-1) + 1):lgamma() - (x + 1):lgamma():sum(-1) + T.xlogy(x, self.probs):sum(-1)
+  return (x:sum(-1) + 1):lgamma() - (x + 1):lgamma():sum(-1) + likelihood(self, x)
 end
 --- n H(p) - log n! + Σ over classes and counts k of P(k) log k!, P that of Binomial(n, p)
 function Multinomial:entropy()

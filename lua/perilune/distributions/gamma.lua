@@ -52,15 +52,11 @@ end
 
 out.slope = slope
 
-local tiny = { f64 = 2.0 ^ -1022, f32 = 2.0 ^ -126, bf16 = 2.0 ^ -126, f16 = 2.0 ^ -14 }
-
-local below_one = { f64 = 2.0 ^ -53, f32 = 2.0 ^ -24, bf16 = 2.0 ^ -8, f16 = 2.0 ^ -11 }
-
 --- Draws of Gamma(α, 1), of α's shape, whose gradient goes to α.
 local standard_gamma = T.custom {
   name = "standard_gamma",
   forward = function(ctx, alpha)
-    local z = draw(alpha):to(alpha:dtype()):clamp(tiny[alpha:dtype()], nil)
+    local z = draw(alpha):to(alpha:dtype()):clamp(base.least[alpha:dtype()], nil)
     ctx:save(alpha, z)
     return z
   end,
@@ -155,9 +151,14 @@ function Dirichlet.props.mode(d)
   local corner = T.one_hot(a:argmax(-1), a:size(-1)):to(a:dtype())
   return T.where(a:lt(1):all(-1, { keepdim = true }), corner, part / part:sum(-1, { keepdim = true }))
 end
+-- Shares are those of draws in f64: in f32 all draws of small concentrations are below the least number, which would
+-- make their shares alike.
+local function wide_gamma(concentration, shape)
+  return standard_gamma(concentration:to("f64"):expand(shape):contiguous())
+end
 function Dirichlet:rsample(shape)
-  local z = standard_gamma(self.concentration:expand(self:shape_of(shape)):contiguous())
-  return z / z:sum(-1, { keepdim = true })
+  local z = wide_gamma(self.concentration, self:shape_of(shape))
+  return (z / z:sum(-1, { keepdim = true })):to(self.concentration:dtype())
 end
 function Dirichlet:log_prob(x)
   local a = self.concentration
@@ -187,9 +188,8 @@ function Beta.props.variance(d)
 end
 function Beta:rsample(shape)
   shape = self:shape_of(shape)
-  local one = standard_gamma(self.concentration1:expand(shape):contiguous())
-  local zero = standard_gamma(self.concentration0:expand(shape):contiguous())
-  return (one / (one + zero)):clamp(tiny[one:dtype()], 1 - below_one[one:dtype()])
+  local one, zero = wide_gamma(self.concentration1, shape), wide_gamma(self.concentration0, shape)
+  return base.below_one((one / (one + zero)):to(self.concentration1:dtype()))
 end
 function Beta:log_prob(x)
   local a, b = self.concentration1, self.concentration0

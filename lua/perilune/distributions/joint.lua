@@ -152,6 +152,12 @@ function Mixture:init(a, who)
   self.event_dim = #c.event_shape
 end
 function Mixture.props.event_shape(d) return d.component.event_shape end
+function Mixture:expand(shape)
+  shape = base.shape("expand", shape)
+  local c = self.component
+  return Mixture(self.mixture:expand(shape), c:expand(base.join(shape, { c.batch_shape[#c.batch_shape] })),
+    { validate_args = self.validate_args })
+end
 -- The mixture's weights beside values of the components.
 local function weights(d)
   local p = d.mixture.probs
@@ -235,7 +241,8 @@ transform("AffineTransform", { { "loc", "operand", 0 }, { "scale", "operand", 1 
     slope = function(x)
       local s = type(a.scale) == "number" and T.full_like(x, a.scale) or a.scale + T.zeros_like(x)
       return s:abs():log()
-    end, sign = function() return T.sign(a.scale) end }
+    end, sign = function() return T.sign(a.scale) end,
+    operands = { a.loc, a.scale } }
 end)
 transform("ExpTransform", {}, function()
   return { call = T.exp, inverse = T.log, slope = function(x) return x end }
@@ -243,10 +250,13 @@ end)
 transform("PowerTransform", { { "exponent", "operand" } }, function(a)
   return { call = function(x) return x ^ a.exponent end, inverse = function(y) return y ^ (1 / a.exponent) end,
     slope = function(x, y) return (a.exponent * y / x):abs():log() end,
-    sign = function() return T.sign(a.exponent) end }
+    sign = function() return T.sign(a.exponent) end, operands = { a.exponent } }
 end)
 transform("SigmoidTransform", {}, function()
-  return { call = T.sigmoid, inverse = T.logit, slope = function(x) return -F.softplus(-x) - F.softplus(x) end }
+  return { call = function(x) return base.below_one(T.sigmoid(x)) end,
+    inverse = function(y)
+      return T.where(y:lt(0):logical_or(y:gt(1)), 0 / 0, base.below_one(y):logit())
+    end, slope = function(x) return -F.softplus(-x) - F.softplus(x) end }
 end)
 transform("TanhTransform", {}, function()
   return { call = T.tanh, inverse = T.atanh, slope = function(x) return 2 * (log(2) - x - F.softplus(-2 * x)) end }
@@ -271,7 +281,22 @@ function Transformed:init(a, who)
     if getmetatable(t) ~= Transform then fail("%s: entry %d is no transform but %s", who, i, describe(t)) end
   end
   self.base, self.transforms = a.base, list
-  self.batch_shape, self.event_dim, self.has_rsample = a.base.batch_shape, a.base.event_dim, a.base.has_rsample
+  local own = base.join(a.base.batch_shape, a.base.event_shape)
+  local shapes, n = { own }, #a.base.event_shape
+  for _, t in ipairs(list) do
+    for _, v in ipairs(t.operands or {}) do shapes[#shapes + 1] = core.is_tensor(v) and v:shape() or {} end
+  end
+  local ok, all = core.attempt(T.broadcast_shapes, table.unpack(shapes))
+  for k = 0, n - 1 do ok = ok and all[#all - k] == own[#own - k] end
+  if not ok then fail("%s: the transforms' tensors do not broadcast to draws of the base", who) end
+  if table.concat(all, ",") ~= table.concat(own, ",") then -- each entry has a draw of its own
+    self.base = a.base:expand(table.move(all, 1, #all - n, 1, {}))
+  end
+  self.batch_shape, self.event_dim, self.has_rsample = self.base.batch_shape, a.base.event_dim, a.base.has_rsample
+end
+function Transformed:expand(shape)
+  return Transformed(self.base:expand(base.shape("expand", shape)), self.transforms,
+    { validate_args = self.validate_args })
 end
 function Transformed.props.event_shape(d) return d.base.event_shape end
 function Transformed:parameters() return self.base:parameters() end
@@ -332,8 +357,8 @@ local Relaxed = discrete.binary("RelaxedBernoulli", { temperature, { "probs", "o
 out.RelaxedBernoulli = Relaxed
 Relaxed.has_rsample, Relaxed.support = true, "open_unit"
 function Relaxed:rsample(shape)
-  local u = base.uniform(self.temperature, self:shape_of(shape)):clamp(nil, 1 - 2.0 ^ -24)
-  return ((self.logits + u:log() - (-u):log1p()) / self.temperature):sigmoid()
+  local u = base.below_one(base.uniform(self.temperature, self:shape_of(shape)))
+  return base.below_one(((self.logits + u:log() - (-u):log1p()) / self.temperature):sigmoid())
 end
 function Relaxed:log_prob(y)
   y = self:value(y)
@@ -354,7 +379,7 @@ RelaxedOneHot.has_rsample, RelaxedOneHot.event_dim, RelaxedOneHot.support = true
 function RelaxedOneHot.props.num_classes(d) return d.logits:size(-1) end
 function RelaxedOneHot.props.event_shape(d) return { d.num_classes } end
 function RelaxedOneHot:rsample(shape)
-  local u = base.uniform(self.temperature, self:shape_of(shape)):clamp(nil, 1 - 2.0 ^ -24)
+  local u = base.below_one(base.uniform(self.temperature, self:shape_of(shape)))
   return ((self.logits - (-u:log()):log()) / self.temperature:unsqueeze(-1)):softmax(-1)
 end
 function RelaxedOneHot:log_prob(y)
