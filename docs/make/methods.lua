@@ -30,7 +30,9 @@ given("perilune.Handle", "register_forward_hook; register_forward_pre_hook; regi
 given("table<integer, perilune.Tensor>", "weights")
 given("table", "T.distributions.Independent parameters; T.distributions.MixtureSameFamily parameters; "
   .. "T.distributions.TransformedDistribution parameters")
-given("T.distributions.Independent", "T.distributions.Independent expand")
+for _, class in ipairs { "Independent", "MixtureSameFamily", "TransformedDistribution" } do
+  given("T.distributions." .. class, "T.distributions." .. class .. " expand")
+end
 given("", "optim update; optim.lr_scheduler.LRScheduler step; optim.lr_scheduler.ReduceLROnPlateau step")
 for name in ("cpu cuda enable_fake_quant enable_observer eval train"):gmatch "%S+" do GIVEN[name] = "self" end
 GIVEN["nn.quant.FakeQuantize update"] = "self"

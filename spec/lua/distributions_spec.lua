@@ -349,9 +349,9 @@ describe("distributions", function()
   it("of extreme parameters have the right figures", function()
     -- shares of Beta(a, a) between 0.01 and 0.99, by its distribution function
     for a, share in pairs { [0.1] = 0.3567, [0.01] = 0.0449 } do
-      for _, x in ipairs { D.Beta(a, a):sample(20000), D.Dirichlet(T.full({ 2 }, a)):sample(20000):select(-1, 1) } do
+      for _, x in ipairs { D.Beta(a, a):sample(5000), D.Dirichlet(T.full({ 2 }, a)):sample(5000):select(-1, 1) } do
         local got = x:gt(0.01):logical_and(x:lt(0.99)):to("f32"):mean():item()
-        assert.near(share, got, 0.015)
+        assert.near(share, got, 0.03)
       end
     end
     local l = T.tensor { 0, -400, 5 }

@@ -164,6 +164,42 @@ describe("results that versions and modes name", function()
 end)
 
 describe("windows and sizes", function()
+  it("a slope of each channel before version 7, which broadcasts as any other tensor since", function()
+    local x, slope = -T.ones(2, 3, 3), T.tensor { 1, 2, 3 }
+    near(run("PRelu", { x, slope }, nil, 6), x * slope:view(1, 3, 1), 0)
+    near(run("PRelu", { x, slope }, nil, 7), x * slope, 0)
+  end)
+
+  it("numbers are quantized to numbers", function()
+    local x, scale, zero = T.tensor(1.5), T.tensor(0.5), T.tensor(3, { dtype = "u8" })
+    local q = run("QuantizeLinear", { x, scale, zero }, nil, 13)
+    assert.same({}, q:shape())
+    assert.equal(6, q:item())
+    local y = run("DequantizeLinear", { q, scale, zero }, nil, 13)
+    assert.same({}, y:shape())
+    assert.equal(1.5, y:item())
+    local a = T.tensor({ 4, 5 }, { dtype = "u8" })
+    assert.same({}, run("QLinearMatMul", { a, scale, zero, a, scale, zero, scale, zero }, nil, 13):shape())
+    local all, s = run("DynamicQuantizeLinear", { T.zeros(3) }, nil, 13, 3)
+    assert.same({ 0, 0, 0 }, all:totable())
+    assert.equal(1, s:item())
+    local half = T.tensor({ 1.87 }, { dtype = "f16" }) -- a product in f32, not one rounded to f16
+    local wide = run("DequantizeLinear", { T.tensor({ 13 }, { dtype = "u8" }), half }, { output_dtype = 1 }, 23)
+    assert.equal(13 * half:item(), wide:item())
+  end)
+
+  it("what draws with a seed draws the same numbers each time", function()
+    for op, given in pairs { Multinomial = { T.zeros(1, 9) }, Bernoulli = { T.full({ 9 }, 0.5) },
+      RandomNormalLike = { T.zeros(9) }, Dropout = { T.ones(9), T.tensor(0.5), T.tensor(true) } } do
+      local more = op == "Multinomial" and 9 or nil
+      local function draw(seed) -- Dropout's is a whole number
+        return run(op, given, { seed = op == "Dropout" and seed or seed + 0.0, sample_size = more }, 15)
+      end
+      near(draw(5), draw(5), 0)
+      assert.is_false(draw(5):equal(draw(6)), op)
+    end
+  end)
+
   it("Resize of version 10 rounds up where it shrinks and down where it grows", function()
     for n = 1, 6 do
       for _, scale in ipairs { 0.5, 0.6, 0.75, 1.5, 2 } do

@@ -83,6 +83,10 @@ local function new(ds, opts)
     fail("data.DataLoader: an IterableDataset has an order of its own and one reader; leave shuffle, sampler, "
       .. "batch_sampler and workers out")
   end
+  if is_stream(ds) and (a.seed or a.generator) then
+    fail("data.DataLoader: an IterableDataset draws what it wants in its iter; leave seed and generator out, and give "
+      .. "them to what it draws with")
+  end
   if type(ds) == "userdata" then ds = dataset.TensorDataset(ds) end
   a.dataset, a.epoch, a._passes = ds, 0, 0
   setmetatable(a, DataLoader):_forget()
@@ -276,13 +280,14 @@ local function crew_of(self)
     dtype = T.default_dtype() }
   local text, tensors = pack.pack(setup, "data.DataLoader")
   local crew = self._crew
-  if crew and crew.text == text and same(crew.tensors, tensors) then return crew end
+  if crew and crew.text == text and crew.workers == self.workers and same(crew.tensors, tensors) then return crew end
   local pool = core.workers(self.workers, "perilune.data.worker", text, tensors)
   if crew then
     crew.retired = true
     if crew.passes == 0 then crew.pool:close() end
   end
-  self._crew = { pool = pool, text = text, tensors = tensors, passes = 0, before = crew and crew.passes > 0 and crew }
+  self._crew = { pool = pool, text = text, tensors = tensors, workers = self.workers, passes = 0,
+    before = crew and crew.passes > 0 and crew }
   return self._crew
 end
 

@@ -129,7 +129,12 @@ op("BitShift", "direction:string", function(c, x, y)
   local z = T.bitwise_left_shift(x, y)
   return name and narrow.mark(narrow.wrap(z, name), name) or z
 end)
-op("PRelu", "consumed_inputs:ints", function(_, x, slope)
+op("PRelu", "consumed_inputs:ints", function(c, x, slope)
+  if c.opset < 7 and slope:numel() > 1 then -- one of each channel
+    local shape = {}
+    for d = 1, x:dim() do shape[d] = d == 2 and slope:numel() or 1 end
+    slope = slope:reshape(shape)
+  end
   return T.where(x:lt(0), x * beside(x, slope), x)
 end)
 op("Where", "", function(_, condition, x, y)

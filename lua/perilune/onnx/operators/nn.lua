@@ -145,7 +145,7 @@ op("Dropout", "ratio:float seed:int is_test:int consumed_inputs:ints", function(
     if c.outputs < 2 then return x end
     return x, T.ones(x:shape(), { dtype = c.opset < 10 and x:dtype() or "bool", device = x:device() })
   end
-  local keep = T.rand_like(x):ge(p)
+  local keep = T.rand(x:shape(), { dtype = x:dtype(), device = x:device(), generator = registry.generator(c) }):ge(p)
   return x * keep:to(x:dtype()) / (1 - p), keep
 end, { constants = { 2 }, random = true })
 

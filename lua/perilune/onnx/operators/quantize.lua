@@ -15,7 +15,7 @@ local label = narrow.label
 
 -- A scale or zero point in the shape in which it meets x: one number, along an axis, or a block each.
 local function along(c, x, t)
-  if t == nil or t:numel() == 1 then return t and t:reshape(-1) end
+  if t == nil or t:numel() == 1 then return t and t:reshape(x:dim() == 0 and {} or { 1 }) end
   local dim = registry.axis(c, c.a.axis or 1, x:dim())
   local block = c.a.block_size or 0
   if block > 0 then
@@ -84,17 +84,18 @@ op("DequantizeLinear", "axis:int block_size:int output_dtype:int", function(c, x
     y = x:to("i32")
     if zero then y = y - along(c, x, beside(x, zero)):to("i32") end
   end
-  y = y:to(scale:dtype()) * along(c, x, beside(x, scale))
-  return wanted and y:to(wanted) or y
+  local own = scale:dtype()
+  if wanted and wanted ~= own then scale = scale:to "f32" end -- rounded once
+  return (y:to(scale:dtype()) * along(c, x, beside(x, scale))):to(wanted or own)
 end, { constants = { 2, 3 } })
 
 op("DynamicQuantizeLinear", "", function(c, x)
   local zero = T.zeros({}, { dtype = x:dtype(), device = x:device() })
   local low, high = T.minimum(x:amin(), zero), T.maximum(x:amax(), zero)
   local scale = (high - low) / 255
-  local safe = T.where(scale:eq(0), T.ones_like(scale), scale)
+  local safe = T.where(scale:eq(0), T.ones_like(scale), scale) -- of zeros alone
   local point = (-low / safe):round():clamp({ min = 0, max = 255 }):to("u8")
-  return quantize(c, x, safe, point, "u8"), scale, point
+  return quantize(c, x, safe, point, "u8"), safe, point
 end)
 
 -- a - its zero point, in i32. A zero point for each row of a, or column of b.
@@ -116,7 +117,7 @@ end)
 -- One scale, or one for each row of a or column of b.
 local function spread(scale, row)
   if scale:dim() == 1 and scale:numel() > 1 and row then return scale:unsqueeze(2) end
-  return scale:numel() == 1 and scale:reshape(-1) or scale
+  return scale:numel() == 1 and scale:reshape {} or scale
 end
 
 op("QLinearMatMul", "", function(c, a, as, az, b, bs, bz, ys, yz)

@@ -75,6 +75,9 @@ function registry.number(c, x, what)
   return T.core.jit_untraced(function() return x:detach():to("cpu"):reshape(-1)[1]:item() end)
 end
 
+--- With a seed a node draws the same numbers each time, from a generator of its own; else from the default one.
+function registry.generator(c) return c.a.seed and T.Generator(math.floor(c.a.seed)) or nil end
+
 --- A list as a tensor of integers; it belongs to no trace.
 function registry.tensor(list, dtype, device, shape)
   return T.core.jit_untraced(function()

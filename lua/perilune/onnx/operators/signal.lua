@@ -127,9 +127,7 @@ end)
 
 -- ---- random numbers ------------------------------------------------------------------------------------------------
 
--- With a seed a node draws the same numbers each time, from a generator of its own; else from the default one.
-local function generator(c) return c.a.seed and T.Generator(math.floor(c.a.seed)) or nil end
-
+local generator = registry.generator
 for name, how in pairs { RandomNormal = "normal", RandomUniform = "uniform" } do
   local function draw(c, shape, dtype, device)
     local o = { dtype = dtype, generator = generator(c), device = device }
@@ -150,6 +148,7 @@ op("Bernoulli", "dtype:int seed:float", function(c, p)
   return drawn:lt(p):to(dtype_of(c, c.a.dtype, p:dtype()))
 end, { random = true })
 op("Multinomial", "dtype:int sample_size:int seed:float", function(c, x)
-  local at = T.multinomial(T.softmax(x, -1), c.a.sample_size or 1, true, { index_base = 0 })
+  local at = T.multinomial(T.softmax(x, -1), c.a.sample_size or 1, true,
+    { index_base = 0, generator = generator(c) })
   return at:to(dtype_of(c, c.a.dtype, "i32"))
 end, { random = true })
