@@ -396,6 +396,9 @@ describe("a stream", function()
     fails("it has no length", function() return #stream(2) end)
     fails("leave shuffle, sampler, batch_sampler and workers out", data.DataLoader, stream(2), { shuffle = true })
     fails("leave shuffle, sampler, batch_sampler and workers out", data.DataLoader, stream(2), { workers = 2 })
+    for _, o in ipairs { { seed = 1 }, { generator = T.Generator(1) } } do -- nothing would draw with them
+      fails("leave seed and generator out", data.DataLoader, stream(2), o)
+    end
     fails("iter = function(self)", data.IterableDataset, {})
     fails("iter must return a function, got 3", function()
       return data.DataLoader(data.IterableDataset { iter = function() return 3 end }):iter()

@@ -32,6 +32,24 @@ local function noisy(n)
 end
 
 describe("workers", function()
+  it("are as many as the loader says when a pass begins", function()
+    local made = {}
+    local loader = data.DataLoader(T.arange(8), { workers = 1, collate = function(list) return list[1] end,
+      worker_init = function() end })
+    local open = T.core.workers
+    T.core.workers = function(n, ...)
+      made[#made + 1] = n
+      return open(n, ...)
+    end
+    for _, n in ipairs { 1, 1, 2, 1 } do
+      loader.workers = n
+      for _ in loader do end -- luacheck: ignore 542
+    end
+    T.core.workers = open
+    loader:close()
+    assert.same({ 1, 2, 1 }, made)
+  end)
+
   it("give the same batches as none, in order, shuffled or not, with random numbers", function()
     for _, o in ipairs { {}, { shuffle = true }, { shuffle = true, drop_last = true, seed = 5 },
       { sampler = { 7, 3, 3, 20 }, seed = 2 }, { prefetch = 5 } } do
