@@ -278,6 +278,53 @@ describe("apply_chat_template", function()
     assert.equal("io", select(3, T.data.tokenizer(dir)))
   end)
 
+  it("heeds what tokenizer_config.json says of tokens and calls, as transformers does", function()
+    local dir = os.tmpname()
+    os.remove(dir)
+    assert(os.execute("mkdir " .. dir))
+    local function write(name, content)
+      local f = assert(io.open(dir .. "/" .. name, "wb"))
+      f:write(content)
+      f:close()
+    end
+    local plain = assert(T.data.train_bpe { vocab_size = 260, text = "aaaa bbbb", special = { "<s>", "</s>" } })
+    local n, a, b = #plain, plain:id("a", { index_base = 0 }), plain:id("b", { index_base = 0 })
+    write("tokenizer.json", (plain.json:gsub('"added_tokens":%b[]', '"added_tokens":[]')))
+    local function opened(config)
+      write("tokenizer_config.json", config)
+      return T.data.tokenizer(dir, { index_base = 0 })
+    end
+    local function ids(t, text) return t:encode(text):totable() end
+    assert.equal(5, #ids(assert(opened "{}"), "a<s>b")) -- a word of the model, and not a token of its own
+    local t = assert(opened [[{"bos_token": "<s>", "eos_token": {"content": "</s>", "lstrip": true},
+      "unk_token": "<none>", "padding_side": "left", "truncation_side": "left", "pad_token": "</s>"}]])
+    assert.same({ a, 0, b }, ids(t, "a<s>b"))
+    assert.same({ a, 1, b }, ids(t, "a  </s>b"))
+    assert.equal("ab", t:decode { a, 0, b })
+    assert.same({ { 1, 1, a }, { a, b, a } }, t({ "a", "aba" }, { padding = true }).input_ids:totable())
+    assert.same({ b, a }, t("aba", { truncation = true, max_length = 2 }).input_ids:totable())
+    assert.same({ { a, 7 }, { a, b } }, t({ "a", "aba" }, { padding = true, pad_id = 7, padding_side = "right",
+      truncation = true, max_length = 2, truncation_side = "right" }).input_ids:totable())
+    local new = '{"added_tokens_decoder": {"%d": {"content": "<new>", "special": %s}}, "split_special_tokens": %s}'
+    t = assert(opened(new:format(n, "true", "false")))
+    assert.same({ a, n, b }, ids(t, "a<new>b"))
+    assert.equal(n + 1, #t)
+    assert.same({ a, n, b }, ids(assert(opened(new:format(n, "false", "true"))), "a<new>b"))
+    t = assert(opened(new:format(n, "true", "true")))
+    assert.equal(7, #ids(t, "a<new>b"))
+    assert.same({ a, n, b }, t:encode("a<new>b", { split_special = true }):totable())
+    for config, part in pairs { [new:format(n + 1, "true", "true")] = '"<new>" (' .. n + 1 .. ")",
+      ['{"additional_special_tokens": ["<new>"]}'] = '"<new>", which this file of ' .. n .. " tokens lacks" } do
+      local none, why, code = opened(config)
+      assert.same({ nil, "unsupported" }, { none, code })
+      assert.truthy(why:find(part, 1, true), why)
+    end
+    t = assert(opened '{"pad_token": "<pad>"}')
+    assert.same({ a }, t("a", { padding = false }).input_ids:totable())
+    fails('"<pad>", is no token of', t, { "a", "aba" }, { padding = true })
+    os.execute("rm -r " .. dir)
+  end)
+
   local root = (os.getenv("PERILUNE_ROOT") or ".") .. "/../shared/models/"
   for _, name in ipairs { "chatml", "headers", "headings", "inst", "options", "signatures", "tags", "thoughts", "tools",
     "turns" } do

@@ -3,6 +3,7 @@
 -- padding changes nothing, heads and losses, text made with a cache, wrong calls.
 
 local T = require "perilune"
+local json = require "perilune.io.json"
 local near = require "spec.support.near"
 local folder = require "spec.support.folder"
 local function fails(f, part) return near.fails(part, f) end
@@ -181,6 +182,21 @@ describe("a model of T.models", function()
       same(half(texts), v)
     end)
   end)
+
+  it("refuses layers that the config does not have, also of parts that other classes lack", function()
+    for name, fewer in pairs { T5 = function(c) c.num_decoder_layers = 1 end,
+      CLIP = function(c) c.text_config.num_hidden_layers = 1 end } do
+      folder(function(dir)
+        assert(T.models.save(made(name), dir))
+        local c = assert(json.read(dir .. "/config.json"))
+        fewer(c)
+        assert(json.write(dir .. "/config.json", c))
+        local none, why = T.models.load(dir)
+        assert.is_nil(none)
+        assert.truthy(why:find("tensors are not of this model", 1, true), why)
+      end)
+    end
+  end)
 end)
 
 describe("a model with an encoder and a decoder", function()
@@ -248,7 +264,6 @@ describe("a model with an encoder and a decoder", function()
       end
     end
     folder(function(dir)
-      local json = require "perilune.io.json"
       assert(T.models.save(net {}, dir))
       local c = assert(json.read(dir .. "/config.json"))
       c.is_encoder_decoder = false

@@ -66,8 +66,42 @@ local function read(path)
   return text
 end
 
---- The chat templates by name and the special tokens of a folder: tokenizer_config.json, chat_template.jinja. nil where
--- there are none; nil, message, code for a file that is malformed.
+-- What tokenizer_config.json says of tokens beside the tokenizer's own file: a list of { content, id, settings, role },
+-- id nil where it says none, role as "bos_token".
+local function tokens_of(config)
+  local list = {}
+  local function add(v, id, role)
+    local content, settings = v, {}
+    if values.is_dict(v) then
+      content = values.dict_get(v, "content")
+      for _, key in ipairs { "lstrip", "rstrip", "single_word", "normalized", "special" } do
+        settings[key] = values.dict_get(v, key)
+      end
+    else
+      settings.special = true
+    end
+    if role then settings.special = true end
+    if type(content) == "string" and content ~= "" then list[#list + 1] = { content, id, settings, role } end
+  end
+  local by_id = values.dict_get(config, "added_tokens_decoder")
+  if values.is_dict(by_id) then
+    local ids = {}
+    for _, key in ipairs(by_id.keys) do ids[#ids + 1] = math.tointeger(tonumber(key)) end
+    table.sort(ids)
+    for _, id in ipairs(ids) do add(values.dict_get(by_id, tostring(id)), id) end
+  end
+  for _, key in ipairs(config.keys) do
+    if type(key) == "string" and key:find "_token$" then add(values.dict_get(config, key), nil, key) end
+  end
+  for _, key in ipairs { "additional_special_tokens", "extra_special_tokens" } do
+    local more = values.dict_get(config, key)
+    for i = 1, values.is_sequence(more) and more.n or 0 do add(more[i]) end
+  end
+  return list
+end
+
+--- The chat templates by name and the special tokens of a folder: tokenizer_config.json, chat_template.jinja; what the
+-- first says of calls and of tokens. nil where there are none; nil, message, code for a file that is malformed.
 function M.beside(dir)
   local found = { templates = {}, special = {} }
   local path = dir .. "tokenizer_config.json"
@@ -83,6 +117,12 @@ function M.beside(dir)
       if type(key) == "string" and key:find "_token$" and type(v) == "string" then found.special[key] = v end
     end
     found.do_lower_case = values.dict_get(config, "do_lower_case")
+    for _, key in ipairs { "padding_side", "truncation_side" } do
+      local side = values.dict_get(config, key)
+      if side == "left" or side == "right" then found[key] = side end
+    end
+    found.split_special_tokens = values.dict_get(config, "split_special_tokens") == true or nil
+    found.tokens = tokens_of(config)
     local t = values.dict_get(config, "chat_template")
     if type(t) == "string" then found.templates.default = t end
     for i = 1, values.is_sequence(t) and t.n or 0 do
@@ -96,8 +136,7 @@ function M.beside(dir)
   end
   local jinja_text = read(dir .. "chat_template.jinja")
   if jinja_text then found.templates.default = jinja_text end
-  if next(found.templates) == nil and next(found.special) == nil and found.do_lower_case == nil then return nil end
-  return found
+  return (text or jinja_text) and found or nil
 end
 
 -- ---- messages ------------------------------------------------------------------------------------------------------

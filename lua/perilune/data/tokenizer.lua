@@ -47,6 +47,12 @@ local function base_of(who, opts, own)
   return base
 end
 
+-- Whether special tokens in a text count as such: what the call says, else tokenizer_config.json.
+local function recognizes(self, opts)
+  if opts.split_special ~= nil then return opts.split_special end
+  return not (self.chat and self.chat.split_special_tokens)
+end
+
 -- A whole file; of a GGUF file its first bytes alone, it holds a model's weights.
 local function read(path)
   local f, message = io.open(path, "rb")
@@ -127,6 +133,11 @@ function M.tokenizer(path, opts)
     text, why, code = files.sentencepiece(text, path)
   end
   if not text then return nil, why, code end
+  if beside and beside.tokens then
+    text, why, code = files.with_tokens(text, path, beside.tokens)
+    if not text then return nil, why, code end
+    beside.tokens = nil
+  end
   return M.from_json(text, path, beside, base)
 end
 
@@ -215,7 +226,7 @@ function Tokenizer:encode(text, opts)
   if type(text) ~= "string" then fail("encode: a string is wanted, got %s", describe(text)) end
   local base = base_of("encode", opts, self.index_base)
   local ids, message, code = self.handle:encode(text, base, { around = opts.add_special ~= false,
-    recognize = opts.split_special ~= false })
+    recognize = recognizes(self, opts) })
   if ids == nil then return nil, message, code end
   return id_base.mark(ids, base)
 end
@@ -238,9 +249,9 @@ local function count_of(who, value, from_file)
 end
 
 -- What cuts texts: an option, else what the file says.
-local function truncation_of(opts, file, o)
+local function truncation_of(opts, file, o, beside)
   local kind = opts.truncation
-  o.left = side_of("tokenizer: truncation_side", opts.truncation_side, file.left)
+  o.left = side_of("tokenizer: truncation_side", opts.truncation_side or beside.truncation_side, file.left)
   local most = count_of("tokenizer: max_length", opts.max_length, file.max_length)
   if kind == nil then kind = file.max_length ~= nil or opts.max_length ~= nil end
   if kind == false then return end
@@ -258,16 +269,21 @@ local function truncation_of(opts, file, o)
 end
 
 -- What fills rows up: an option, else what the file says. padding=true: to the longest; "max_length"; a number.
-local function padding_of(opts, file, o, base)
-  local kind = opts.padding
+local function padding_of(self, opts, file, o, base)
+  local kind, beside = opts.padding, self.chat or {}
   if kind == nil then kind = file.pads or opts.pad_to ~= nil end
   if opts.pad_to ~= nil then
     if kind ~= true then fail("tokenizer: pad_to goes with padding=true, not with %s", describe(kind)) end
     kind = opts.pad_to
   end
-  o.pads_left = side_of("tokenizer: padding_side", opts.padding_side, file.pads_left)
+  o.pads_left = side_of("tokenizer: padding_side", opts.padding_side or beside.padding_side, file.pads_left)
+  local word = kind ~= false and opts.pad_id == nil and beside.special and beside.special.pad_token
+  local pad_id = word and self.handle:id(word, 0)
+  if word and not pad_id then
+    fail("tokenizer: pad_token of tokenizer_config.json, %q, is no token of %s; say pad_id", word, self.name)
+  end
   o.pad_id = count_of("tokenizer: pad_id", opts.pad_id and options.integer(opts.pad_id) and opts.pad_id - base
-    or opts.pad_id, file.pad_id)
+    or opts.pad_id, pad_id or file.pad_id)
   o.pad_type = count_of("tokenizer: pad_type", opts.pad_type, file.pad_type)
   o.pad_multiple = count_of("tokenizer: pad_to_multiple_of", opts.pad_to_multiple_of,
     file.pads and file.pad_multiple or 0)
@@ -302,7 +318,8 @@ end
 -- Texts of a list are encoded on all threads. `pair`: second text, or list of them. `padding`: true or "longest",
 -- "max_length", or a number of tokens; `padding_side` "right" or "left", `pad_to_multiple_of`, `pad_id`, `pad_type`.
 -- `truncation`: true, "longest_first", "only_first", "only_second", with `max_length` and `truncation_side`; what is
--- not given is as the file says. `full=true` adds `offset_mapping` [n, 2] (first and last character of each token;
+-- not given is as the file says, or tokenizer_config.json beside it (padding_side, truncation_side, pad_token).
+-- `full=true` adds `offset_mapping` [n, 2] (first and last character of each token;
 -- with index_base=0 from 0, end exclusive), `word_ids`, `sequence_ids` (index_base - 1: none) and the list `tokens`.
 -- `add_special`, `split_special`, `index_base` as of encode.
 -- @treturn table or nil, message, code
@@ -311,7 +328,7 @@ function Tokenizer:__call(text, opts)
   local base = base_of("tokenizer", opts, self.index_base)
   local list, one = texts_of("text", text)
   local o = { one = one, full = opts.full and true or false, around = opts.add_special ~= false,
-    recognize = opts.split_special ~= false }
+    recognize = recognizes(self, opts) }
   local pair
   if opts.pair ~= nil then
     local single
@@ -321,8 +338,8 @@ function Tokenizer:__call(text, opts)
     end
   end
   local file = self.handle:defaults()
-  truncation_of(opts, file, o)
-  padding_of(opts, file, o, base)
+  truncation_of(opts, file, o, self.chat or {})
+  padding_of(self, opts, file, o, base)
   local out, message, code = self.handle:encode_many(list, pair, base, o)
   if out == nil then return nil, message, code end
   for _, row in ipairs(out.input_ids and { out } or out) do id_base.mark(row.input_ids, base) end

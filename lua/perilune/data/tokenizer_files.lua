@@ -2,6 +2,8 @@
 --- Vocabularies in older files as the text of a tokenizer.json: vocab.txt (WordPiece, BERT's), vocab.json with
 -- merges.txt (byte-level BPE, GPT-2's), tiktoken's files of ranks, sentencepiece's models.
 -- @module perilune.data.tokenizer_files
+local core = require "perilune.core"
+local json = require "perilune.io.json"
 local options = require "perilune.options"
 local parts = require "perilune.data.tokenizer_parts"
 
@@ -183,6 +185,68 @@ function M.tiktoken(text, name, kind)
     return nil, name .. ": a file of ranks does not say how words are cut: say encoding= or pattern=", "unsupported"
   end
   return parts.guarded(name, ranks_of, text, kind)
+end
+
+-- ---- tokens that tokenizer_config.json names --------------------------------------------------------------------
+
+local function entry(id, content, settings)
+  local out = { ('"id":%d,"content":%s'):format(id, parts.quote(content)) }
+  for _, key in ipairs { "single_word", "lstrip", "rstrip", "normalized", "special" } do
+    local v = settings[key]
+    if v == nil then v = key == "normalized" and not settings.special end
+    out[#out + 1] = ('"%s":%s'):format(key, tostring(v == true))
+  end
+  return "{" .. table.concat(out, ",") .. "}"
+end
+
+--- The text of a tokenizer.json with the tokens that tokenizer_config.json beside it names and it lacks, as
+-- transformers has them. tokens: a list of { content, id or nil, settings, role }; those of a role, as "bos_token",
+-- need not be there.
+-- @treturn string; or nil, message, code
+function M.with_tokens(text, path, tokens)
+  local handle, message, code = core.tokenizer(text, path)
+  if not handle then return nil, message, code end
+  local have
+  local function is_added(content, id, wants_special)
+    local _, is_special = handle:token(id, 0)
+    if is_special then return true end
+    local ids = not wants_special and handle:encode(content, 0, { around = false, recognize = true })
+    if ids and ids:numel() == 1 then return true end -- a whole word, which nothing divides
+    if not have then
+      have = {}
+      local whole = json.decode(text)
+      for _, a in ipairs(type(whole) == "table" and type(whole.added_tokens) == "table" and whole.added_tokens or {}) do
+        have[a.content] = true
+      end
+    end
+    return have[content] ~= nil
+  end
+  local new, next_id, made = {}, handle:size(), {}
+  for _, t in ipairs(tokens) do
+    local content, wanted, settings = t[1], t[2], t[3]
+    local id = made[content] or handle:id(content, 0)
+    if not id and not t[4] then
+      if wanted ~= next_id then
+        local which = parts.quote(content) .. (wanted and (" (%d)"):format(wanted) or "")
+        return nil, ("%s: tokenizer_config.json names the token %s, which this file of %d tokens lacks"):format(path,
+          which, next_id), "unsupported"
+      end
+      id, next_id = next_id, next_id + 1
+      made[content], new[#new + 1] = id, entry(id, content, settings)
+    elseif id and not made[content] and not is_added(content, id, settings.special) then
+      made[content], new[#new + 1] = id, entry(id, content, settings)
+    end
+  end
+  if #new == 0 then return text end
+  local list = table.concat(new, ",")
+  local from, to = text:find '"added_tokens"%s*:%s*%['
+  if from then
+    local close = text:find("^%s*%]", to + 1)
+    -- in front: the order of this list does not count, each has its id
+    return text:sub(1, to) .. list .. (close and "" or ",") .. text:sub(to + 1)
+  end
+  text = text:gsub('"added_tokens"%s*:%s*null%s*,', "", 1)
+  return (text:gsub("{", function() return '{"added_tokens":[' .. list .. "]," end, 1))
 end
 
 -- ---- sentencepiece ----------------------------------------------------------------------------------------------

@@ -183,8 +183,8 @@ end
 --   print(table.concat((net(texts, { pixel_values = T.zeros(3, 3, 8, 8) })):shape(), " "))  --> 3 2
 return encoder.family({ model_type = "clip", prefix = { "text_model", "vision_model" }, default = "CLIPModel",
   fields = fields,
-  ignore = { "position_ids$", "^text_", "^vision_model%.", "^visual_", "^logit_scale$" }, nested = {
-    text_config = text_fields, text_config_dict = text_fields, vision_config = vision_fields,
+  ignore = { "position_ids$", "^text_model%.", "^text_projection%.", "^vision_model%.", "^visual_", "^logit_scale$" },
+  nested = { text_config = text_fields, text_config_dict = text_fields, vision_config = vision_fields,
     vision_config_dict = vision_fields }, parts = { clip_text_model = "text_config",
     clip_vision_model = "vision_config" } }, classes,
   function(c, who)

@@ -79,9 +79,29 @@ local function some(list)
   return n > 5 and ("%s and %d more"):format(text, n - 5) or text
 end
 
+-- Whether a tensor of the file is of a part that the class has not, by the patterns of a.ignore: name by name, or, from
+-- the beginning on ("^decoder%."), a whole part, which the network has nothing of.
+local function ignores(own, a)
+  local has = {}
+  local function has_part(text)
+    if has[text] == nil then
+      has[text] = false
+      for name in pairs(own) do if name:sub(1, #text) == text then has[text] = true end end
+    end
+    return has[text]
+  end
+  return function(name)
+    for _, pattern in ipairs(a.ignore or {}) do
+      local from, to = name:find(pattern)
+      if from and not (pattern:sub(1, 1) == "^" and has_part(name:sub(from, to))) then return true end
+    end
+    return false
+  end
+end
+
 -- Names in files, each as the network has it: old names, and the prefix of the model below a head put on or taken off.
 local function by_own_name(tensors, from, own, a)
-  local out, files = {}, {}
+  local out, files, ignored = {}, {}, ignores(own, a)
   local prefixes = type(a.prefix) == "string" and { a.prefix } or a.prefix or {}
   for name, t in pairs(tensors) do
     local new = renamed(name, a.old)
@@ -91,9 +111,7 @@ local function by_own_name(tensors, from, own, a)
       if own[prefix .. new] ~= nil then new = prefix .. new
       elseif new:sub(1, #prefix) == prefix and own[new:sub(#prefix + 1)] ~= nil then new = new:sub(#prefix + 1) end
     end
-    local skip = false
-    for _, pattern in ipairs(a.ignore or {}) do skip = skip or name:find(pattern) ~= nil end
-    if not skip or own[new] ~= nil then out[new], files[new] = t, from[name] end
+    if own[new] ~= nil or not ignored(name) then out[new], files[new] = t, from[name] end
   end
   return out, files
 end
