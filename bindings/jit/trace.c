@@ -318,6 +318,17 @@ static int jit_reads_after(lua_State *L) {
   return 1;
 }
 
+/* jit_written(tensor) → has the trace that runs written into the real tensor's memory? */
+static int jit_written(lua_State *L) {
+  const PlGraph *f = pl_state.trace;
+  const PlTensor *t = l_check_tensor(L, 1);
+  bool found = false;
+  for (PlGVal v = 0; f && v < f->nvals && !found; v++)
+    found = f->vals[v].kind == PL_FV_CAPTURE && f->vals[v].real->storage == t->storage && f->stores[f->vals[v].store].version > 0;
+  lua_pushboolean(L, found);
+  return 1;
+}
+
 /* jit_mirror(graph, options): those of all backward walks of a trace that is over, with a choice for each node */
 static int jit_mirror(lua_State *L) {
   PlGraph *f = l_check_graph(L, 1);
@@ -424,20 +435,11 @@ static int jit_views(lua_State *L) {
 }
 
 void l_jit_register(lua_State *L) {
-  static const luaL_Reg regs[] = {{"jit_enter", jit_enter},
-                                  {"jit_abort", jit_abort},
-                                  {"jit_untraced", jit_untraced},
-                                  {"jit_tracing", jit_tracing},
-                                  {"jit_refused", l_jit_refused},
-                                  {"jit_as_written", jit_as_written},
-                                  {"jit_node", jit_node},
-                                  {"jit_on_hook", jit_on_hook},
-                                  {"jit_reads_after", jit_reads_after},
-                                  {"jit_value", jit_value},
-                                  {"jit_mirror", jit_mirror},
-                                  {"jit_root", jit_root},
-                                  {"jit_views", jit_views},
-                                  {NULL, NULL}};
+  static const luaL_Reg regs[] = {{"jit_enter", jit_enter},     {"jit_abort", jit_abort},       {"jit_untraced", jit_untraced},
+                                  {"jit_tracing", jit_tracing}, {"jit_refused", l_jit_refused}, {"jit_as_written", jit_as_written},
+                                  {"jit_node", jit_node},       {"jit_on_hook", jit_on_hook},   {"jit_reads_after", jit_reads_after},
+                                  {"jit_written", jit_written}, {"jit_value", jit_value},       {"jit_mirror", jit_mirror},
+                                  {"jit_root", jit_root},       {"jit_views", jit_views},       {NULL, NULL}};
   luaL_setfuncs(L, regs, 0);
   l_program_register(L);
   l_program_look_register(L);

@@ -44,7 +44,7 @@ struct PlExec {
   char *arena, *placed;    /* of the running call; what handles point into */
   PlDeviceRun *device_run; /* runs it where tensors are on a device; made when they first do */
   bool busy, wrote, crosses;
-  int32_t done;       /* how many nodes ran, of a run that failed; else 0 */
+  int32_t done;       /* how many nodes of the newest run ran: behind a run that came to its end something may fail, too */
   int timed;          /* runs that were timed */
   int64_t leaf_bytes; /* of this run's leaves, each store once */
 };
@@ -321,7 +321,7 @@ static PlStatus run_steps(PlExec *e) {
   PlWhole whole = {.ends = e->whole, .until = -1};
   const PlStatus s = run_all(e, &whole);
   pl_whole_over(&whole);
-  if (s == PL_OK) e->done = 0;
+  if (s == PL_OK) e->done = e->plan->graph->nnodes;
   return s;
 }
 
@@ -400,7 +400,7 @@ static PlStatus run_on(PlExec *e, PlTensor *const *in, PlTensor **out) {
     PL_TRY(pl_device(&t));
     if (!e->device_run) PL_TRY(pl_device_run_new(&e->device_run, e->plan->graph));
     const PlStatus s = pl_device_run(e->device_run, in, out);
-    e->done = pl_device_run_done(e->device_run);
+    e->done = s == PL_OK ? e->plan->graph->nnodes : pl_device_run_done(e->device_run);
     e->wrote = s != PL_OK; /* who knows */
     return s;
   }

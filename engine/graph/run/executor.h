@@ -17,7 +17,8 @@ PlStatus pl_exec_run(PlExec *e, PlTensor *const *in, PlTensor **out);
 PlPlan *pl_exec_plan(const PlExec *e);
 /* Has the newest run begun to write into what is there? Until then a failure has changed nothing. */
 bool pl_exec_wrote(const PlExec *e);
-/* Of a run that failed: had the node with these attributes run? Till somebody has asked all that there is to ask. */
+/* Had the node with these attributes run in the newest run, which may have come to its end before something behind it failed?
+ * pl_exec_forget: a call begins, whose run is the newest. */
 bool pl_exec_ran(const PlExec *e, const PlAttrs *attrs);
 void pl_exec_forget(PlExec *e);
 /* Least seconds that node i of the plan's graph took in the first PL_EXEC_TIMED runs; of a group its first node says all. */

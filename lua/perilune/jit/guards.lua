@@ -184,7 +184,9 @@ end
 
 local function scan_function(list, f, path, visit)
   local snapshot, n, names = {}, 0, names_in(f)
-  for _, name in ipairs(names) do list.reads_settings = list.reads_settings or SETTINGS[name] end
+  for _, name in ipairs(names) do
+    list.reads_settings, list.names[name] = list.reads_settings or SETTINGS[name], true
+  end
   for i = 1, 255 do
     local name, value = getupvalue(f, i)
     if not name then break end
@@ -243,9 +245,13 @@ local function scan_table(list, t, path, visit)
 end
 
 local function scan_settings(list, t, path)
-  local snapshot = {}
+  local snapshot, names = {}, list.names
+  -- What each step moves (a schedule-free optimizer's weights, Prodigy's rate) counts for who names it.
+  local moves = list.groups[t] and list.groups[t].moves or {}
+  local all = names.pairs or names.next
   for k, v in next, t do
     if type(k) == "string" and k:find("^_[a-z]+$") and k ~= "_scale" then goto own end
+    if moves[k] and not (all or names[k]) then goto own end
     if type(v) == "number" or type(v) == "boolean" or type(v) == "string" then snapshot[k] = v end
     if type(v) == "table" and k == "betas" then scan_settings(list, v, { path, "betas" }) end
     ::own::
@@ -256,7 +262,7 @@ end
 --- Everything that `f`, called with args (n of them; args.paths: how they are reached), can see → list of guards.
 function guards.take(f, args, n)
   local optimizers = loaded["perilune.optim.optimizer"]
-  local list = { fields = 0, groups = optimizers and optimizers.groups or {} }
+  local list = { fields = 0, groups = optimizers and optimizers.owners or {}, names = {} }
   local seen, skip, opaques = {}, library_tables(), {}
   local full, parts, order = {}, {}, {}
   function list.part(t, key, path) -- a field that is read of a table of which the rest is not
@@ -321,6 +327,7 @@ function guards.take(f, args, n)
       scan_settings(list, group, { { path, "param_groups" }, k })
     end
   end
+  list.names = nil
   for _, g in ipairs(list) do g.meta = type(g[2]) == "table" and metatable_of(g[2]) or nil end
   return list
 end

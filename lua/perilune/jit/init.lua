@@ -25,7 +25,10 @@ local Jit = classes.class({ __name = "jit" }, "j")
 --- For parts of perilune that act while a trace runs: f runs on real tensors.
 local untraced = core.jit_untraced
 
-local function undo(t) optimizers.undo(t, true) end
+local function undo(t)
+  optimizers.undo(t, true)
+  optimizers.forget(t)
+end
 
 -- ---- calls -------------------------------------------------------------------------------------------
 
@@ -53,6 +56,7 @@ end
 local function run_or_written(self, t, tensors, args)
   if not core.jit_apart(t.program, tensors) or core.torn(tensors) then
     optimizers.undo(t) -- the script moves it again
+    optimizers.forget(t)
     return self.f(table.unpack(args, 1, args.n))
   end
   if self.opts.check then return require("perilune.jit.check")(self, t, tensors, run, table.unpack(args, 1, args.n)) end

@@ -5,6 +5,7 @@
 -- graph, if they need a tensor's value or their optimizer updates there.
 -- @module perilune.jit.optimizers
 local T = require "perilune"
+local loaded = require "perilune.loaded"
 local options = require "perilune.options"
 
 local core = T.core
@@ -186,47 +187,83 @@ function optimizers.place(self, t, out)
   end
 end
 
-local function update(d, list)
-  local kept = {}
-  for i, at in next, d.at do
-    local p = d.group.params[i]
-    kept[i] = p.grad or false
-    core.adopt_grad(p, list[at])
-  end
-  d.optimizer:update(d.group)
-  for i, g in next, kept do
-    local p = d.group.params[i]
+-- Gradients that the script has given way to those of the step, and come back whatever becomes of it.
+local Lent = { __close = function(kept)
+  for p, g in next, kept do
     if g then core.adopt_grad(p, g) else p.grad = nil end
+  end
+end }
+
+-- One step of an optimizer: the groups of `steps`, with the gradients of the graph's outputs in list.
+local function update(steps, list)
+  local groups, kept <close> = {}, setmetatable({}, Lent)
+  for k, d in ipairs(steps) do
+    groups[k] = d.group
+    for i, at in next, d.at do
+      local p = d.group.params[i]
+      kept[p] = p.grad or false
+      core.adopt_grad(p, list[at])
+    end
+  end
+  steps[1].optimizer:_update(groups)
+end
+
+-- The deferred updates from number k on that are of one step of their optimizer → them, the number behind them.
+local function step_from(t, k)
+  local first, steps, seen = t.deferred[k], {}, {}
+  while true do
+    local d = t.deferred[k]
+    if not d or d.act or d.optimizer ~= first.optimizer or seen[d.group] then return steps, k end
+    steps[#steps + 1], seen[d.group], k = d, true, k + 1
   end
 end
 
 --- The deferred updates; list holds the graph's outputs.
 function optimizers.run(t, list)
   local _ <close> = core.hold_interrupts() -- groups of an optimizer move together
-  for _, d in ipairs(t.deferred) do
-    local values = {}
+  local k = 1
+  while k <= #t.deferred do
+    local d, values = t.deferred[k], {}
     for i, at in next, d.values_at do values[i] = list[at] end
     if d.act then
       d.act(values)
-    elseif not d.unless or not d.unless(values[1]) then
-      update(d, list)
+      k = k + 1
+    else
+      local steps, behind = step_from(t, k)
+      if not d.unless or not d.unless(values[1]) then update(steps, list) end
+      k = behind
     end
   end
 end
 
--- Settings of all groups that the run steps, before anything moves.
-local function check_groups(t)
-  local check
-  local function look(group)
-    check = check or require("perilune.optim.optimizer").check_settings
-    check(group)
-  end
-  for i = 1, #t.live do
-    local l = t.live[i]
-    if l.saved and not l.fresh then look(l.saved.of) end
-  end
+-- Who steps in a trace: optimizers whose steps are nodes, and those that update behind the graph.
+local function who_steps(t)
+  local nodes, behind, seen, base = {}, {}, {}, loaded["perilune.optim.optimizer"]
   for _, d in ipairs(t.deferred) do
-    if d.optimizer and d.optimizer._begin then d.optimizer:_begin() end
+    local o = d.optimizer
+    if o and not seen[o] then behind[#behind + 1], seen[o] = o, true end
+  end
+  for _, l in ipairs(t.live) do
+    local o = l.saved and base.owners[l.saved.of]
+    if o and not seen[o] then nodes[#nodes + 1], seen[o] = o, true end
+  end
+  t.steppers = { nodes = nodes, behind = behind }
+  return t.steppers
+end
+
+-- Settings of all groups of whom the run steps, before anything moves.
+local function check_groups(t)
+  local who = t.steppers or who_steps(t)
+  local nodes, behind = who.nodes, who.behind
+  for i = 1, #nodes do nodes[i]:_check() end
+  for i = 1, #behind do behind[i]:_begin() end
+end
+
+--- First states that were made for steps which never came, of a run that failed, go.
+function optimizers.forget(t)
+  local who = t.steppers or who_steps(t)
+  for _, list in next, who do
+    for _, o in ipairs(list) do o:_forget_made() end
   end
 end
 
@@ -257,6 +294,7 @@ function optimizers.before(t)
     if moved[i] or l.fresh then l.move(-1) end
     l.fresh = nil
   end
+  optimizers.forget(t)
   error(err, 0)
 end
 
@@ -264,7 +302,9 @@ end
 -- variable to be closed; `t` is the trace, once there is one.
 optimizers.Unless = {
   __close = function(self)
-    if self.t then optimizers.undo(self.t) end
+    if not self.t then return end
+    optimizers.undo(self.t)
+    optimizers.forget(self.t)
   end,
 }
 

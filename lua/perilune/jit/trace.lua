@@ -291,6 +291,7 @@ local function attempt(self, args, tensors, unless)
     local refused = core.jit_refused()
     core.jit_abort(ir)
     optimizers.undo(t, true) -- nothing has run
+    optimizers.forget(t)
     return nil, err, seen, refused
   end
   t.guards = guards.take(self.root, a.objects, #a.objects) -- after it ran: what it made lazily is there now

@@ -30,6 +30,7 @@ local function define(name, decay, decoupled, state_dtype)
   }
   if not decoupled then known[#known + 1] = { "decoupled_weight_decay", false, check.bool } end
   local C = base.class(name, known)
+  C.remembers = moments
 
   local function settings(group, o, count)
     local betas = group.betas
@@ -45,9 +46,9 @@ local function define(name, decay, decoupled, state_dtype)
     return gather(group, amsgrad and moments_max or moments, amsgrad and make_max or make)
   end
 
-  function C:update(group)
+  function C:update(group, lists, counts, n)
     local amsgrad = group.amsgrad
-    local lists, counts, n = self:_ready(group)
+    if not lists then lists, counts, n = self:_ready(group) end
     local o = group._opts
     if not o then
       o = {}

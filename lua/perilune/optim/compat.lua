@@ -4,6 +4,7 @@
 -- Each returns x and a list with f(x).
 -- @module perilune.optim.compat
 local T = require "perilune"
+local members = require "perilune.optim.members"
 local options = require "perilune.options"
 
 local fail, describe = options.fail, options.describe
@@ -254,6 +255,7 @@ define("lbfgs", { maxIter = 20, maxEval = "?", learningRate = 1, tolFun = 1e-5, 
   local o = s._optimizer
   local group = o.param_groups[1]
   group.params[1], group.lr, group.max_iter, group.history_size = leaf, c.learningRate, c.maxIter, c.nCorrection
+  members.of(group) -- x goes on, whatever tensor has it
   group.max_eval = c.maxEval or c.maxIter * 1.25
   group.tolerance_grad, group.tolerance_change = c.tolFun, c.tolX
   group.line_search_fn = search == true and "strong_wolfe" or false

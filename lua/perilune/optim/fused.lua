@@ -24,15 +24,19 @@ function M.define(name, lr, list, rule)
   settings[#settings + 1] = { "maximize", false, check.bool }
   if rule.states then settings[#settings + 1] = base.settings.state_dtype(rule.states) end
   local C = base.class(name, settings)
+  C.remembers = rule.columns
   local width, numbers, carry = 2 + #rule.columns, rule.numbers, rule.carry
+  local has = {} -- what else a script keeps in a group is no setting
+  for _, s in ipairs(settings) do has[s[1]] = true end
 
   local function options(group, o, step, state)
-    local flags = group.maximize and 1 or 0
-    if group.weight_decay and rule.decay ~= "inside" then
-      flags = flags + ((rule.decay == "apart" or group.decoupled_weight_decay) and 4 or 2)
+    local flags, decay = group.maximize and 1 or 0, has.weight_decay and group.weight_decay or 0
+    if has.weight_decay and rule.decay ~= "inside" then
+      local apart = rule.decay == "apart" or has.decoupled_weight_decay and group.decoupled_weight_decay
+      flags = flags + (apart and 4 or 2)
     end
     o.k, o.rule, o.numbers, o.step = width, rule.rule, numbers(group, step, state), step
-    o.lr, o.weight_decay, o.flags = group.lr, group.weight_decay or 0, flags
+    o.lr, o.weight_decay, o.flags = group.lr, decay, flags
     return o
   end
 
@@ -70,13 +74,13 @@ function M.define(name, lr, list, rule)
     return gather(group, rule.columns, rule.make, carry)
   end
 
-  function C:update(group)
+  function C:update(group, lists, counts, n)
     local o = group._opts
     if not o then
       o = {}
       group._opts = o
     end
-    local lists, counts, n = self:_ready(group)
+    if not lists then lists, counts, n = self:_ready(group) end
     for i = 1, n do
       if carry then
         carried(group, lists, i, o, counts[i])

@@ -5,6 +5,7 @@
 -- @classmod LBFGS
 local T = require "perilune"
 local base = require "perilune.optim.optimizer"
+local members = require "perilune.optim.members"
 local options = require "perilune.options"
 
 local fail = options.fail
@@ -34,10 +35,12 @@ local LBFGS = base.class("LBFGS", {
   { "history_size", 100, count }, { "line_search_fn", false, search }, { "maximize", false, check.bool },
 })
 
+local function nothing() return { n_iter = 0, func_evals = 0, dirs = {}, steps = {}, rho = {} } end
+
 function LBFGS:add_param_group(group)
   if #self.param_groups > 0 then fail("optim.LBFGS: only one group of parameters") end
   base.Optimizer.add_param_group(self, group)
-  self._memory = { n_iter = 0, func_evals = 0, dirs = {}, steps = {}, rho = {} }
+  self._memory = nothing()
 end
 
 -- ---- parameters as one vector ------------------------------------------------------------------------
@@ -169,9 +172,17 @@ local function direction(m, g, history)
   return q
 end
 
--- After net:to: the remembered vectors go where the parameters are.
+-- What is remembered is of all parameters together, and of no others. After net:to it goes where they are.
 local function follow(self)
-  local p = self.param_groups[1].params[1]
+  local group = self.param_groups[1]
+  self:_settle()
+  if not members.same(group) then
+    base.check_params("optim.LBFGS", group.params, {})
+    members.of(group)
+    self._memory = nothing()
+  end
+  if T.core.converted == self._converted then return end
+  local p = group.params[1]
   local to = { dtype = p:dtype(), device = p:device() }
   local function visit(t)
     for key, v in pairs(t) do
@@ -220,9 +231,9 @@ function LBFGS:step(closure)
     options.untraceable("optim.LBFGS:step in a traced function: how often it computes the loss depends on the loss, "
       .. "which has no values while it is traced; jit the closure, and call opt:step(closure) outside")
   end
+  follow(self)
   local group, m = self.param_groups[1], self._memory
   local params, o = group.params, group
-  if T.core.converted ~= self._converted then follow(self) end
   base.check_settings(group)
   local most = o.max_eval or o.max_iter * 5 // 4
   local _ <close> = T.no_grad()
@@ -290,6 +301,7 @@ LBFGS.own_state = true -- of all parameters together
 
 --- Settings, and the memory as state[1].
 function LBFGS:state_dict()
+  follow(self)
   local out = base.Optimizer.state_dict(self)
   local m, s = self._memory, {}
   for key, v in pairs(m) do
@@ -323,10 +335,16 @@ function LBFGS:load_state_dict(sd)
   local s = type(sd) == "table" and type(sd.state) == "table" and type(sd.param_groups) == "table"
     and (sd.state[1] or from_pytorch(sd))
   if type(s) ~= "table" then fail("optim.LBFGS:load_state_dict: a table with state and param_groups is wanted") end
-  base.Optimizer.load_state_dict(self, { state = {}, param_groups = sd.param_groups })
-  local m = { n_iter = 0, func_evals = 0, dirs = {}, steps = {}, rho = {} }
-  local device = self.param_groups[1].params[1]:device()
-  local function taken(v) return v:detach():to { device = device, copy = true } end
+  local m, n = nothing(), 0
+  local params = self.param_groups[1].params
+  for _, p in ipairs(params) do n = n + p:numel() end
+  local to = { device = params[1]:device(), dtype = params[1]:dtype(), copy = true }
+  local function taken(v)
+    if v:numel() ~= n then
+      fail("optim.LBFGS:load_state_dict: the state is of %d elements, the parameters have %d", v:numel(), n)
+    end
+    return v:detach():to(to)
+  end
   for key, v in pairs(s) do
     if key ~= "dirs" and key ~= "steps" and key ~= "rho" then
       m[key] = type(v) == "userdata" and taken(v) or v
@@ -337,6 +355,8 @@ function LBFGS:load_state_dict(sd)
       m.dirs[i], m.steps[i], m.rho[i] = taken(s.dirs:select(1, i)), taken(s.steps:select(1, i)), s.rho:get(i)
     end
   end
+  base.Optimizer.load_state_dict(self, { state = {}, param_groups = sd.param_groups })
+  members.of(self.param_groups[1])
   self._memory = m
 end
 

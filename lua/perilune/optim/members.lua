@@ -40,21 +40,40 @@ local function move(self, check_params)
     end
     M.of(group)
   end
-  rawset(self, "_seen", seen)
   rawset(self, "_converted", false) -- states that waited have not seen net:to
 end
 
---- Before anybody reads a state of self by a parameter's place. check_params: the check of what groups are made with.
-function M.settle(self, check_params)
-  if self.own_state then return end
-  for k, group in ipairs(self.param_groups) do
-    if not rawget(group, "_of") then
-      fail("optim.%s: param_groups[%d] is not by opt:add_param_group{params = …}", self.name, k)
+-- A group has its states in it, so it is one optimizer's, and there once. owner: whose group k is.
+local function check_group(self, k, owner)
+  local groups = self.param_groups
+  local group = groups[k]
+  if not owner then fail("optim.%s: param_groups[%d] is not by opt:add_param_group{params = …}", self.name, k) end
+  if not rawequal(owner, self) then
+    fail("optim.%s: param_groups[%d] is a group of another optimizer, optim.%s, with its states; add_param_group makes "
+      .. "one of the same parameters", self.name, k, owner.name)
+  end
+  for j = 1, k - 1 do
+    if rawequal(groups[j], group) then
+      fail("optim.%s: param_groups[%d] is param_groups[%d], so its parameters would move twice", self.name, k, j)
     end
   end
-  for _, group in ipairs(self.param_groups) do
-    if not same(group) then return move(self, check_params) end
-  end
+  group._at = k
 end
+
+--- Before anybody reads a state of self by a parameter's place. check_params: the check of what groups are made with;
+-- owners: group → optimizer.
+function M.settle(self, check_params, owners)
+  local groups, all = self.param_groups, true
+  for k = 1, #groups do
+    local group = groups[k]
+    local owner = owners[group]
+    if not rawequal(owner, self) or group._at ~= k then check_group(self, k, owner) end
+    all = all and (self.own_state or same(group))
+  end
+  if not all then move(self, check_params) end
+end
+
+--- Are the parameters of a group what they were when M.of(group) was called?
+M.same = same
 
 return M

@@ -11,12 +11,15 @@ local options = require "perilune.options"
 local surface = require "perilune.surface"
 local members = require "perilune.optim.members"
 local modes = require "perilune.optim.modes"
+local looks = require "perilune.optim.settings"
 local states = require "perilune.optim.states"
 
 local fail, describe = options.fail, options.describe
+local check_settings, is_numbers = looks.check_group, looks.is_numbers
 local core = T.core
 local zero, zeros = core.op.zero, states.zeros
 local tracing = core.jit_tracing
+local pack, unpack = table.pack, table.unpack
 local zeroed = setmetatable({}, { __mode = "k" }) -- how often the script has dropped its gradients, for T.GradScaler
 core.zeroed = zeroed
 
@@ -34,7 +37,8 @@ end
 --   local opt = optim.SGD({ { params = { a } }, { params = { b }, lr = 0.5 } }, { lr = 0.1 })
 --   print(opt.param_groups[1].lr, opt.param_groups[2].lr, getmetatable(opt) ~= optim.Optimizer)  --> 0.1	0.5	true
 local Optimizer = classes.new("Optimizer", "opt")
-local known_groups = setmetatable({}, { __mode = "k" }) -- T.jit leaves out what optimizers keep there to themselves
+-- Whose is a group? T.jit leaves out what optimizers keep there to themselves.
+local owners = setmetatable({}, { __mode = "k" })
 
 -- Where neither an optimizer nor its class has a field of that name.
 local all_settings = {}
@@ -128,13 +132,20 @@ local function checked(self, who, given, fallback, extra)
   return out
 end
 
+-- A step that failed holds on to no gradients: what is kept of the lists for the next is made again.
+local Failed = { __close = function(of, err)
+  if err == nil then return end
+  for _, group in ipairs(of[1].param_groups) do group._lists, group._counts, group._full = nil, nil, nil end
+end }
+
 --- @tparam table params a list of parameters, or of groups `{params={…}, lr=…, …}`
 -- @tparam[opt] table opts settings for all groups that do not say otherwise
 function Optimizer.new(C, params, opts, ...)
   local who = "optim." .. C.name
   if select("#", ...) > 0 then surface.too_many(who, { "params", "options" }, params, opts, ...) end
-  local self = setmetatable({ param_groups = {}, _seen = {}, _converted = core.converted }, C)
+  local self = setmetatable({ param_groups = {}, _converted = core.converted }, C)
   rawset(self, "state", states.by_parameter(self))
+  rawset(self, "_failed", setmetatable({ self }, Failed))
   self.defaults = checked(C, who, opts, {})
   if type(params) == "table" and type(params[1]) == "table" and getmetatable(params[1]) == nil then
     check_list(who, params, "groups")
@@ -155,19 +166,19 @@ function Optimizer:add_param_group(group)
   if type(group) ~= "table" or group.params == nil then
     fail("%s: a group needs the field params: { { params = net:parameters() }, … }", who)
   end
-  members.settle(self, check_params)
+  self:_settle()
   local g = checked(self, who, group, self.defaults, { "params", "initial_lr" })
   g.initial_lr = group.initial_lr -- what schedules start from (lr_scheduler.lua)
-  local seen = setmetatable({}, { __index = self._seen })
-  g.params = check_params(who, group.params, seen)
-  self:_admit(g) -- what is refused leaves nothing behind
-  for p in next, seen do
-    self._seen[p] = true
-    modes.owners[p] = nil -- what another optimizer left is now this one's; one with modes says so itself
+  local seen, own = {}, {} -- groups may have been taken out since
+  for _, known in ipairs(self.param_groups) do
+    for _, p in ipairs(known.params) do seen[p] = true end
   end
+  g.params = check_params(who, group.params, setmetatable(own, { __index = seen }))
+  self:_admit(g) -- what is refused leaves nothing behind
+  for p in next, own do modes.owners[p] = nil end -- what another optimizer left is this one's; one with modes says so
   g._steps, g._state, g._class = {}, {}, getmetatable(self)
   members.of(g)
-  known_groups[g] = true
+  owners[g] = self
   self.param_groups[#self.param_groups + 1] = g
 end
 
@@ -199,37 +210,6 @@ function Optimizer:zero_grad(opts)
   end
 end
 
--- Settings are free to be changed between steps, so each step looks at them: what is missing or of another kind would
--- be taken for the op's default, or for true. Numbers may be any, as in PyTorch.
-local function is_numbers(v, like)
-  if type(v) ~= "table" or type(like) ~= "table" or #v ~= #like then return false end
-  for i = 1, #like do if type(v[i]) ~= "number" then return false end end
-  return true
-end
-
-local function check_settings(group)
-  local class_, seen = group._class, group._seen
-  if not seen then
-    seen = {}
-    group._seen = seen
-  end
-  local list = class_.settings
-  for k = 1, #list do
-    local s = list[k]
-    local key = s[1]
-    local v = group[key]
-    if type(v) == "table" or not rawequal(v, seen[key]) or v == nil then
-      local ok = type(v) == "number" and (type(s[2]) == "number" or s[3](1) == true) or s[3](v)
-      if ok ~= true and not is_numbers(v, s[2]) then
-        fail("optim.%s:step: %s of a group must be %s, got %s", class_.name, key, ok, describe(v))
-      end
-      local old = seen[key]
-      if type(v) == "boolean" or (v == 0) ~= (old == 0) then group._full = nil end -- other states may be wanted
-      seen[key] = v
-    end
-  end
-end
-
 -- After net:to some parameters have another dtype or device: what the optimizer remembers of them goes there, too.
 local function follow(self)
   for _, group in ipairs(self.param_groups) do
@@ -256,25 +236,61 @@ local function follow(self)
   self._converted = core.converted
 end
 
--- What comes before anything moves, also where updates run behind a jitted function's graph.
-function Optimizer:_begin()
-  members.settle(self, check_params)
+-- Are the settings of all groups fine?
+function Optimizer:_check()
   local groups = self.param_groups
   for k = 1, #groups do check_settings(groups[k]) end
+end
+
+-- What comes before anything moves, also where updates run behind a jitted function's graph.
+function Optimizer:_begin()
+  self:_settle()
+  self:_check()
   if core.converted ~= self._converted then follow(self) end
 end
 
--- First states that a step made which failed then: they may be copies of parameters that are others by now.
+-- First states that a step made which failed then, or never came: they may be copies of parameters that are others by
+-- now. A trace that has them is of no use any more.
 local function forget_made(self)
   for _, group in ipairs(self.param_groups) do
-    for i = 1, #group.params do
-      if group._state[i] and not group._steps[i] then group._state[i], group._lists, group._full = nil, nil, nil end
+    local kept
+    for i in pairs(group._state) do
+      if not group._steps[i] then
+        kept = kept or table.move(group._state, 1, #group.params, 1, {})
+        kept[i] = nil
+      end
     end
+    if kept then group._state, group._lists, group._full = kept, nil, nil end
   end
 end
+Optimizer._forget_made = forget_made
 
--- For subclasses: the first states of a group's parameters are made, without a step.
+-- For subclasses: the first states of a group's parameters are made, without a step. → what update takes of it.
 function Optimizer:_ready(group) -- luacheck: ignore
+end
+
+-- The step of these groups, all of self's or those that step behind a jitted function's graph. _begin was called.
+function Optimizer:_update(groups)
+  if self._moving then forget_made(self) end
+  rawset(self, "_moving", true)
+  local _ <close> = core.hold_interrupts() -- weights, states and counts of all groups move together
+  local _ <close> = self._failed
+  if #groups == 1 then
+    self:update(groups[1])
+  else
+    local ready -- what may fail, does before the first of them moves
+    for k = 1, #groups do
+      if not groups[k]._full then
+        ready = ready or {}
+        ready[k] = pack(self:_ready(groups[k]))
+      end
+    end
+    for k = 1, #groups do
+      local r = ready and ready[k]
+      if r then self:update(groups[k], unpack(r, 1, r.n)) else self:update(groups[k]) end
+    end
+  end
+  rawset(self, "_moving", nil)
 end
 
 --- One update of every parameter that has a gradient. A closure computes the loss again and returns it.
@@ -292,17 +308,15 @@ function Optimizer:step(closure)
   self:_begin()
   local groups = self.param_groups
   for k = 1, #groups do core.check_whole("optim." .. self.name .. ":step", groups[k].params) end
-  if self._moving then forget_made(self) end
-  rawset(self, "_moving", true)
-  local _ <close> = core.hold_interrupts() -- weights, states and counts of all groups move together
-  if #groups > 1 then -- what may fail, does before the first of them moves
-    for k = 1, #groups do
-      if not groups[k]._full then self:_ready(groups[k]) end
-    end
-  end
-  for k = 1, #groups do self:update(groups[k]) end
-  rawset(self, "_moving", nil)
+  self:_update(groups)
   return loss
+end
+
+-- A first state that is a copy is made when the function is traced, before anything of it runs.
+local function check_unwritten(p, group)
+  if not tracing() or not core.jit_written(p) then return end
+  options.untraceable("optim.%s: its first states are copies of parameters, and the traced function writes one, %s, "
+    .. "before its first step; take that step outside", group._class.name, describe(p))
 end
 
 -- The tensors of one engine call, by parameter: param, grad, then what `columns` names. Parameters whose
@@ -348,6 +362,7 @@ local function gather(group, columns, make, carry)
       local count = (steps[i] or 0) + 1
       local s = state[i]
       if not s then
+        if group._class.copies then check_unwritten(p, group) end
         s = real(make, p, group)
         state[i] = s
       end
@@ -404,7 +419,9 @@ local function call(op, group, lists, which, width, o, count, settings, more)
   require("perilune.jit").live(function() return settings(group, own, group._steps[at[1]]) end, function(by)
     local steps = group._steps
     if moved and by < 0 then moved(by, steps[at[1]]) end
-    for k = 1, #at do steps[at[k]] = steps[at[k]] + by end
+    local now = (steps[at[1]] or 0) + by -- all are alike: holds, below
+    if now == 0 then now = nil end
+    for k = 1, #at do steps[at[k]] = now end
     if moved and by > 0 then moved(by, steps[at[1]]) end
   end, function()
     for key, on in next, switches do
@@ -449,45 +466,13 @@ function Optimizer:__tostring()
   return table.concat(lines, "\n") .. "\n)"
 end
 
-function Optimizer:_settle() members.settle(self, check_params) end
+function Optimizer:_settle() members.settle(self, check_params, owners) end
 states.methods(Optimizer, checked, function(s, v) -- what steps take
   return type(v) == "number" and v == v and (type(s[2]) == "number" or s[3](1) == true) or is_numbers(v, s[2])
 end)
 
--- Checks of settings: true, or what would have been right.
-local check = {}
-function check.nonnegative(v)
-  return type(v) == "number" and v >= 0 and v < math.huge or "a finite number >= 0"
-end
-function check.number(v) return type(v) == "number" and v == v or "a number" end
-function check.bool(v) return type(v) == "boolean" or "true or false" end
-function check.betas(v)
-  if type(v) == "table" and #v == 2 then
-    local a, b = v[1], v[2]
-    if type(a) == "number" and type(b) == "number" and a >= 0 and a < 1 and b >= 0 and b < 1 then
-      return true
-    end
-  end
-  return "two numbers from 0 to below 1"
-end
-
--- Settings that many have, as class() takes them, and the state that most begin with.
-local settings = { betas = { "betas", { 0.9, 0.999 }, check.betas },
-  decoupled = { "decoupled_weight_decay", false, check.bool } }
-function settings.decay(v) return { "weight_decay", v or 0.0, check.nonnegative } end
-function settings.eps(v) return { "eps", v, check.nonnegative } end
-settings.zeros = zeros
-
---- state_dtype: what the states are kept in; false: as the parameter is. Which of "f32", "bf16" and "i8" a class can
--- use is said by its own list.
-function settings.state_dtype(list, default)
-  local names = {}
-  for i, name in ipairs(list) do names[i], names[name] = ("%q"):format(name), true end
-  local wanted = table.concat(names, ", ") .. " or false"
-  return { "state_dtype", default or false, function(v) return v == false or names[v] or wanted end }
-end
-
 return {
-  Optimizer = Optimizer, class = class, gather = gather, call = call, forget_grads = forget_grads, check = check,
-  settings = settings, groups = known_groups, real = real, check_settings = check_settings,
+  Optimizer = Optimizer, class = class, gather = gather, call = call, forget_grads = forget_grads,
+  check_params = check_params, check = looks.check, settings = looks.common, owners = owners, real = real,
+  check_settings = check_settings,
 }

@@ -42,8 +42,10 @@ local Prodigy = base.class("Prodigy", {
   { "k", 0, steps }, { "d", 0.0, check.nonnegative }, { "d_max", 0.0, check.nonnegative },
   { "d_numerator", 0.0, check.number },
 })
+Prodigy.copies = true
 
 local columns = { "exp_avg", "exp_avg_sq", "s", "p0" }
+Prodigy.remembers = columns
 local WIDTH = 2 + #columns
 
 local function make(p, group)
@@ -70,6 +72,7 @@ end
 local WAY, LENGTH = 5, 6 -- the sums; before them what FIELDS says
 local FIELDS = { "d", "d_max", "d_numerator", "k" }
 local carried = { d = true, d_max = true, d_numerator = true, k = true }
+Prodigy.moves = carried
 
 -- That of a device; what a script or a loaded state changed in the groups goes into it before a step.
 local function estimate_on(self, device)
@@ -139,7 +142,7 @@ function Prodigy:_ready(group) -- luacheck: ignore self
 end
 
 -- First pass: moments and sums of one group.
-local function moments(self, group)
+local function moments(self, group, lists, counts, n)
   if group.lr == 0 then return end
   local o = group._opts or {}
   group._opts = o
@@ -150,7 +153,7 @@ local function moments(self, group)
     to.lr, to.weight_decay, to.flags = rate_of(self), g.weight_decay, (g.maximize and 1 or 0) + (coupled and 2 or 0)
     return to
   end
-  local lists, counts, n = self:_ready(group)
+  if not lists then lists, counts, n = self:_ready(group) end
   for i = 1, n do
     local known = estimate_on(self, lists[i][1]:device())
     local list = with_estimate(lists[i], known)
@@ -208,7 +211,7 @@ local function follow(self)
   jit.behind(function() tell(self) end)
 end
 
-function Prodigy:update(group)
+function Prodigy:update(group, ...)
   local groups, in_trace = self.param_groups, tracing()
   if in_trace and not on_one_device(self) then return require("perilune.jit").defer(self, group) end
   if rawequal(group, groups[1]) then
@@ -216,7 +219,7 @@ function Prodigy:update(group)
     self._estimates = self._estimates or {}
     if in_trace then follow(self) end
   end
-  moments(self, group)
+  moments(self, group, ...)
   if rawequal(group, groups[#groups]) then
     apply(self)
     if not in_trace then tell(self) end

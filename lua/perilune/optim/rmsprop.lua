@@ -26,6 +26,8 @@ local RMSprop = base.class("RMSprop", {
   base.settings.state_dtype { "f32", "bf16", "i8" },
 })
 
+RMSprop.remembers = { "square_avg" }
+
 function RMSprop:_admit(g) -- luacheck: ignore self
   if g.centered and g.state_dtype and g.state_dtype ~= "f32" then -- a variance as a difference of two rounded numbers
     options.fail("optim.RMSprop: centered needs state_dtype = \"f32\" or false, got %q", g.state_dtype)
@@ -50,13 +52,14 @@ local function settings(group, o, count)
   return o
 end
 
-function RMSprop:_ready(group) -- luacheck: ignore self
+function RMSprop:_ready(group)
+  if group.centered then self:_admit(group) end -- switched on since
   return gather(group, columns[kind_of(group)], make)
 end
 
-function RMSprop:update(group)
+function RMSprop:update(group, lists, counts, n)
   local kind = kind_of(group)
-  local lists, counts, n = self:_ready(group)
+  if not lists then lists, counts, n = self:_ready(group) end
   local o = group._opts
   if not o then
     o = {}

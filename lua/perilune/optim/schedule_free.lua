@@ -46,6 +46,7 @@ local function define(name, list, columns, rule, momentum, first)
     settings[#settings + 1] = s
   end
   local C = base.class(name, settings)
+  C.copies, C.moves, C.remembers = true, carried, columns
   local width = 2 + #columns
 
   function C:add_param_group(group)
@@ -110,8 +111,8 @@ local function define(name, list, columns, rule, momentum, first)
 
   local function nothing() end -- the first list's has noted where the group was
 
-  function C:update(group)
-    local lists, counts, n = self:_ready(group)
+  function C:update(group, lists, counts, n)
+    if not lists then lists, counts, n = self:_ready(group) end
     -- What is carried is the group's: it moves with the first call, and stands as it was if that fails.
     local was = {}
     local function keep() was.k, was.lr_max, was.weight_sum = group.k, group.lr_max, group.weight_sum end

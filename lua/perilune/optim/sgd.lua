@@ -59,8 +59,8 @@ function SGD:_ready(group) -- luacheck: ignore self
   return gather(group, columns, with_buffer and make_buffer or nothing)
 end
 
-function SGD:update(group)
-  local lists, counts, n = self:_ready(group)
+function SGD:update(group, lists, counts, n)
+  if not lists then lists, counts, n = self:_ready(group) end
   local width = group.momentum ~= 0 and 3 or 2
   local o = group._opts
   if not o then

@@ -30,7 +30,6 @@ function M.define(name, lr, settings, make, update)
 
   function C:update(group)
     if tracing() then return require("perilune.jit").defer(self, group) end
-    base.check_settings(group) -- also where it runs behind a graph
     local _ <close> = T.no_grad()
     self:_ready(group)
     local steps, states = group._steps, group._state
@@ -99,10 +98,10 @@ function M.define_live(name, lr, settings, rule)
     return buckets(group, rule.make, rule.key)
   end
 
-  function C:update(group)
+  function C:update(group, ready)
     local _ <close> = T.no_grad()
     local made_for = fixed(group)
-    for _, bucket in ipairs(self:_ready(group)) do
+    for _, bucket in ipairs(ready or self:_ready(group)) do
       local grads, list, width = {}, {}, 0
       for k, i in ipairs(bucket) do
         local p, g = group.params[i], group.params[i].grad

@@ -103,6 +103,19 @@ function M.by_parameter(self)
   })
 end
 
+-- Is a state one that the optimizer can go on from? What it lacked would begin at zero in the midst of the steps.
+local function check_columns(who, number, state, remembers)
+  for _, key in ipairs(remembers or {}) do
+    if not core.is_tensor(state[key]) then
+      local has = {}
+      for name, v in pairs(state) do if core.is_tensor(v) then has[#has + 1] = name end end
+      table.sort(has)
+      fail("%s: the state of parameter %d has no %s; it has %s", who, number, key,
+        #has > 0 and table.concat(has, ", ") or "no tensors")
+    end
+  end
+end
+
 --- The methods state_dict and load_state_dict of Optimizer; checked: its check of settings.
 -- taken(setting, value): is it what a script may set between steps?
 function M.methods(Optimizer, checked, taken)
@@ -183,14 +196,16 @@ function M.methods(Optimizer, checked, taken)
               f.state[i][key] = v
             end
           end
+          check_columns(who, number, f.state[i], self.remembers)
         end
       end
       fresh[k] = f
     end
+    local _ <close> = core.hold_interrupts()
     for k, group in ipairs(self.param_groups) do
       for key, v in pairs(fresh[k].settings) do group[key] = v end
       group._steps, group._state = fresh[k].steps, fresh[k].state
-      group._lists, group._full, group._columns = nil, nil, nil -- what is made of them
+      group._lists, group._full, group._columns, group._seen = nil, nil, nil, nil -- what is made of them
     end
   end
 end
