@@ -57,6 +57,9 @@ describe("M15: gradients that are added up", function()
       g:run({ x = T.ones(1) }, { out = { out }, add = true })
       assert.equal(i, out:item())
     end
+    local larger = T.zeros(3)
+    assert.is_false((pcall(g.run, g, { x = T.ones(1) }, { out = { larger } })))
+    assert.same({ 0, 0, 0 }, larger:totable())
     local x = T.ones(1):requires_grad_()
     local y = x * 1
     y:backward { retain_graph = true }

@@ -160,6 +160,50 @@ describe("gradients of a jitted function's results", function()
   local zeros, every = {}, os.getenv "PERILUNE_LANES" == "long" and 1 or 9
   for name in ("round ceil sign copysign nextafter trunc_divide"):gmatch "%S+" do zeros[name] = true end
 
+  it("are those of the script where tensors that it made are overwritten", function()
+    local ways = {
+      zeros = function(p) return (p * 1):zero_() end,
+      number = function(p) return (p * 2):fill_(3):square() end,
+      copy = function(p, x) return p:clone():copy_(x) end,
+      ["copy with a history"] = function(p, x) return (p * 2):copy_(p * x):square() end,
+      ["then added to"] = function(p, x) return (p * 2):zero_():add_(x):square() end,
+      ["after it was read"] = function(p, x)
+        local y = p * 1
+        local z = y * x
+        y:copy_(x)
+        return y * z + y
+      end,
+      normal = function(p, x) return p * x * T.empty(2):normal_() end,
+      uniform = function(p) return p * p * T.zeros(2):uniform_() end,
+      exponential = function(p) return p * p * T.zeros(2):exponential_() end,
+      scaled = function(p, x) return p * p * T.zeros(2):bernoulli_(0.5):mul_(2):add_(x) end,
+      ["shown in another shape"] = function(p) return (p * p):unsqueeze(1) * T.zeros(4):normal_():view(2, 2) end,
+      rows = function(p)
+        local n = T.zeros(2, 2)
+        n[1]:normal_()
+        n[2]:uniform_()
+        return p * n
+      end,
+    }
+    for name, f in pairs(ways) do
+      for _, o in ipairs { {}, { mirror = "mirror" } } do
+        local p, q = T.tensor({ 1.5, -2 }):requires_grad_(), T.tensor({ 1.5, -2 }):requires_grad_()
+        local g = T.jit(function(x) return f(q, x) end, o)
+        for k = 1, 2 do
+          p.grad, q.grad = nil, nil
+          T.manual_seed(k)
+          local y, next_y = f(p, T.ones(2) * k), T.rand(1)
+          T.manual_seed(k)
+          local z, next_z = g(T.ones(2) * k), T.rand(1)
+          assert.is_true(y:equal(z) and next_y:equal(next_z), name)
+          y:sum():backward()
+          z:sum():backward()
+          assert.is_true(q.grad ~= nil and p.grad:equal(q.grad), name)
+        end
+      end
+    end
+  end)
+
   it("are there where the script has some, be they zeros", function()
     local count = 0
     for k, info in ipairs(support.public()) do

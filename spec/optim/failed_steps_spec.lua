@@ -92,6 +92,41 @@ describe("a first step that fails leaves no first states:", function()
   end
 end)
 
+it("what GradScaler found in a traced function is not asked for outside, nor the other way", function()
+  local function trained(inside, outside)
+    local p = parameter(1, 2)
+    local opt, scaler = optim.SGD({ p }, { lr = 0.1 }), T.GradScaler { init_scale = 4 }
+    local f = T.jit(function()
+      opt:zero_grad()
+      scaler:scale(p:sum()):backward()
+      inside(scaler, opt)
+    end)
+    for _ = 1, 2 do
+      f()
+      outside(scaler, opt)
+    end
+    return p:totable()
+  end
+  local function unscale(s, opt) s:unscale_(opt) end
+  local function step(s, opt) s:step(opt) end
+  local function update(s) s:update() end
+  local function both(s, opt)
+    s:step(opt)
+    s:update()
+  end
+  assert.is_true(T.tensor(trained(function() end, both)):allclose(T.tensor { 0.8, 1.8 }))
+  fails("belong together", trained, unscale, both)
+  fails("belong together", trained, step, update)
+  local p = parameter(1, 2)
+  local opt, scaler = optim.SGD({ p }, { lr = 0.1 }), T.GradScaler { init_scale = 4 }
+  scaler:scale(p:sum()):backward()
+  scaler:unscale_(opt)
+  fails("belong together", T.jit(function() scaler:step(opt) end))
+  scaler:step(opt)
+  fails("belong together", T.jit(function() scaler:update() end))
+  scaler:update()
+end)
+
 it("a step that failed holds on to no gradient", function()
   for _, many in ipairs { false, true } do
     local p, q = parameter(1, 2), parameter(3)
@@ -162,6 +197,15 @@ describe("groups", function()
     b:step()
     assert.is_true(p:equal(q))
   end)
+end)
+
+it("optimizers print, whatever their settings are", function()
+  for name, C in pairs(optim) do
+    if type(C) == "table" and rawget(C, "settings") then
+      local text = tostring(C { nn.Parameter(T.ones(2, 2)) })
+      for _, s in ipairs(C.settings) do assert.truthy(text:find("\n    " .. s[1] .. ": ", 1, true), name .. text) end
+    end
+  end
 end)
 
 it("states of another optimizer, which has not what this one goes on from, are refused", function()

@@ -43,12 +43,15 @@ typedef struct Split {
 
 static bool is_forward(const Split *s, int32_t node) { return s->f->nodes[node].stage < s->stage; }
 
-/* Is that what is in a tensor from outside when forward is over, and all of it? Backward reads the tensor itself then, whose version it
- * checks, as it does with what nobody wrote: parameters that are used after an optimizer's step. */
+/* Is it in memory that the graph has made itself? */
+static bool is_own(const PlGraph *f, const PlGValue *val) { return f->vals[f->stores[val->store].first].kind == PL_FV_NODE; }
+
+/* Is that what is in its memory when forward is over, and all of it? Of a tensor from outside backward reads the tensor itself then,
+ * whose version it checks, as it does with what nobody wrote: parameters that are used after an optimizer's step. */
 static bool is_left(const PlGraph *f, const PlGValue *val) {
   const PlGValue *first = &f->vals[f->stores[val->store].first];
   const PlArray is = pl_gvalue_array(val), was = pl_gvalue_array(first);
-  return first->kind != PL_FV_NODE && val->version == f->stores[val->store].version && is.dtype == was.dtype && pl_shape_equal(&is, &was);
+  return val->version == f->stores[val->store].version && is.dtype == was.dtype && pl_shape_equal(&is, &was);
 }
 
 /* Value v of the forward half is read by backward. */
@@ -58,7 +61,7 @@ static PlStatus need(Split *s, PlGVal v) {
     const PlGValue *val = &f->vals[v];
     if (val->kind != PL_FV_NODE || !is_forward(s, val->node) || s->kept[v] || s->keep[val->node]) return PL_OK;
     const PlGNode *n = &f->nodes[val->node];
-    if (n->flags & PL_FN_MUTATES) {
+    if (n->flags & PL_FN_MUTATES && !(is_left(f, val) && is_own(f, val))) {
       if ((s->behind[v] = is_left(f, val))) return PL_OK;
       PL_FAIL(PL_ERR_TRACE, "jit: the gradient reads %s after %s wrote it in place; use the out-of-place form",
               f->vals[f->stores[val->store].first].name ? f->vals[f->stores[val->store].first].name : "a tensor", n->op->name);
@@ -103,8 +106,10 @@ static PlStatus cut(Split *s, PlJoint *j, int32_t nx, PlGVal *dx) {
     v->node = -1;
     v->slot = f->ninputs++;
     v->name = "kept";
+    v->version = 0;
     PlGStore *st = &f->stores[v->store];
     st->first = s->list[k];
+    st->version = 0;
   }
   for (int32_t i = 0; i < f->nnodes; i++)
     if (is_forward(s, i) && !s->keep[i]) f->nodes[i].flags |= PL_FN_DEAD;

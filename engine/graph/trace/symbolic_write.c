@@ -121,7 +121,8 @@ static PlStatus clone_dense(PlTensor *v, PlTensor **out) {
   return s;
 }
 
-PlStatus pl_sym_assign(PlTensor *t, PlTensor *v) {
+/* history: what t was has one, which leads from what t becomes, with zeros, as on a tape. */
+static PlStatus assign(PlTensor *t, PlTensor *v, bool history) {
   PlGraph *f = pl_sym_graph(t);
   PlTensor *root = NULL, *now = NULL, *dense = NULL;
   PL_TRY(pl_sym_refresh(t));
@@ -144,7 +145,7 @@ PlStatus pl_sym_assign(PlTensor *t, PlTensor *v) {
   else dense = pl_retain(v);
   PL_TRY(s);
   bool unknown = !leaf && is_unknown(f, t, v);
-  if (whole && !leaf && !unknown) now = pl_retain(dense);
+  if (whole && !leaf && !unknown && !history) now = pl_retain(dense);
   else {
     s = root_of(f, t, &root);
     PlAttrs a;
@@ -165,6 +166,8 @@ PlStatus pl_sym_assign(PlTensor *t, PlTensor *v) {
   pl_tensor_release(dense);
   return s;
 }
+
+PlStatus pl_sym_assign(PlTensor *t, PlTensor *v) { return assign(t, v, false); }
 
 /* A copy of t as it is, which carries its history on; the graph's own gradient pass goes through it, too. */
 static PlStatus history_copy(PlGraph *f, PlTensor **out, PlTensor *t) {
@@ -329,7 +332,7 @@ static PlStatus mutate(PlGraph *f, PlCall *c, PlTensor **out) {
   bool value = !leaf || (st && st->root >= 0 && st->root != pl_sym_value(y));
   if (value && (op->flags & PL_F_SETS)) {
     s = overwritten(op, c->in, c->attrs, &res);
-    if (s == PL_OK) s = pl_sym_assign(y, res);
+    if (s == PL_OK) s = assign(y, res, f->record && pl_may_record(&y, 1));
   } else if (value) { /* on a copy, which the handle names from then on */
     s = clone_dense(y, &res);
     if (s == PL_OK) {

@@ -151,6 +151,15 @@ local function unscale(self, opt)
   return is_bad(largest)
 end
 
+-- What was found in a trace is known when its graph has run, and to nobody outside of it; what was found outside, a
+-- graph would repeat.
+local function check_place(found)
+  if found == nil or T.is_tensor(found) == tracing() then return end
+  local refuse = tracing() and options.untraceable or fail
+  refuse("GradScaler: unscale_, step and update of one iteration belong together: all in one traced function, or all "
+    .. "outside of it")
+end
+
 local function check_optimizer(who, opt)
   if type(opt) ~= "table" or type(opt.param_groups) ~= "table" or type(opt.step) ~= "function" then
     fail("GradScaler: %s wants an optimizer, got %s", who, describe(opt))
@@ -187,6 +196,7 @@ function Scaler:step(opt, ...)
     fail("GradScaler: step was called for this optimizer since the last update; call update() after each step")
   end
   if r.stage == "ready" then self:unscale_(opt) end
+  check_place(r.found)
   if r.found == nil then fail("GradScaler: no parameter of this optimizer has a gradient; was the loss scaled?") end
   if tracing() then -- what to do is known when the graph has run: the update comes behind it
     r.stage = "stepped"
@@ -229,6 +239,7 @@ function Scaler:update(new_scale)
   else
     local found = {}
     for _, r in pairs(self._seen) do
+      check_place(r.found)
       if r.found ~= nil then found[#found + 1] = r.found end
     end
     if #found == 0 then fail("GradScaler: update without a step or unscale_ before it") end

@@ -356,6 +356,11 @@ function Graph:run(feed, opts)
   else
     list = core.graph_run(compiled(self), inputs, self.trains)
   end
+  for i, k in ipairs(out and self.keys or {}) do -- a larger one would be filled with copies
+    if out[k] and table.concat(out[k]:shape(), ",") ~= table.concat(list[i]:shape(), ",") then
+      fail("run: out: '%s' is %s, the output %s", tostring(k), describe(out[k]), describe(list[i]))
+    end
+  end
   for i, k in ipairs(self.keys) do
     local given = out and out[k]
     if given and opts.add then

@@ -459,8 +459,12 @@ function Optimizer:__tostring()
     lines[#lines + 1] = ("  group %d: %d parameters"):format(k, #group.params)
     for _, s in ipairs(self.settings) do
       local v = group[s[1]]
-      lines[#lines + 1] = ("    %s: %s"):format(s[1],
-        type(v) == "table" and "{" .. table.concat(v, ", ") .. "}" or tostring(v))
+      if type(v) == "table" then
+        local texts = {}
+        for i, x in ipairs(v) do texts[i] = tostring(x) end
+        v = "{" .. table.concat(texts, ", ") .. "}"
+      end
+      lines[#lines + 1] = ("    %s: %s"):format(s[1], tostring(v))
     end
   end
   return table.concat(lines, "\n") .. "\n)"
