@@ -175,7 +175,7 @@ static inline bool plk_optim_carries(int64_t rule) {
 }
 
 /* What a step carries, s, behind the settings that it has: from those of the step before it, `from`, which was step `step` of one rate; this
- * one's is lr. What s had goes where plk_optim_count_back finds it. */
+ * one's is lr. What s had stays behind it. */
 static inline void plk_optim_count(int64_t rule, double lr, int64_t step, const double *from, double *s) {
   if (rule == PLK_OPTIM_NADAM) { /* product before the step, and the one that was there */
     s[5] = s[4];
@@ -191,16 +191,6 @@ static inline void plk_optim_count(int64_t rule, double lr, int64_t step, const 
     const double rate = plk_schedule_free_lr(own, lr);
     own[5] = rate > from[at + 5] ? rate : from[at + 5];
     own[4] = from[at + 4] + plk_schedule_free_weight(own);
-  }
-}
-/* Back to where it was before that, steps before. */
-static inline void plk_optim_count_back(int64_t rule, int64_t steps, double *s) {
-  if (rule == PLK_OPTIM_NADAM) s[4] = s[5];
-  else if (rule == PLK_OPTIM_ASGD) s[3] = s[5], s[4] = s[6];
-  else if (plk_optim_schedule_free(rule)) {
-    double *own = s + (rule == PLK_OPTIM_SCHEDULE_FREE_ADAMW ? 3 : 1);
-    own[3] -= (double)steps;
-    own[4] = own[6], own[5] = own[7];
   }
 }
 

@@ -262,6 +262,34 @@ static bool writes(const PlGraph *f) {
   return false;
 }
 
+/* A run writes into input v, as x is: what is copied first would not be written, and the order of nodes knows of no memory that two leaves
+ * share. */
+static int check_written(lua_State *L, const PlGraph *f, PlTensor *const *in, PlGVal v, const PlTensor *x) {
+  const PlGValue *val = &f->vals[v];
+  if (!pl_graph_layout_fits(val, &x->a))
+    return l_error(L, "run: the graph writes into input %s, which has to be contiguous, got %s; give x:contiguous()", val->name,
+                   pl_desc_text(&x->a));
+  for (PlGVal w = 0; w < f->nvals; w++) {
+    const PlGValue *b = &f->vals[w];
+    if (w == v || b->kind == PL_FV_NODE || b->kind == PL_FV_CONST || b->store == val->store) continue;
+    if ((b->kind == PL_FV_INPUT ? in[b->slot] : b->real)->storage == x->storage)
+      return l_error(L, "run: the graph writes into input %s, which shares its memory with %s; give a copy", val->name,
+                     b->kind == PL_FV_INPUT ? b->name : "a captured tensor");
+  }
+  return 0;
+}
+
+/* Had node i of the graph that the plan is of run, when the plan's newest run failed? */
+typedef struct RanIn {
+  const PlExec *exec;
+  const PlGraph *f;
+} RanIn;
+
+static bool ran_in(void *ud, int32_t i) {
+  const RanIn *r = ud;
+  return pl_exec_ran(r->exec, r->f->nodes[i].attrs);
+}
+
 /* graph_run(graph or plan, {tensor per input, in order of declaration}, steps) → list of outputs. A graph runs node by node. steps:
  * optimizers count on. */
 static int graph_run(lua_State *L) {
@@ -294,13 +322,16 @@ static int graph_run(lua_State *L) {
     in[val->slot] = t;
     lua_pop(L, 1);
   }
+  for (PlGVal v = 0; v < f->nvals; v++)
+    if (f->vals[v].kind == PL_FV_INPUT && f->stores[f->vals[v].store].version > 0) check_written(L, f, in, v, in[f->vals[v].slot]);
   lua_createtable(L, f->noutputs, 0);
   int res = lua_gettop(L);
   for (int32_t o = 0; o < f->noutputs; o++) {
     l_new_box(L);
     lua_rawseti(L, res, o + 1);
   }
-  if (steps) CALL(L, pl_graph_step_count(f, 1));
+  PlGraphSteps *counts = NULL;
+  if (steps) CALL(L, pl_graph_steps_begin(&counts, f));
   PlStatus s;
   const uint64_t offset = pl_state.offset;
   WORK(L, s, plan ? pl_exec_run(plan->exec, in, out) : pl_graph_run(f, in, out));
@@ -309,10 +340,7 @@ static int graph_run(lua_State *L) {
     pl_state.offset = offset;
     WORK(L, s, plan ? pl_exec_run(plan->exec, in, out) : pl_graph_run(f, in, out));
   }
-  if (s != PL_OK && steps && plan && !pl_exec_wrote(plan->exec)) {
-    const PlStatus was = s;
-    s = pl_graph_step_count(f, -1) == PL_OK ? was : s;
-  }
+  pl_graph_steps_end(counts, s != PL_OK && plan ? ran_in : NULL, &(RanIn){plan ? plan->exec : NULL, f});
   CALL(L, s);
   for (int32_t o = 0; o < f->noutputs; o++) {
     lua_rawgeti(L, res, o + 1);

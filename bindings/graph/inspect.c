@@ -76,7 +76,7 @@ void l_push_attr(lua_State *L, const PlAttrDef *d, const PlAttrs *a, int k) {
   }
 }
 
-/* Pushes {name op attrs shapes dtypes bytes flops inputs outputs stage index after}: values and nodes by number. */
+/* Pushes {name op attrs shapes dtypes bytes flops inputs outputs stage index after whole}: values and nodes by number. */
 void l_push_fnode(lua_State *L, const PlGraph *f, int32_t i) {
   const PlGNode *n = &f->nodes[i];
   luaL_checkstack(L, 12, NULL);
@@ -130,6 +130,7 @@ void l_push_fnode(lua_State *L, const PlGraph *f, int32_t i) {
     }
     lua_setfield(L, -2, "after");
   }
+  if (n->whole > 0 && n->flags & PL_FN_MUTATES) set_int(L, "whole", n->whole);
   lua_pushboolean(L, (n->flags & PL_FN_RECOMPUTED) != 0);
   lua_setfield(L, -2, "mirror");
   lua_pushboolean(L, (n->flags & PL_FN_VIEW) != 0);

@@ -192,6 +192,15 @@ static int graph_apply(lua_State *L) {
   return 2;
 }
 
+/* graph_whole(graph, node, piece): Ctrl-C does not part the writing nodes of a piece; pieces count from 1 */
+static int graph_whole(lua_State *L) {
+  PlGraph *f = l_check_graph(L, 1);
+  const int64_t node = l_check_int(L, 2, "load_graph", "node"), piece = l_check_int(L, 3, "load_graph", "piece");
+  if (node < 1 || node > f->nnodes || piece < 1 || piece > INT32_MAX) return l_error(L, "load_graph: there is no such piece of a node");
+  pl_graph_piece(f, (int32_t)node - 1, (int32_t)piece);
+  return 0;
+}
+
 /* graph_regions(graph) → list of {stage policy fraction bytes seeded heavy listed ys={values} choice={node → number}} */
 static int graph_regions(lua_State *L) {
   PlGraph *f = l_check_graph(L, 1);
@@ -252,6 +261,7 @@ void l_graph_file_register(lua_State *L) {
                                   {"graph_output_values", graph_output_values},
                                   {"graph_number", graph_number},
                                   {"graph_apply", graph_apply},
+                                  {"graph_whole", graph_whole},
                                   {"graph_regions", graph_regions},
                                   {"graph_region", graph_region},
                                   {NULL, NULL}};

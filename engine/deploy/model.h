@@ -62,8 +62,8 @@ PlStatus pl_model_given(const char *function, const char *what, const void *p);
 /* As many inputs and outputs as it has. */
 PlStatus pl_model_counts(const perilune_model *m, int32_t nin, int32_t nout);
 void pl_model_drop(perilune_model *m);
-/* Runs the executor, under the lock: host memory to host memory. */
-PlStatus pl_model_execute(perilune_model *m, PlModelAt *at, int threads, const void *const *in, void *const *out, bool *began);
+/* Runs the executor, under the lock: host memory to host memory. *ended (or NULL): the run came to its end. */
+PlStatus pl_model_execute(perilune_model *m, PlModelAt *at, int threads, const void *const *in, void *const *out, bool *ended);
 /* What the value is, at the sizes it was made for. */
 perilune_tensor_info pl_model_info(const PlGValue *v, const char *name);
 PlStatus pl_model_input_value(const PlSavedGraph *saved, int32_t i, const PlGValue **out);

@@ -174,6 +174,17 @@ static PlStatus read_after(PlGraphReader *r, PlText line) {
   return PL_OK;
 }
 
+/* The node before is of a piece that Ctrl-C does not part. */
+static PlStatus read_whole(PlGraphReader *r, PlText line) {
+  PlText f[1];
+  int64_t piece;
+  if (!pl_reader_fields(line, 1, false, f) || r->nnodes == 0 || r->nodes[r->nnodes - 1] < 1 ||
+      !pl_field_integer(f[0], 1, r->nnodes, &piece))
+    BAD(AT_LINE("a line of nodes that are one piece"));
+  pl_graph_piece(r->f, r->nodes[r->nnodes - 1] - 1, (int32_t)piece);
+  return PL_OK;
+}
+
 static PlStatus read_output(PlGraphReader *r, PlText line) {
   PlText f[2];
   PlTensor *t = NULL;
@@ -253,7 +264,7 @@ static const struct {
   PlStatus (*read)(PlGraphReader *r, PlText line);
 } kinds[] = {{"input", read_input},   {"number", read_constant}, {"capture", read_stored}, {"constant", read_stored},
              {"same", read_same},     {"node", pl_reader_node},  {"after", read_after},    {"output", read_output},
-             {"region", read_region}, {"pair", read_pair},       {"size", read_free_size}};
+             {"region", read_region}, {"pair", read_pair},       {"size", read_free_size}, {"whole", read_whole}};
 
 PlStatus pl_reader_line(PlGraphReader *r, PlText line) {
   PlText word;

@@ -300,7 +300,7 @@ static void swap_draws(PlModelDraws *d) {
   *d = were;
 }
 
-PlStatus pl_model_execute(perilune_model *m, PlModelAt *at, int threads, const void *const *in, void *const *out, bool *began) {
+PlStatus pl_model_execute(perilune_model *m, PlModelAt *at, int threads, const void *const *in, void *const *out, bool *ended) {
   const PlGraph *f = at->saved.graph;
   PlTensor **t = calloc((size_t)f->ninputs + (size_t)f->noutputs + 1, sizeof *t), **y = t ? t + f->ninputs : NULL;
   if (!t) return no_memory();
@@ -314,9 +314,8 @@ PlStatus pl_model_execute(perilune_model *m, PlModelAt *at, int threads, const v
   plk_set_threads(threads < 1 ? 1 : threads);
   pl_state.device = m->device;
   swap_draws(&m->draws);
-  const bool runs = s == PL_OK;
-  if (runs) s = pl_exec_run(at->exec, t, y);
-  if (began) *began = runs && (s == PL_OK || pl_exec_wrote(at->exec)); /* an input that is missing is found before */
+  if (s == PL_OK) s = pl_exec_run(at->exec, t, y);
+  if (ended) *ended = s == PL_OK; /* results may still not be fetched */
   swap_draws(&m->draws);
   for (int32_t o = 0; o < f->noutputs && s == PL_OK; o++) s = fetch(y[o], out[o]);
   pl_state.device = device;

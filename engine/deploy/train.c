@@ -25,17 +25,32 @@ static PlStatus same_steps(const PlSavedGraph *from, const PlSavedGraph *to) {
   return PL_OK;
 }
 
+typedef struct Ran {
+  const PlSavedGraph *from;
+  const PlModelAt *at;
+} Ran;
+
+/* Had the node that node i of the model stands for at these sizes run, when the newest run failed? */
+static bool ran(void *ud, int32_t i) {
+  const Ran *r = ud;
+  for (int64_t k = 0; k < r->from->nnodes && k < r->at->saved.nnodes; k++)
+    if (r->from->nodes[k] == i + 1 && r->at->saved.nodes[k] > 0)
+      return pl_exec_ran(r->at->exec, r->at->saved.graph->nodes[r->at->saved.nodes[k] - 1].attrs);
+  return false;
+}
+
 /* A step at the sizes that were set, under the lock. */
 static PlStatus step(perilune_model *m, int32_t threads, const void *const *in, void *const *out) {
   PlModelAt *at;
+  PlGraphSteps *counts;
+  bool ended = false;
   PL_TRY(pl_model_find(m, m->step_value, &at));
-  PL_TRY(pl_graph_step_count(m->base->saved.graph, 1));
+  pl_exec_forget(at->exec);
+  PL_TRY(pl_graph_steps_begin(&counts, m->base->saved.graph));
   PlStatus s = same_steps(&m->base->saved, &at->saved);
-  bool began = false;
-  if (s == PL_OK) s = pl_model_execute(m, at, threads, in, out, &began);
-  if (began) return s;
-  const PlStatus back = pl_graph_step_count(m->base->saved.graph, -1);
-  return back == PL_OK ? s : back;
+  if (s == PL_OK) s = pl_model_execute(m, at, threads, in, out, &ended);
+  pl_graph_steps_end(counts, ended ? NULL : ran, &(Ran){&m->base->saved, at});
+  return s;
 }
 
 perilune_status perilune_model_step(perilune_model *m, int32_t threads, const void *const *in, int32_t nin, void *const *out,

@@ -436,6 +436,48 @@ first %s
     assert.truthy(said:find("keeps no averages; that of AdamWScheduleFree or SGDScheduleFree does", 1, true), said)
   end)
 
+  it("counts the steps that were made where a run fails behind them, at whatever sizes", function()
+    if missing then return pending(missing) end
+    local function training()
+      T.manual_seed(3)
+      local p, norm = T.randn(3):requires_grad_(), nn.BatchNorm1d(3)
+      local opt = T.optim.NAdam({ p }, { lr = 0.1 })
+      return function(where)
+        norm(T.ones(4, 3) * 2)
+        p.grad = p:detach() * 2
+        opt:step()
+        p.grad = p:detach() * p:detach():index_select(1, where):mean()
+        opt:step()
+        return p:detach():sum()
+      end, opt, p
+    end
+    local function places(n, first)
+      local list = {}
+      for i = 1, n do list[i] = i == 1 and first or 1 + (i - 1) % 3 end
+      return T.tensor(list, { dtype = "i64" })
+    end
+    local step, opt, p = training()
+    local jitted = T.jit((training()))
+    for _, f in ipairs { step, jitted } do f(places(4, 1)) end
+    assert(T.save_graph(dir .. "/failed", jitted:graph(), { dynamic = { x1 = { "n" } }, sizes = { n = { 1, 9 } } }))
+    for _, n in ipairs { 4, 7 } do
+      local script, optimizer, weight = step, opt, p
+      if n ~= 4 then
+        script, optimizer, weight = training()
+        script(places(4, 1))
+      end
+      local want = {}
+      for k = 1, 4 do
+        local ok, sum = pcall(script, places(n, k == 2 and 99 or 1))
+        want[k] = ("%s, step %d\n"):format(ok and ("%.9g"):format(sum:item()) or "failed",
+          optimizer.state[weight].step)
+      end
+      local text, ok = output("'%s' failed '%s/failed' n %d", program, dir, n)
+      assert.is_true(ok, text)
+      assert.equal(table.concat(want), text)
+    end
+  end)
+
   it("saves what it trained, to be trained on", function()
     if missing then return pending(missing) end
     local step, opt = save_step(dir .. "/from")

@@ -28,6 +28,30 @@ local function bits(v)
   return table.concat(out, ",")
 end
 
+-- The graph of a training in a file that step wrote, loaded again.
+local function loaded(path)
+  local g, tensors = assert(T.load_graph(path))
+  local stepped, list = {}, {}
+  for _, node in ipairs(g:nodes()) do
+    if node.op:find "_step$" then
+      for _, v in ipairs(node.inputs) do stepped[tostring(v)] = true end
+    end
+  end
+  local function numbers(of_optimizer)
+    for key, t in pairs(tensors) do list[key] = (stepped[key] ~= nil) == of_optimizer and t or false end
+    return bits(list)
+  end
+  local function counts()
+    local steps = {}
+    for _, node in ipairs(g:nodes()) do steps[#steps + 1] = node.op:find "_step$" and node.attrs.step or nil end
+    return table.concat(steps, " ")
+  end
+  return function() g:run {} end, {
+    statistics = function() return numbers(false) end,
+    weights = function() return numbers(true) .. counts() end,
+  }
+end
+
 -- → step(), what belongs together by name, and, of a training that adds up, gradients and who would use them.
 local function training(name, options, how)
   T.manual_seed(3)
@@ -43,6 +67,16 @@ local function training(name, options, how)
     if how ~= "adds" and how ~= "checkpoint" then opt:zero_grad() end
     backward()
     if how ~= "adds" and how ~= "checkpoint" then opt:step() end
+    return net[1].bias:detach():sum()
+  end
+  if how == "loaded" then
+    local path, jitted = os.tmpname(), T.jit(step)
+    jitted()
+    assert(T.save_graph(path, jitted:graph()))
+    local run, parts = loaded(path)
+    os.remove(path)
+    os.remove(path .. ".safetensors")
+    return run, parts
   end
   local parts = {
     statistics = function() return bits(net:buffers()) end,
@@ -53,7 +87,7 @@ local function training(name, options, how)
     for i, p in ipairs(net:parameters()) do list[i] = p.grad or false end
     return bits(list)
   end
-  return how == "jit" and T.jit(step) or step, parts, how ~= "jit" and how ~= "eager" and grads or nil, opt
+  return how == "jit" and T.jit(step) or step, parts, how:find "^[ac]" and grads or nil, opt
 end
 
 local function look(text, parts, before, after)
@@ -95,7 +129,7 @@ local function meet(name, options, how)
   end
 end
 
-for _, how in ipairs { "jit", "eager", "adds", "checkpoint" } do
+for _, how in ipairs { "jit", "eager", "adds", "checkpoint", "loaded" } do
   meet("SGD", { lr = 0.1, momentum = 0.9 }, how)
   for _, name in ipairs(all and how ~= "adds" and how ~= "checkpoint" and { "Adam", "RMSprop", "NAdam", "LAMB",
     "Adafactor", "Muon" } or {}) do

@@ -366,6 +366,24 @@ static int serve_all(perilune_model *model, int nthread, long runs) {
   return others != 0;
 }
 
+/* Steps of which the second fails: its first place is not there. */
+static int failed(perilune_model *model, const char *size, int64_t n) {
+  int64_t where[64];
+  float result;
+  double steps;
+  const void *in = where;
+  void *out = &result;
+  if (n > 64 || perilune_model_set_size(model, size, n)) return fail("size");
+  for (int k = 0; k < 4; k++) {
+    for (int64_t i = 0; i < n; i++) where[i] = i == 0 && k == 1 ? 99 : 1 + i % 3;
+    const perilune_status st = perilune_model_step(model, 1, &in, 1, &out, 1);
+    if (perilune_model_get(model, "step", &steps)) return fail("get");
+    if (st) printf("failed, step %g\n", steps);
+    else printf("%.9g, step %g\n", (double)result, steps);
+  }
+  return 0;
+}
+
 int main(int argc, char **argv) {
   perilune_model *model;
   if (argc < 3) {
@@ -384,6 +402,7 @@ int main(int argc, char **argv) {
   if (strcmp(argv[1], "step") == 0 && argc >= 4) status = step(model, atoi(argv[3]), argv[4], 1);
   if (strcmp(argv[1], "steps") == 0 && argc >= 4) status = step(model, atoi(argv[3]), argv[4], 0);
   if (strcmp(argv[1], "steps_at") == 0 && argc >= 4) status = steps_at(model, argc - 4, argv + 4, argv[3]);
+  if (strcmp(argv[1], "failed") == 0 && argc == 5) status = failed(model, argv[3], atol(argv[4]));
   if (strcmp(argv[1], "averages") == 0 && argc == 4) status = averages(model, argv[3]);
   if (strcmp(argv[1], "wrong") == 0) status = wrong(argv[2], model);
   perilune_model_release(model);

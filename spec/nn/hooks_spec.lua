@@ -142,6 +142,11 @@ describe("a call of a module", function()
     assert.same({ "Conv2d", false, 1, 2 }, { lazy:type(), lazy.training, ran, #lazy:parameters() })
     local mean = T.zeros(2)
     fails("weight is f32[3]", nn.F.instance_norm, T.randn(1, 2, 4), { running_mean = mean, weight = T.ones(3) })
+    for _, var in ipairs { T.ones(3), T.ones(2, 1), T.ones(2, { dtype = "i64" }) } do
+      fails("must be floating tensors of 2 channels", nn.F.batch_norm, T.randn(4, 2), mean, var, nil, nil, true)
+      fails("must be floating tensors of 2 channels", nn.F.instance_norm, T.randn(2, 2, 4),
+        { running_mean = mean, running_var = var })
+    end
     assert.same({ 0, 0 }, mean:totable())
   end)
 

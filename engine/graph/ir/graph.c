@@ -378,6 +378,12 @@ void pl_graph_hold(PlGraph *f, int more) {
   f->holding += more;
 }
 
+void pl_graph_piece(PlGraph *f, int32_t i, int32_t piece) {
+  f->nodes[i].whole = piece;
+  if (piece > f->held) f->held = piece; /* those to come are others */
+  f->edition++;
+}
+
 /* ---- undoing ------------------------------------------------------------------------------------------- */
 
 PlStatus pl_graph_mark(const PlGraph *f, PlGMark *m) {

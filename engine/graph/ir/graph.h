@@ -237,6 +237,8 @@ PlStatus pl_graph_node(PlGraph *f, const PlOp *op, int nin, const PlGVal *in, co
 PlStatus pl_graph_set_outputs(PlGraph *f, int n, const PlGVal *v);
 /* From here on (more = 1) to the matching -1 the script lets Ctrl-C wait, such as in an optimizer's step: so do runs. */
 void pl_graph_hold(PlGraph *f, int more);
+/* Node i is of that piece, by number from 1, of the graph that this one was saved from. */
+void pl_graph_piece(PlGraph *f, int32_t i, int32_t piece);
 /* How far a graph has come, to take back what was added since; `counts` is freed by the caller. */
 typedef struct PlGMark {
   int32_t nvals, nnodes, nstores, ndraws, ncaptures;
@@ -401,8 +403,12 @@ PlStatus pl_graph_step_put(const PlGraph *f, int32_t i, const PlAttrs *now);
 /* How many nodes behind node i (after = true), or before it, step the same tensors' same states: a run of the graph is as many steps of
  * one optimizer, of which each node's attributes tell its own. */
 int32_t pl_graph_steps_beside(const PlGraph *f, int32_t i, bool after);
-/* The next run is a step further (by = 1) than the newest, or it was none after all (-1). */
-PlStatus pl_graph_step_count(const PlGraph *f, int by);
+/* The next run is a step further than the newest. Where it failed, only the steps that it made count: ran(ud, i) asks, of a node of f, and
+ * nothing can fail any more. NULL: the run came to its end. */
+typedef struct PlGraphSteps PlGraphSteps;
+typedef bool PlGraphRan(void *ud, int32_t node);
+PlStatus pl_graph_steps_begin(PlGraphSteps **out, const PlGraph *f);
+void pl_graph_steps_end(PlGraphSteps *s, PlGraphRan *ran, void *ud); /* frees s; NULL is fine */
 
 /* Our own bugs only: a graph that any pass made must pass. */
 PlStatus pl_graph_verify(const PlGraph *f);

@@ -69,30 +69,31 @@ static int32_t step_before(const PlGraph *f, int32_t i) {
 
 /* What node i's rule carries, from the attributes of the step before it, which the nodes before it in this run have by now: rates may have
  * been set in between. */
-static PlStatus count_carried(const PlGraph *f, int32_t i, int by, int32_t steps, int32_t before, PlAttrs *now) {
+static PlStatus count_carried(const PlGraph *f, int32_t i, int32_t before, PlAttrs *now) {
   double numbers[PLK_OPTIM_MOST], from[PLK_OPTIM_MOST];
   const PlAttrs *was = f->nodes[before].attrs;
-  const int64_t rule = pl_attr_i(now, PLK_OPTIM_RULE);
   int64_t *list = now->pool + now->v[PLK_OPTIM_NUMBERS].list.at;
   const size_t n = (size_t)pl_attr_n(now, PLK_OPTIM_NUMBERS);
   if (n != (size_t)pl_attr_n(was, PLK_OPTIM_NUMBERS) || n > PLK_OPTIM_MOST)
     PL_FAIL(PL_ERR_STATE, "%s (%s): steps of one optimizer with different numbers", f->nodes[i].name, f->nodes[i].op->name);
   memcpy(numbers, list, n * sizeof *list);
   memcpy(from, pl_attr_list(was, PLK_OPTIM_NUMBERS), n * sizeof *list);
-  if (by > 0) plk_optim_count(rule, pl_attr_f(now, PLK_OPTIM_LR), pl_attr_i(was, PLK_OPTIM_STEP), from, numbers);
-  else plk_optim_count_back(rule, steps, numbers);
+  plk_optim_count(pl_attr_i(now, PLK_OPTIM_RULE), pl_attr_f(now, PLK_OPTIM_LR), pl_attr_i(was, PLK_OPTIM_STEP), from, numbers);
   memcpy(list, numbers, n * sizeof *list);
   return PL_OK;
 }
 
-/* Node i as it is in the next run, which is steps of its optimizer further, or where it was before that. */
-static PlStatus count_node(const PlGraph *f, int32_t i, int by, int32_t steps, int32_t before) {
-  const int step = pl_graph_step_attr(&f->nodes[i], "step");
+static bool carries(const PlGNode *n) {
+  const int rule = pl_graph_step_attr(n, "rule");
+  return rule >= 0 && plk_optim_carries(pl_attr_i(n->attrs, rule));
+}
+
+/* Node i as it is in the next run, which is steps of its optimizer further. */
+static PlStatus count_node(const PlGraph *f, int32_t i, int32_t steps, int32_t before) {
   PlAttrs now;
   memcpy(&now, f->nodes[i].attrs, pl_attrs_size(f->nodes[i].attrs));
-  const int rule = pl_graph_step_attr(&f->nodes[i], "rule");
-  if (rule >= 0 && plk_optim_carries(pl_attr_i(&now, rule))) PL_TRY(count_carried(f, i, by, steps, before, &now));
-  if (step >= 0) now.v[step].i += by * steps;
+  if (carries(&f->nodes[i])) PL_TRY(count_carried(f, i, before, &now));
+  now.v[pl_graph_step_attr(&f->nodes[i], "step")].i += steps;
   return pl_graph_step_put(f, i, &now);
 }
 
@@ -109,18 +110,85 @@ static PlStatus check_averages(const PlGraph *f) {
   return PL_OK;
 }
 
-PlStatus pl_graph_step_count(const PlGraph *f, int by) {
-  if (by > 0) PL_TRY(check_averages(f));
-  int32_t *steps = malloc(2 * ((size_t)f->nnodes + 1) * sizeof *steps);
-  if (!steps) PL_FAIL(PL_ERR_OOM, "out of memory to count a graph's steps");
-  int32_t *before = steps + f->nnodes; /* both by the numbers as they are before any moves */
-  for (int32_t i = 0; i < f->nnodes; i++) {
-    steps[i] = 1 + pl_graph_steps_beside(f, i, false) + pl_graph_steps_beside(f, i, true);
-    before[i] = pl_graph_step_attr(&f->nodes[i], "step") >= 0 ? step_before(f, i) : i;
+/* ---- a run's steps ------------------------------------------------------------------------------------------ */
+
+typedef struct Counted {
+  int32_t node, steps, before; /* how many of its optimizer the run makes; the node that makes the step before this one's */
+  int64_t step;                /* as they were before the run */
+  double numbers[PLK_OPTIM_MOST];
+} Counted;
+
+struct PlGraphSteps {
+  const PlGraph *f;
+  int32_t n;
+  Counted list[];
+};
+
+/* Number and carried numbers of c's node as they were before the run, or as node `like` has them. */
+static void put_counts(const PlGraph *f, const Counted *c, const Counted *was, int32_t like) {
+  PlAttrs *to = f->nodes[c->node].attrs;
+  const PlAttrs *from = f->nodes[like].attrs;
+  to->v[pl_graph_step_attr(&f->nodes[c->node], "step")].i = was ? was->step : step_of(&f->nodes[like]);
+  if (!carries(&f->nodes[c->node])) return;
+  const size_t n = (size_t)pl_attr_n(to, PLK_OPTIM_NUMBERS) * sizeof(int64_t);
+  memmove(to->pool + to->v[PLK_OPTIM_NUMBERS].list.at, was ? (const void *)was->numbers : pl_attr_list(from, PLK_OPTIM_NUMBERS), n);
+}
+
+static void note(const PlGraph *f, Counted *c, int32_t i) {
+  *c = (Counted){.node = i, .steps = 1 + pl_graph_steps_beside(f, i, false) + pl_graph_steps_beside(f, i, true)};
+  c->before = step_before(f, i);
+  c->step = step_of(&f->nodes[i]);
+  const size_t n = carries(&f->nodes[i]) ? (size_t)pl_attr_n(f->nodes[i].attrs, PLK_OPTIM_NUMBERS) : 0;
+  if (n <= PLK_OPTIM_MOST && n > 0) memcpy(c->numbers, pl_attr_list(f->nodes[i].attrs, PLK_OPTIM_NUMBERS), n * sizeof(int64_t));
+}
+
+PlStatus pl_graph_steps_begin(PlGraphSteps **out, const PlGraph *f) {
+  int32_t n = 0;
+  *out = NULL;
+  PL_TRY(check_averages(f));
+  for (int32_t i = 0; i < f->nnodes; i++) n += pl_graph_step_attr(&f->nodes[i], "step") >= 0;
+  PlGraphSteps *s = malloc(sizeof *s + (size_t)n * sizeof *s->list);
+  if (!s) PL_FAIL(PL_ERR_OOM, "out of memory to count a graph's steps");
+  *s = (PlGraphSteps){.f = f};
+  for (int32_t i = 0; i < f->nnodes; i++) /* all by the numbers as they are before any moves */
+    if (pl_graph_step_attr(&f->nodes[i], "step") >= 0) note(f, &s->list[s->n++], i);
+  for (int32_t k = 0; k < s->n; k++) {
+    const PlStatus st = count_node(f, s->list[k].node, s->list[k].steps, s->list[k].before);
+    if (st == PL_OK) continue;
+    while (k-- > 0) put_counts(f, &s->list[k], &s->list[k], s->list[k].node);
+    free(s);
+    return st;
   }
-  PlStatus s = PL_OK;
-  for (int32_t i = 0; i < f->nnodes && s == PL_OK; i++)
-    if (pl_graph_step_attr(&f->nodes[i], "step") >= 0) s = count_node(f, i, by, steps[i], before[i]);
-  free(steps);
-  return s;
+  *out = s;
+  return PL_OK;
+}
+
+/* Whose step of that number the run before was, of the optimizer of c's node. */
+static const Counted *step_at(const PlGraphSteps *s, const Counted *c, int64_t step) {
+  for (int32_t k = 0; k < s->n; k++)
+    if (s->list[k].step == step && (&s->list[k] == c || steps_the_same(s->f, c->node, s->list[k].node))) return &s->list[k];
+  return NULL;
+}
+
+/* How many of the optimizer's steps the run has made. */
+static int32_t steps_made(const PlGraphSteps *s, const Counted *c, PlGraphRan *ran, void *ud) {
+  int32_t made = ran(ud, c->node);
+  for (int32_t k = 0; k < s->n; k++) {
+    const Counted *o = &s->list[k];
+    if (o != c && o->step != c->step && steps_the_same(s->f, c->node, o->node)) made += ran(ud, o->node);
+  }
+  return made;
+}
+
+void pl_graph_steps_end(PlGraphSteps *s, PlGraphRan *ran, void *ud) {
+  if (!s) return;
+  for (int32_t k = s->n; ran && k-- > 0;) { /* from the last step on: what it takes over is of an earlier one */
+    const Counted *c = &s->list[k];
+    const int32_t made = steps_made(s, c, ran, ud);
+    if (made == c->steps) continue;
+    const int64_t step = c->step + made; /* which the run before has made, or, if that is too far, this one */
+    const Counted *was = step_at(s, c, step), *is = was ? NULL : step_at(s, c, step - c->steps);
+    if (was || is) put_counts(s->f, c, was, is ? is->node : c->node);
+  }
+  free(s);
 }

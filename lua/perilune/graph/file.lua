@@ -177,9 +177,14 @@ local function lines_of(g, state)
       if modes then modes.check_saved("save_graph", leaf.tensor, stepped[leaf.value] or false) end
     end
   end
+  local pieces, npieces = {}, 0
   for _, node in ipairs(g:nodes()) do
     lines[#lines + 1] = node_line(node)
     if node.after then add("after " .. sizes(node.after)) end
+    if node.whole then
+      if not pieces[node.whole] then pieces[node.whole], npieces = npieces + 1, npieces + 1 end
+      add("whole " .. pieces[node.whole])
+    end
   end
   for i, v in ipairs(g.given or core.graph_output_values(g.ir)) do
     local key = g.given and i or g.keys[i]
@@ -549,6 +554,13 @@ function readers.after(state, line)
     if not k then return "a node that comes first but is not there" end
     core.graph_after(state.graph.ir, state.nodes[#state.nodes], state.nodes[k])
   end
+end
+
+-- The node before is of a piece that Ctrl-C does not part.
+function readers.whole(state, line)
+  local piece = #state.nodes > 0 and read_integer(line:match "^whole (%d+)$" or "", 1, #state.nodes)
+  if not piece then return "a line of nodes that are one piece" end
+  core.graph_whole(state.graph.ir, state.nodes[#state.nodes], piece)
 end
 
 local TRUTH = { ["true"] = true, ["false"] = false }

@@ -152,14 +152,18 @@ local function batch_norm(name, ranks, wanted, across)
   function C:averaged(x)
     local y, mean, var = T.batch_norm(x, nil, nil, self.weight, self.bias, { training = true, eps = self.eps })
     T.no_grad(function()
-      local _ <close> = T.core.hold_interrupts()
-      self.num_batches_tracked:add_(1)
-      if x:numel() == 0 then return end -- nothing to average
-      local n, share = x:numel() // x:size(2), self.num_batches_tracked:to(mean:dtype()):reciprocal()
-      for buffer, now in pairs { running_mean = mean, running_var = var * (n / (n - 1)) } do
-        local kept = self[buffer]
-        kept:add_((now - kept) * share)
+      local count, to_mean, to_var = self.num_batches_tracked, nil, nil
+      if x:numel() > 0 then -- all that may be out of memory, before anything moves
+        local n, share = x:numel() // x:size(2), (count + 1):to(mean:dtype()):reciprocal()
+        to_mean = (mean - self.running_mean) * share
+        to_var = (var * (n / (n - 1)) - self.running_var) * share
       end
+      local _ <close> = T.core.hold_interrupts()
+      if to_mean then
+        self.running_mean:add_(to_mean)
+        self.running_var:add_(to_var)
+      end
+      count:add_(1)
     end)
     return y
   end

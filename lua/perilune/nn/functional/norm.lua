@@ -6,6 +6,18 @@ local options = require "perilune.options"
 
 local fail, describe = options.fail, options.describe
 local running_update, hold = T.core.op.running_update, T.core.hold_interrupts
+local alike = T.core.alike
+
+-- Before one of both moves: each is of so many channels. Where they are alike, the first update says so of both.
+local function check_running(who, mean, var, channels)
+  if not (mean and var) or T.is_tensor(mean) and T.is_tensor(var) and alike(mean, var) then return end
+  for _, t in ipairs { mean, var } do
+    if not T.is_tensor(t) or t:dim() ~= 1 or t:size(1) ~= channels or not t:is_floating_point() then
+      fail("%s: running_mean and running_var must be floating tensors of %d channels, got %s and %s", who, channels,
+        describe(mean), describe(var))
+    end
+  end
+end
 
 return function(F)
   local function tensor(who, x)
@@ -42,6 +54,7 @@ return function(F)
       return (T.batch_norm(x, running_mean, running_var, weight, bias, { training = false, eps = eps }))
     end
     local y, mean, var = T.batch_norm(x, nil, nil, weight, bias, { training = true, eps = eps })
+    check_running("batch_norm", running_mean, running_var, x:size(2))
     if x:numel() == 0 then return y end -- a batch without values says nothing of their mean
     momentum = momentum or 0.1
     local _ <close> = hold() -- mean and variance are of the same batches
@@ -85,6 +98,7 @@ return function(F)
     local _ <close> = T.no_grad()
     local n, c = x:size(1), x:size(2)
     local flat = x:detach():reshape(n, c, -1)
+    check_running("instance_norm", mean, var, c)
     local now, spread = mean and flat:mean(3):mean(1), var and flat:var(3):mean(1)
     local _ <close> = hold()
     if mean then running_update(mean, now, { momentum = momentum }) end
