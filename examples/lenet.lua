@@ -10,7 +10,7 @@ local options = T.cli {
   about = "Trains a convolutional network on Fashion-MNIST.",
   { "epochs", 2, "passes over the images", min = 1 },
   { "seed", 1, "of all random numbers" },
-  { "quick", false, "a tenth of the images, a lower goal" },
+  { "quick", false, "a tenth of the images, a fifth of those of the test, a lower goal" },
   { "root", type = "string", help = "folder of the images" },
 }
 
@@ -20,7 +20,11 @@ local train = assert(data.fashion_mnist { split = "train", root = options.root }
 local test = assert(data.fashion_mnist { split = "test", root = options.root })
 local mean, deviation = train.images:mean():item(), train.images:std():item()
 for _, set in ipairs { train, test } do set.images:sub_(mean):div_(deviation) end
-if options.quick then train = data.random_split(train, { 0.1, 0.9 }, { seed = options.seed })[1] end
+local kinds = #test.classes
+if options.quick then
+  train = data.random_split(train, { 0.1, 0.9 }, { seed = options.seed })[1]
+  test = data.Subset(test, T.arange(2000))
+end
 
 -- ---- network -----------------------------------------------------------------------------------------
 local LeNet = nn.class("LeNet")
@@ -38,7 +42,7 @@ function LeNet:forward(x)
   return self.classifier(self.features(x):flatten(2))
 end
 
-local net = LeNet(#test.classes)
+local net = LeNet(kinds)
 print(net)
 local loader = data.DataLoader(train, { batch_size = 64, shuffle = true, drop_last = true })
 local opt = optim.SGD(net:parameters(), { lr = 0.1, momentum = 0.9, nesterov = true, weight_decay = 1e-4 })

@@ -2,22 +2,24 @@
 -- Writes down what is heard: tones of a synthesizer become log-mel features, as Whisper reads them, and a small Whisper
 -- learns to name the notes.
 --   perilune run examples/whisper_tones.lua -- [--steps 400] [--seed 1] [--quick]
--- Ends with "ok" when 90 % of the notes of melodies it has not heard are right (--quick, melodies of two notes: 80 %).
+-- Ends with "ok" when 90 % of the notes of melodies it has not heard are right (--quick, melodies of two notes, half as
+-- many samples a second: 80 %).
 local T = require "perilune"
 local optim = T.optim
 
 local options = T.cli {
   about = "Learns to write down melodies.",
-  { "steps", type = "integer", min = 10, help = "training steps (400; 100 with --quick)" },
+  { "steps", type = "integer", min = 10, help = "training steps (400; 160 with --quick)" },
   { "seed", 1, "of all random numbers" },
   { "quick", false, "shorter melodies, a lower goal" },
 }
-local steps = options.steps or (options.quick and 100 or 400)
+local steps = options.steps or (options.quick and 160 or 400)
 local NOTES = options.quick and 2 or 4 -- of a melody
 T.manual_seed(options.seed)
 
 -- ---- sound ---------------------------------------------------------------------------------------------
-local RATE, SECONDS = 16000, 1
+local RATE, SECONDS = options.quick and 8000 or 16000, 1
+local HOP = RATE // 50
 local names = { "C", "D", "E", "F", "G", "A", "B", "c" }
 local halves = { 0, 2, 4, 5, 7, 9, 11, 12 } -- above C
 local PAD, START, END, FIRST = 0, 1, 2, 3
@@ -43,15 +45,16 @@ local BINS = 40
 local function heard(n)
   local notes, wave = melodies(n)
   -- frames of 64 ms: neighbouring notes are 15 Hz apart
-  return notes, T.models.log_mel(wave, { bins = BINS, seconds = SECONDS, rate = RATE, n_fft = 1024, hop = 320 })
+  return notes, T.models.log_mel(wave, { bins = BINS, seconds = SECONDS, rate = RATE, n_fft = RATE * 64 // 1000,
+    hop = HOP })
 end
 
 -- ---- model ---------------------------------------------------------------------------------------------
 local net = T.models.Whisper { vocab_size = FIRST + #names, num_mel_bins = BINS, d_model = 64, encoder_layers = 1,
   decoder_layers = 1, encoder_attention_heads = 4, decoder_attention_heads = 4, encoder_ffn_dim = 128,
-  decoder_ffn_dim = 128, max_source_positions = RATE * SECONDS // 640, max_target_positions = 8, dropout = 0,
+  decoder_ffn_dim = 128, max_source_positions = RATE * SECONDS // (2 * HOP), max_target_positions = 8, dropout = 0,
   decoder_start_token_id = START, pad_token_id = PAD, bos_token_id = START, eos_token_id = END }
-print(("%d parameters; features [%d, %d] a second"):format(net:num_parameters(), BINS, RATE // 320))
+print(("%d parameters; features [%d, %d] a second"):format(net:num_parameters(), BINS, RATE // HOP))
 
 local opt = optim.AdamW(net:train():parameters(), { lr = 2e-3 })
 local schedule = optim.lr_scheduler.OneCycleLR(opt, { max_lr = 2e-3, total_steps = steps })
