@@ -8,10 +8,13 @@ local pid = assert(tonumber(io.open("/proc/self/stat"):read "a":match "^%d+"))
 -- interruption and prints what was wrong behind the last; finish() prints how many there were.
 return function(every, where, build, run, look)
   local at, tried, finds, over, place = 1, 0, 0, false, "?"
-  local ours = {} -- function → is it among those?
-  local function is_ours(f, source)
-    if ours[f] == nil then ours[f] = source:find(where, 1, true) ~= nil end
-    return ours[f]
+  -- Is what the hook stopped among those? It is asked before each instruction, so each function's source is read once.
+  local ours, getinfo = {}, debug.getinfo
+  local function is_ours()
+    local info = getinfo(3, "f")
+    local f = info and info.func
+    if f and ours[f] == nil then ours[f] = getinfo(f, "S").source:find(where, 1, true) ~= nil end
+    return f and ours[f]
   end
 
   local function check()
@@ -29,10 +32,10 @@ return function(every, where, build, run, look)
     if build then build() end
     local n = 0
     debug.sethook(function()
-      local info = debug.getinfo(2, "fSl")
-      if not (info and is_ours(info.func, info.source)) then return end
+      if not is_ours() then return end
       n = n + 1
       if n == at then
+        local info = getinfo(2, "Sl")
         place = info.source:match "[^/]*$" .. ":" .. info.currentline
         io.popen(("kill -INT %d"):format(pid)):close()
       end
