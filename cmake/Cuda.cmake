@@ -220,9 +220,14 @@ if(PL_TESTS)
     configure_file("${emulate}/fused_before.h" "${fused_before}" COPYONLY)
     execute_process(COMMAND "${PL_CXX}" -dM -E -x c++ /dev/null OUTPUT_VARIABLE cxx_macros ERROR_QUIET)
     set(fused_compiled "")
+    set(fused_kept "")
     if(cxx_macros MATCHES "__GNUC__" AND NOT cxx_macros MATCHES "__clang__")
       set(fused_compiled "${fused_before}.gch")
+      # Processes share the kernels that they compile, as long as nothing changes that they include.
+      set(fused_kept "${out}/cuda/emulated/kept")
       add_custom_command(OUTPUT "${fused_compiled}"
+        COMMAND "${CMAKE_COMMAND}" -E rm -rf "${fused_kept}"
+        COMMAND "${CMAKE_COMMAND}" -E make_directory "${fused_kept}"
         COMMAND "${PL_CXX}" ${fused_flags} -MD -MF "${fused_compiled}.d" -x c++-header "${fused_before}" -o "${fused_compiled}"
         DEPENDS "${fused_before}" ${emulate_h} DEPFILE "${fused_compiled}.d" COMMENT "Building what stands before fused kernels" VERBATIM)
     endif()
@@ -236,7 +241,8 @@ if(PL_TESTS)
       set(object "${out}/cuda/emulated/${folder}/${name}.o")
       set(defs "")
       if(name STREQUAL "fused") # it compiles what NVRTC would
-        set(defs "-DPLC_CXX=\"${PL_CXX}\"" "-DPLC_FUSED_FLAGS=\"${fused_texts}\"" "-DPLC_FUSED_BEFORE=\"${fused_before}\"")
+        set(defs "-DPLC_CXX=\"${PL_CXX}\"" "-DPLC_FUSED_FLAGS=\"${fused_texts}\"" "-DPLC_FUSED_BEFORE=\"${fused_before}\""
+                 "-DPLC_FUSED_KEPT=\"${fused_kept}\"")
       endif()
       add_custom_command(OUTPUT "${object}"
         COMMAND "${CMAKE_COMMAND}" -E make_directory "${out}/cuda/emulated/${folder}"

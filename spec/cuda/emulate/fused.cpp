@@ -2,8 +2,10 @@
 // For tests: the table of fused groups (kernels/fused.h) without NVRTC. The very text that NVRTC would get is compiled by a
 // C++ compiler, opened, and run by the threads of an emulated launch: what they ask of the emulation goes through a table.
 #include <dlfcn.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "inside.h"
@@ -30,8 +32,25 @@ static const char behind[] =
     "extern \"C\" __attribute__((visibility(\"default\"))) void plc_fused_run(const Lent *l, const FusedArgs *a) {\n"
     "  lent = *l;\n  plc_fused(*a);\n}\n";
 
+/* Where a kernel lies that another process compiled, or "". The build empties that folder when it compiles fused_before.h, and so
+ * whenever a header of generated kernels, the flags or the emulation's table changed. */
+static void kept_as(const char *source, char *path, size_t room) {
+  uint64_t h[2] = {0xcbf29ce484222325u, 0x84222325cbf29ce4u};
+  const char *parts[] = {source, behind};
+  for (const char *p : parts) {
+    for (; *p; p++) {
+      h[0] = (h[0] ^ (unsigned char)*p) * 0x100000001b3u;
+      h[1] = (h[1] + (unsigned char)*p) * 0x9e3779b97f4a7c15u, h[1] ^= h[1] >> 29;
+    }
+  }
+  const int n = snprintf(path, room, "%s/%016llx%016llx.so", PLC_FUSED_KEPT, (unsigned long long)h[0], (unsigned long long)h[1]);
+  if (PLC_FUSED_KEPT[0] == 0 || n < 0 || (size_t)n >= room) path[0] = 0;
+}
+
 static bool compile(const char *source, void **lib) {
-  char base[] = "/tmp/perilune-fused-XXXXXX", path[64], so[64], command[2048];
+  char base[] = "/tmp/perilune-fused-XXXXXX", path[64], so[64], command[2048], kept[1024], moved[1100];
+  kept_as(source, kept, sizeof kept);
+  if (kept[0] && access(kept, R_OK) == 0 && (*lib = dlopen(kept, RTLD_NOW | RTLD_LOCAL))) return true;
   int fd = mkstemp(base);
   if (fd < 0) return false;
   close(fd);
@@ -41,9 +60,14 @@ static bool compile(const char *source, void **lib) {
   if (f) {
     fprintf(f, "%s%s", source, behind);
     fclose(f);
-    snprintf(command, sizeof command, "%s %s -nostdlib -include '%s' -shared -o %s %s 2>%s.log", PLC_CXX, PLC_FUSED_FLAGS, PLC_FUSED_BEFORE, so, path,
-             base);
+    snprintf(command, sizeof command, "%s %s -nostdlib -include '%s' -shared -o %s %s 2>%s.log", PLC_CXX, PLC_FUSED_FLAGS, PLC_FUSED_BEFORE,
+             so, path, base);
     if (system(command) == 0) *lib = dlopen(so, RTLD_NOW | RTLD_LOCAL);
+    if (*lib && kept[0]) { /* whole at once, for others read it at any time */
+      snprintf(moved, sizeof moved, "%s.%ld", kept, (long)getpid());
+      snprintf(command, sizeof command, "cp '%s' '%s' 2>/dev/null", so, moved);
+      if (system(command) != 0 || rename(moved, kept) != 0) unlink(moved);
+    }
   }
   snprintf(command, sizeof command, "%s.log", base);
   if (*lib) unlink(command); /* what the compiler said stays beside a failure */
