@@ -303,6 +303,9 @@ describe("apply_chat_template", function()
     assert.equal("ab", t:decode { a, 0, b })
     assert.same({ { 1, 1, a }, { a, b, a } }, t({ "a", "aba" }, { padding = true }).input_ids:totable())
     assert.same({ b, a }, t("aba", { truncation = true, max_length = 2 }).input_ids:totable())
+    assert.same({ b, a }, t("aba", { max_length = 2 }).input_ids:totable())
+    assert.same({ { 1, 1, a }, { a, b, a } }, t({ "a", "aba" }, { padding = true, max_length = 2 }).input_ids:totable())
+    fails("more than the 2 that rows are padded to", t, { "a", "aba" }, { padding = "max_length", max_length = 2 })
     assert.same({ { a, 7 }, { a, b } }, t({ "a", "aba" }, { padding = true, pad_id = 7, padding_side = "right",
       truncation = true, max_length = 2, truncation_side = "right" }).input_ids:totable())
     local new = '{"added_tokens_decoder": {"%d": {"content": "<new>", "special": %s}}, "split_special_tokens": %s}'

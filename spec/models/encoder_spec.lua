@@ -169,6 +169,27 @@ describe("a model of T.models", function()
     fails(function() T.models.ConvNeXt { hidden_sizes = { 4 }, depths = { 1, 1 } } end, "one for each stage")
   end)
 
+  it("pictures are made as a file says, or it is refused", function()
+    local function look(c) return T.models.image_processor(c) end
+    local grey = T.full({ 8, 8, 3 }, 128, { dtype = "u8" })
+    local function value(kind, more)
+      local c = { image_processor_type = kind .. "ImageProcessor", do_resize = false, do_center_crop = false }
+      for key, v in pairs(more or {}) do c[key] = v end
+      return look(c)(grey)
+    end
+    local x = 128 / 255
+    assert.is_true(math.abs(value("CLIP")[{ 1, 1, 1, 1 }]:item() - (x - 0.48145466) / 0.26862954) < 1e-5)
+    assert.is_true(math.abs(value("ViT", { image_mean = 0.25, image_std = 2 })[{ 1, 3, 1, 1 }]:item()
+      - (x - 0.25) / 2) < 1e-5)
+    assert.same({ 1, 3, 4, 6 }, value("ConvNext", { do_center_crop = true, crop_size = { height = 4, width = 6 } })
+      :shape())
+    for part, more in pairs { ["image_mean must be a number, or 3 of them"] = { image_mean = { 1, 2 } },
+      ["do_pad = true"] = { do_pad = true }, ["shortest_edge alone"] = { do_resize = true, size = { shortest_edge = 4,
+        longest_edge = 6 } }, ["unknown setting 'sise'"] = { sise = 4 } } do
+      fails(function() value("CLIP", more) end, part)
+    end
+  end)
+
   it("CLIP's halves stand alone", function()
     local net = made "CLIP"
     local texts = ids { { 5, 6, 31, 0 }, { 7, 31, 31, 9 } }

@@ -253,7 +253,7 @@ local function truncation_of(opts, file, o, beside)
   local kind = opts.truncation
   o.left = side_of("tokenizer: truncation_side", opts.truncation_side or beside.truncation_side, file.left)
   local most = count_of("tokenizer: max_length", opts.max_length, file.max_length)
-  if kind == nil then kind = file.max_length ~= nil or opts.max_length ~= nil end
+  if kind == nil then kind = file.max_length ~= nil or opts.max_length ~= nil and not opts.padding end
   if kind == false then return end
   if kind == true then
     o.strategy = file.max_length and file.strategy or 0
@@ -317,7 +317,8 @@ end
 -- `special_tokens_mask`, [n] of one text, [rows, n] of a list of texts with padding; without padding a list of tables.
 -- Texts of a list are encoded on all threads. `pair`: second text, or list of them. `padding`: true or "longest",
 -- "max_length", or a number of tokens; `padding_side` "right" or "left", `pad_to_multiple_of`, `pad_id`, `pad_type`.
--- `truncation`: true, "longest_first", "only_first", "only_second", with `max_length` and `truncation_side`; what is
+-- `truncation`: true, "longest_first", "only_first", "only_second", with `max_length` and `truncation_side`; max_length
+-- alone cuts, too, beside `padding` it is what that fills up to, as in transformers; what is
 -- not given is as the file says, or tokenizer_config.json beside it (padding_side, truncation_side, pad_token).
 -- `full=true` adds `offset_mapping` [n, 2] (first and last character of each token;
 -- with index_base=0 from 0, end exclusive), `word_ids`, `sequence_ids` (index_base - 1: none) and the list `tokens`.

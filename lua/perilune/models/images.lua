@@ -79,9 +79,29 @@ local Processor = classes.new("ImageProcessor", "processor")
 local function size_of(v, square)
   if type(v) == "number" then v = square and { height = v, width = v } or { shortest_edge = v } end
   if type(v) ~= "table" then return nil end
+  if v.longest_edge then return nil end -- which would limit the other one
   if v.shortest_edge then return { shortest = v.shortest_edge } end
   if v.height and v.width then return { v.height, v.width } end
 end
+
+-- Three numbers, one for each channel: a list, or one for all; nil where it is something else.
+local function triple(v)
+  if type(v) == "number" then return { v, v, v } end
+  local list = type(v) == "table" and { table.unpack(v) } or {}
+  for _, x in ipairs(list) do if type(x) ~= "number" then return nil end end
+  return #list == 3 and list or nil
+end
+
+-- What is taken where a file does not say: CLIP's own statistics, else halves.
+local means = { CLIP = { image_mean = { 0.48145466, 0.4578275, 0.40821073 },
+  image_std = { 0.26862954, 0.26130258, 0.27577711 } } }
+local sides = { ViT = 224, CLIP = 224, DeiT = 256 }
+
+-- Settings that are read, and others that change nothing here; scripts have no other ones.
+local known = { "crop_pct", "crop_size", "do_center_crop", "do_normalize", "do_rescale", "do_resize",
+  "feature_extractor_type", "image_mean", "image_processor_type", "image_std", "resample", "rescale_factor", "size" }
+local harmless = { data_format = true, device = true, do_convert_rgb = true, do_pad = true, input_data_format = true,
+  processor_class = true, return_tensors = true }
 
 local function shortest(x, n)
   local h, w = x:size(2), x:size(3)
@@ -138,22 +158,27 @@ local function made(c)
   end
   local function on(key, default) if c[key] == nil then return default end return c[key] == true end
   local convnext = kind:find "^Conv" ~= nil
-  local self = { resize = on("do_resize", true), size = size_of(c.size or (kind == "ViT" or kind == "CLIP") and 224 or
-    384, kind == "ViT" or kind == "DeiT"), resample = c.resample or (kind == "ViT" and 2 or 3),
+  if on("do_pad", false) then return nil, "do_pad = true is not supported" end
+  local self = { resize = on("do_resize", true), size = size_of(c.size or sides[kind] or 384, kind == "ViT"
+    or kind == "DeiT"), resample = c.resample or (kind == "ViT" and 2 or 3),
     crop_pct = convnext and (type(c.crop_pct) == "number" and c.crop_pct or 224 / 256) or nil,
     factor = on("do_rescale", true) and (c.rescale_factor or 1 / 255) or 1 }
-  if self.resize and not self.size then return nil, "size must have shortest_edge, or height and width" end
+  if self.resize and (not self.size or convnext and not self.size.shortest) then
+    return nil, "size must have shortest_edge alone" .. (convnext and "" or ", or height and width")
+  end
   if self.resample ~= 0 and not filters[self.resample] then
     return nil, ("resample = %s is not supported"):format(tostring(self.resample))
   end
-  if not convnext and on("do_center_crop", kind == "CLIP" or kind == "DeiT") then
+  if on("do_center_crop", kind == "CLIP" or kind == "DeiT") then
     self.crop = size_of(c.crop_size or 224, true)
     if not self.crop or self.crop.shortest then return nil, "crop_size must have height and width" end
   end
   if on("do_normalize", true) then
     for _, key in ipairs { "image_mean", "image_std" } do
-      local list = type(c[key]) == "table" and { table.unpack(c[key]) } or { 0.5, 0.5, 0.5 }
-      if #list ~= 3 then return nil, key .. " must have 3 entries" end
+      local v = c[key]
+      if v == nil then v = means[kind] and means[kind][key] or 0.5 end
+      local list = triple(v)
+      if not list then return nil, key .. " must be a number, or 3 of them" end
       self[key == "image_mean" and "mean" or "std"] = T.tensor(list, { dtype = "f64" }):view(3, 1, 1)
     end
   end
@@ -168,6 +193,11 @@ end
 --   print(table.concat(look(T.zeros({ 9, 7, 3 }, { dtype = "u8" })):shape(), " "))  --> 1 3 4 4
 function M.image_processor(dir)
   if type(dir) == "table" and getmetatable(dir) == nil then
+    for name in pairs(dir) do
+      local is = harmless[name]
+      for _, k in ipairs(known) do is = is or k == name end
+      if not is then fail("models.image_processor: %s", options.unknown("setting", tostring(name), known)) end
+    end
     local self, why = made(dir)
     if not self then fail("models.image_processor: %s", why) end
     return self
