@@ -678,6 +678,13 @@ describe("T.models.load", function()
     end)
   end)
 
+  it("has no loss of a router, and says so where the config asks for one", function()
+    local net = made("Mixtral", { output_router_logits = true })
+    local ids = T.tensor({ { 1, 2, 3 } }, { dtype = "i64" })
+    net(ids)
+    fails(function() net(ids, { labels = ids }) end, "output_router_logits of the config asks for a loss")
+  end)
+
   it("computes the loss without all logits", function()
     local tokens = T.randint(0, 31, { 2, 7 })
     local labels = tokens:clone()

@@ -181,6 +181,37 @@ describe("T.models.save to GGUF", function()
     assert.same({}, { other.generation_config.bos_token_id, other.generation_config.pad_token_id })
   end)
 
+  it("reads every key that changes the numbers, or refuses it by name", function()
+    assert(T.models.save(made "Llama", path))
+    local tensors, meta = T.load(path)
+    local function read(more)
+      local all = {}
+      for key, v in pairs(meta) do all[key] = v end
+      for key, v in pairs(more) do all["llama." .. key] = v end
+      assert(T.save_gguf(path, tensors, { metadata = all }))
+      return T.models.load(path)
+    end
+    for _, key in ipairs { "rope.scaling.factor", "rope.scale_linear" } do -- which without a type is that of linear
+      local s = assert(read { [key] = 4.0 }).model.rotary1._settings
+      assert.same({ "linear", 4 }, { s.kind, s.factor })
+      assert.equal("default", assert(read { [key] = 1.0 }).model.rotary1.kind)
+    end
+    local yarn = { ["rope.scaling.type"] = "yarn", ["rope.scaling.factor"] = 4.0,
+      ["rope.scaling.original_context_length"] = 16, ["rope.scaling.yarn_beta_fast"] = 8.0 }
+    assert.equal(8, assert(read(yarn)).model.rotary1._settings.beta_fast)
+    yarn["rope.scaling.attn_factor"] = 2.0
+    for part, more in pairs { ["llama.rope.scaling.attn_factor"] = yarn, ["llama.expert_count"] = { expert_count = 4 },
+      ["llama.attention.causal = false"] = { ["attention.causal"] = false },
+      ["llama.logit_scale"] = { logit_scale = 2.0 },
+      ["llama.attention.value_length"] = { ["attention.value_length"] = 8 },
+      ["llama.final_logit_softcapping"] = { final_logit_softcapping = 30.0 } } do
+      local none, why, code = read(more)
+      assert.same({ nil, "unsupported" }, { none, code })
+      assert.truthy(why:find(part, 1, true) and why:find("is not supported", 1, true), why)
+    end
+    assert(read { logit_scale = 1.0, expert_count = 0, ["attention.causal"] = true })
+  end)
+
   it("writes a Mistral without a window as llama.cpp does, as a Llama", function()
     local net = made("Mistral", { sliding_window = false })
     local back = saved(net)

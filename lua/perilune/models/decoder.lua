@@ -274,6 +274,10 @@ function Causal:forward(tokens, opts)
   end
   if o.labels ~= nil then
     local l = x:size(2)
+    if (self.config or {}).output_router_logits then -- transformers adds the router's share to the loss then
+      fail("%s: output_router_logits of the config asks for a loss of the router, which is not supported; "
+        .. "net.config.output_router_logits = false leaves it out", d.who)
+    end
     if not T.is_tensor(o.labels) or o.labels:dim() ~= 2 or o.labels:size(2) ~= l then
       fail("%s: labels must be integers %s, as ids, got %s", d.who, describe(tokens), describe(o.labels))
     end

@@ -86,6 +86,28 @@ local function gpt2_config(key, tensors, heads, width)
     layer_norm_epsilon = key "attention.layer_norm_epsilon", tie_word_embeddings = tensors["lm_head.weight"] == nil }
 end
 
+-- Keys below the architecture's name that would change the numbers, each with a value that changes nothing; nor does 0.
+local neutral = { ["attention.causal"] = true, ["attention.max_alibi_bias"] = 0, ["attention.clamp_kqv"] = 0,
+  ["attention.scale"] = 0, ["attention.output_scale"] = 0, expert_count = 0, logit_scale = 1, embedding_scale = 1,
+  residual_scale = 1, ["attention.temperature_scale"] = 0, ["rope.scaling.yarn_log_multiplier"] = 0,
+  ["rope.scaling.yarn_attn_factor"] = 1, ["rope.scaling.yarn_ext_factor"] = 1, use_parallel_residual = false,
+  ["attention.temperature_length"] = 0, ["rope.scaling.alpha"] = 0, n_deepstack_layers = 0 }
+local capped = { attn_logit_softcapping = 0, final_logit_softcapping = 0 }
+
+local function refuse_keys(path, arch, kind, meta, head_dim)
+  local function look(list)
+    for name, nothing in pairs(list) do
+      local v = meta[arch .. "." .. name]
+      if v ~= nil and v ~= nothing and v ~= 0 then
+        config.fault("%s: %s.%s = %s is not supported", path, arch, name, tostring(v))
+      end
+    end
+  end
+  look(neutral)
+  if not kind.window then look(capped) end
+  look { ["attention.value_length"] = head_dim }
+end
+
 -- The config of a network in Llama's manner.
 local function rotary_config(s)
   local path, arch, kind, meta, key, tensors = s.path, s.arch, s.kind, s.meta, s.key, s.tensors
@@ -132,7 +154,9 @@ local function rotary_config(s)
     config.fault("%s: %s.rope.dimension_count is %d; heads are of %d, and are rotated whole", path, arch,
       key "rope.dimension_count", head_dim)
   end
-  local scaling = meta[arch .. ".rope.scaling.type"]
+  -- Without a type a factor is llama.cpp's first one; the oldest files have it under another name.
+  local factor = meta[arch .. ".rope.scaling.factor"] or meta[arch .. ".rope.scale_linear"]
+  local scaling = meta[arch .. ".rope.scaling.type"] or factor and factor ~= 0 and factor ~= 1 and "linear"
   if factors then -- each frequency divided by a factor of its own
     if gguf.is_blocks(factors) then factors = factors:numbers() end
     local list = factors:double():totable()
@@ -150,9 +174,12 @@ local function rotary_config(s)
       attention_factor = key("rope.scaling.attn_factor", 1.0), original_max_position_embeddings = original }
     if kind[1] == "phi3" then c.original_max_position_embeddings = original end
   elseif scaling == "linear" then
-    c.rope_scaling = { rope_type = "linear", factor = key "rope.scaling.factor" }
+    c.rope_scaling = { rope_type = "linear", factor = factor or key "rope.scaling.factor" }
   elseif scaling == "yarn" then
+    local heat = key("rope.scaling.attn_factor", 1)
+    if heat ~= 1 then config.fault("%s: %s.rope.scaling.attn_factor = %s is not supported", path, arch, heat) end
     c.rope_scaling = { rope_type = "yarn", factor = key "rope.scaling.factor",
+      beta_fast = key("rope.scaling.yarn_beta_fast", 32.0), beta_slow = key("rope.scaling.yarn_beta_slow", 1.0),
       original_max_position_embeddings = key "rope.scaling.original_context_length" }
   elseif scaling and scaling ~= "none" then
     config.fault("%s: %s.rope.scaling.type %s is not supported", path, arch, tostring(scaling))
@@ -190,6 +217,7 @@ function M.read(path, blocks, map)
     end
   end
   local head_dim = key("attention.key_length", width // heads)
+  refuse_keys(path, arch, kind, meta, head_dim)
   local tensors, from, factors, by_length = {}, {}, nil, {}
   for name, t in pairs(stored) do
     local new, part, which = name_of(name, kind)

@@ -10,6 +10,7 @@ local fields = { { "vocab_size", "count", 50304 }, { "hidden_size", "count", 204
   2048 },
   { "num_hidden_layers", "count", 16 }, { "num_attention_heads", "count", 16 },
   { "max_position_embeddings", "count", 4096 }, { "rms_norm_eps", "nonnegative", 1e-5 }, { "clip_qkv", "positive" },
+  { "output_router_logits", "bool", false },
   { "num_experts_per_tok", "count", 8 }, { "num_experts", "count", 64 }, { "norm_topk_prob", "bool", false },
   { "pad_token_id", "int", 1 }, { "eos_token_id", "ints", 50279 } }
 

@@ -12,6 +12,7 @@ local fields = { { "vocab_size", "count", 151936 }, { "hidden_size", "count", 20
   { "num_hidden_layers", "count", 24 }, { "num_key_value_heads", "count", 4 },
   { "max_position_embeddings", "count", 32768 }, { "use_sliding_window", "bool", false },
   { "sliding_window", "count", 4096 }, { "decoder_sparse_step", "count", 1 }, { "moe_intermediate_size", "count", 768 },
+  { "output_router_logits", "bool", false },
   { "num_experts_per_tok", "count", 8 }, { "num_experts", "size", 128 }, { "norm_topk_prob", "bool", false },
   { "mlp_only_layers", "any" } }
 
