@@ -74,6 +74,9 @@ describe("T.cli", function()
     for _, wrong in ipairs {
       5, { 5 }, { { "a b" } }, { { "a", 1, typ = "integer" } }, { { "a", {}, "x" } }, { { "a", 1 }, { "a", 2 } },
       { { "help", 1 } }, { { "a", "x", type = "integer" } }, { abut = "x" }, { { "a", 1, "x", "y" } },
+      { { "a", "x", choices = { "y", "z" } } }, { { "a", 1, min = 2 } }, { { "a", 2.5, max = 2 } },
+      { { "a", { 1, 9 }, list = true, max = 5 } }, { { "a", "x", min = 1 } }, { { "a", 1, max = "2" } },
+      { { "a", "x", choices = "x" } },
     } do
       local ok, message = pcall(function() return (T.cli(wrong, {})) end)
       assert.is_false(ok)

@@ -27,10 +27,16 @@ local function kind_of(v)
   return math.type(v) or type(v)
 end
 
--- The default of an option, checked against its type.
+-- The default of an option, checked against its type, and against what a value that is given may be.
 local function check_default(o, v)
   local ok = kind_of(v) == o.type or (o.type == "number" and type(v) == "number")
   if not ok then fail("cli: the default of '%s' must be %s, got %s", o.name, kinds[o.type][2], describe(v)) end
+  local fits = not o.choices
+  for _, word in ipairs(o.choices or {}) do fits = fits or word == v end
+  if not fits then fail("cli: the default of '%s', %s, is none of its choices", o.name, describe(v)) end
+  if o.min and v < o.min or o.max and v > o.max then
+    fail("cli: the default of '%s', %s, is not within min and max", o.name, describe(v))
+  end
 end
 
 -- {name, default, help, …} with every field checked.
@@ -58,6 +64,12 @@ local function read_entry(e)
   if not kinds[o.type] then
     fail("cli: option '%s': %s", o.name, options.unknown("type", o.type, { "integer", "number", "string", "boolean" }))
   end
+  for _, bound in ipairs { "min", "max" } do
+    if o[bound] ~= nil and (type(o[bound]) ~= "number" or o.type ~= "number" and o.type ~= "integer") then
+      fail("cli: option '%s': %s is a number, for an option of numbers, got %s", o.name, bound, describe(o[bound]))
+    end
+  end
+  if o.choices ~= nil then options.list("cli", ("choices of '%s'"):format(o.name), o.choices, "values") end
   if o.list then
     for _, v in ipairs(o.default or {}) do check_default(o, v) end
   elseif o.default ~= nil then
