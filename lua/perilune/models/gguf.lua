@@ -141,12 +141,11 @@ local function rotary_config(s)
     cap("attn_logit_softcapping", kind[1] == "gemma2" and 50.0 or 0)
     if kind[1] == "gemma3_text" then c.rope_local_base_freq = key("rope.freq_base_swa", 10000.0) end
   end
-  if kind[1] == "qwen2" then c.head_dim, c.attention_bias = nil, nil end
+  local own_dim = head_dim * heads ~= width and head_dim or nil -- where it is not what follows from the width
+  if kind[1] == "qwen2" then c.head_dim, c.attention_bias = own_dim, nil end
+  if kind[1] == "llama" then c.mlp_bias = tensors["model.layers.0.mlp.gate_proj.bias"] ~= nil or nil end
   if kind[1] == "phi3" then
-    if head_dim * heads ~= width then
-      config.fault("%s: %s.attention.key_length %d times %d heads is not %d", path, arch, head_dim, heads, width)
-    end
-    c.head_dim, c.attention_bias = nil, nil
+    c.head_dim, c.attention_bias = own_dim, nil
     local window = meta[arch .. ".attention.sliding_window"]
     if window and window > 0 then c.sliding_window = window end
     c.partial_rotary_factor = key("rope.dimension_count", head_dim) / head_dim
@@ -308,10 +307,11 @@ local function write_rope(who, rope, arch, meta)
   if s.kind == "linear" then
     meta[at .. "scaling.type"], meta[at .. "scaling.factor"] = "linear", s.factor + 0.0
   elseif s.kind == "yarn" then
-    if s.attention_factor or s.mscale or s.mscale_all_dim or s.beta_fast ~= 32 or s.beta_slow ~= 1
-      or not s.truncate then
+    if s.attention_factor or s.mscale or s.mscale_all_dim or not s.truncate then
       refuse "has settings that GGUF has no keys for"
     end
+    if s.beta_fast ~= 32 then meta[at .. "scaling.yarn_beta_fast"] = s.beta_fast + 0.0 end
+    if s.beta_slow ~= 1 then meta[at .. "scaling.yarn_beta_slow"] = s.beta_slow + 0.0 end
     meta[at .. "scaling.type"], meta[at .. "scaling.factor"] = "yarn", s.factor + 0.0
     meta[at .. "scaling.original_context_length"] = s.original_max_positions
   elseif s.kind == "llama3" then
