@@ -80,9 +80,14 @@ function Layer:forward(x, how, places)
   return x + dropped(T.cat(parts, 1):view(x:shape()))
 end
 
--- Several layers; each is computed again in backward, as all of them are.
+-- Several layers; each is computed again in backward, as all of them are. One that splits its places has all that it
+-- keeps inside of checkpoints of its own: it need not be computed as a whole once more for those.
 local function run_group(layers, x, hows, places)
-  for i, layer in ipairs(layers) do x = T.checkpoint(layer, x, hows[i], places) end
+  local splits = places and x:numel() // x:size(-1) > places
+  for i, layer in ipairs(layers) do
+    local parts = splits and not layer.parallel
+    x = parts and layer(x, hows[i], places) or T.checkpoint(layer, x, hows[i], places)
+  end
   return x
 end
 
