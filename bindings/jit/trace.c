@@ -383,6 +383,7 @@ static int jit_root(lua_State *L) {
     lua_pushliteral(L, "argument");
     lua_pushinteger(L, root->slot + 1);
   } else if (root->kind == PL_FV_CAPTURE && (root->real->node || !l_check_tensor(L, 2)->node)) {
+    pl_graph_leaf_give(f, root->real);
     lua_pushliteral(L, "captured");
     l_push_shared(L, root->real);
   } else {
@@ -404,6 +405,12 @@ static int jit_root(lua_State *L) {
                          shown->version == f->stores[shown->store].version && pl_gvalue_bytes(shown) == f->stores[shown->store].bytes &&
                          pl_layout_dense(&a));
   return 4;
+}
+
+/* jit_give(graph, real tensor): a result is that */
+static int jit_give(lua_State *L) {
+  pl_graph_leaf_give(l_check_graph(L, 1), l_check_tensor(L, 2));
+  return 0;
 }
 
 /* jit_views(graph, tensor, {nodes}, record) → that view of the real tensor, recorded like the script's */
@@ -435,11 +442,22 @@ static int jit_views(lua_State *L) {
 }
 
 void l_jit_register(lua_State *L) {
-  static const luaL_Reg regs[] = {{"jit_enter", jit_enter},     {"jit_abort", jit_abort},       {"jit_untraced", jit_untraced},
-                                  {"jit_tracing", jit_tracing}, {"jit_refused", l_jit_refused}, {"jit_as_written", jit_as_written},
-                                  {"jit_node", jit_node},       {"jit_on_hook", jit_on_hook},   {"jit_reads_after", jit_reads_after},
-                                  {"jit_written", jit_written}, {"jit_value", jit_value},       {"jit_mirror", jit_mirror},
-                                  {"jit_root", jit_root},       {"jit_views", jit_views},       {NULL, NULL}};
+  static const luaL_Reg regs[] = {{"jit_enter", jit_enter},
+                                  {"jit_abort", jit_abort},
+                                  {"jit_untraced", jit_untraced},
+                                  {"jit_tracing", jit_tracing},
+                                  {"jit_refused", l_jit_refused},
+                                  {"jit_as_written", jit_as_written},
+                                  {"jit_node", jit_node},
+                                  {"jit_on_hook", jit_on_hook},
+                                  {"jit_reads_after", jit_reads_after},
+                                  {"jit_written", jit_written},
+                                  {"jit_value", jit_value},
+                                  {"jit_mirror", jit_mirror},
+                                  {"jit_root", jit_root},
+                                  {"jit_give", jit_give},
+                                  {"jit_views", jit_views},
+                                  {NULL, NULL}};
   luaL_setfuncs(L, regs, 0);
   l_program_register(L);
   l_program_look_register(L);

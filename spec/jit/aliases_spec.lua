@@ -332,4 +332,48 @@ describe("which arguments are one object", function()
       assert.error_matches(function() T.jit(k)({ cyclic[1], [cyclic[1]] = 3 }) end, "has a tensor as a key")
     end
   end)
+
+  -- A .grad that was there is an input of the graph, another tensor in each call that finds another one.
+  it("results that are the .grad of a leaf are that of the call, not of the trace", function()
+    local functions = {
+      sum = function(p, x)
+        (p * x):sum():backward()
+        return p.grad
+      end,
+      window = function(p, x)
+        (p * x):sum():backward()
+        return p.grad:view(3, 1)
+      end,
+      read = function(p) return p.grad end,
+      beside = function(p, x) return p.grad * x, p.grad:view(3) end,
+      taken = function(p, x)
+        local g = p.grad
+        p.grad = nil;
+        (p * x):sum():backward()
+        return g, g * 2
+      end,
+      doubled = function(p, x)
+        (p * x):sum():backward()
+        local g = p.grad
+        p.grad = g * 2
+        return g, g:view(1, 3)
+      end,
+    }
+    for name, body in pairs(functions) do
+      local seen = {}
+      for _, wrap in ipairs { function(g) return g end, function(g) return T.jit(g) end } do
+        local p, list = T.tensor { 1.0, 2.0, 3.0 }:requires_grad_(), {}
+        local step = wrap(function(x) return body(p, x) end)
+        for k = 1, 8 do
+          if k < 3 or k > 5 or not p.grad then p.grad = T.full({ 3 }, k * 1.0) end -- the same one in between
+          for _, r in ipairs { step(T.tensor { 1.0, k, 2.0 }) } do
+            list[#list + 1] = table.concat(r:detach():reshape(-1):totable(), " ")
+            list[#list + 1] = r:shares_storage(p.grad)
+          end
+        end
+        seen[#seen + 1] = list
+      end
+      assert.same(seen[1], seen[2], name)
+    end
+  end)
 end)

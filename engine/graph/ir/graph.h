@@ -139,6 +139,7 @@ typedef struct PlGLeaf {
   bool zeroed;      /* the function set .grad to nil, or to another tensor, before it read the one that was there */
   bool looked;      /* it asked for .grad before that */
   bool had;         /* there was a .grad when it was first met */
+  bool given;       /* a result is the .grad that was there, which a run gives back: it has to be that very one */
   bool cleared;     /* there was a .grad that the function read, and there is none when it has ended */
   bool torn;        /* while traced: its .grad was torn when it was first met (grad/leaf_sums.c); in a run: before it */
   bool asks;        /* the function asked whether a .grad is torn that has a part of the one that was there */
@@ -350,6 +351,8 @@ const char *pl_graph_line(const PlGraph *f);
 /* A backward walk runs while f is recorded: its nodes are a region, which f->recompute may have recomputed. */
 int32_t pl_graph_backward_begin(PlGraph *f);
 PlStatus pl_graph_backward_end(PlGraph *f, int32_t begin, int ny, PlTensor *const *ys);
+/* A result of the traced function is t, a real tensor: perhaps the .grad of a leaf, which a later call may find another one in. */
+void pl_graph_leaf_give(PlGraph *f, const PlTensor *t);
 /* Would the function, called now, read the same .grads as when it was traced? */
 /* pl_grad_torn in a trace: noted, so that a run on what is torn is the script's to refuse. */
 bool pl_graph_leaf_torn(PlGraph *f, PlTensor *t);

@@ -134,6 +134,10 @@ PlStatus pl_graph_leaf_look(PlGraph *f, PlTensor *t) {
   return pl_calls_leave(&calling, s, &(PlCallIs){.kind = PL_CALL_LOOK_GRAD, .in = {&t}, .n = {1}, .out = &g, .nout = 1});
 }
 
+void pl_graph_leaf_give(PlGraph *f, const PlTensor *t) {
+  for (int32_t i = 0; i < f->nleaves; i++) f->leaves[i].given |= f->leaves[i].grad && f->leaves[i].grad->storage == t->storage;
+}
+
 /* The trace is over. A .grad that it read is another tensor at each run, since backward makes a new one. */
 static void settle(PlGraph *f, PlGLeaf *l) {
   PlGVal at = -1;
@@ -145,7 +149,8 @@ static void settle(PlGraph *f, PlGLeaf *l) {
     n++;
     if (f->vals[v].real == l->grad) at = v;
   }
-  l->expects = n == 0                                       ? l->looked ? PL_FGRAD_SOME : PL_FGRAD_ANY
+  l->expects = l->given                                     ? PL_FGRAD_SAME
+               : n == 0                                     ? l->looked ? PL_FGRAD_SOME : PL_FGRAD_ANY
                : n == 1 && at >= 0 && l->grad->a.contiguous ? PL_FGRAD_INPUT
                                                             : PL_FGRAD_SAME;
   if (l->expects == PL_FGRAD_SAME) return;

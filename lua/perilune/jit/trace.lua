@@ -29,7 +29,8 @@ local function results_of(t, results, inputs, shown)
   for x, i in pairs(shown) do argument[x] = i end
   local tree = map(results, function(x)
     if not core.is_symbolic(x) then
-      given.strange = given.strange or T.is_tensor(x)
+      given.strange = true
+      core.jit_give(t.ir, x)
       return x
     end
     given[#given + 1] = core.graph_value(x, true)
