@@ -229,9 +229,17 @@ describe("ranges that nothing can be rounded with", function()
     local x = T.ones(2)
     for _, scale in ipairs { 0, -0.1, 0 / 0, math.huge } do
       fails(function() T.fake_quantize_per_tensor_affine(x, scale, 0, -8, 7) end, "scale must be above 0")
+      if scale == scale then -- a tensor of NaN is not known yet
+        local list = T.tensor { 1, scale }
+        fails(function() T.fake_quantize_per_tensor_affine(x, T.tensor(scale), 0, -8, 7) end, "scale must be above 0")
+        fails(function() T.fake_quantize_per_channel_affine(x, list, T.zeros(2), 1, -8, 7) end, "scale must be above 0")
+      end
     end
     for _, zero in ipairs { -9, 8, 0.5, 0 / 0 } do
       fails(function() T.fake_quantize_per_tensor_affine(x, 1, zero, -8, 7) end, "zero_point must be a whole number")
+      fails(function() T.fake_quantize_per_tensor_affine(x, 1, T.tensor(zero), -8, 7) end, "zero_point must be whole")
+      fails(function() T.fake_quantize_per_channel_affine(x, T.ones(2), T.tensor { 0, zero }, 1, -8, 7) end,
+        "zero_point must be whole")
     end
   end)
 
@@ -465,6 +473,34 @@ describe("integers after training", function()
     fails(function() quant.convert(small()) end, "no prepared layers")
     fails(function() quant.convert((quant.prepare(small()))) end, "no data has gone through 1")
     fails(function() quant.prepare(small(), { quick = true }) end, "quick")
+  end)
+
+  it("compute with settings that are assigned", function()
+    T.manual_seed(9)
+    for key, v in pairs { stride = 2, dilation = 2, padding = 2, padding_mode = "circular", relu = true } do
+      for _, prepared in ipairs { true, false } do
+        local function made(o)
+          local net, x = nn.Sequential(nn.Conv2d(2, 3, 3, o)), T.randn(2, 2, 7, 8)
+          return quant.prepare(net, { train = false, observer = "minmax" }), x
+        end
+        T.manual_seed(9)
+        local net, x = made { padding = 1 }
+        net(x)
+        if not prepared then quant.convert(net) end
+        local y, m = net(x), net[1]
+        m[key] = v
+        local o = { stride = m.stride, dilation = m.dilation, padding = m.padding, padding_mode = m.padding_mode }
+        T.manual_seed(9)
+        local other = made(o)
+        other(x)
+        if not prepared then quant.convert(other) end
+        other[1].relu = m.relu
+        local got, want = net(x), other(x)
+        assert.same(want:shape(), got:shape(), key)
+        close(got, want, 1e-4)
+        assert.is_false(y:shape()[3] == got:shape()[3] and y:equal(got), key)
+      end
+    end
   end)
 
   it("save and load", function()

@@ -20,7 +20,7 @@ end
 -- Classes whose arguments make other modules, which have the settings, or that have none.
 local CONTAINERS = {}
 for name in ([[Transformer TransformerEncoder TransformerDecoder TransformerEncoderLayer TransformerDecoderLayer
-  GatedMLP GroupedQueryAttention MixtureOfExperts KVCache QuantizedLinear QuantizedEmbedding RotaryEmbedding
+  GatedMLP GroupedQueryAttention MixtureOfExperts KVCache QuantizedEmbedding RotaryEmbedding
   SyncBatchNorm AdaptiveLogSoftmaxWithLoss]]):gmatch "%S+" do
   CONTAINERS[name] = true
 end
@@ -30,7 +30,8 @@ local ALONE = { Conv = { kernel_size = true }, ConvTranspose = { kernel_size = t
   FractionalMaxPool = { output_ratio = true }, Upsample = { scale_factor = true, recompute_scale_factor = true },
   UpsamplingNearest2d = { scale_factor = true }, UpsamplingBilinear2d = { scale_factor = true },
   ConstantPad = { padding = true }, MaxUnpool = { kernel_size = true, padding = true },
-  Fold = { kernel_size = true, stride = true, padding = true, dilation = true }, Unflatten = { dim = true } }
+  Fold = { kernel_size = true, stride = true, padding = true, dilation = true }, Unflatten = { dim = true },
+  QuantizedLinear = { format = true, input_scale = true } }
 
 -- class without its number of dimensions → arguments of the constructor, the call (m, its dimensions), other values
 local sizes = { 7, 6, 5 }
@@ -91,6 +92,10 @@ local ROWS = {
   Threshold = { { 0.1, 2 }, pair, { threshold = 0.5, value = 3 } },
   Softmax = { {}, pair, { dim = 1 } }, LogSoftmax = { {}, pair, { dim = 1 } }, Softmin = { {}, pair, { dim = 1 } },
   GLU = { {}, function(m) return m(randn(2, 4, 6)) end, { dim = 2 } },
+  QuantizedLinear = { { 64, 4 }, function(m)
+    m.weight:copy_(T.quantize_blocks(T.randn(4, 64), { format = "Q4_0" }))
+    return m(T.randn(3, 64))
+  end, { activations = "float" }, { format = "Q4_0" } },
   Linear = { { 4, 2 }, pair, {} }, Bilinear = { { 4, 4, 2 }, function(m) return m(randn(3, 4), randn(3, 4)) end, {} },
   RNN = { { 4, 3 }, function(m) return m(randn(2, 3, 4)) end, { batch_first = true, dropout = 0.9,
     nonlinearity = "relu" }, { num_layers = 2 } },

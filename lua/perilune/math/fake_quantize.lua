@@ -2,6 +2,7 @@
 -- Rounding to what few bits can hold, with a gradient that passes straight through: fake_quantize_per_tensor_affine,
 -- fake_quantize_per_channel_affine (Jacob et al. 2018).
 local options = require "perilune.options"
+local values = require "perilune.values"
 
 return function(T, core)
   local fail = options.fail
@@ -23,6 +24,15 @@ return function(T, core)
     return lo, hi
   end
 
+  -- A scale of NaN is one that nobody knows yet: nn.quant.FakeQuantize before it has seen anything.
+  local wrong = {
+    scale = function(v) return v:le(0):logical_or(v:eq(math.huge)) end,
+    zero_point = function(v, lo, hi)
+      local outside = v:ge(lo):logical_and(v:le(hi)):logical_not()
+      return v:is_floating_point() and outside:logical_or(v:ne(v:floor())) or outside
+    end,
+  }
+
   local function run(who, x, scale, zero, lo, hi)
     if not x:is_floating_point() then fail("%s: a floating tensor is wanted, got %s", who, x:describe()) end
     local kind = x:dtype()
@@ -37,6 +47,11 @@ return function(T, core)
         return T.tensor(v, { dtype = wide, device = x:device() })
       end
       if v.requires_grad then fail("%s: %s gets no gradient; give %s:detach()", who, name, name) end
+      -- a device would have to be waited for
+      if not v:is_cuda() and values.some(v, function(t) return wrong[name](t, lo, hi) end) then
+        fail("%s: %s must be %s, got %s", who, name, name == "scale" and "above 0 and finite"
+          or ("whole numbers from quant_min %d to quant_max %d"):format(lo, hi), core.readable(v):brief())
+      end
       return v:to(wide)
     end
     local y = rule(x:to(wide), number(scale, "scale"), number(zero, "zero_point"), lo, hi)

@@ -93,7 +93,9 @@ end
 function QuantizedLinear:forward(x)
   local scale = rawget(self, "input_scale")
   if scale then x = x * as(x, scale) end
-  return quantized_linear(x, rawget(self, self._key), as(x, self.bias), self._opts)
+  local o = self._opts
+  o.activations = self.activations -- as it is now
+  return quantized_linear(x, rawget(self, self._key), as(x, self.bias), o)
 end
 
 --- W as numbers, [out_features, in_features] of dtype, f32 by default; n rows of it from row `from` on.
@@ -151,7 +153,9 @@ function QuantizedEmbedding:init(...)
 end
 
 function QuantizedEmbedding:forward(ids)
-  local rows = T.embedding(rawget(self, self._key), ids, self._opts)
+  local o = self._opts
+  o.index_base = self.index_base -- as it is now
+  local rows = T.embedding(rawget(self, self._key), ids, o)
   return dequantize_blocks(rows, { format = self.format, dtype = self.like:dtype() })
 end
 

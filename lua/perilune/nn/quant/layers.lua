@@ -31,7 +31,6 @@ function Prepared:init(layer, o)
   local conv = layer:type() == "Conv2d"
   self.kind = conv and "conv" or "linear"
   copy_fields(layer, self, conv and CONV or LINEAR)
-  if conv then rawset(self, "_around", layer:_around()) end
   self.weight = layer.weight
   if layer.bias then self.bias = layer.bias end
   if o.bn then self.bn = o.bn end
@@ -52,8 +51,9 @@ end
 
 local function product(self, x, w, b)
   if self.kind == "linear" then return F.linear(x, w, b) end
-  if self._around then x = F.pad(x, self._around, { mode = self.padding_mode }) end
-  return T.nn.F.conv2d(x, w, b, { stride = self.stride, padding = self._around and 0 or self.padding, dilation =
+  local around = T.nn.Conv2d._around(self)
+  if around then x = F.pad(x, around, { mode = self.padding_mode }) end
+  return T.nn.F.conv2d(x, w, b, { stride = self.stride, padding = around and 0 or self.padding, dilation =
     self.dilation, groups = self.groups })
 end
 
@@ -128,36 +128,34 @@ function Int8Conv2d:init(...)
   a.relu, a.bias = nil, false
   local floats = T.nn.Conv2d(a) -- which checks them
   copy_fields(floats, self, CONV)
-  rawset(self, "_around", floats:_around())
   self.relu = relu
   buffers(self, a.out_channels, T.zeros(floats.weight:shape(), { dtype = "i8" }))
-  self:finish()
 end
 
-function Int8Conv2d:finish()
-  local padding, around = self.padding, self._around
-  if not around and self.padding == "same" then
+-- Of the fields as they are now: what F.pad puts around, or nil, and the options of the op.
+local function window(self)
+  local padding, around = self.padding, T.nn.Conv2d._around(self)
+  if not around and padding == "same" then
     -- more behind than before, as F.conv2d has it; 0 is a whole number, so padding may come first
     around = {}
+    local function at(v, d) return type(v) == "table" and v[d] or v end
     for d = 2, 1, -1 do
-      local all = self.dilation[d] * (self.kernel_size[d] - 1)
+      if at(self.stride, d) ~= 1 then fail("Int8Conv2d: padding 'same' needs stride 1") end
+      local all = at(self.dilation, d) * (at(self.kernel_size, d) - 1)
       around[#around + 1], around[#around + 2] = all // 2, all - all // 2
     end
   end
   if around or padding == "valid" then padding = 0 end
-  rawset(self, "_pad", around or nil)
-  rawset(self, "_opts", { stride = self.stride, padding = padding, dilation = self.dilation, groups = self.groups,
-    relu = self.relu })
+  return around, { stride = self.stride, padding = padding, dilation = self.dilation, groups = self.groups,
+    relu = self.relu }
 end
 
 function Int8Conv2d:forward(x)
   local single = x:dim() == 3
   if single then x = x:unsqueeze(1) end
-  if self._pad then
-    x = F.pad(x, self._pad, self.padding_mode ~= "zeros" and { mode = self.padding_mode } or nil)
-  end
-  local y = T.int8_conv2d(x:float(), self.weight, self.scale, self.input_scale, self.input_zero_point, self.bias,
-    self._opts)
+  local around, opts = window(self)
+  if around then x = F.pad(x, around, self.padding_mode ~= "zeros" and { mode = self.padding_mode } or nil) end
+  local y = T.int8_conv2d(x:float(), self.weight, self.scale, self.input_scale, self.input_zero_point, self.bias, opts)
   y = like(y, x)
   return single and y:squeeze(1) or y
 end
