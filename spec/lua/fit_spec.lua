@@ -494,6 +494,9 @@ assert(T.save(finished, { net = net:state_dict(), opt = opt:state_dict() }))
       ["unknown option 'epoch' (allowed:"] = { train = o.train, optimizer = o.opt, epoch = 3 },
       ["optimizer must be one of optim.* or its name, got a table"] = { train = o.train, optimizer = {} },
       ["unknown metric 'acuracy'"] = { train = o.train, optimizer = o.opt, metrics = { "acuracy" } },
+      ["the metric 'pairs' is no number"] = { train = o.train, optimizer = o.opt, metrics = {
+        pairs = T.metrics.confusion_matrix { classes = 3 } } },
+      ["unknown event 'on_epochs'"] = { train = o.train, optimizer = o.opt, callbacks = { { on_epochs = print } } },
       ["callback 1 must be a table"] = { train = o.train, optimizer = o.opt, callbacks = { 3 } },
       ["resume needs checkpoint"] = { train = o.train, optimizer = o.opt, resume = true },
       ["optimizer is missing"] = { train = o.train },
@@ -507,6 +510,10 @@ assert(T.save(finished, { net = net:state_dict(), opt = opt:state_dict() }))
       assert.truthy(message:find("fit_spec.lua:", 1, true), message)
     end
     assert.error(function() T.fit({}, { train = o.train, optimizer = o.opt }) end)
+    local own = { on_device = "cpu", epochs = 0 } -- a field of the callback's own
+    function own:on_epoch() self.epochs = self.epochs + 1 end
+    T.fit(o.net, { train = o.train, optimizer = o.opt, epochs = 1, quiet = true, callbacks = own })
+    assert.equal(1, own.epochs)
   end)
 
   it("stops at a loss that is NaN, and reports files that are no checkpoints", function()

@@ -187,6 +187,10 @@ describe("T.metrics", function()
       { metrics.f1, T.tensor { 0.3, 1.5 }, T.tensor { true, false }, "are no probabilities from 0 to 1" },
       { metrics.auc, T.zeros(2), ints { 1, -1 }, "must be booleans, or 0 and 1" },
       { metrics.auc, T.tensor { 1, 0 / 0 }, ints { 1, 0 }, "NaN among the scores" },
+      { metrics.accuracy, T.tensor { { 1, 0 / 0 } }, ints { 2 }, "NaN among the predictions" },
+      { metrics.accuracy, T.tensor { 1, 0 / 0 }, ints { 1, 0 }, "NaN among the predictions" },
+      { metrics.f1, T.tensor { 1, 0 / 0 }, ints { 1, 0 }, "NaN among the predictions", { ignore_index = 1 } },
+      { metrics.top_k, T.tensor { { 1, 0 / 0 } }, ints { 2 }, "NaN among the predictions", { k = 1 } },
       { metrics.precision, ints { 1, 2 }, ints { 1, 2 }, "did you mean 'macro'?", { average = "marco" } },
       { metrics.auc, T.zeros(3), T.zeros(2), "differ in shape" },
       { metrics.accuracy, T.zeros(2), T.zeros(2), "did you mean 'threshold'?", { treshold = 1 } },
@@ -200,6 +204,9 @@ describe("T.metrics", function()
         assert.truthy(tostring(message):find("metrics_spec.lua:", 1, true), message)
       end
     end
+    local row = T.tensor { { 1, 2 }, { 0 / 0, 0 } } -- where it does not count it may stand
+    assert.equal(1, metrics.accuracy(row, ints { 2, 9 }, { ignore_index = 9 }))
+    assert.equal(1, metrics.top_k(row, ints { 2, 9 }, { ignore_index = 9, k = 1 }))
     assert.error(function() metrics.accuracy(0.5) end)
     assert.error(function() metrics.mean():update("x") end)
     assert.error(function() metrics.mean():update(T.ones(2), 3) end)

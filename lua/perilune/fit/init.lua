@@ -59,15 +59,16 @@ local function read_metrics(given)
         fail("fit: %s", options.unknown("metric", v, known))
       end
       name, v = name or v, make()
-      if type(v:value()) ~= "number" then
-        fail("fit: the metric '%s' is no number, which a row of the history would need; update a meter of it after "
-          .. "training", name)
-      end
     end
     if type(v) ~= "table" or type(v.update) ~= "function" or type(v.value) ~= "function" then
       fail("fit: a metric is a name or has update and value; %s is %s", tostring(key), describe(v))
     end
     name = name or v.name or "metric" .. tostring(key)
+    local ok, empty = pcall(v.value, v) -- one of one's own may have no value yet
+    if ok and (type(empty) == "table" or T.is_tensor(empty) and empty:numel() ~= 1) then
+      fail("fit: the metric '%s' is no number, which a row of the history would need; update a meter of it after "
+        .. "training", name)
+    end
     if out[name] then fail("fit: the metric '%s' is there twice", name) end
     out[name], names[#names + 1] = v, name
   end
@@ -83,8 +84,11 @@ local function has_event(t)
   local any = false
   for key in next, t do
     if type(key) == "string" and key:find "^on_" then
-      if not is_event[key] then fail("fit: callbacks: %s", options.unknown("event", key, events)) end
-      any = true
+      if is_event[key] then
+        any = true
+      elseif callable(t[key]) then -- else a field of the callback's own, on_device = "cuda"
+        fail("fit: callbacks: %s", options.unknown("event", key, events))
+      end
     end
   end
   if any and t[1] ~= nil then fail("fit: callbacks: a table with events is one callback; a list of them has none") end

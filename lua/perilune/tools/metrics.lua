@@ -79,17 +79,29 @@ local function kept(self, pred, target)
   return pred[keep], target[keep]
 end
 
+-- NaN is no class, though argmax takes it for the largest and a threshold for no. dim: that of the classes.
+local function no_nan(self, pred, target, dim)
+  if not pred:is_floating_point() then return end
+  local nan = pred:isnan()
+  if not nan:any():item() then return end
+  if (kept(self, dim and nan:any(dim) or nan, target)):any():item() then
+    fail("%s: NaN among the predictions %s is no class", self.who, pred:describe())
+  end
+end
+
 -- Flat predicted and true classes without those to be ignored, and how many classes logits tell of. Of a question of
 -- yes and no they are booleans, and the third is "yes".
 local function flat_classes(self, pred, target)
   check(self.who, pred, target)
   if same_shape(pred, target) and (pred:is_floating_point() or pred:dtype() == "bool" or target:dtype() == "bool") then
+    no_nan(self, pred, target)
     pred, target = kept(self, pred, target)
     pred = pred:is_floating_point() and above(self, pred) or yes_of(self.who, pred, "predictions")
     return pred, yes_of(self.who, target, "targets"), "yes"
   end
-  local count
+  local logits, count = pred
   pred, count = classes_of(self, pred, target)
+  if count then no_nan(self, logits, target, self.dim or math.min(2, logits:dim())) end
   if count and target:dtype() == "bool" then
     fail("%s: boolean targets for logits of %d classes; of false, true make 1, 2: target:long() + 1", self.who, count)
   end
@@ -215,6 +227,7 @@ function TopK:update(pred, target)
   if not same_shape(best:select(d, 1), target) then
     fail("%s: predictions %s do not fit targets %s", self.who, pred:describe(), target:describe())
   end
+  no_nan(self, pred, target, d)
   local hits = best:eq(target:unsqueeze(d)):any(d)
   hits, target = kept(self, hits, target)
   in_range(self, target, pred:size(d), "target")
