@@ -307,18 +307,32 @@ return function(Export)
     return gather(e, node, x, at)
   end
   ops.gather_wrapping = ops.gather
+  -- A source as large as its index; ONNX takes no other, of ours the corner in front counts.
+  local function fitted(e, node, src, at)
+    local name, axes, ends, from = src.name, {}, {}, {}
+    for d, n in ipairs(at.shape) do
+      if not same({ n }, { src.shape[d] }) then
+        e:fixed(node, { n, src.shape[d] }, "size")
+        axes[#axes + 1], ends[#ends + 1], from[#from + 1] = d - 1, n, 0
+      end
+    end
+    if #axes == 0 then return name end
+    return e:emit("Slice", { name, e:integers(from), e:integers(ends), e:integers(axes) })
+  end
   function ops.scatter(e, node, x, at, src)
     local reduce = node.attrs.reduce
     if reduce and reduce ~= "none" then e:fail(node, "reduce '%s' is not supported", reduce) end
     local values = src.name
     if not values or rank(src) == 0 then
       values = e:emit("Expand", { e:cast(src, x.dtype), e:integers(at.shape) })
+    else
+      values = fitted(e, node, src, at)
     end
     return e:emit("ScatterElements", { x.name, from_zero(e, node, at), values },
       { axis = dim0(node.attrs.dim, rank(x)) })
   end
   function ops.scatter_add(e, node, x, at, src)
-    return e:emit("ScatterElements", { x.name, from_zero(e, node, at), src.name },
+    return e:emit("ScatterElements", { x.name, from_zero(e, node, at), fitted(e, node, src, at) },
       { axis = dim0(node.attrs.dim, rank(x)), reduction = "add" })
   end
   local reductions = { sum = { "add", 0 }, prod = { "mul", 1 }, amax = { "max", -math.huge },
@@ -326,9 +340,6 @@ return function(Export)
   function ops.scatter_reduce(e, node, x, at, src)
     local r, index = reductions[node.attrs.reduce], from_zero(e, node, at)
     if not r then e:fail(node, "reduce '%s' is not supported", node.attrs.reduce) end
-    for d, n in ipairs(at.shape) do
-      if n ~= src.shape[d] then e:fail(node, "an index that is smaller than its source is not supported") end
-    end
     local axis, y = dim0(node.attrs.dim, rank(x)), x.name
     if not node.attrs.include_self then -- what leaves a reduction as it is goes there first
       if math.type(r[2]) == "float" and not x.dtype:find "^b?f" then
@@ -337,7 +348,7 @@ return function(Export)
       local first = e:emit("Expand", { e:number(r[2], x.dtype), e:integers(at.shape) })
       y = e:emit("ScatterElements", { y, index, first }, { axis = axis })
     end
-    return e:emit("ScatterElements", { y, index, src.name }, { axis = axis, reduction = r[1] })
+    return e:emit("ScatterElements", { y, index, fitted(e, node, src, at) }, { axis = axis, reduction = r[1] })
   end
   -- How many of the boundaries are before a value; NaN is behind all.
   local function bucket(e, node, x, boundaries, right)
