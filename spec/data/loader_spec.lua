@@ -31,6 +31,26 @@ local function noisy(n)
   end }
 end
 
+describe("a batch", function()
+  it("is the loop's own: what is written into it does not reach the dataset", function()
+    local x = T.ones(6, 2)
+    local sets = { x, data.TensorDataset(x), data.TensorDataset(x, T.arange(6)), data.TensorDataset(x, x, x),
+      data.Subset(data.TensorDataset(x), { 1, 2, 3 }), data.Dataset { len = 4, get = function(_, i) return x[i] end } }
+    for i, set in ipairs(sets) do
+      for _, o in ipairs { {}, { shuffle = true }, { batch_size = 2 }, { batch_size = 6, workers = 1 } } do
+        local loader, batches = data.DataLoader(set, o), 0
+        for a, b, c in loader do
+          for _, t in ipairs { a, b or a, c or a } do t:mul_(2) end
+          batches = batches + 1
+        end
+        loader:close()
+        assert.is_true(batches > 0)
+        assert.equal(12, x:sum():item(), "dataset " .. i)
+      end
+    end
+  end)
+end)
+
 describe("workers", function()
   it("are as many as the loader says when a pass begins", function()
     local made = {}

@@ -169,6 +169,16 @@ end
 
 -- ---- passes in this thread -----------------------------------------------------------------------------------
 
+-- A batch is the loop's own, also where it is a run of rows: what is written into it does not reach the dataset.
+local function own(x, y, ...)
+  if select("#", ...) > 0 then
+    local list = { x, y, ... }
+    for i, t in ipairs(list) do list[i] = t:clone() end
+    return table.unpack(list)
+  end
+  return x:clone(), y and y:clone()
+end
+
 local function local_pass(self, samples, count, base, b)
   local ds = self.dataset
   local plain = getmetatable(ds) == dataset.TensorDataset -- draws no random numbers
@@ -177,6 +187,7 @@ local function local_pass(self, samples, count, base, b)
     b = b + 1
     if b > count then return nil end
     local first, last = samples(b)
+    if last and plain then return own(ds:get_range(first, last)) end
     if last then return ds:get_range(first, last) end
     if plain and type(first) == "userdata" then return ds:get_batch(first) end
     job = job or { dataset = ds, collate = self.collate, base = base }

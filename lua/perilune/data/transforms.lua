@@ -297,7 +297,7 @@ end
 -- A factor around 1 from a number, or a range; nil: leave out.
 local function factors(name, v, center, lo, hi)
   if v == nil or v == 0 then return nil end
-  if type(v) == "number" and v > 0 then v = { math.max(center - v, lo), math.min(center + v, hi) } end
+  if type(v) == "number" and v > 0 then v = { math.max(center - v, lo), center + v } end
   return range("transforms.color_jitter", name, v, lo, hi)
 end
 
