@@ -79,6 +79,19 @@ describe("data.DistributedSampler", function()
     assert.equal("DistributedSampler of 3, 1 of 2", tostring(s))
   end)
 
+  it("hears of T.fit's epochs, also in a batch sampler", function()
+    local x, net = T.arange(32):float():view(32, 1), nn.Linear(1, 1)
+    for _, key in ipairs { "sampler", "batch_sampler" } do
+      local s, seen = T.data.DistributedSampler(32, { num_replicas = 2, rank = 0 }), {}
+      local loader = T.data.DataLoader(x, { [key] = key == "sampler" and s or T.data.BatchSampler(s, 4) })
+      T.fit(net, { train = loader, epochs = 2, quiet = true, optimizer = "SGD", step = function(run, rows)
+        seen[run.epoch] = (seen[run.epoch] or "") .. " " .. table.concat(rows:reshape(-1):totable(), " ")
+        return net(rows):sum() * 0
+      end })
+      assert.not_equal(seen[1], seen[2], key)
+    end
+  end)
+
   it("names what is wrong", function()
     for text, f in pairs {
       ["call T.distributed.init_process_group() first, or give num_replicas and rank"] = function()

@@ -393,10 +393,20 @@ function end_row(run)
   if a.eval_every and run.checkpoint then run:save(run.checkpoint.path) end
 end
 
+-- A DistributedSampler, of a loader or of its batch sampler, has another order each epoch when it is told.
+local function tell_epoch(of, epoch)
+  for _, key in ipairs { "sampler", "batch_sampler" } do
+    local order = type(of) == "table" and rawget(of, key)
+    if type(order) == "table" then
+      if order.set_epoch then order:set_epoch(epoch) end
+      tell_epoch(order, epoch)
+    end
+  end
+end
+
 local function one_epoch(run)
   local a = run.options
-  local order = type(a.train) == "table" and rawget(a.train, "sampler")
-  if type(order) == "table" and order.set_epoch then order:set_epoch(run.epoch) end -- a DistributedSampler
+  tell_epoch(a.train, run.epoch)
   switch(run, true)
   run.row_from = run.row_from or clock()
   if not run.row_open and not a.eval_every then begin_row(run) end
