@@ -24,7 +24,6 @@ local SHARED = {
   register_module = "As self[name] = m.", add_module = "register_module under its other name: as self[name] = m.",
   register_parameter = "As self[name] = p.",
   weights = "The parameters of one layer and direction of @, in the order of the recurrent op.",
-  finish = "Computes what @ reads at each call from the parameters; once these are set.",
   update = "One update of a group's parameters from their gradients by the rule of @; called by step():",
   step = "The next step of @: sets the learning rates.",
   lr_at = "The learning rate that @ gives a group at step t, from 0:",
