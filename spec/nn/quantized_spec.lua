@@ -121,7 +121,7 @@ describe("quantized layers", function()
   it("take adapters, which learn as beside the same numbers", function()
     T.manual_seed(5)
     local q, x = T.quantize(net(), { bits = 4 }), T.randn(6, 64)
-    for _, m in ipairs { q[1], q[3], q[4] } do rawset(m, "_opts", { format = m.format, activations = "float" }) end
+    for _, m in ipairs { q[1], q[3], q[4] } do m.activations = "float" end
     local plain = nn.Sequential(q[1]:dequantize(), nn.ReLU(), q[3]:dequantize(), q[4]:dequantize())
     nn.lora(q, { rank = 2, target = "all-linear" })
     nn.lora(plain, { rank = 2, target = "all-linear" })

@@ -24,9 +24,10 @@ return function(T, core)
     return lo, hi
   end
 
-  -- A scale of NaN is one that nobody knows yet: nn.quant.FakeQuantize before it has seen anything.
+  -- A scale of NaN is one that nobody knows yet, an infinite one of data that are not finite: nn.quant.FakeQuantize has
+  -- such, and nn.quant.convert refuses them.
   local wrong = {
-    scale = function(v) return v:le(0):logical_or(v:eq(math.huge)) end,
+    scale = function(v) return v:le(0) end,
     zero_point = function(v, lo, hi)
       local outside = v:ge(lo):logical_and(v:le(hi)):logical_not()
       return v:is_floating_point() and outside:logical_or(v:ne(v:floor())) or outside
@@ -49,7 +50,7 @@ return function(T, core)
       if v.requires_grad then fail("%s: %s gets no gradient; give %s:detach()", who, name, name) end
       -- a device would have to be waited for
       if not v:is_cuda() and values.some(v, function(t) return wrong[name](t, lo, hi) end) then
-        fail("%s: %s must be %s, got %s", who, name, name == "scale" and "above 0 and finite"
+        fail("%s: %s must be %s, got %s", who, name, name == "scale" and "above 0"
           or ("whole numbers from quant_min %d to quant_max %d"):format(lo, hi), core.readable(v):brief())
       end
       return v:to(wide)
