@@ -328,4 +328,20 @@ describe("methods that search on their own", function()
     assert.has_error(function() compat.fista(f, f, nil, x) end)
     assert.has_error(function() compat.fista(f, f, f, x, { Lstep = 1 }) end)
   end)
+  it("x is back from a point that was only tried where opfunc fails", function()
+    for _, name in ipairs { "nag", "cg", "cmaes" } do
+      local x, state, calls, last = T.tensor({ 1, -2 }, { dtype = "f64" }), {}, 0, math.huge
+      local function f(v)
+        calls = calls + 1
+        if calls > last then error("broken", 0) end
+        return ((v - 3) ^ 4):sum():item(), 4 * (v - 3) ^ 3
+      end
+      local o = name == "cmaes" and { maxEval = 30 } or {}
+      for _ = 1, 2 do compat[name](f, x, o, state) end
+      local before = x:totable()
+      calls, last = 0, name == "nag" and 0 or 2
+      assert.is_false((pcall(compat[name], f, x, o, state)))
+      assert.same(before, x:totable(), name)
+    end
+  end)
 end)

@@ -271,17 +271,31 @@ it("a jitted function that names param_groups sees settings, and not what each s
     opt.param_groups[1].lr = 0.125
     assert.equal(0.125, f())
   end
-  local p = parameter(1, 2)
-  local opt = optim.Prodigy({ p }, {})
-  local f = T.jit(function()
-    local d = opt.param_groups[1].d
-    opt:zero_grad()
-    p:square():sum():backward()
-    opt:step()
-    return d
-  end)
-  for _ = 1, 3 do
-    local d = opt.param_groups[1].d
-    assert.equal(d, f())
+  local keys, at = { "d" }, {}
+  local reads = {
+    function(group) return group.d end,
+    function(group) return group[keys[1]] end,
+    function(group, key) return group[key] end,
+    function(group, _, list) return group[list.key] end,
+    function(group)
+      for k, v in pairs(group) do at[k] = v end
+      return at.d
+    end,
+  }
+  for k, read in ipairs(reads) do
+    local p = parameter(1, 2)
+    local opt = optim.Prodigy({ p }, {})
+    local f = T.jit(function(key, list)
+      local d = read(opt.param_groups[1], key, list)
+      for name in next, at do at[name] = nil end
+      opt:zero_grad()
+      p:square():sum():backward()
+      opt:step()
+      return d
+    end)
+    for _ = 1, 3 do
+      local d = opt.param_groups[1].d
+      assert.equal(d, f("d", { key = "d" }), k)
+    end
   end
 end)

@@ -259,10 +259,23 @@ local function scan_settings(list, t, path)
   list[#list + 1] = { "settings", t, snapshot, 0, path }
 end
 
+-- Texts that what is called may use as keys of a group: those in its code, in what it sees and among its arguments.
+local function note_texts(list, args, n)
+  for _, g in ipairs(list) do
+    for _, v in next, g[3] do
+      if type(v) == "string" then list.names[v] = true end
+    end
+  end
+  for i = 1, n do
+    if type(args[i]) == "string" then list.names[args[i]] = true end
+  end
+end
+
 --- Everything that `f`, called with args (n of them; args.paths: how they are reached), can see → list of guards.
-function guards.take(f, args, n)
+-- before: what was taken for the arguments themselves, where args are only the objects among them.
+function guards.take(f, args, n, before)
   local optimizers = loaded["perilune.optim.optimizer"]
-  local list = { fields = 0, groups = optimizers and optimizers.owners or {}, names = {} }
+  local list = { fields = 0, groups = optimizers and optimizers.owners or {}, names = before and before.names or {} }
   local seen, skip, opaques = {}, library_tables(), {}
   local full, parts, order = {}, {}, {}
   function list.part(t, key, path) -- a field that is read of a table of which the rest is not
@@ -319,6 +332,7 @@ function guards.take(f, args, n)
     end
   end
   list.part = nil
+  if list.reads_settings then note_texts(list, args, n) end
   for _, entry in ipairs(list.reads_settings and opaques or {}) do
     local object, path = entry[1], entry[2]
     local optimizer = rawget(object, "optimizer") or object
@@ -327,7 +341,7 @@ function guards.take(f, args, n)
       scan_settings(list, group, { { path, "param_groups" }, k })
     end
   end
-  list.names = nil
+  if before then list.names = nil end
   for _, g in ipairs(list) do g.meta = type(g[2]) == "table" and metatable_of(g[2]) or nil end
   return list
 end

@@ -72,6 +72,11 @@ local function move(x, y)
   local _ <close> = T.no_grad()
   x:add_(y)
 end
+-- Where opfunc fails, x goes back from a point that was only tried: the next call would begin there.
+local Tried = { __close = T.core.held(function(self, err)
+  if err ~= nil then self.back() end
+end) }
+
 local function rate(c, s, t) return c.learningRate / (1 + (t or s._evals or 0) * c.learningRateDecay) end
 local function counted(s) s._evals = (s._evals or 0) + 1 end
 
@@ -184,8 +189,15 @@ define("rmsprop", { learningRate = 1e-2, alpha = 0.99, epsilon = 1e-8, weightDec
 --   print(fx[1], (x * x):sum():item() < 5)  --> 5.0	true
 define("nag", { learningRate = 1e-3, learningRateDecay = 0, momentum = 0.9, weightDecay = 0 },
   function(x, evaluate, c, s)
-    if s._velocity then move(x, s._velocity * c.momentum) end
-    local fx, g = evaluate()
+    local fx, g
+    if s._velocity then
+      local was = x:detach():clone()
+      local _ <close> = setmetatable({ back = function() T.no_grad(function() x:copy_(was) end) end }, Tried)
+      move(x, s._velocity * c.momentum)
+      fx, g = evaluate()
+    else
+      fx, g = evaluate()
+    end
     local step = g * -rate(c, s)
     s._velocity = s._velocity and s._velocity * c.momentum + step or step
     move(x, step)
@@ -311,6 +323,7 @@ define("cg", { maxIter = 20, maxEval = "?", rho = 0.01, sig = 0.5, int = 0.1, ex
       return number(f), g:clone()
     end
     local x0 = x:detach():clone()
+    local _ <close> = setmetatable({ back = function() place(x0) end }, Tried)
     local f0, g0 = at(x0)
     hist[1] = f0
     local s = -g0
@@ -432,6 +445,7 @@ define("cmaes", { maxEval = "?", ftarget = 0, popsize = "?", sigma = 0.5, tolX =
       x:copy_(v:to(x:dtype()):view(shape))
     end
     local _ <close> = T.no_grad()
+    local _ <close> = setmetatable({ back = function() place(best_x) end }, Tried)
     while evals < maxEval do
       local Z = T.randn({ lambda, n }, exact)
       local Y = (Z * D):matmul(B:t())
