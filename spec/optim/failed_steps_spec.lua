@@ -199,6 +199,28 @@ describe("groups", function()
   end)
 end)
 
+it("a schedule that sets rates by its formula has one start for a group that came later", function()
+  local S = optim.lr_scheduler
+  for _, made in ipairs { function(o) return S.LambdaLR(o, function(t) return 1 / (t + 1) end) end,
+    function(o) return S.CosineAnnealingWarmRestarts(o, 8) end } do
+    local opt = optim.SGD({ parameter(1) }, { lr = 1 })
+    local schedule = made(opt)
+    for t = 1, 6 do
+      if t == 3 then opt:add_param_group { params = { parameter(2) }, lr = 0.5 } end
+      schedule:step()
+      local groups = opt.param_groups
+      assert.is_true(t < 3 or math.abs(groups[2].lr - 0.5 * groups[1].lr) < 1e-12, t)
+    end
+  end
+end)
+
+it("averages refuse a model whose tensors are of other sizes, which would be repeated", function()
+  local average = optim.swa_utils.AveragedModel(nn.Linear(3, 2))
+  local before = average.module.weight:detach():clone()
+  fails("tensor 1 of the model is", average.update_parameters, average, nn.Linear(1, 2))
+  assert.is_true(before:equal(average.module.weight) and average.n_averaged:item() == 0)
+end)
+
 it("optimizers print, whatever their settings are", function()
   for name, C in pairs(optim) do
     if type(C) == "table" and rawget(C, "settings") then

@@ -29,16 +29,26 @@ function Scheduler:get_last_lr()
   return out
 end
 
+-- The rate from which formulas start; of a group that was added since, the one that it came with.
+local function base_of(self, i, group)
+  local base = self.base_lrs[i]
+  if not base then
+    base = group.initial_lr or group.lr
+    self.base_lrs[i] = base
+  end
+  return base
+end
+
 -- The rates where they are after `last_epoch` steps, whatever they were.
 function Scheduler:_apply()
   for i, group in ipairs(self.optimizer.param_groups) do
-    group.lr = self:lr_at(self.last_epoch, self.base_lrs[i] or group.initial_lr or group.lr, i, group)
+    group.lr = self:lr_at(self.last_epoch, base_of(self, i, group), i, group)
   end
 end
 
 -- The rate after step t, where it is lr now. A rate that is what this schedule left stays exactly on its formula.
 function Scheduler:_lr_after(lr, t, i, group)
-  local base = self.base_lrs[i] or group.initial_lr or lr
+  local base = base_of(self, i, group)
   if self.sets then return self:lr_at(t, base, i, group) end
   if self._lr_next then return self:_lr_next(lr, t, base, i) end
   local before = t > 0 and self:lr_at(t - 1, base, i, group) or base

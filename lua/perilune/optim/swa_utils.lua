@@ -55,6 +55,11 @@ function Averaged:update_parameters(model)
   if not nn_base.is_module(model) then fail("update_parameters: a module is wanted, got %s", describe(model)) end
   local own, new = tensors(self.module, self.use_buffers), tensors(model, self.use_buffers)
   if #own ~= #new then fail("update_parameters: the model has %d tensors, the average %d", #new, #own) end
+  for i, average in ipairs(own) do -- a smaller one would be repeated
+    if average:numel() ~= new[i]:numel() then
+      fail("update_parameters: tensor %d of the model is %s, of the average %s", i, describe(new[i]), describe(average))
+    end
+  end
   local _ <close> = T.no_grad()
   local _ <close> = T.core.hold_interrupts() -- all averages and their count move together
   local traced = T.core.jit_tracing() -- then n is a tensor, which the graph reads at each run
