@@ -157,7 +157,7 @@ static int record_rule(Making *m, const bool *diff, PlTensor *const *written, co
     if (t) saved[list.n++] = t;
   }
   m->info->room = last;
-  if (pl_state.trace) pl_state.trace->opaque = "a rule of T.custom";
+  if (pl_state.trace) pl_state.trace->opaque = "a rule of T.custom or a module's backward hook";
   m->place = l_kept_put_in(L, m->info->kept, lua_upvalueindex(UP_KEPT), m->ctx);
   lua_State *was = l_running; /* for tangents the rule runs at once */
   l_running = L;

@@ -18,6 +18,7 @@ typedef struct HookData {
   Kept *kept;
   int place; /* of the function; of {function, tensor} for callbacks; 0: removed */
   HookRef *ref;
+  bool traced; /* registered by a traced function: all that the hook sees, that function does, or made itself */
 } HookData;
 
 static void ref_release(HookRef *r) {
@@ -54,7 +55,7 @@ static PlStatus run_body(lua_CFunction body, HookRun *r) {
 static bool push_kept(lua_State *L, HookRun *r) {
   l_kept_push(L, r->h->kept, r->h->place);
   if (lua_toboolean(L, -1)) {
-    if (PL_UNLIKELY(pl_state.trace != NULL)) l_jit_hook_runs(L);
+    if (PL_UNLIKELY(pl_state.trace != NULL) && !r->h->traced) l_jit_hook_runs(L);
     return true;
   }
   r->status = pl_fail(PL_ERR_STATE, "backward: a hook was collected as garbage; please report this");
@@ -127,7 +128,7 @@ PlHook *l_hook_new(lua_State *L, PlHookKind kind, const char *fn) {
     return NULL;
   }
   *hook = (PlHook){.call = calls[kind], .drop = hook_drop, .ud = h, .kind = (uint8_t)kind};
-  *h = (HookData){.kept = k};
+  *h = (HookData){.kept = k, .traced = pl_state.trace != NULL};
   k->refs++;
   return hook;
 }

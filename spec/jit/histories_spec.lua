@@ -356,6 +356,42 @@ describe("hooks of tensors from outside", function()
   end)
 end)
 
+it("hooks that a function gives to its own tensors may keep what they see in its variables", function()
+  local w, last, scale = T.randn(3):requires_grad_(), nil, 2
+  local function hooked(x)
+    local norm, kept, key = nil, {}, T.GradKey {}
+    local y, z = x * w, key:attach(x:detach(), function(_, g) kept.inner = g * scale end)
+    key:backward((z * 3):sum())
+    y:register_hook(function(g)
+      norm = g:norm()
+      kept[#kept + 1] = g * scale
+      return g * scale
+    end)
+    y:sin():sum():backward()
+    local grad = w.grad
+    w.grad = nil
+    return norm, kept[1], kept.inner, grad
+  end
+  local f = T.jit(hooked)
+  for round = 1, 4 do
+    scale = round // 2 + 1
+    local x = T.randn(3)
+    local one, other = { hooked(x) }, { f(x) }
+    for i = 1, 4 do assert.is_true(one[i]:equal(other[i])) end
+  end
+  assert.equal(3, f.ntraces)
+  local outside = { last = function(g) last = g end, scale = function() scale = scale + 1 end }
+  for name, write in pairs(outside) do
+    raises("changes " .. name, T.jit(function(x)
+      local y = x * w
+      y:register_hook(write)
+      y:sum():backward()
+    end), T.ones(3))
+    assert.is_true(last == nil or T.is_tensor(last))
+    w.grad, last = nil, nil
+  end
+end)
+
 it("what a jitted function asks of a tensor without reading it is asked again", function()
   local function asks(f, change)
     same("asked", function(e, x) return f(e) and x:detach() * 2 or x:detach() end,

@@ -259,6 +259,12 @@ describe("a loss", function()
     assert.is_true(x.grad:select(2, 2):abs():max():item() > 0)
     check(function(z) return F.ctc_loss(z:log_softmax(-1), rows, { 6, 5 }, { 3, 1 }, { reduction = "sum" }) end,
       randn(6, 2, 4))
+    local lengths = { 3, 1 }
+    local traced = T.jit(function(logs, targets) return F.ctc_loss(logs, targets, { 6, 5 }, lengths) end)
+    same(F.ctc_loss(lp, rows, { 6, 5 }, { 3, 1 }), traced(lp, list))
+    lengths = T.tensor(lengths, { dtype = "i64" })
+    same(F.ctc_loss(lp, rows, { 6, 5 }, { 3, 1 }), traced(lp, rows)) -- no values are needed of rows
+    fails("give a list of numbers, n:totable()", traced, lp, list)
     fails("is 5, classes are 1 to 4", F.ctc_loss, lp, rows + 1, { 6, 5 }, { 3, 1 })
     fails("is not between 0 and 6", F.ctc_loss, lp, rows, { 7, 5 }, { 3, 1 })
   end)

@@ -424,6 +424,44 @@ describe("nn.utils.", function()
     assert.same({ 1, 2 }, m[1].weight:shape()) -- put back after the error
   end)
 
+  it("stack_module_state makes an ensemble of networks, whose states it copies", function()
+    local nets = {}
+    for k = 1, 3 do
+      nets[k] = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+      nets[k](T.randn(6, 2))
+      nets[k]:eval()
+    end
+    nets[1][3].bias.requires_grad = false
+    local params, buffers = nn.utils.stack_module_state(nets)
+    assert.is_true(params["1.weight"].is_leaf and params["1.weight"].requires_grad)
+    assert.is_false(params["3.bias"].requires_grad or buffers["2.running_mean"].requires_grad)
+    assert.same({ 3, 4 }, buffers["2.running_var"]:shape())
+    local x = T.randn(5, 2)
+    local each = { in_dims = { 1, 1, false } }
+    local function one(p, b, v) return nn.utils.functional_call(nets[2], { p, b }, v) end
+    local y = T.vmap(one, each)(params, buffers, x)
+    y:sum():backward()
+    for k, net in ipairs(nets) do
+      local own = net(x)
+      eq(y[k]:detach(), own:detach(), 1e-6)
+      own:sum():backward()
+      eq(params["1.weight"].grad[k], net[1].weight.grad, 1e-6)
+    end
+    T.no_grad(function() params["1.weight"]:zero_() end)
+    assert.is_true(nets[1][1].weight:abs():min():item() > 0)
+    local stack = nn.utils.stack_module_state
+    fails("the list of modules is empty", stack, {})
+    fails("entry 2 must be a module, got 3", stack, { nets[1], 3 })
+    fails("entry 1 is Linear, entry 2 Conv1d", stack, { nn.Linear(1, 1), nn.Conv1d(1, 1, 1) })
+    fails("entries 1 and 2 differ in being in training", stack, { nets[1], nets[2]:clone():train() })
+    fails("entry 2 has no 'bias', entry 1 has", stack, { nn.Linear(1, 1), nn.Linear(1, 1, { bias = false }) })
+    fails("entry 1 has no 'bias', entry 2 has", stack, { nn.Linear(1, 1, { bias = false }), nn.Linear(1, 1) })
+    fails("'weight' is given twice", nn.utils.functional_call, nn.Linear(1, 1),
+      { { weight = T.ones(1, 1) }, { weight = T.ones(1, 1) } }, T.ones(1))
+    fails("entry 2 must be a table of tensors, got 3", nn.utils.functional_call, nn.Linear(1, 1),
+      { { weight = T.ones(1, 1) }, 3 }, T.ones(1))
+  end)
+
   it("functional_call replaces what is tied at all of its places, by whichever name", function()
     local Tied = nn.class("Tied")
     function Tied:init()

@@ -260,6 +260,11 @@ describe("averaged models", function()
     eq(m[1].running_var, { 2, 2 })
     assert.equal(0.1, m[1].momentum)
     assert.is_false(m.training)
+    optim.swa_utils.update_bn({ batches[2], { batches[1], T.ones(2) }, batches[2] }, m) -- a list of batches
+    eq(m[1].running_mean, { 14 / 3, 17 / 3 }, 1e-6)
+    fails("batch 2 must be a tensor", optim.swa_utils.update_bn, { batches[1], 3 }, m)
+    fails("a list of batches is wanted, got a tensor", optim.swa_utils.update_bn, batches[1], m)
+    assert.equal(0.1, m[1].momentum)
   end)
 end)
 

@@ -29,7 +29,7 @@ static PlStatus take_dims(const char *op, PlkIndexPlan *p, int k, const PlArray 
   bool mask = a->dtype == PL_BOOL;
   int n = mask ? a->ndim : 1;
   if (!mask && !pl_is_int((PlDtype)a->dtype))
-    PL_FAIL(PL_ERR_DTYPE, "%s: index tensor %d is %s; it must hold integers or be a bool mask", op, k + 1,
+    PL_FAIL(PL_ERR_DTYPE, "%s: index tensor %d is %s; it must hold integers, say index:long(), or be a bool mask", op, k + 1,
             pl_dtype_name((PlDtype)a->dtype));
   if (dim > PL_MAX_DIM) dim = PL_MAX_DIM; /* out of range anyway; the message adds to it */
   if (dim < 0 || dim > ndim - n)

@@ -155,9 +155,25 @@ return function(utils)
 
   -- ---- other tensors in place of a module's own -------------------------------------------------------------
 
+  -- One table of several: parameters and buffers apart.
+  local function merged(list)
+    options.list("functional_call", "the tables of tensors", list)
+    local all = {}
+    for i, part in ipairs(list) do
+      if type(part) ~= "table" then
+        fail("functional_call: entry %d must be a table of tensors, got %s", i, describe(part))
+      end
+      for name, t in pairs(part) do
+        if all[name] ~= nil then fail("functional_call: '%s' is given twice", tostring(name)) end
+        all[name] = t
+      end
+    end
+    return all
+  end
+
   --- nn.utils.functional_call(module, {name = tensor, …}, …) → what the module returns
-  -- Calls the module with tensors in place of its parameters and buffers; gradients go to those. What stands at several
-  -- places (tied weights) is replaced at all of them.
+  -- Calls the module with tensors in place of its parameters and buffers; gradients go to those. Several such tables
+  -- come as a list of them. What stands at several places (tied weights) is replaced at all of them.
   --   local l = nn.Linear(1, 1)
   --   print(nn.utils.functional_call(l, { weight = T.ones(1, 1) * 3, bias = T.zeros(1) }, T.ones(1)))
   --   --> {3.}  -- f32[1] cpu
@@ -166,6 +182,7 @@ return function(utils)
     if type(tensors) ~= "table" then
       fail("functional_call: a table of tensors is wanted, got %s", describe(tensors))
     end
+    if type(tensors[1]) == "table" then tensors = merged(tensors) end
     local places, swapped, tied, given = {}, {}, {}, {}
     for _, item in ipairs(base.collect(m, "state")) do
       places[item[1]] = item
@@ -195,6 +212,56 @@ return function(utils)
       return 3
     end
     return T.core.around(put, 4, put, m, ...)
+  end
+
+  -- What all modules have under the names that the first has, stacked: names(m) iterates over name, tensor.
+  local function stacked(modules, names)
+    local lists, out, count = {}, {}, 0
+    for name, t in names(modules[1]) do
+      lists[name] = { t }
+      count = count + 1
+    end
+    for i = 2, #modules do
+      local left = count
+      for name, t in names(modules[i]) do
+        if not lists[name] then fail("stack_module_state: entry 1 has no '%s', entry %d has", name, i) end
+        lists[name][i] = t
+        left = left - 1
+      end
+      for name, list in pairs(left > 0 and lists or {}) do
+        if not list[i] then fail("stack_module_state: entry %d has no '%s', entry 1 has", i, name) end
+      end
+    end
+    for name, list in pairs(lists) do
+      out[name] = T.stack(list):detach()
+      if list[1].requires_grad then out[name]:requires_grad_() end
+    end
+    return out
+  end
+
+  --- nn.utils.stack_module_state({module, …}) → {name = tensor, …} of parameters, the same of buffers
+  -- What networks of one kind have, along a new first dimension: an ensemble that T.vmap computes at once, by
+  -- nn.utils.functional_call. The tensors are new leaves; the networks stay as they are.
+  --   local nets = { nn.Linear(3, 2), nn.Linear(3, 2) }
+  --   local params, buffers = nn.utils.stack_module_state(nets)
+  --   local all = T.vmap(function(p, b, x) return nn.utils.functional_call(nets[1], { p, b }, x) end,
+  --     { in_dims = { 1, 1, false } })
+  --   local y = all(params, buffers, T.ones(5, 3))
+  --   print(table.concat(y:shape(), " "), y[2]:equal(nets[2](T.ones(5, 3))))  --> 2 5 2	true
+  function utils.stack_module_state(modules)
+    options.list("stack_module_state", "the modules", modules, "modules")
+    if #modules == 0 then fail("stack_module_state: the list of modules is empty") end
+    for i, m in ipairs(modules) do
+      if not base.is_module(m) then fail("stack_module_state: entry %d must be a module, got %s", i, describe(m)) end
+      if class_name(m) ~= class_name(modules[1]) then
+        fail("stack_module_state: entry 1 is %s, entry %d %s", class_name(modules[1]), i, class_name(m))
+      end
+      if m.training ~= modules[1].training then
+        fail("stack_module_state: entries 1 and %d differ in being in training", i)
+      end
+    end
+    return stacked(modules, function(m) return m:named_parameters() end),
+      stacked(modules, function(m) return m:named_buffers() end)
   end
 
   -- ---- folding -------------------------------------------------------------------------------------------------

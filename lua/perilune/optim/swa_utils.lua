@@ -81,20 +81,34 @@ function Averaged:update_parameters(model)
 end
 swa.AveragedModel = Averaged
 
+-- An iterator over batches in a list; of one that is a list itself, its first entry.
+local function batches(list)
+  options.list("update_bn", "the batches", list, "batches")
+  local i = 0
+  return function()
+    i = i + 1
+    local batch = list[i]
+    if type(batch) == "table" and getmetatable(batch) == nil then batch = batch[1] end
+    if list[i] ~= nil and not T.is_tensor(batch) then
+      fail("update_bn: batch %d must be a tensor, or a list that begins with one, got %s", i, describe(list[i]))
+    end
+    return batch
+  end
+end
+
 --- optim.swa_utils.update_bn(loader, model)
--- Computes the running statistics of BatchNorm layers anew, in one pass over a loader.
---   local net, once = nn.BatchNorm1d(1), true
---   optim.swa_utils.update_bn(function()
---     local x = once and T.tensor { { 1 }, { 3 } } or nil
---     once = false
---     return x
---   end, net)
+-- Computes the running statistics of BatchNorm layers anew, in one pass over a loader, an iterator or a list of
+-- batches.
+--   local net = nn.BatchNorm1d(1)
+--   optim.swa_utils.update_bn({ T.tensor { { 1 }, { 3 } } }, net)
 --   print(net.running_mean)  --> {2.}  -- f32[1] cpu
 function swa.update_bn(loader, model)
   if not nn_base.is_module(model) then fail("update_bn: a module is wanted, got %s", describe(model)) end
   local meta = getmetatable(loader)
-  if type(loader) ~= "function" and not (type(meta) == "table" and meta.__call) then
-    fail("update_bn: a loader or an iterator of batches is wanted, got %s", describe(loader))
+  if type(loader) == "table" and meta == nil then
+    loader = batches(loader)
+  elseif type(loader) ~= "function" and not (type(meta) == "table" and meta.__call) then
+    fail("update_bn: a loader, an iterator or a list of batches is wanted, got %s", describe(loader))
   end
   local training = model.training
   -- Plain averages from nothing, while the loader runs.

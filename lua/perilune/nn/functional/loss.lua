@@ -308,13 +308,17 @@ return function(F)
     return reduced(who, loss:dim() > 0 and loss:mean(-1) or loss, o.reduction)
   end
 
-  -- Targets as i64 [N, S]: given so, or one after the other in one list with lengths [N].
+  -- Targets as i64 [N, S]: given so, or one after the other in one list with lengths: a tensor [N] or numbers.
   local function target_rows(who, targets, lengths)
     if targets:dim() == 2 then return targets:long():contiguous() end
     if targets:dim() ~= 1 then
       fail("%s: targets [N,S] or all in one list are wanted, got %s", who, describe(targets))
     end
-    local each, total, most = lengths:totable(), 0, 0
+    if T.is_tensor(lengths) and (T.core.is_symbolic(lengths) or T.core.jit_tracing()) then
+      options.untraceable("%s: target lengths say where each sequence of the one list begins, and %s has no values "
+        .. "while T.jit traces; give a list of numbers, n:totable(), or targets [N,S]", who, describe(lengths))
+    end
+    local each, total, most = T.is_tensor(lengths) and lengths:reshape(-1):totable() or lengths, 0, 0
     for _, n in ipairs(each) do
       if n < 0 then fail("%s: target length %d is negative", who, n) end
       total, most = total + n, math.max(most, n)
@@ -346,11 +350,10 @@ return function(F)
     tensors(who, log_probs, targets)
     local o = read(who, opts, { "blank", "reduction", "zero_infinity", "index_base" })
     local base = o.index_base or 1
-    local function lengths(v)
-      if type(v) == "number" then v = { v } end
-      return (T.is_tensor(v) and v or T.tensor(v, { dtype = "i64" })):long():reshape(-1)
-    end
-    input_lengths, target_lengths = lengths(input_lengths), lengths(target_lengths)
+    local function lengths(v) return (T.is_tensor(v) and v or T.tensor(v, { dtype = "i64" })):long():reshape(-1) end
+    if type(input_lengths) == "number" then input_lengths = { input_lengths } end
+    local given = type(target_lengths) == "number" and { target_lengths } or target_lengths
+    input_lengths, target_lengths = lengths(input_lengths), lengths(given)
     local single = log_probs:dim() == 2
     if single then
       log_probs = log_probs:unsqueeze(2)
@@ -358,7 +361,7 @@ return function(F)
     end
     local dtype = log_probs:dtype()
     if dtype == "f16" or dtype == "bf16" then log_probs = log_probs:float() end
-    local loss = T.ctc_nll(log_probs, target_rows(who, targets, target_lengths), input_lengths, target_lengths,
+    local loss = T.ctc_nll(log_probs, target_rows(who, targets, given), input_lengths, target_lengths,
       { blank = o.blank or base, index_base = base })
     if o.zero_infinity then loss = loss:masked_fill(loss:isinf(), 0) end
     if o.reduction == nil or o.reduction == "mean" then
