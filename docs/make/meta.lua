@@ -373,6 +373,7 @@ local RESULTS = { ["Tensor:item"] = "perilune.value", ["T.item"] = "perilune.val
   ["T.graph"] = "perilune.Graph",
   ["T.data.csv"] = "perilune.Csv?, string?, string?",
   ["T.models.image_processor"] = "perilune.ImageProcessor?, string?", ["nn.KVCache"] = "table",
+  ["nn.utils.stack_module_state"] = "table<string, perilune.Tensor>, table<string, perilune.Tensor>",
   ["optim.swa_utils.update_bn"] = "nil", ["T.norm"] = "perilune.Tensor",
   ["T.fit"] = "perilune.History, perilune.Run, string? # nil, message, code where resume= fails",
   ["T.load_graph"] = "perilune.Graph?, table|string|nil, string?",

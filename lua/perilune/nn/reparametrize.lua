@@ -239,9 +239,9 @@ return function(utils)
     return out
   end
 
-  --- nn.utils.stack_module_state({module, …}) → {name = tensor, …} of parameters, the same of buffers
-  -- What networks of one kind have, along a new first dimension: an ensemble that T.vmap computes at once, by
-  -- nn.utils.functional_call. The tensors are new leaves; the networks stay as they are.
+  --- nn.utils.stack_module_state(modules) → parameters, buffers
+  -- What a list of networks of one kind has, along a new first dimension, as two tables name → tensor: an ensemble that
+  -- T.vmap computes at once, by nn.utils.functional_call. The tensors are new leaves; the networks stay as they are.
   --   local nets = { nn.Linear(3, 2), nn.Linear(3, 2) }
   --   local params, buffers = nn.utils.stack_module_state(nets)
   --   local all = T.vmap(function(p, b, x) return nn.utils.functional_call(nets[1], { p, b }, x) end,
