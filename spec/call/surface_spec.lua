@@ -24,7 +24,7 @@ end
 local LISTS = {}
 for path in ([[T.tensor T.as_tensor T.asarray x:new_tensor T.data.DataLoader T.data.SequentialSampler
   T.data.RandomSampler T.data.BatchSampler T.data.DistributedSampler T.data.ConcatDataset T.data.random_split
-  T.data.Subset T.data.MapDataset]]):gmatch
+  T.data.Subset T.data.MapDataset T.nn.utils.functional_call]]):gmatch
   "%S+" do
   LISTS[path] = true
 end
