@@ -9,6 +9,7 @@
 #include "engine/deploy/program.h"
 #include "engine/io/file.h"
 #include "engine/ops/op.h"
+#include "kernels/reduce.h"
 
 typedef struct Emit {
   const PlProgram *p;
@@ -57,9 +58,17 @@ static void put_attrs(const Emit *e, int32_t node) {
 
 /* ---- kernels --------------------------------------------------------------------------------------------------------------- */
 
+/* The kernel of a node: of those with its bits the one that links least. */
+static const char *symbol_of(const Emit *e, int32_t node) {
+  const PlGNode *n = &e->f->nodes[node];
+  const bool sum = n->op->kernel[PL_CPU] == plk_cpu_reduce && (n->op->kcode == PLK_R_SUM || n->op->kcode == PLK_R_MEAN);
+  const int x = n->nin < 1 || n->in[0] < 0 ? PL_NDTYPE : e->f->vals[n->in[0]].dtype;
+  return sum && x <= PL_F64 && e->f->vals[n->first].dtype == x ? "plk_cpu_float_sums" : n->op->symbol;
+}
+
 static bool first_with(const Emit *e, int32_t node) {
   for (int32_t i = 0; i < node; i++)
-    if (!(e->f->nodes[i].flags & PL_FN_VIEW) && strcmp(e->f->nodes[i].op->symbol, e->f->nodes[node].op->symbol) == 0) return false;
+    if (!(e->f->nodes[i].flags & PL_FN_VIEW) && strcmp(symbol_of(e, i), symbol_of(e, node)) == 0) return false;
   return true;
 }
 
@@ -70,7 +79,7 @@ static PlStatus put_kernels(const Emit *e) {
     if (!n->op->symbol)
       PL_FAIL(PL_ERR_UNSUPPORTED, "%s: the kernel of %s cannot be linked into a program; libperilune runs such a model", n->name,
               n->op->name);
-    if (first_with(e, i)) fprintf(e->out, "PlStatus %s(const PlkCall *call);\n", n->op->symbol);
+    if (first_with(e, i)) fprintf(e->out, "PlStatus %s(const PlkCall *call);\n", symbol_of(e, i));
   }
   return PL_OK;
 }
@@ -131,7 +140,7 @@ static PlStatus put_members(const Emit *e, int32_t step, const PlkTileGroup *g) 
     const char *pieces = pieces_of(m->cut.grain ? m->pieces : NULL);
     if (!pieces) PL_FAIL(PL_ERR_UNSUPPORTED, "%s: sums of %s have no name to link", e->f->nodes[node].name, m->name);
     fprintf(e->out, "  {.name = \"%s\", .kernel = %s, .pieces = %s, .at = %s%d_at, .arg = %s%d_arg, .code = %d, .nin = %d, .nout = %d, ",
-            m->name, e->f->nodes[node].op->symbol, pieces, name, (int)i, name, (int)i, (int)m->code, (int)m->nin, (int)m->nout);
+            m->name, symbol_of(e, node), pieces, name, (int)i, name, (int)i, (int)m->code, (int)m->nin, (int)m->nout);
     if (m->attrs) fprintf(e->out, ".attrs = &a%d, ", (int)node);
     fprintf(e->out, ".cut = {%" PRId64 ", %" PRId64 ", %" PRId64 ", %" PRId64 ", %zu, %zu, %d}, .shared = %zu, .local = %zu},\n",
             m->cut.rows, m->cut.cols, m->cut.grain, m->cut.unit, m->cut.shared, m->cut.local, m->cut.note, m->shared, m->local);
@@ -197,7 +206,7 @@ static PlStatus put_steps(const Emit *e) {
     put_string(e->out, s->name);
     if (s->group) fprintf(e->out, ", .group = &g%d},\n", (int)i);
     else {
-      fprintf(e->out, ", .kernel = %s, .arg = s%d, .code = %d, .nin = %d, .nout = %d", e->f->nodes[node].op->symbol, (int)i, (int)s->code,
+      fprintf(e->out, ", .kernel = %s, .arg = s%d, .code = %d, .nin = %d, .nout = %d", symbol_of(e, node), (int)i, (int)s->code,
               (int)s->nin, (int)s->nout);
       if (s->attrs) fprintf(e->out, ", .attrs = &a%d", (int)node);
       fputs("},\n", e->out);

@@ -10,15 +10,8 @@
 
 #include "kernels/cpu/isa/level.h"
 #include "kernels/cpu/loops.h"
-#include "kernels/cpu/reduce/reduce_int.h"
 #include "kernels/cpu/shape/strided_copy.h"
 #include "kernels/cpu/shape/transpose.h"
-
-PLK_ISA_DECLARE(const PlkReduceLoops, plk_reduce_table);
-const PlkReduceLoops *plk_reduce_loops(void) { return &PLK_ISA_PICK(plk_reduce_table); }
-PLK_ISA_DECLARE(const PlkIntLoops, plk_int_table);
-PLK_ISA_DECLARE(const PlkMapLoops, plk_map_table);
-const PlkMapLoops *plk_map_loops(void) { return &PLK_ISA_PICK(plk_map_table); }
 
 enum { TILE = PLK_REDUCE_TILE, ROW_BLOCK = 1 << 16, CACHED = 1 << 15 /* elements that stay in the cache */ };
 
@@ -237,7 +230,7 @@ static void post(const Run *r, double *v, int64_t at, int64_t n) {
   }
   if (j->post == PLK_POST_SQRT || j->post == PLK_POST_STD) l->root(v, n);
   if (j->post != PLK_POST_LOG) return;
-  if (j->comp == PLK_CF32) plk_softmax_loops()->log(v, n);
+  if (j->comp == PLK_CF32) j->parts->exps()->log(v, n);
   for (int64_t i = 0; i < n; i++) v[i] = (j->comp == PLK_CF32 ? v[i] : log(v[i])) + j->aux[at + i];
 }
 
@@ -426,18 +419,18 @@ static PlStatus run_empty(Run *r, int64_t numel) {
 
 /* Whether one pass does the job; exponentials of long rows go faster through tiles. */
 static How how(Run *r, const PlkReduceJob *j, bool rows) {
-  const PlkMapLoops *l = plk_map_loops();
+  if (!j->parts->maps) return TILES;
+  const PlkMapLoops *l = j->parts->maps();
   const PlkMapLoop **map = &r->map;
   const int dtype = r->dtype;
   const bool sum = j->core == PLK_CORE_SUM;
   if (j->comp == PLK_CI64) {
     const bool nonzero = j->pre == PLK_PRE_NONZERO || (sum && dtype == PL_BOOL);
     if (j->core == PLK_CORE_PROD || (!nonzero && j->pre != PLK_PRE_NONE)) return TILES;
-    r->whole = &PLK_ISA_PICK(plk_int_table)
-                    .of[dtype][nonzero                   ? PLK_INT_COUNT
-                               : sum                     ? PLK_INT_SUM
-                               : j->core == PLK_CORE_MAX ? PLK_INT_MAX
-                                                         : PLK_INT_MIN];
+    r->whole = &j->parts->integers()->of[dtype][nonzero                   ? PLK_INT_COUNT
+                                                : sum                     ? PLK_INT_SUM
+                                                : j->core == PLK_CORE_MAX ? PLK_INT_MAX
+                                                                          : PLK_INT_MIN];
     return !r->whole->row ? TILES : nonzero ? COUNT : WHOLE;
   }
   *map = j->core == PLK_CORE_PROD && j->pre == PLK_PRE_NONE                       ? &l->prod
@@ -465,14 +458,17 @@ static PlStatus run_dense(const PlkReduceJob *job) {
   dense.x = &x;
   x.data = copy;
   PlStatus s = plk_nd_copy(copy, job->x->data, &walk, size);
-  if (s == PL_OK) s = plk_reduce_run(&dense);
+  if (s == PL_OK) s = plk_reduce_run_parts(&dense);
   plk_scratch_free(copy);
   return s;
 }
 
-PlStatus plk_reduce_run(const PlkReduceJob *job) {
+PlStatus plk_reduce_run_parts(const PlkReduceJob *job) {
   const PlArray *x = job->x;
-  Run r = {.job = job, .loops = plk_reduce_loops(), .x = x->data, .dtype = x->dtype, .item = pl_dtype_size((PlDtype)x->dtype)};
+  if (!job->parts->maps && (x->dtype > PL_F64 || plk_comp(x->dtype) != job->comp || job->core != PLK_CORE_SUM || job->pre != PLK_PRE_NONE ||
+                            job->post > PLK_POST_MEAN))
+    PL_FAIL(PL_ERR_UNSUPPORTED, "%s", "a sum of floats without the loops of other reductions");
+  Run r = {.job = job, .loops = job->parts->loops(), .x = x->data, .dtype = x->dtype, .item = pl_dtype_size((PlDtype)x->dtype)};
   void *copy = NULL;
   r.direct = job->pre == PLK_PRE_NONE && plk_comp_direct(x->dtype, job->comp);
   if (x->numel == 0) {

@@ -4,6 +4,7 @@
 #define PL_KERNELS_CPU_REDUCE_REDUCE_RUN_H
 
 #include "kernels/cpu/loops.h"
+#include "kernels/cpu/reduce/reduce_int.h"
 #include "kernels/cpu/rows.h"
 
 /* EXPDIFF, SQDIFF and DIFF take aux[output element]; POW divides by it, if there is one. */
@@ -35,6 +36,14 @@ typedef struct PlkReducePiece {
   int64_t at, out, block, rows, cols, ld;
 } PlkReducePiece;
 
+/* The tables of loops that a job may need. A program of one model that only adds floats links the least of them. */
+typedef struct PlkReduceParts {
+  const PlkReduceLoops *(*loops)(void);
+  const PlkMapLoops *(*maps)(void); /* NULL, as those that follow: plain sums of f32 and f64 */
+  const PlkIntLoops *(*integers)(void);
+  const PlkSoftmaxLoops *(*exps)(void);
+} PlkReduceParts;
+
 typedef struct PlkReduceJob {
   const PlArray *x; /* any strides */
   uint32_t mask;    /* bit d: dimension d is reduced; bits beyond ndim are ignored */
@@ -55,9 +64,14 @@ typedef struct PlkReduceJob {
   void (*piece)(const struct PlkReduceJob *job, const PlkReducePiece *p, double *acc);
   bool instead;
   void *ctx;
+  const PlkReduceParts *parts; /* set by plk_reduce_run */
 } PlkReduceJob;
 
+const PlkReduceLoops *plk_float_sums_loops(void); /* sums of f32 and f64, and what begins and ends them; the rest is NULL */
+
+/* With all loops; with those of job->parts. */
 PlStatus plk_reduce_run(const PlkReduceJob *job);
+PlStatus plk_reduce_run_parts(const PlkReduceJob *job);
 
 /* At most PLK_REDUCE_TILE elements of x from offset `at` on, in place (direct) or in buf; aux steps by `step`, 0: one
  * value for all. */

@@ -80,8 +80,8 @@ PlStatus plk_reduce_twice(const PlkReduceJob *job, const int64_t shape[3]) {
   PlArray x = *job->x;
   const int64_t steps[2] = {shape[2], 1}, each_step[2] = {shape[1], 1};
   x.ndim = 2, x.shape = rows, x.strides = steps;
-  PlkReduceJob each = {.x = &x, .mask = 2, .pre = job->pre, .comp = job->comp, .p = job->p, .to = part};
-  PlStatus s = plk_reduce_run(&each);
+  PlkReduceJob each = {.x = &x, .mask = 2, .pre = job->pre, .comp = job->comp, .p = job->p, .to = part, .parts = job->parts};
+  PlStatus s = plk_reduce_run_parts(&each);
   x.data = part, x.dtype = PL_F64, x.numel = rows[0], x.shape = left, x.strides = each_step;
   PlkReduceJob all = {.x = &x,
                       .mask = 1,
@@ -90,8 +90,9 @@ PlStatus plk_reduce_twice(const PlkReduceJob *job, const int64_t shape[3]) {
                       .p = job->p,
                       .out = job->out,
                       .to = job->to,
-                      .count = job->x->numel / shape[1]};
-  if (s == PL_OK) s = plk_reduce_run(&all);
+                      .count = job->x->numel / shape[1],
+                      .parts = job->parts};
+  if (s == PL_OK) s = plk_reduce_run_parts(&all);
   plk_scratch_free(part);
   return s;
 }

@@ -41,9 +41,9 @@ static void pre_f64(const PlkReduceJob *j, double *v, int64_t n, const double *a
 }
 
 /* exp(v - aux) of a tile of floats: the only map that floats have. */
-static void exp_f32(float *v, int64_t n, const double *aux, int step) {
+static void exp_f32(const PlkReduceJob *j, float *v, int64_t n, const double *aux, int step) {
   if (step == 0) {
-    plk_softmax_loops()->exp_f32(v, (float)*aux, 1, v, n);
+    j->parts->exps()->exp_f32(v, (float)*aux, 1, v, n);
     return;
   }
   for (int64_t i = 0; i < n; i++) v[i] = vm_exp_f32(v[i] - (float)aux[i]);
@@ -69,7 +69,7 @@ const void *plk_reduce_tile(const PlkReduceJob *j, const void *x, int dtype, boo
     return buf;
   }
   plk_load(j->comp, buf, n, x, dtype, at, 1, n, 1);
-  if (j->pre != PLK_PRE_NONE && j->comp == PLK_CF32) exp_f32(buf, n, aux, step);
+  if (j->pre != PLK_PRE_NONE && j->comp == PLK_CF32) exp_f32(j, buf, n, aux, step);
   else if (j->pre != PLK_PRE_NONE) pre_f64(j, buf, n, aux, step);
   return buf;
 }

@@ -44,7 +44,7 @@ typedef struct Total {
 } Total;
 
 static double add_chunk(const PlArray *x, const void *v, int64_t n) {
-  const PlkReduceLoops *l = plk_reduce_loops();
+  const PlkReduceLoops *l = plk_float_sums_loops();
   return x->dtype == PL_F32 ? l->sum_f32(v, n) : l->sum_f64(v, n);
 }
 
@@ -76,7 +76,7 @@ static void total(const PlArray *x, const PlkPieces *p, int64_t at, double *shar
 
 /* Up to 256 rows are added in T, then in double, per column. local: the doubles, then the Ts. */
 static void column_rows(const PlArray *x, const char *v, const PlkPieces *p, int64_t n, double *acc) {
-  const PlkReduceLoops *l = plk_reduce_loops();
+  const PlkReduceLoops *l = plk_float_sums_loops();
   for (int64_t c = 0; c < p->cols; c += PLK_COLS) {
     int64_t k = p->cols - c < PLK_COLS ? p->cols - c : PLK_COLS;
     if (x->dtype == PL_F32) l->colpart_f32((const float *)(const void *)v + c, p->cols, n, k, (float *)(acc + p->cols) + c);

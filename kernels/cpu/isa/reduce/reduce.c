@@ -331,5 +331,19 @@ const PlkReduceLoops PLK_ISA_NAME(plk_reduce_table) = {
     .colpart_f64 = colpart_f64,
     .plain = {[PL_F32] = TYPE(f32), [PL_F64] = TYPE(f64), [PL_F16] = TYPE(f16), [PL_BF16] = TYPE(bf16)},
 };
+extern const PlkReduceLoops PLK_ISA_NAME(plk_float_sums_table);
+const PlkReduceLoops PLK_ISA_NAME(plk_float_sums_table) = {
+    .fill = fill,
+    .divide = divide,
+    .divide_floats = divide_floats,
+    .root = root,
+    .to_f32 = to_f32,
+    .sum_f32 = sum_f32,
+    .sum_f64 = sum_f64,
+    .colpart_f32 = colpart_f32,
+    .colpart_f64 = colpart_f64,
+    .plain = {[PL_F32] = {[PLK_CORE_SUM] = FORMS(sum, f32, ACROSS_COLS(f32))},
+              [PL_F64] = {[PLK_CORE_SUM] = FORMS(sum, f64, ACROSS_COLS(f64))}},
+};
 extern const PlkRowSums PLK_ISA_NAME(plk_row_sums);
 const PlkRowSums PLK_ISA_NAME(plk_row_sums) = {sum_rows_f32, sum_rows_f64};
