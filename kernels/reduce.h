@@ -22,9 +22,9 @@ typedef enum PlkReduce {
 /* Attributes 0 = dims (none or empty: all), further ones are not read. */
 PlStatus plk_cpu_reduce(const PlkCall *call);
 PlStatus plk_cpu_float_sums(const PlkCall *call); /* sum and mean of f32 or f64, y likewise, with the bits of plk_cpu_reduce */
-PlStatus plk_cpu_sum_to(const PlkCall *call); /* the output's shape says what is reduced */
-PlStatus plk_cpu_norm(const PlkCall *call);   /* attributes p, dims */
-PlStatus plk_cpu_var(const PlkCall *call);    /* attributes dims, correction; kcode 1: square root */
+PlStatus plk_cpu_sum_to(const PlkCall *call);     /* the output's shape says what is reduced */
+PlStatus plk_cpu_norm(const PlkCall *call);       /* attributes p, dims */
+PlStatus plk_cpu_var(const PlkCall *call);        /* attributes dims, correction; kcode 1: square root */
 /* The same with tangents (PlOp.with_tangent): x, v -> y, t; extreme_with_tangent: of all elements, where NaN is at the NaNs. */
 PlStatus plk_cpu_reduce_with_tangent(const PlkCall *call);
 PlStatus plk_cpu_extreme_with_tangent(const PlkCall *call);

@@ -64,7 +64,8 @@ local head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 1
 local g = T.jit(function(v)
   local z = small(v)
   local last = (block(z) + down(z)):relu()
-  return head(last), last:mean { 3, 4 }, z:sum(1), z:transpose(2, 4):mean(2), z:mean { 2, 4 }, z:mean { 1, 3 } -- GlobalAveragePool is a mean
+  -- GlobalAveragePool is a mean
+  return head(last), last:mean { 3, 4 }, z:sum(1), z:transpose(2, 4):mean(2), z:mean { 2, 4 }, z:mean { 1, 3 }
 end)
 out(arg[1] .. "2", T.no_grad(function() return g(x) end))
 assert(T.save_graph("resnet.graph", g:graph()))

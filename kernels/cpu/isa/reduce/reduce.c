@@ -342,8 +342,8 @@ const PlkReduceLoops PLK_ISA_NAME(plk_float_sums_table) = {
     .sum_f64 = sum_f64,
     .colpart_f32 = colpart_f32,
     .colpart_f64 = colpart_f64,
-    .plain = {[PL_F32] = {[PLK_CORE_SUM] = FORMS(sum, f32, ACROSS_COLS(f32))},
-              [PL_F64] = {[PLK_CORE_SUM] = FORMS(sum, f64, ACROSS_COLS(f64))}},
+    .plain =
+        {[PL_F32] = {[PLK_CORE_SUM] = FORMS(sum, f32, ACROSS_COLS(f32))}, [PL_F64] = {[PLK_CORE_SUM] = FORMS(sum, f64, ACROSS_COLS(f64))}},
 };
 extern const PlkRowSums PLK_ISA_NAME(plk_row_sums);
 const PlkRowSums PLK_ISA_NAME(plk_row_sums) = {sum_rows_f32, sum_rows_f64};
