@@ -262,6 +262,19 @@ static bool writes(const PlGraph *f) {
   return false;
 }
 
+/* Where a tensor's memory ends. */
+static const char *end_of(const PlArray *a) {
+  int64_t last = a->numel > 0 ? 1 : 0;
+  for (int d = 0; d < a->ndim && a->numel > 0; d++) last += (a->shape[d] - 1) * a->strides[d];
+  return (const char *)a->data + last * (int64_t)pl_dtype_size((PlDtype)a->dtype);
+}
+
+/* May one be written while the other is read? Two rows of one tensor may. */
+static bool share(const PlTensor *x, const PlTensor *y) {
+  return x->storage == y->storage && x->a.numel > 0 && y->a.numel > 0 && (const char *)x->a.data < end_of(&y->a) &&
+         (const char *)y->a.data < end_of(&x->a);
+}
+
 /* A run writes into input v, as x is: what is copied first would not be written, and the order of nodes knows of no memory that two leaves
  * share. */
 static int check_written(lua_State *L, const PlGraph *f, PlTensor *const *in, PlGVal v, const PlTensor *x) {
@@ -272,7 +285,7 @@ static int check_written(lua_State *L, const PlGraph *f, PlTensor *const *in, Pl
   for (PlGVal w = 0; w < f->nvals; w++) {
     const PlGValue *b = &f->vals[w];
     if (w == v || b->kind == PL_FV_NODE || b->kind == PL_FV_CONST || b->store == val->store) continue;
-    if ((b->kind == PL_FV_INPUT ? in[b->slot] : b->real)->storage == x->storage)
+    if (share(b->kind == PL_FV_INPUT ? in[b->slot] : b->real, x))
       return l_error(L, "run: the graph writes into input %s, which shares its memory with %s; give a copy", val->name,
                      b->kind == PL_FV_INPUT ? b->name : "a captured tensor");
   }

@@ -72,5 +72,8 @@ describe("a graph that writes into an input", function()
       assert.matches("run: the graph writes into input x.*" .. text, tostring(err))
     end
     assert.equal(6, other:sum():item())
+    local rows = T.ones(2, 2, 3) -- of one memory, and apart from each other
+    assert.equal(12, g:run({ x = rows[1], y = rows[2] })[1]:sum():item())
+    assert.equal(18, rows:sum():item())
   end)
 end)
