@@ -60,6 +60,17 @@ describe("M15: gradients that are added up", function()
     local larger = T.zeros(3)
     assert.is_false((pcall(g.run, g, { x = T.ones(1) }, { out = { larger } })))
     assert.same({ 0, 0, 0 }, larger:totable())
+    local p = T.nn.Parameter(T.ones(2))
+    local opt = T.optim.SGD({ p }, { lr = 0.5 })
+    local step = T.jit(function()
+      p:sum():backward()
+      opt:step()
+      return p:sum()
+    end)
+    step()
+    local made = p:totable()
+    assert.is_false((pcall(step:graph().run, step:graph(), {}, { out = { larger } })))
+    assert.same(made, p:totable()) -- nothing has run
     local x = T.ones(1):requires_grad_()
     local y = x * 1
     y:backward { retain_graph = true }

@@ -325,6 +325,40 @@ function Graph:plan() return plan_of(check("plan", self), compiled(self)) end
 
 require "perilune.graph.plan"(Plan, core)
 
+-- The shapes of what nodes compute, by value.
+local function shapes_of(g)
+  local edition, known = core.graph_edition(g.ir), rawget(g, "computed")
+  if known and known.edition == edition then return known end
+  known = { edition = edition }
+  for _, node in ipairs(core.graph_nodes(g.ir)) do
+    for j, v in ipairs(node.outputs) do known[v] = node.shapes[j] end
+  end
+  g.computed = known
+  return known
+end
+
+-- Does a result of that shape fill the tensor once? More dimensions of one in front do no harm.
+local function fits(t, shape)
+  local own = t:shape()
+  local more = #own - #shape
+  for i, size in ipairs(own) do
+    if size ~= (i > more and shape[i - more] or 1) then return false end
+  end
+  return more >= 0
+end
+
+-- A larger tensor would be filled with copies. list: the outputs, after the run; before it, what nodes compute is
+-- known, and leaves are not.
+local function check_shapes(g, out, list)
+  local values, shapes = core.graph_output_values(g.ir), list and {} or shapes_of(g)
+  for i, k in ipairs(g.keys) do
+    local shape = list and list[i]:shape() or shapes[values[i]]
+    if out[k] and shape and not fits(out[k], shape) then
+      fail("run: out: '%s' is %s, the output [%s]", tostring(k), describe(out[k]), table.concat(shape, ","))
+    end
+  end
+end
+
 --- g:run({x=…, …}, {out=, add=}) → outputs under the keys given to outputs. out: tensors to write into; add: add to
 -- them instead. Optimizers in the graph of a jitted function, also one that was loaded, count their steps on.
 function Graph:run(feed, opts)
@@ -350,17 +384,14 @@ function Graph:run(feed, opts)
     if not known then fail("run: out: the graph has no output '%s'", tostring(k)) end
     if not core.is_tensor(t) then fail("run: out: '%s' must be a tensor, got %s", tostring(k), describe(t)) end
   end
+  if out then check_shapes(self, out) end
   local res, list = {}
   if self.beside or self.traced then
     list = require("perilune.jit.optimizers").run_graph(self, compiled(self), inputs)
   else
     list = core.graph_run(compiled(self), inputs, self.trains)
   end
-  for i, k in ipairs(out and self.keys or {}) do -- a larger one would be filled with copies
-    if out[k] and table.concat(out[k]:shape(), ",") ~= table.concat(list[i]:shape(), ",") then
-      fail("run: out: '%s' is %s, the output %s", tostring(k), describe(out[k]), describe(list[i]))
-    end
-  end
+  if out then check_shapes(self, out, list) end
   for i, k in ipairs(self.keys) do
     local given = out and out[k]
     if given and opts.add then
