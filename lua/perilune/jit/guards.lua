@@ -184,6 +184,7 @@ end
 
 local function scan_function(list, f, path, visit)
   local snapshot, n, names = {}, 0, names_in(f)
+  list.code[#list.code + 1] = f
   for _, name in ipairs(names) do
     list.reads_settings, list.names[name] = list.reads_settings or SETTINGS[name], true
   end
@@ -248,10 +249,9 @@ local function scan_settings(list, t, path)
   local snapshot, names = {}, list.names
   -- What each step moves (a schedule-free optimizer's weights, Prodigy's rate) counts for who names it.
   local moves = list.groups[t] and list.groups[t].moves or {}
-  local all = names.pairs or names.next
   for k, v in next, t do
     if type(k) == "string" and k:find("^_[a-z]+$") and k ~= "_scale" then goto own end
-    if moves[k] and not (all or names[k]) then goto own end
+    if moves[k] and not (list.any_key or names[k]) then goto own end
     if type(v) == "number" or type(v) == "boolean" or type(v) == "string" then snapshot[k] = v end
     if type(v) == "table" and k == "betas" then scan_settings(list, v, { path, "betas" }) end
     ::own::
@@ -259,23 +259,12 @@ local function scan_settings(list, t, path)
   list[#list + 1] = { "settings", t, snapshot, 0, path }
 end
 
--- Texts that what is called may use as keys of a group: those in its code, in what it sees and among its arguments.
-local function note_texts(list, args, n)
-  for _, g in ipairs(list) do
-    for _, v in next, g[3] do
-      if type(v) == "string" then list.names[v] = true end
-    end
-  end
-  for i = 1, n do
-    if type(args[i]) == "string" then list.names[args[i]] = true end
-  end
-end
-
 --- Everything that `f`, called with args (n of them; args.paths: how they are reached), can see → list of guards.
 -- before: what was taken for the arguments themselves, where args are only the objects among them.
 function guards.take(f, args, n, before)
   local optimizers = loaded["perilune.optim.optimizer"]
-  local list = { fields = 0, groups = optimizers and optimizers.owners or {}, names = before and before.names or {} }
+  local list = { fields = 0, groups = optimizers and optimizers.owners or {}, names = before and before.names or {},
+    code = before and before.code or {} }
   local seen, skip, opaques = {}, library_tables(), {}
   local full, parts, order = {}, {}, {}
   function list.part(t, key, path) -- a field that is read of a table of which the rest is not
@@ -332,7 +321,7 @@ function guards.take(f, args, n, before)
     end
   end
   list.part = nil
-  if list.reads_settings then note_texts(list, args, n) end
+  if list.reads_settings then reach.note_texts(list, args, n) end
   for _, entry in ipairs(list.reads_settings and opaques or {}) do
     local object, path = entry[1], entry[2]
     local optimizer = rawget(object, "optimizer") or object
@@ -341,7 +330,7 @@ function guards.take(f, args, n, before)
       scan_settings(list, group, { { path, "param_groups" }, k })
     end
   end
-  if before then list.names = nil end
+  if before then list.names, list.code = nil, nil end
   for _, g in ipairs(list) do g.meta = type(g[2]) == "table" and metatable_of(g[2]) or nil end
   return list
 end

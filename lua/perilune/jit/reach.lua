@@ -4,7 +4,8 @@
 -- (into a call, a result, another table, an operator, a closure, an index that is computed) all of it may be read.
 --
 -- The code is that of string.dump, Lua 5.4's; what is not as expected is no answer (nil), and then everything counts.
--- Registers are followed through the code, with unions where ways meet. A path is {upvalue = i, key, …}.
+-- Registers are followed through the code, with unions where ways meet. A path is {upvalue = i, key, …}. And which
+-- texts may be keys of what it reads.
 -- @module perilune.jit.reach
 local unpack, byte = string.unpack, string.byte
 
@@ -281,6 +282,51 @@ function reach.of(f)
   table.sort(list, function(p, q) return p.text < q.text end)
   known[f] = list
   return list
+end
+
+local function joins(f)
+  for _, i in ipairs(f.code) do
+    if i & 0x7f == 53 then return true end
+  end
+  for _, child in pairs(f.children) do
+    if joins(child) then return true end
+  end
+  return false
+end
+
+-- Does f, or a function written inside of it, join texts (..)? true where the code is not as expected.
+local function joins_texts(f)
+  local code = string.dump(f, true)
+  if code:sub(1, #HEADER) ~= HEADER then return true end
+  local r = reader(code)
+  r.bytes(#HEADER + 1)
+  local ok, found = pcall(function() return joins(read_function(r)) end)
+  return not ok or found
+end
+
+-- Who calls one of these, by any name, goes over all keys or makes texts that may be keys.
+local MAKERS, MAKES = {}, {}
+for _, lib in ipairs { _G, string, table, io, os, utf8 } do
+  local makers = "pairs next char find format gmatch gsub lower match rep reverse sub upper concat read lines getenv"
+  for name in makers:gmatch "%a+" do
+    if lib[name] then MAKERS[#MAKERS + 1], MAKES[lib[name]] = name, true end
+  end
+end
+
+--- Texts that may be keys of an optimizer's group go into list.names: those in the code of what is called, whose
+-- functions list.code has, in what it sees and among its arguments. list.any_key: it may make any.
+function reach.note_texts(list, args, n)
+  for _, g in ipairs(list) do
+    for _, v in next, g[3] do
+      if type(v) == "string" then list.names[v] = true end
+      if MAKES[v] then list.any_key = true end
+    end
+  end
+  for _, name in ipairs(MAKERS) do list.any_key = list.any_key or list.names[name] end
+  for _, f in ipairs(list.code) do list.any_key = list.any_key or joins_texts(f) end
+  for i = 1, n do
+    if type(args[i]) == "string" then list.names[args[i]] = true end
+  end
 end
 
 return reach
