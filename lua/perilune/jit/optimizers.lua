@@ -50,10 +50,10 @@ function optimizers.live(options_of, move, holds, keep, saved)
 end
 
 --- What an optimizer moves at each step, also where none of its parameters is stepped: move(±1), keep() and holds(), as
--- above.
-function optimizers.move(move, keep, holds)
+-- above. group: the one that has no node in this step.
+function optimizers.move(move, keep, holds, group)
   holds = holds or function() return true end
-  current.live[#current.live + 1] = { move = move, holds = holds, keep = keep, fresh = true }
+  current.live[#current.live + 1] = { move = move, holds = holds, keep = keep, fresh = true, group = group }
 end
 
 -- What a schedule or scaler may change: its own fields and those of its parts, and its optimizer's settings
@@ -308,6 +308,19 @@ optimizers.Unless = {
   end,
 }
 
+-- Behind the node that is entry `at` of t.live: groups of the same step that have no node. A step goes through its
+-- optimizer's groups in their order → the last entry of the step.
+local function step_to(t, at)
+  local group = t.live[at].saved and t.live[at].saved.of
+  local owners = group and loaded["perilune.optim.optimizer"].owners
+  while group do
+    local g = t.live[at + 1] and t.live[at + 1].group
+    if not g or owners[g] ~= owners[group] or g._at <= group._at then break end
+    group, at = g, at + 1
+  end
+  return at
+end
+
 --- Takes back what the script did while it was traced, as it will do it again. all: also what `before` did, as the
 -- trace or the run failed: of a run that had made steps by then, what is behind the last of them. ran(node): had that
 -- node run? Without it the program of the trace is asked.
@@ -316,7 +329,7 @@ function optimizers.undo(t, all, ran)
   for i = all and #t.live or 0, 1, -1 do
     local node = t.live[i].node
     if node and (ran and ran(node) or not ran and t.program and core.jit_ran(t.program, node)) then
-      made = i
+      made = step_to(t, i)
       break
     end
   end

@@ -152,7 +152,7 @@ local function define(name, list, columns, rule, momentum, first)
     keep()
     move(1)
     local _ <close> = setmetatable({}, { __close = function(_, failed) if failed then move(-1) end end })
-    if n == 0 and T.core.jit_tracing() then require("perilune.jit").move(move, keep) end
+    if n == 0 and T.core.jit_tracing() then require("perilune.jit").move(move, keep, nil, group) end
     for i = 1, n do
       call(optimizer_step, group, lists, i, width, o, counts[i], of,
         { moved = i == 1 and move or nil, keep = i == 1 and keep or nothing, carried = carried, load = load,
