@@ -297,7 +297,7 @@ describe("apply_chat_template", function()
     local function ids(t, text) return t:encode(text):totable() end
     assert.equal(5, #ids(assert(opened "{}"), "a<s>b")) -- a word of the model, and not a token of its own
     local t = assert(opened [[{"bos_token": "<s>", "eos_token": {"content": "</s>", "lstrip": true},
-      "unk_token": "<none>", "padding_side": "left", "truncation_side": "left", "pad_token": "</s>"}]])
+      "padding_side": "left", "truncation_side": "left", "pad_token": "</s>"}]])
     assert.same({ a, 0, b }, ids(t, "a<s>b"))
     assert.same({ a, 1, b }, ids(t, "a  </s>b"))
     assert.equal("ab", t:decode { a, 0, b })
@@ -316,15 +316,22 @@ describe("apply_chat_template", function()
     t = assert(opened(new:format(n, "true", "true")))
     assert.equal(7, #ids(t, "a<new>b"))
     assert.same({ a, n, b }, t:encode("a<new>b", { split_special = true }):totable())
-    for config, part in pairs { [new:format(n + 1, "true", "true")] = '"<new>" (' .. n + 1 .. ")",
-      ['{"additional_special_tokens": ["<new>"]}'] = '"<new>", which this file of ' .. n .. " tokens lacks" } do
-      local none, why, code = opened(config)
-      assert.same({ nil, "unsupported" }, { none, code })
-      assert.truthy(why:find(part, 1, true), why)
-    end
-    t = assert(opened '{"pad_token": "<pad>"}')
-    assert.same({ a }, t("a", { padding = false }).input_ids:totable())
-    fails('"<pad>", is no token of', t, { "a", "aba" }, { padding = true })
+    local none, why, code = opened(new:format(n + 1, "true", "true"))
+    assert.same({ nil, "unsupported" }, { none, code })
+    assert.truthy(why:find('"<new>" (' .. n + 1 .. ")", 1, true), why)
+    -- tokens without an id stand behind all others: those of a role first, in an order of their own
+    local without = [[{"pad_token": "<pad>", "extra_special_tokens": {}, "unk_token": "<unk>", "image_token": "<image>",
+      "additional_special_tokens": ["<x>", "<y>"]%s}]]
+    t = assert(opened(without:format ""))
+    assert.same({ n, n + 1, n + 2, n + 3, n + 4 }, ids(t, "<unk><pad><image><x><y>"))
+    assert.same({ { a, n + 1, n + 1 }, { a, b, a } }, t({ "a", "aba" }, { padding = true }).input_ids:totable())
+    t = assert(opened(without:format(new:gsub("^{", ", "):gsub("}$", ""):format(n, "true", "false"))))
+    assert.same({ n, n + 1, n + 5 }, ids(t, "<new><unk><y>"))
+    write("added_tokens.json", ('{"<y>": %d, "<more>": %d, "<x>": %d}'):format(n + 1, n + 2, n))
+    t = assert(opened(without:format ""))
+    assert.same({ n, n + 1, n + 2, n + 3 }, ids(t, "<x><y><more><unk>"))
+    assert.equal("", t:decode { n, n + 3 })
+    assert.equal("<more>", t:decode { n + 2 })
     os.execute("rm -r " .. dir)
   end)
 

@@ -66,10 +66,13 @@ local function read(path)
   return text
 end
 
+local roles = { "bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token" }
+
 -- What tokenizer_config.json says of tokens beside the tokenizer's own file: a list of { content, id, settings, role },
--- id nil where it says none, role as "bos_token".
-local function tokens_of(config)
-  local list = {}
+-- id nil where it says none, role as "bos_token", in the order in which transformers gives ids to those. older: text
+-- of added_tokens.json, which has ids where the other one has none.
+local function tokens_of(config, older)
+  local list, named = {}, {}
   local function add(v, id, role)
     local content, settings = v, {}
     if values.is_dict(v) then
@@ -83,21 +86,41 @@ local function tokens_of(config)
     if role then settings.special = true end
     if type(content) == "string" and content ~= "" then list[#list + 1] = { content, id, settings, role } end
   end
+  local function by_role(dict, key)
+    if type(key) == "string" and not named[key] then
+      named[key] = true
+      add(values.dict_get(dict, key), nil, key)
+    end
+  end
+  for _, key in ipairs(roles) do by_role(config, key) end
+  for _, key in ipairs(config.keys) do
+    if type(key) == "string" and key:find "_token$" then by_role(config, key) end
+  end
+  local extra = values.dict_get(config, "extra_special_tokens")
+  for _, key in ipairs(values.is_dict(extra) and extra.keys or {}) do by_role(extra, key) end
+  if not (values.is_sequence(extra) and extra.n > 0) then
+    extra = values.dict_get(config, "additional_special_tokens")
+  end
+  for i = 1, values.is_sequence(extra) and extra.n or 0 do add(extra[i]) end
+
+  local special, rest = {}, list
+  for _, t in ipairs(rest) do special[t[1]] = true end
+  list = {}
   local by_id = values.dict_get(config, "added_tokens_decoder")
   if values.is_dict(by_id) then
     local ids = {}
     for _, key in ipairs(by_id.keys) do ids[#ids + 1] = math.tointeger(tonumber(key)) end
     table.sort(ids)
     for _, id in ipairs(ids) do add(values.dict_get(by_id, tostring(id)), id) end
+  elseif older then
+    local by_content = jinja.from_json(older)
+    for _, content in ipairs(values.is_dict(by_content) and by_content.keys or {}) do
+      local id = math.tointeger(values.dict_get(by_content, content))
+      if id then list[#list + 1] = { content, id, { special = special[content] or false } } end
+    end
+    table.sort(list, function(a, b) return a[2] < b[2] end)
   end
-  for _, key in ipairs(config.keys) do
-    if type(key) == "string" and key:find "_token$" then add(values.dict_get(config, key), nil, key) end
-  end
-  for _, key in ipairs { "additional_special_tokens", "extra_special_tokens" } do
-    local more = values.dict_get(config, key)
-    for i = 1, values.is_sequence(more) and more.n or 0 do add(more[i]) end
-  end
-  return list
+  return table.move(rest, 1, #rest, #list + 1, list)
 end
 
 --- The chat templates by name and the special tokens of a folder: tokenizer_config.json, chat_template.jinja; what the
@@ -122,7 +145,7 @@ function M.beside(dir)
       if side == "left" or side == "right" then found[key] = side end
     end
     found.split_special_tokens = values.dict_get(config, "split_special_tokens") == true or nil
-    found.tokens = tokens_of(config)
+    found.tokens = tokens_of(config, read(dir .. "added_tokens.json"))
     local t = values.dict_get(config, "chat_template")
     if type(t) == "string" then found.templates.default = t end
     for i = 1, values.is_sequence(t) and t.n or 0 do

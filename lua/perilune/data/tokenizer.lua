@@ -28,10 +28,11 @@ local M = { Tokenizer = Tokenizer }
 
 --- A tokenizer from the text of a tokenizer.json file; `name` is for messages.
 -- chat: chat templates and special tokens, {templates={default=}, special={bos_token=}}; base: what its ids count from
--- where a call does not say (1).
+-- where a call does not say (1); handle: the text opened, where it is already.
 -- @treturn Tokenizer or nil, message, code
-function M.from_json(json, name, chat_, base)
-  local handle, message, code = core.tokenizer(json, name)
+function M.from_json(json, name, chat_, base, handle)
+  local message, code
+  if not handle then handle, message, code = core.tokenizer(json, name) end
   if not handle then return nil, message, code end
   return setmetatable({ handle = handle, json = json, name = name, chat = chat_, index_base = base or 1 }, Tokenizer)
 end
@@ -120,6 +121,7 @@ function M.tokenizer(path, opts)
   local dir, name = path:match "^(.-)([^/]*)$"
   local beside, why, code = chat.beside(dir)
   if why then return nil, why, code end
+  local own, handle -- ids are those of the file itself
   if name:find "%.txt$" then
     text, why, code = files.wordpiece(text, path, not beside or beside.do_lower_case ~= false)
   elseif name:find "vocab%.json$" then
@@ -128,17 +130,17 @@ function M.tokenizer(path, opts)
     if not merges then return nil, message, "io" end
     text, why, code = files.byte_level(text, merges, path)
   elseif files.is_tiktoken(text) then
-    text, why, code = files.tiktoken(text, path, kind)
+    own, text, why, code = true, files.tiktoken(text, path, kind)
   elseif files.is_sentencepiece(text) then
-    text, why, code = files.sentencepiece(text, path)
+    own, text, why, code = true, files.sentencepiece(text, path)
   end
   if not text then return nil, why, code end
   if beside and beside.tokens then
-    text, why, code = files.with_tokens(text, path, beside.tokens)
+    text, why, code = files.with_tokens(text, path, beside.tokens, own)
     if not text then return nil, why, code end
-    beside.tokens = nil
+    handle, beside.tokens = why, nil
   end
-  return M.from_json(text, path, beside, base)
+  return M.from_json(text, path, beside, base, handle)
 end
 
 -- ---- training ---------------------------------------------------------------------------------------------------

@@ -200,10 +200,10 @@ local function entry(id, content, settings)
 end
 
 --- The text of a tokenizer.json with the tokens that tokenizer_config.json beside it names and it lacks, as
--- transformers has them. tokens: a list of { content, id or nil, settings, role }; those of a role, as "bos_token",
--- need not be there.
--- @treturn string; or nil, message, code
-function M.with_tokens(text, path, tokens)
+-- transformers has them: those without an id stand behind all others. tokens: a list of { content, id or nil, settings,
+-- role }. own: ids are those of the file; tokens of a role, as "bos_token", need not be there, and others need an id.
+-- @treturn string, and the opened text where it is as it was; or nil, message, code
+function M.with_tokens(text, path, tokens, own)
   local handle, message, code = core.tokenizer(text, path)
   if not handle then return nil, message, code end
   local have
@@ -225,8 +225,8 @@ function M.with_tokens(text, path, tokens)
   for _, t in ipairs(tokens) do
     local content, wanted, settings = t[1], t[2], t[3]
     local id = made[content] or handle:id(content, 0)
-    if not id and not t[4] then
-      if wanted ~= next_id then
+    if not id and not (own and t[4]) then
+      if wanted ~= next_id and (wanted or own) then
         local which = parts.quote(content) .. (wanted and (" (%d)"):format(wanted) or "")
         return nil, ("%s: tokenizer_config.json names the token %s, which this file of %d tokens lacks"):format(path,
           which, next_id), "unsupported"
@@ -237,7 +237,7 @@ function M.with_tokens(text, path, tokens)
       made[content], new[#new + 1] = id, entry(id, content, settings)
     end
   end
-  if #new == 0 then return text end
+  if #new == 0 then return text, handle end
   local list = table.concat(new, ",")
   local from, to = text:find '"added_tokens"%s*:%s*%['
   if from then
