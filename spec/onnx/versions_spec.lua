@@ -198,6 +198,11 @@ describe("windows and sizes", function()
       near(draw(5), draw(5), 0)
       assert.is_false(draw(5):equal(draw(6)), op)
     end
+    -- places that are dropped are others in each step of training, as in onnxruntime
+    local given = { T.ones(20), T.tensor(0.5), T.tensor(true) }
+    local net = assert(load_bytes(writer.single("Dropout", given, 1, { seed = 5 }, 15)))
+    local first = net(table.unpack(given))
+    assert.is_false(first:equal(net(table.unpack(given))))
   end)
 
   it("Resize of version 10 rounds up where it shrinks and down where it grows", function()

@@ -138,6 +138,9 @@ op("MeanVarianceNormalization", "axes:ints", function(c, x)
   return centered / (centered:square():mean(dims, { keepdim = true }):sqrt() + 1e-9)
 end)
 
+-- Node → the generator that its seed began, which goes on from run to run: training wants other places each time.
+local generators = setmetatable({}, { __mode = "k" })
+
 op("Dropout", "ratio:float seed:int is_test:int consumed_inputs:ints", function(c, x, ratio, training)
   local on = training and registry.number(c, training, "training_mode")
   local p = ratio and registry.number(c, ratio, "ratio") or c.a.ratio or 0.5
@@ -145,7 +148,9 @@ op("Dropout", "ratio:float seed:int is_test:int consumed_inputs:ints", function(
     if c.outputs < 2 then return x end
     return x, T.ones(x:shape(), { dtype = c.opset < 10 and x:dtype() or "bool", device = x:device() })
   end
-  local keep = T.rand(x:shape(), { dtype = x:dtype(), device = x:device(), generator = registry.generator(c) }):ge(p)
+  local node = c.node
+  generators[node] = generators[node] or registry.generator(c)
+  local keep = T.rand(x:shape(), { dtype = x:dtype(), device = x:device(), generator = generators[node] }):ge(p)
   return x * keep:to(x:dtype()) / (1 - p), keep
 end, { constants = { 2 }, random = true })
 
