@@ -512,8 +512,11 @@ assert(T.save(finished, { net = net:state_dict(), opt = opt:state_dict() }))
     assert.error(function() T.fit({}, { train = o.train, optimizer = o.opt }) end)
     local own = { on_device = "cpu", epochs = 0 } -- a field of the callback's own
     function own:on_epoch() self.epochs = self.epochs + 1 end
-    T.fit(o.net, { train = o.train, optimizer = o.opt, epochs = 1, quiet = true, callbacks = own })
-    assert.equal(1, own.epochs)
+    local late = { update = function(m) m.n = 3 end, reset = function(m) m.n = nil end } -- empty until it is updated
+    function late:value() return self.n or T.zeros(0) end
+    local h = T.fit(o.net, { train = o.train, optimizer = o.opt, epochs = 1, quiet = true, callbacks = own,
+      metrics = { late = late } })
+    assert.same({ 1, 3 }, { own.epochs, h[1].late })
   end)
 
   it("stops at a loss that is NaN, and reports files that are no checkpoints", function()
