@@ -82,9 +82,8 @@ end
 -- NaN is no class, though argmax takes it for the largest and a threshold for no. dim: that of the classes.
 local function no_nan(self, pred, target, dim)
   if not pred:is_floating_point() then return end
-  local nan = pred:isnan()
-  if not nan:any():item() then return end
-  if (kept(self, dim and nan:any(dim) or nan, target)):any():item() then
+  local nan = (dim and pred:size(dim) > 0 and pred:amax(dim) or pred):isnan() -- the largest is NaN where one is
+  if nan:any():item() and kept(self, nan, target):any():item() then
     fail("%s: NaN among the predictions %s is no class", self.who, pred:describe())
   end
 end
