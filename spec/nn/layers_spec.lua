@@ -430,8 +430,8 @@ describe("nn.utils.", function()
       nets[k] = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
       nets[k](T.randn(6, 2))
       nets[k]:eval()
+      nets[k][3].bias.requires_grad = false
     end
-    nets[1][3].bias.requires_grad = false
     local params, buffers = nn.utils.stack_module_state(nets)
     assert.is_true(params["1.weight"].is_leaf and params["1.weight"].requires_grad)
     assert.is_false(params["3.bias"].requires_grad or buffers["2.running_mean"].requires_grad)
@@ -456,6 +456,7 @@ describe("nn.utils.", function()
     fails("entries 1 and 2 differ in being in training", stack, { nets[1], nets[2]:clone():train() })
     fails("entry 2 has no 'bias', entry 1 has", stack, { nn.Linear(1, 1), nn.Linear(1, 1, { bias = false }) })
     fails("entry 1 has no 'bias', entry 2 has", stack, { nn.Linear(1, 1, { bias = false }), nn.Linear(1, 1) })
+    fails("'weight' of entries 1 and 2 differ in requires_grad", stack, { nn.Linear(1, 1):freeze(), nn.Linear(1, 1) })
     fails("'weight' is given twice", nn.utils.functional_call, nn.Linear(1, 1),
       { { weight = T.ones(1, 1) }, { weight = T.ones(1, 1) } }, T.ones(1))
     fails("entry 2 must be a table of tensors, got 3", nn.utils.functional_call, nn.Linear(1, 1),

@@ -225,6 +225,9 @@ return function(utils)
       local left = count
       for name, t in names(modules[i]) do
         if not lists[name] then fail("stack_module_state: entry 1 has no '%s', entry %d has", name, i) end
+        if lists[name][1].requires_grad ~= t.requires_grad then
+          fail("stack_module_state: '%s' of entries 1 and %d differ in requires_grad", name, i)
+        end
         lists[name][i] = t
         left = left - 1
       end
