@@ -202,9 +202,19 @@ describe("T.models.save to GGUF", function()
       assert.same({ "linear", 4 }, { s.kind, s.factor })
       assert.equal("default", assert(read { [key] = 1.0 }).model.rotary1.kind)
     end
+    for _, zero in ipairs { { ["rope.scaling.factor"] = 0.0 }, {} } do
+      zero["rope.scaling.type"] = "linear"
+      assert.equal("default", assert(read(zero)).model.rotary1.kind)
+    end
     local yarn = { ["rope.scaling.type"] = "yarn", ["rope.scaling.factor"] = 4.0,
       ["rope.scaling.original_context_length"] = 16, ["rope.scaling.yarn_beta_fast"] = 8.0 }
     assert.equal(8, assert(read(yarn)).model.rotary1._settings.beta_fast)
+    for mix, part in pairs { [-1] = false, [1] = false, [0] = "yarn_ext_factor = 0.0 is not supported" } do
+      yarn["rope.scaling.yarn_ext_factor"] = mix + 0.0
+      local net, why = read(yarn)
+      assert.truthy(part and why:find(part, 1, true) or not part and net, why)
+    end
+    yarn["rope.scaling.yarn_ext_factor"] = nil
     yarn["rope.scaling.attn_factor"] = 2.0
     for part, more in pairs { ["llama.rope.scaling.attn_factor"] = yarn, ["llama.expert_count"] = { expert_count = 4 },
       ["llama.attention.causal = false"] = { ["attention.causal"] = false },

@@ -90,7 +90,7 @@ end
 local neutral = { ["attention.causal"] = true, ["attention.max_alibi_bias"] = 0, ["attention.clamp_kqv"] = 0,
   ["attention.scale"] = 0, ["attention.output_scale"] = 0, expert_count = 0, logit_scale = 1, embedding_scale = 1,
   residual_scale = 1, ["attention.temperature_scale"] = 0, ["rope.scaling.yarn_log_multiplier"] = 0,
-  ["rope.scaling.yarn_attn_factor"] = 1, ["rope.scaling.yarn_ext_factor"] = 1, use_parallel_residual = false,
+  ["rope.scaling.yarn_attn_factor"] = 1, use_parallel_residual = false,
   ["attention.temperature_length"] = 0, ["rope.scaling.alpha"] = 0, n_deepstack_layers = 0 }
 local capped = { attn_logit_softcapping = 0, final_logit_softcapping = 0 }
 
@@ -156,6 +156,11 @@ local function rotary_config(s)
   -- Without a type a factor is llama.cpp's first one; the oldest files have it under another name.
   local factor = meta[arch .. ".rope.scaling.factor"] or meta[arch .. ".rope.scale_linear"]
   local scaling = meta[arch .. ".rope.scaling.type"] or factor and factor ~= 0 and factor ~= 1 and "linear"
+  -- How much of YaRN's mixing there is: by the type where it is below 0.
+  local mix, usual = key("rope.scaling.yarn_ext_factor", -1), scaling == "yarn" and 1 or 0
+  if mix >= 0 and mix ~= usual and (scaling == "yarn" or scaling == "linear") then
+    config.fault("%s: %s.rope.scaling.yarn_ext_factor = %s is not supported", path, arch, mix)
+  end
   if factors then -- each frequency divided by a factor of its own
     if gguf.is_blocks(factors) then factors = factors:numbers() end
     local list = factors:double():totable()
@@ -172,8 +177,8 @@ local function rotary_config(s)
       long_factor = json.array(by_length.long:double():totable()), factor = 1.0,
       attention_factor = key("rope.scaling.attn_factor", 1.0), original_max_position_embeddings = original }
     if kind[1] == "phi3" then c.original_max_position_embeddings = original end
-  elseif scaling == "linear" then
-    c.rope_scaling = { rope_type = "linear", factor = factor or key "rope.scaling.factor" }
+  elseif scaling == "linear" then -- without a factor, or with 0, nothing is scaled
+    if factor and factor ~= 0 then c.rope_scaling = { rope_type = "linear", factor = factor } end
   elseif scaling == "yarn" then
     local heat = key("rope.scaling.attn_factor", 1)
     if heat ~= 1 then config.fault("%s: %s.rope.scaling.attn_factor = %s is not supported", path, arch, heat) end
