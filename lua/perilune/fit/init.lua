@@ -64,7 +64,7 @@ local function read_metrics(given)
       fail("fit: a metric is a name or has update and value; %s is %s", tostring(key), describe(v))
     end
     name = name or v.name or "metric" .. tostring(key)
-    local ok, first = pcall(v.value, v) -- one of one's own may have none yet, or an empty one
+    local ok, first = T.core.attempt(v.value, v) -- one of one's own may have none yet, or an empty one
     if ok and (type(first) == "table" and next(first) ~= nil
       or T.is_tensor(first) and (first:numel() > 1 or first:dim() > 1)) then
       fail("fit: the metric '%s' is no number, which a row of the history would need; update a meter of it after "
