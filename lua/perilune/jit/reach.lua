@@ -7,6 +7,8 @@
 -- Registers are followed through the code, with unions where ways meet. A path is {upvalue = i, key, …}. And which
 -- texts may be keys of what it reads.
 -- @module perilune.jit.reach
+local core = require "perilune.core"
+
 local unpack, byte = string.unpack, string.byte
 
 local reach = {}
@@ -272,7 +274,7 @@ function reach.of(f)
   if code:sub(1, #HEADER) ~= HEADER then return nil end
   local r = reader(code)
   r.bytes(#HEADER + 1)
-  local ok, paths, escaped = pcall(function() return analyse(read_function(r)) end)
+  local ok, paths, escaped = core.attempt(function() return analyse(read_function(r)) end)
   if not ok then return nil end
   list = {}
   for text, p in pairs(paths) do
@@ -300,7 +302,7 @@ local function joins_texts(f)
   if code:sub(1, #HEADER) ~= HEADER then return true end
   local r = reader(code)
   r.bytes(#HEADER + 1)
-  local ok, found = pcall(function() return joins(read_function(r)) end)
+  local ok, found = core.attempt(function() return joins(read_function(r)) end)
   return not ok or found
 end
 
