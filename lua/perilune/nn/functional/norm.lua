@@ -54,7 +54,7 @@ return function(F)
       return (T.batch_norm(x, running_mean, running_var, weight, bias, { training = false, eps = eps }))
     end
     local y, mean, var = T.batch_norm(x, nil, nil, weight, bias, { training = true, eps = eps })
-    check_running("batch_norm", running_mean, running_var, x:size(2))
+    check_running("batch_norm", running_mean, running_var, mean:size(1))
     if x:numel() == 0 then return y end -- a batch without values says nothing of their mean
     momentum = momentum or 0.1
     local _ <close> = hold() -- mean and variance are of the same batches
