@@ -306,15 +306,13 @@ static void to_f32(const double *v, float *PL_RESTRICT to, int64_t n) {
   for (int64_t i = 0; i < n; i++) to[i] = (float)v[i];
 }
 
+/* What sums begin and end with, and what adds elements: all that a program needs which only sums floats. */
+#define SUMS                                                                                                                              \
+  .fill = fill, .divide = divide, .divide_floats = divide_floats, .root = root, .to_f32 = to_f32, .sum_f32 = sum_f32, .sum_f64 = sum_f64, \
+  .colpart_f32 = colpart_f32, .colpart_f64 = colpart_f64
 extern const PlkReduceLoops PLK_ISA_NAME(plk_reduce_table);
 const PlkReduceLoops PLK_ISA_NAME(plk_reduce_table) = {
-    .fill = fill,
-    .divide = divide,
-    .divide_floats = divide_floats,
-    .root = root,
-    .to_f32 = to_f32,
-    .sum_f32 = sum_f32,
-    .sum_f64 = sum_f64,
+    SUMS,
     .max_f32 = max_f32,
     .min_f32 = min_f32,
     .max_f64 = max_f64,
@@ -327,21 +325,11 @@ const PlkReduceLoops PLK_ISA_NAME(plk_reduce_table) = {
     .first_f64 = first_f64,
     .hits_f32 = hits_f32,
     .hits_f64 = hits_f64,
-    .colpart_f32 = colpart_f32,
-    .colpart_f64 = colpart_f64,
     .plain = {[PL_F32] = TYPE(f32), [PL_F64] = TYPE(f64), [PL_F16] = TYPE(f16), [PL_BF16] = TYPE(bf16)},
 };
 extern const PlkReduceLoops PLK_ISA_NAME(plk_float_sums_table);
 const PlkReduceLoops PLK_ISA_NAME(plk_float_sums_table) = {
-    .fill = fill,
-    .divide = divide,
-    .divide_floats = divide_floats,
-    .root = root,
-    .to_f32 = to_f32,
-    .sum_f32 = sum_f32,
-    .sum_f64 = sum_f64,
-    .colpart_f32 = colpart_f32,
-    .colpart_f64 = colpart_f64,
+    SUMS,
     .plain =
         {[PL_F32] = {[PLK_CORE_SUM] = FORMS(sum, f32, ACROSS_COLS(f32))}, [PL_F64] = {[PLK_CORE_SUM] = FORMS(sum, f64, ACROSS_COLS(f64))}},
 };
