@@ -213,7 +213,8 @@ end
 add("kl_div", function(g) return rand(g, { 3, 4 }, -3, 0), rand(g, { 3, 4 }, 0.1, 1), { reduction = "batchmean" } end,
   function(g) return rand(g, {}, -3, 0), rand(g, {}, 0.1, 1), { reduction = "batchmean" } end)
 for _, reduction in ipairs { "none", "sum", "mean" } do
-  add("mse_loss", function(g) return rand(g, { 2, 1 }, -3, 3), rand(g, { 1, 2 }, -3, 3), { reduction = reduction } end)
+  add("mse_loss", function(g) return rand(g, { 2, 1 }, -3, 3), rand(g, { 1, 2 }, -3, 3), { reduction = reduction } end,
+    function(g) return rand(g, { 3, 1 }, -3, 3), rand(g, { 3, 1 }, -3, 3), { reduction = reduction } end)
   add("binary_cross_entropy", only({ 1, 2 }, function(g)
     return rand(g, { 3, 2 }, 0.1, 0.9), rand(g, { 3, 2 }, 0, 1), rand(g, { 2 }, 0.5, 2), { reduction = reduction }
   end))
