@@ -456,6 +456,9 @@ describe("nn.utils.", function()
     fails("entries 1 and 2 differ in being in training", stack, { nets[1], nets[2]:clone():train() })
     fails("entry 2 has no 'bias', entry 1 has", stack, { nn.Linear(1, 1), nn.Linear(1, 1, { bias = false }) })
     fails("entry 1 has no 'bias', entry 2 has", stack, { nn.Linear(1, 1, { bias = false }), nn.Linear(1, 1) })
+    fails("'weight' is f32[1,1] in entry 1 and f32[1,2] in entry 2", stack, { nn.Linear(1, 1), nn.Linear(2, 1) })
+    fails("'weight' is f32[1,1] in entry 1 and f64[1,1] in entry 2", stack,
+      { nn.Linear(1, 1), nn.Linear(1, 1):double() })
     fails("'weight' of entries 1 and 2 differ in requires_grad", stack, { nn.Linear(1, 1):freeze(), nn.Linear(1, 1) })
     fails("'weight' is given twice", nn.utils.functional_call, nn.Linear(1, 1),
       { { weight = T.ones(1, 1) }, { weight = T.ones(1, 1) } }, T.ones(1))

@@ -192,7 +192,10 @@ function M.lora(net, opts)
       list[#list + 1] = { name, m }
     end
   end
-  if #list == 0 then fail("nn.lora: no layer is named by target") end
+  if #list == 0 then
+    fail("nn.lora: no layer is named by target%s; target = \"all-linear\" takes every linear layer but heads",
+      o.target == nil and ", which is of queries and values" or "")
+  end
   if all_met then all_met() end
   local groups = o.trainable_token_indices == nil and {}
     or token_groups("nn.lora", net, o.trainable_token_indices, saved, set.name)

@@ -225,7 +225,12 @@ return function(utils)
       local left = count
       for name, t in names(modules[i]) do
         if not lists[name] then fail("stack_module_state: entry 1 has no '%s', entry %d has", name, i) end
-        if lists[name][1].requires_grad ~= t.requires_grad then
+        local first = lists[name][1]
+        if first:dtype() ~= t:dtype() or table.concat(first:shape(), ",") ~= table.concat(t:shape(), ",") then
+          fail("stack_module_state: '%s' is %s[%s] in entry 1 and %s[%s] in entry %d", name, first:dtype(),
+            table.concat(first:shape(), ","), t:dtype(), table.concat(t:shape(), ","), i)
+        end
+        if first.requires_grad ~= t.requires_grad then
           fail("stack_module_state: '%s' of entries 1 and %d differ in requires_grad", name, i)
         end
         lists[name][i] = t
