@@ -132,7 +132,10 @@ int l_gradient_list(lua_State *L, int at, const char *fn, const char *arg, int n
 /* ---- leaves ---------------------------------------------------------------------------------------------------- */
 
 static int m_requires_grad_(lua_State *L) {
+  l_check_count(L, "requires_grad_", 2, "x, on");
   PlTensor *t = l_self(L, "requires_grad_");
+  if (!lua_isnoneornil(L, 2) && !lua_isboolean(L, 2))
+    return l_error(L, "requires_grad_: on must be true or false, got %s", l_typename(L, 2));
   bool on = lua_isnoneornil(L, 2) || lua_toboolean(L, 2);
   CALL(L, pl_requires_grad(t, on));
   l_remember_box(L, 1);

@@ -16,7 +16,9 @@ bool l_boxes_have_gc;
 static void cut_cycle(const PlTensor *t) {
   PlNode *n;
   uint32_t slot;
-  if (t->boxes || !pl_entry_get(t, pl_key_ambient(), &n, &slot) || n->kind != PL_NODE_LEAF || n->u.target != t) return;
+  if (t->boxes) return;
+  if (!pl_entry_get(t, pl_key_ambient(), &n, &slot) && !(pl_state.holder && pl_entry_get(t, pl_state.holder, &n, &slot))) return;
+  if (n->kind != PL_NODE_LEAF || n->u.target != t) return;
   n->u.target = NULL;
   PlTensor *g = n->grad;
   n->grad = NULL;

@@ -425,6 +425,8 @@ PlStatus pl_walk_run(PlWalk *w, const PlKey *key, PlMute mute) {
   const bool changes = pl_changes_begin();
   pl_keys_mute(key, mute, born, 1);
   const uint8_t autocast = pl_set_autocast(0); /* gradients have the dtypes that forward chose */
+  const bool records = !pl_state.grad_off;
+  if (mute == PL_MUTE_NONE) pl_grad_enable(true); /* create_graph asks for a history, whatever is around */
   pl_state.in_backward++;
   w->outer = pl_state.walk;
   pl_state.walk = w;
@@ -441,6 +443,7 @@ PlStatus pl_walk_run(PlWalk *w, const PlKey *key, PlMute mute) {
   pl_state.walk = w->outer;
   pl_state.in_backward--;
   pl_set_autocast(autocast);
+  pl_grad_enable(records);
   pl_keys_mute(key, mute, born, (uint32_t)-1);
   pl_changes_end(changes);
   if (s != PL_OK && w->started && !w->retain) /* nothing of a failed tape stays behind, unless somebody wants to go back once more */

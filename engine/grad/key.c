@@ -272,8 +272,8 @@ PlStatus pl_key_backward(PlKey *k, PlTensor *const *ys, PlTensor *const *dys, in
 
 /* ---- leaves of the ambient key -------------------------------------------------------------------------- */
 
-/* A key that never records. Its leaves only hold the .grad of tensors that are no leaves of the ambient key:
- * those attached to managers. Lives as long as the thread. */
+/* A key that never records. Its leaves only hold what tensors have that are no leaves of the ambient key: the .grad of those
+ * attached to managers, all of those that require no gradient any more. Lives as long as the thread. */
 static PlStatus make_holder(void) {
   if (pl_state.holder) return PL_OK;
   PlKey *k = malloc(sizeof *k);
@@ -302,6 +302,33 @@ static PlStatus hold_grad(PlTensor *t, PlTensor *g) {
   return s;
 }
 
+/* n, a leaf, belongs to another key from now on: older than all that reads it, whichever that is. */
+static void change_key(PlNode *n, PlKey *to) {
+  n->prev->next = n->next;
+  n->next->prev = n->prev;
+  n->prev = &to->tape;
+  n->next = to->tape.next;
+  n->prev->next = n->next->prev = n;
+  n->key = to;
+}
+
+/* t, whose leaf is n, requires no gradient until it is asked to again. As in PyTorch its .grad stays, an optimizer's step or further
+ * gradients may come later, its hooks do, and what was computed from it leads to it again then: it is the same leaf, which rests. */
+static PlStatus rest_leaf(PlTensor *t, PlNode *n) {
+  bool kept = n->grad || n->refs > 1;
+  for (const PlHook *h = n->slots[0].hooks; h && !kept; h = h->next) kept = !h->removed;
+  if (!kept) {
+    pl_entry_remove(t, n->key);
+    return PL_OK;
+  }
+  PL_TRY(make_holder());
+  pl_entry_remove(t, pl_state.holder);
+  change_key(n, pl_state.holder);
+  n->name = "grad";
+  if (t->node == n) t->flags &= (uint16_t)~PL_T_LEAF;
+  return PL_OK;
+}
+
 static PlStatus requires_grad(PlTensor *t, bool on) {
   PlKey *k = pl_key_ambient();
   PlNode *n;
@@ -311,29 +338,22 @@ static PlStatus requires_grad(PlTensor *t, bool on) {
   if (!on) {
     if (tracked && n->kind != PL_NODE_LEAF)
       PL_FAIL(PL_ERR_STATE, "requires_grad_(false): %s was computed by %s; use x:detach()", pl_desc_text(&t->a), n->name);
-    if (!tracked) return PL_OK;
-    PlTensor *grad = n->grad; /* stays, as in PyTorch: an optimizer's step or further gradients may come later */
-    const bool torn = pl_leaf_torn(n);
-    n->grad = NULL;
-    pl_entry_remove(t, k);
-    PL_TRY(grad ? hold_grad(t, grad) : PL_OK);
-    if (torn) pl_grad_tear(t);
-    return PL_OK;
+    return tracked ? rest_leaf(t, n) : PL_OK;
   }
   PL_TRY(check_float("requires_grad_", t));
   if (tracked) return PL_OK;
+  PlNode *held;
+  if (pl_state.holder && pl_entry_get(t, pl_state.holder, &held, &slot) && (!held->u.target || held->u.target == t)) {
+    change_key(held, k);
+    held->name = "leaf";
+    held->u.target = t;
+    if (t->node == held) t->flags |= PL_T_LEAF;
+    return PL_OK;
+  }
   if (t->base && !t->node && !t->more) pl_tensor_leave(t); /* a leaf's history is no part of another tensor's */
   PL_TRY(pl_node_new(&n, k, PL_NODE_LEAF, 0, 1, 0));
   n->name = "leaf";
   n->u.target = t;
-  PlNode *held;
-  if (pl_state.holder && pl_entry_get(t, pl_state.holder, &held, &slot)) { /* its .grad moves to the new leaf */
-    const bool torn = pl_leaf_torn(held);
-    n->grad = held->grad;
-    if (torn) pl_leaf_tear(n);
-    held->grad = NULL;
-    pl_entry_remove(t, pl_state.holder);
-  }
   PlStatus s = pl_entry_set(t, n, 0);
   if (s == PL_OK && t->node == n) t->flags |= PL_T_LEAF;
   pl_node_release(n);

@@ -1,0 +1,128 @@
+-- SPDX-License-Identifier: MIT
+-- Leaves that require no gradient for a while, as in a GAN: what was registered on them, what they hold
+-- and what was computed from them is as in PyTorch when they require one again.
+
+local T = require "perilune"
+local nn = T.nn
+
+-- Each turns a tensor's requires_grad off and on again.
+local ways = {
+  requires_grad_ = function(w, on) w:requires_grad_(on) end,
+  ["requires_grad ="] = function(w, on) w.requires_grad = on end,
+  module = function(w, on)
+    local m = nn.Module()
+    m.w = w
+    if on then m:requires_grad_() else m:freeze() end
+  end,
+}
+
+describe("a leaf that requires a gradient again", function()
+  for name, set in pairs(ways) do
+    it("has its hooks, " .. name, function()
+      local w, log = nn.Parameter(T.tensor { 1, 2, 3 }), {}
+      local removed = w:register_hook(function() log[#log + 1] = "removed" end)
+      w:register_hook(function(g)
+        log[#log + 1] = "hook"
+        return g * 10
+      end)
+      w:register_post_accumulate_grad_hook(function(p) log[#log + 1] = "after " .. p.grad:sum():item() end)
+      local key = T.GradKey { name = "freezing" }
+      key:attach(w, function() log[#log + 1] = "callback" end)
+      set(w, false)
+      assert.is_false((w:detach() * w).requires_grad)
+      removed:remove()
+      set(w, true)
+      w:sum():backward()
+      assert.same({ 10, 10, 10 }, w.grad:totable())
+      key:backward((w * w):sum())
+      assert.same({ "hook", "after 30.0", "callback" }, log)
+    end)
+
+    it("gets gradients of what was computed before, " .. name, function()
+      local w, v = nn.Parameter(T.tensor { 1, 2 }), nn.Parameter(T.ones(2))
+      local y = (w * w * v):sum()
+      set(w, false)
+      y:backward(nil, { retain_graph = true })
+      assert.is_nil(w.grad)
+      set(w, true)
+      y:backward()
+      assert.same({ 2, 4 }, w.grad:totable())
+      assert.same({ 2, 8 }, v.grad:totable())
+      set(w, false);
+      (w * v):sum():backward()
+      set(w, true)
+      assert.same({ 2, 4 }, w.grad:totable())
+      assert.is_true(w.is_leaf)
+    end)
+
+    it("counts in jitted functions as outside, " .. name, function()
+      local function play(wrap)
+        local w, v, x, seen = nn.Parameter(T.tensor { 1, 2 }), nn.Parameter(T.ones(2)), T.tensor { 3, 4 }, {}
+        w:register_hook(function(g) return g * 2 end)
+        local step = wrap(function(a)
+          local l = (w * a * v):sum()
+          l:backward()
+          return l:detach()
+        end)
+        local value = wrap(function(a) return (w * a + v):sum() end)
+        for i = 1, 9 do
+          if i % 3 ~= 2 then set(w, i % 3 == 1) end
+          step(x * i)
+          value(x):backward()
+          seen[i] = { w.grad:totable(), v.grad:totable() }
+          if i == 4 then w.grad = nil end
+        end
+        return seen
+      end
+      assert.same(play(function(f) return f end), play(T.jit))
+    end)
+  end
+
+  it("may rest in a hook of the backward that leads to it", function()
+    local w = nn.Parameter(T.tensor { 1, 2 })
+    local y = w * 2
+    y:register_hook(function() w:requires_grad_(false) end)
+    y:sum():backward()
+    assert.is_nil(w.grad)
+    w:requires_grad_(true);
+    (w * 3):sum():backward()
+    assert.same({ 3, 3 }, w.grad:totable())
+  end)
+
+  it("takes true, false or nothing", function()
+    local w = T.ones(2)
+    for _, wrong in ipairs { 0, "false", {} } do assert.has_error(function() w:requires_grad_(wrong) end) end
+    assert.has_error(function() w:requires_grad_(true, false) end)
+    assert.is_false(w.requires_grad)
+    assert.is_true(w:requires_grad_(nil).requires_grad)
+  end)
+end)
+
+describe("create_graph inside of no_grad", function()
+  local function second(f)
+    local x = T.tensor({ 1, 2 }, { dtype = "f64" }):requires_grad_()
+    local y, g = (x * x * x):sum(), nil
+    T.no_grad(function()
+      g = f(y, x)
+      assert.is_false((x * 2).requires_grad)
+    end)
+    return T.grad_of(g:sum(), x):totable()
+  end
+
+  it("records, as in PyTorch", function()
+    assert.same({ 6, 12 }, second(function(y, x) return T.grad_of(y, x, { create_graph = true }) end))
+    assert.same({ 6, 12 }, second(function(y, x)
+      y:backward(nil, { create_graph = true })
+      return x.grad
+    end))
+  end)
+
+  it("counts for hooks, too, whose results are part of the gradient", function()
+    local x = T.tensor { 1, 2 }:requires_grad_()
+    local recorded
+    x:register_hook(function() recorded = (x * 2).requires_grad end)
+    local y = (x * x):sum()
+    T.no_grad(function() T.grad_of(y, x, { create_graph = true }) end)
+    assert.is_true(recorded)
+  end)
+end)
