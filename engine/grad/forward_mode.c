@@ -143,6 +143,15 @@ static bool runs_itself(const Call *c) {
   return true;
 }
 
+/* Does input i become elements of the result? Of floating dtype it does, and as an integer where a list (index_put) says which of the
+ * others are indices, or the last one is stored (masked_fill). */
+static bool varies(const Call *c, int i) {
+  const uint8_t indices = c->op->nin == PL_VARIADIC ? c->op->reads_values : 0;
+  if (!c->in[i] || pl_is_float((PlDtype)c->in[i]->a.dtype)) return c->in[i] != NULL;
+  if (indices) return i < 8 && !((indices >> i) & 1);
+  return (c->op->flags & PL_F_STORES) && i > 0 && i == c->nin - 1;
+}
+
 /* y = op(x) is linear: its tangent is op(v), with zeros for what has none. */
 static PlStatus run_itself(const Call *c, PlTensor **t) {
   PlTensor *few[PL_MAX_IN], **args = few;
@@ -151,8 +160,7 @@ static PlStatus run_itself(const Call *c, PlTensor **t) {
   int n = 0;
   for (; n < c->nin && s == PL_OK; n++) {
     args[n] = NULL;
-    if (c->v[n] || !c->in[n] || !pl_is_float((PlDtype)c->in[n]->a.dtype))
-      args[n] = c->v[n] ? pl_retain(c->v[n]) : c->in[n] ? pl_retain(c->in[n]) : NULL;
+    if (c->v[n] || !varies(c, n)) args[n] = c->v[n] ? pl_retain(c->v[n]) : c->in[n] ? pl_retain(c->in[n]) : NULL;
     else s = pl_forward_zero(&args[n], c->in[n]);
   }
   if (s == PL_OK) s = pl_apply(c->op, args, c->nin, c->attrs, t);

@@ -123,6 +123,20 @@ local function variants(what, name, args, row, f, xs, vs, jv)
   close(what .. ": in f32", mapped(got, function(t) return t:double() end), jv, 2e-3)
 end
 
+-- Argument k alone, while the other floating ones are integers, where the op takes these: no part of tangents.
+local function beside_integers(what, name, args, row, xs, k)
+  local others = {}
+  for j, x in ipairs(xs) do if j ~= k then others[x] = (x * 3):round():to("i64") end end
+  local f, only = reduced(name, support.map(args, function(t) return others[t] or t end), row)
+  if #only ~= 1 then return end
+  local g = random.new(29)
+  local v = numbers(g, only[1], 0.5, 1.5)
+  local taken, y = pcall(f, only[1])
+  if not taken or #y == 0 then return end
+  local _, push = T.linearize(f, only[1])
+  close(what .. ": beside integers, argument " .. k, select(2, T.jvp(f, only, { v })), push(v), 1e-9)
+end
+
 local count = 0
 local function check(name, i, args, row)
   local f, xs = reduced(name, args, row)
@@ -142,6 +156,7 @@ local function check(name, i, args, row)
   for k = 1, #xs > 1 and #xs < 5 and #xs or 0 do
     local _, part = T.jvp(f, xs, { [k] = vs[k] })
     close(what .. ": argument " .. k .. " alone", part, push(table.unpack({ [k] = vs[k] }, 1, #xs)), 1e-9)
+    beside_integers(what, name, args, row, xs, k)
   end
   -- many tangents at once
   local two = {}
