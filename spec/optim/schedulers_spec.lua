@@ -294,3 +294,101 @@ describe("schedules and the rate that is there:", function()
     fails("from 0 to 1", S.ConstantLR, sgd(), { factor = 1.5 })
   end)
 end)
+
+describe("what a schedule has for each group", function()
+  local function param() return nn.Parameter(T.ones(1)) end
+  local function two()
+    return optim.SGD({ { params = { param() }, lr = 1 }, { params = { param() }, lr = 4 } }, { lr = 1 })
+  end
+  local kinds = {
+    StepLR = function(o) return S.StepLR(o, 1, 0.5) end,
+    LambdaLR = function(o)
+      return S.LambdaLR(o, { lr_lambda = { function() return 1 end, function(t) return 1 / (t + 1) end } })
+    end,
+    MultiplicativeLR = function(o)
+      return S.MultiplicativeLR(o, { lr_lambda = { function() return 1 end, function() return 0.5 end } })
+    end,
+    OneCycleLR = function(o) return S.OneCycleLR(o, { 1, 5 }, { total_steps = 9, cycle_momentum = false }) end,
+    CyclicLR = function(o) return S.CyclicLR(o, { 0.1, 0.2 }, { 1, 3 }, 3, { cycle_momentum = false }) end,
+    SWALR = function(o) return S.SWALR(o, { 0.5, 0.1 }, 4) end,
+    CosineAnnealingLR = function(o) return S.CosineAnnealingLR(o, 7) end,
+    SequentialLR = function(o)
+      return S.SequentialLR(o, { schedulers = { S.LinearLR(o, 0.5, 1, 2),
+        S.LambdaLR(o, function(t) return 1 / (t + 1) end) }, milestones = { 2 } })
+    end,
+    ChainedScheduler = function(o) return S.ChainedScheduler { S.ConstantLR(o, 0.5, 2), S.ExponentialLR(o, 0.5) } end,
+    ReduceLROnPlateau = function(o) return S.ReduceLROnPlateau(o, { min_lr = { 0.5, 0.25 }, patience = 0 }) end,
+  }
+  local function step(s) if s.needs_metric then s:step(1) else s:step() end end
+
+  it("goes with the group: one that takes the place of another begins at its own rate", function()
+    for name, make in pairs(kinds) do
+      local opt, other = two(), two()
+      local schedule, want = make(opt), make(other)
+      step(schedule)
+      step(want)
+      table.remove(opt.param_groups, 1)
+      for _ = 1, 5 do
+        step(schedule)
+        step(want)
+        assert.equal(other.param_groups[2].lr, opt.param_groups[1].lr, name)
+      end
+    end
+  end)
+
+  it("is appended for a group that comes later; without that it is an error, and nothing moves", function()
+    for name, key in pairs { LambdaLR = "lr_lambda", MultiplicativeLR = "lr_lambda", OneCycleLR = "max_lr",
+      CyclicLR = "base_lr", SWALR = "swa_lr", ReduceLROnPlateau = "min_lr" } do
+      local opt = two()
+      local schedule = kinds[name](opt)
+      step(schedule)
+      opt:add_param_group { params = { param() }, lr = 4 }
+      local before, at = schedule:get_last_lr(), schedule.last_epoch
+      local ok, why = pcall(step, schedule)
+      assert.is_false(ok, name)
+      assert.truthy(why:find(key .. " has nothing for group 3", 1, true), why)
+      assert.same(before, schedule:get_last_lr(), name)
+      assert.equal(at, schedule.last_epoch, name)
+      table.insert(schedule[key], schedule[key][2])
+      if name == "CyclicLR" then table.insert(schedule.max_lr, 3) end
+      for _ = 1, 3 do step(schedule) end
+      if schedule.sets then assert.equal(opt.param_groups[2].lr, opt.param_groups[3].lr, name) end
+    end
+  end)
+
+  it("is saved in the order of the groups", function()
+    local opt = two()
+    local schedule = S.StepLR(opt, 1, 0.5)
+    local groups = opt.param_groups
+    groups[1], groups[2] = groups[2], groups[1]
+    assert.same({ 4, 1 }, schedule:state_dict().base_lrs)
+  end)
+end)
+
+it("a schedule between two steps of a jitted function moves with its optimizer's, as in the script", function()
+  local seen = {}
+  for _, jitted in ipairs { false, true } do
+    local p, q = nn.Parameter(T.ones(3)), nn.Parameter(T.ones(3))
+    local first, second = optim.SGD({ p }, { lr = 1 }), optim.SGD({ q }, { lr = 1 })
+    local schedules = { optim.lr_scheduler.StepLR(first, 1, 0.5), optim.lr_scheduler.StepLR(second, 1, 0.5) }
+    local function step(places)
+      first:zero_grad()
+      second:zero_grad()
+      p:sum():backward()
+      first:step()
+      schedules[1]:step();
+      (q * p):index_select(1, places):sum():backward()
+      second:step()
+      schedules[2]:step()
+    end
+    local f, log = jitted and T.jit(step) or step, {}
+    for _, last in ipairs { 2, 7, 3, 7, 1 } do
+      log[#log + 1] = tostring((pcall(f, T.tensor({ 1, last }, { dtype = "i64" }))))
+      for k, s in ipairs(schedules) do log[#log + 1] = ("%d: %d %g"):format(k, s.last_epoch, s:get_last_lr()[1]) end
+      log[#log + 1] = p:detach():tolist()
+      log[#log + 1] = q:detach():tolist()
+    end
+    seen[#seen + 1] = log
+  end
+  assert.same(seen[1], seen[2])
+end)

@@ -59,6 +59,7 @@ end
 -- What a schedule or scaler may change: its own fields and those of its parts, and its optimizer's settings
 -- → a function that puts all back.
 local function remember(object)
+  if object._settle then object:_settle() end
   local saved, whole = {}, {}
   local function visit(t, depth)
     if saved[t] or depth > 6 then return end
@@ -129,6 +130,7 @@ function optimizers.act(object, step, ...)
     move = function(by) if by > 0 then step(object, table.unpack(args, 1, args.n)) else undo() end end,
     holds = function() return true end,
     fresh = true,
+    acts = object,
   }
 end
 
@@ -309,14 +311,21 @@ optimizers.Unless = {
 }
 
 -- Behind the node that is entry `at` of t.live: groups of the same step that have no node. A step goes through its
--- optimizer's groups in their order → the last entry of the step.
+-- optimizer's groups in their order. Behind those the schedules of that optimizer, and scalers, which move with its
+-- step, as no node tells when they did → the last entry of the step.
 local function step_to(t, at)
   local group = t.live[at].saved and t.live[at].saved.of
   local owners = group and loaded["perilune.optim.optimizer"].owners
+  local owner = group and owners[group]
   while group do
     local g = t.live[at + 1] and t.live[at + 1].group
-    if not g or owners[g] ~= owners[group] or g._at <= group._at then break end
+    if not g or owners[g] ~= owner or g._at <= group._at then break end
     group, at = g, at + 1
+  end
+  while owner do
+    local object = t.live[at + 1] and t.live[at + 1].acts
+    if not object or object.optimizer and not rawequal(object.optimizer, owner) then break end
+    at = at + 1
   end
   return at
 end

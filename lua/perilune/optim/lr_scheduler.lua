@@ -8,8 +8,10 @@
 local T = require "perilune"
 local classes = require "perilune.classes"
 local options = require "perilune.options"
+local groups = require "perilune.optim.lr_scheduler_groups"
 
 local fail, tracing = options.fail, T.core.jit_tracing
+local each, setting = groups.each, groups.setting
 local cos, pi, max, min, floor = math.cos, math.pi, math.max, math.min, math.floor
 local sched = {}
 
@@ -29,19 +31,27 @@ function Scheduler:get_last_lr()
   return out
 end
 
--- The rate from which formulas start; of a group that was added since, the one that it came with.
+-- The rate from which formulas start; of a group that was added since, the one that it came with, or that of the
+-- schedule.
 local function base_of(self, i, group)
   local base = self.base_lrs[i]
   if not base then
-    base = group.initial_lr or group.lr
+    base = self.start_of and setting(self, self.start_of, i) or group.initial_lr or group.lr
     self.base_lrs[i] = base
   end
   return base
 end
 
+-- That of each group.
+local function starts_of(self)
+  local out = {}
+  for i, group in each(self) do out[i] = base_of(self, i, group) end
+  return out
+end
+
 -- The rates where they are after `last_epoch` steps, whatever they were.
 function Scheduler:_apply()
-  for i, group in ipairs(self.optimizer.param_groups) do
+  for i, group in each(self) do
     group.lr = self:lr_at(self.last_epoch, base_of(self, i, group), i, group)
   end
 end
@@ -62,20 +72,20 @@ end
 -- The first rates, from those that are there.
 function Scheduler:_begin()
   self.last_epoch = 0
-  for i, group in ipairs(self.optimizer.param_groups) do group.lr = self:_lr_after(group.lr, 0, i, group) end
+  for i, group in each(self) do group.lr = self:_lr_after(group.lr, 0, i, group) end
 end
 
 function Scheduler:_advance()
   local t = self.last_epoch + 1
   self.last_epoch = t
-  for i, group in ipairs(self.optimizer.param_groups) do group.lr = self:_lr_after(group.lr, t, i, group) end
+  for i, group in each(self) do group.lr = self:_lr_after(group.lr, t, i, group) end
 end
 
 -- The steps taken are `epoch` now, and the rates those of the formula.
 function Scheduler:_jump(epoch)
   self.last_epoch = epoch
   if not self._lr_next then return self:_apply() end
-  for i, group in ipairs(self.optimizer.param_groups) do group.lr = self:_lr_after(group.lr, epoch, i, group) end
+  for i, group in each(self) do group.lr = self:_lr_after(group.lr, epoch, i, group) end
 end
 
 -- A step is whole or none: where a function of the script fails, or Ctrl-C comes, counts and rates are as they were, of
@@ -94,7 +104,14 @@ local function note(list, schedule)
   for _, part in ipairs(rawget(schedule, "schedulers") or {}) do note(list, part) end
 end
 
+-- Lists are of the groups that there are: before anything is noted that is put back, here or by T.jit.
+function Scheduler:_settle()
+  groups.settle(self)
+  for _, part in ipairs(rawget(self, "schedulers") or {}) do part:_settle() end
+end
+
 local whole = T.core.held(function(self)
+  self:_settle()
   local list = setmetatable({}, Whole)
   note(list, self)
   for _, group in ipairs(self.optimizer.param_groups) do
@@ -121,13 +138,14 @@ end
 --- Numbers only, for T.save.
 function Scheduler:state_dict()
   local out = {}
+  groups.settle(self)
   for key, v in pairs(self) do
     if type(v) == "number" or type(v) == "boolean" or type(v) == "string" then out[key] = v end
   end
   for _, key in ipairs { "milestones", "min_lr" } do
     if type(self[key]) == "table" then out[key] = { table.unpack(self[key]) } end
   end
-  out.base_lrs, out.last_lr = { table.unpack(self.base_lrs) }, self:get_last_lr()
+  out.base_lrs, out.last_lr = starts_of(self), self:get_last_lr()
   return out
 end
 
@@ -161,6 +179,7 @@ function Scheduler:_restore(sd)
   if type(sd) ~= "table" or type(sd.last_epoch) ~= "number" then
     fail("lr_scheduler:load_state_dict: not a scheduler's state")
   end
+  groups.settle(self)
   for key, v in pairs(sd) do
     if key == "base_lrs" then self.base_lrs = { table.unpack(v) }
     elseif key == "milestones" and self.milestones then self.milestones = { table.unpack(v) }
@@ -184,7 +203,7 @@ end
 -- `lr_at(self, t, base, i, group)` is the formula. `setup(self)` runs before the first learning rates are set. `how`
 -- has fields of the class: sets, the formula overrides the rate that is there; _lr_from(self, lr, t, base), how another
 -- rate goes on where that is not by a factor; _lr_next(self, lr, t, base, i), in place of the formula; fractions, of
--- epochs; passive, it leaves the rate as it is at first.
+-- epochs; passive, it leaves the rate as it is at first; start_of, the setting from which groups start.
 local function define(name, args, lr_at, setup, how)
   local who = "lr_scheduler." .. name
   local spec = options.spec(who, args)
@@ -196,6 +215,7 @@ local function define(name, args, lr_at, setup, how)
     end
     local self = setmetatable({ optimizer = opt, last_epoch = 0, base_lrs = {} }, C)
     for key, v in pairs(options.read(spec, ...)) do self[key] = v end
+    groups.settle(self)
     if setup then setup(self, who) end
     if C.passive then return self end
     for i, group in ipairs(opt.param_groups) do
@@ -208,20 +228,6 @@ local function define(name, args, lr_at, setup, how)
   C.__index = C
   sched[name] = classes.class(setmetatable(C, { __index = Scheduler, __call = new }), "schedule", "lr_at")
   return C
-end
-
--- A setting that is a number, or a list with one a group: a list.
-local function for_groups(self, who, name)
-  local v, n = self[name], #self.optimizer.param_groups
-  local list = type(v) == "table" and v or {}
-  for i = 1, type(v) == "table" and 0 or n do list[i] = v end
-  if #list ~= n then fail("%s: %s has %d numbers for %d groups", who, name, #list, n) end
-  for _, x in ipairs(list) do
-    if type(x) ~= "number" or x ~= x then
-      fail("%s: %s must be a number or a list of them, got %s", who, name, options.describe(v))
-    end
-  end
-  return list
 end
 
 --- optim.lr_scheduler.StepLR(…) → schedule
@@ -365,8 +371,7 @@ define("CosineAnnealingWarmRestarts", { { "T_0", "count" }, { "T_mult", "count",
 --   end
 --   print(table.concat(rates, " "))  --> 1 0.5 0.333 0.25
 define("LambdaLR", { { "lr_lambda", "any" } }, function(self, t, base, i)
-  local f = type(self.lr_lambda) == "table" and self.lr_lambda[i] or self.lr_lambda
-  return base * f(t)
+  return base * setting(self, "lr_lambda", i)(t)
 end, function(self, who)
   local f, n = self.lr_lambda, #self.optimizer.param_groups
   if type(f) == "table" and #f ~= n then fail("%s: %d functions for %d groups", who, #f, n) end
@@ -409,7 +414,7 @@ define("OneCycleLR", {
     if self.anneal_strategy == "linear" then return a + (b - a) * part end
     return b + (a - b) / 2 * (1 + cos(pi * part))
   end
-  local top = self._max_lrs[i]
+  local top = setting(self, "max_lr", i)
   local start = top / self.div_factor
   local last = start / self.final_div_factor
   local hi, lo = self.max_momentum, self.base_momentum
@@ -439,8 +444,8 @@ end, function(self, who)
     self.total_steps = self.epochs * self.steps_per_epoch
   end
   check_momentum(self, who)
-  self._max_lrs = for_groups(self, who, "max_lr")
-  for i, group in ipairs(self.optimizer.param_groups) do group.initial_lr = self._max_lrs[i] / self.div_factor end
+  groups.check_numbers(self, who, "max_lr")
+  for i, group in each(self) do group.initial_lr = setting(self, "max_lr", i) / self.div_factor end
 end, { sets = true })
 
 --- optim.lr_scheduler.CyclicLR(…) → schedule
@@ -458,8 +463,8 @@ define("CyclicLR", {
   { "step_size_down", "count", optional = true },
   { "mode", { "triangular", "triangular2", "exp_range" }, "triangular" }, { "gamma", "number", 1.0 },
   { "cycle_momentum", "bool", true }, { "base_momentum", "number", 0.8 }, { "max_momentum", "number", 0.9 } },
-  function(self, t, _, i, group)
-    local up, low = self.step_size_up, self.base_lrs[i]
+  function(self, t, low, i, group)
+    local up = self.step_size_up
     local total = up + (self.step_size_down or up)
     local cycle = floor(1 + t / total)
     local x = 1 + t / total - cycle
@@ -471,14 +476,16 @@ define("CyclicLR", {
     if self.cycle_momentum then
       set_momentum(group, self.max_momentum - (self.max_momentum - self.base_momentum) * scale * factor)
     end
-    return low + (self._max_lrs[i] - low) * scale * factor
+    return low + (setting(self, "max_lr", i) - low) * scale * factor
   end, function(self, who)
     check_momentum(self, who)
-    self._max_lrs = for_groups(self, who, "max_lr")
-    for i, low in ipairs(for_groups(self, who, "base_lr")) do
-      self.base_lrs[i], self.optimizer.param_groups[i].lr = low, low
+    groups.check_numbers(self, who, "max_lr")
+    groups.check_numbers(self, who, "base_lr")
+    for i, group in each(self) do
+      local low = setting(self, "base_lr", i)
+      self.base_lrs[i], group.lr = low, low
     end
-  end, { sets = true })
+  end, { sets = true, start_of = "base_lr" })
 
 --- optim.lr_scheduler.SequentialLR(…) → schedule
 -- One schedule after the other, each with its own count from 0; the parts are made first, on the same optimizer, and
@@ -541,7 +548,7 @@ end
 function Sequential:state_dict()
   local parts = {}
   for i, part in ipairs(self.schedulers) do parts[i] = part:state_dict() end
-  return { last_epoch = self.last_epoch, base_lrs = { table.unpack(self.base_lrs) },
+  return { last_epoch = self.last_epoch, base_lrs = starts_of(self),
     milestones = { table.unpack(self.milestones) }, schedulers = parts, last_lr = self:get_last_lr() }
 end
 
@@ -549,6 +556,7 @@ function Sequential:_restore(sd)
   if type(sd) ~= "table" or type(sd.schedulers) ~= "table" or #sd.schedulers ~= #self.schedulers then
     fail("SequentialLR:load_state_dict: a state of %d schedulers is wanted", #self.schedulers)
   end
+  groups.settle(self)
   for i, part in ipairs(self.schedulers) do part:_restore(sd.schedulers[i]) end
   self.last_epoch, self.base_lrs = sd.last_epoch, { table.unpack(sd.base_lrs or self.base_lrs) }
   if sd.milestones then self.milestones = { table.unpack(sd.milestones) } end
@@ -572,7 +580,7 @@ local Plateau = define("ReduceLROnPlateau", {
   { "min_lr", "any", 0.0 }, { "eps", "number", 1e-8 } }, function(_, _, base) return base end,
     function(self, who)
   if self.factor >= 1 then fail("%s: factor must be below 1, got %g", who, self.factor) end
-  for_groups(self, who, "min_lr")
+  groups.check_numbers(self, who, "min_lr")
   self.best = self.mode == "min" and math.huge or -math.huge
   self.bad, self.rest = 0, 0
 end, { passive = true })
@@ -592,6 +600,7 @@ function Plateau:step(metric)
   if type(metric) == "userdata" then metric = metric:item() end
   if type(metric) ~= "number" then fail("ReduceLROnPlateau:step: a number is wanted") end
   local _ <close> = whole(self)
+  for i in each(self) do setting(self, "min_lr", i) end
   self.last_epoch = self.last_epoch + 1
   if better(self, metric) then
     self.best, self.bad = metric, 0
@@ -600,9 +609,8 @@ function Plateau:step(metric)
   end
   if self.rest > 0 then self.rest, self.bad = self.rest - 1, 0 end
   if self.bad > self.patience then
-    for i, group in ipairs(self.optimizer.param_groups) do
-      local least = type(self.min_lr) == "table" and self.min_lr[i] or self.min_lr
-      local new = max(group.lr * self.factor, type(least) == "number" and least or 0.0)
+    for i, group in each(self) do
+      local new = max(group.lr * self.factor, setting(self, "min_lr", i))
       if group.lr - new > self.eps then group.lr = new end
     end
     self.rest, self.bad = self.cooldown, 0
@@ -611,6 +619,7 @@ end
 
 function Plateau:load_state_dict(sd)
   sd = by_our_names(sd)
+  groups.settle(self)
   for key, v in pairs(sd) do
     if (type(v) == type(self[key]) or key == "min_lr") and key ~= "base_lrs" then self[key] = v end
   end

@@ -3,6 +3,7 @@
 -- @module perilune.optim.lr_scheduler
 local classes = require "perilune.classes"
 local options = require "perilune.options"
+local setting = require("perilune.optim.lr_scheduler_groups").setting
 
 local fail, cos, pi, max, min = options.fail, math.cos, math.pi, math.max, math.min
 
@@ -25,8 +26,7 @@ return function(sched, define, Scheduler)
       fail("%s: lr_lambda must be a function or a list of them, got %s", who, options.describe(f))
     end
   end, { _lr_next = function(self, lr, t, _, i)
-    local f = type(self.lr_lambda) == "table" and self.lr_lambda[i] or self.lr_lambda
-    return lr * f(t)
+    return lr * setting(self, "lr_lambda", i)(t)
   end, _begin = function(self) self.last_epoch = 0 end, _apply = function() end })
 
   --- optim.lr_scheduler.SWALR(…) → schedule
@@ -60,7 +60,7 @@ return function(sched, define, Scheduler)
     end
   end, { _lr_next = function(self, lr, t, _, i)
     if self.anneal_epochs == 0 then t = max(1, t) end
-    local goal = type(self.swa_lr) == "table" and self.swa_lr[i] or self.swa_lr
+    local goal = setting(self, "swa_lr", i)
     local before, now = annealed(self, t - 1), annealed(self, t)
     local start = before == 1 and goal or (lr - before * goal) / (1 - before) -- where the way to goal began
     return goal * now + start * (1 - now)
