@@ -257,6 +257,23 @@ it("optimizers print, whatever their settings are", function()
   end
 end)
 
+it("the text of an optimizer in a jitted function is that of its settings now", function()
+  local p = parameter(1, 2)
+  for _, name in ipairs { "AdamW", "Prodigy" } do
+    local opt = optim[name] { p }
+    local f = T.jit(function()
+      opt:zero_grad()
+      p:square():sum():backward()
+      opt:step()
+      return tostring(opt)
+    end)
+    for k = 1, 3 do
+      opt.param_groups[1].lr = 0.1 * k
+      assert.equal(tostring(opt):gsub("\n    [dk][^:]*: [^\n]*", ""), (f():gsub("\n    [dk][^:]*: [^\n]*", "")), name)
+    end
+  end
+end)
+
 it("states of another optimizer, which has not what this one goes on from, are refused", function()
   local p = parameter(1, 2)
   p.grad = T.ones_like(p)

@@ -260,10 +260,11 @@ local function scan_settings(list, t, path)
 end
 
 --- Everything that `f`, called with args (n of them; args.paths: how they are reached), can see → list of guards.
--- before: what was taken for the arguments themselves, where args are only the objects among them.
-function guards.take(f, args, n, before)
+-- before: what was taken for the arguments themselves, where args are only the objects among them. settings: those of
+-- optimizers count.
+function guards.take(f, args, n, before, settings)
   local optimizers = loaded["perilune.optim.optimizer"]
-  local list = { fields = 0, groups = optimizers and optimizers.owners or {}, names = before and before.names or {},
+  local list = { fields = 0, reads_settings = settings, any_key = settings, groups = optimizers and optimizers.owners or {}, names = before and before.names or {},
     code = before and before.code or {} }
   local seen, skip, opaques = {}, library_tables(), {}
   local full, parts, order = {}, {}, {}

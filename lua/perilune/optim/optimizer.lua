@@ -454,6 +454,7 @@ local function forget_grads(group, width)
 end
 
 function Optimizer:__tostring()
+  if tracing() then require("perilune.jit").reads_settings() end
   local lines = { self.name .. " (" }
   for k, group in ipairs(self.param_groups) do
     lines[#lines + 1] = ("  group %d: %d parameters"):format(k, #group.params)
