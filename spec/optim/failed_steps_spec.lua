@@ -257,6 +257,50 @@ it("optimizers print, whatever their settings are", function()
   end
 end)
 
+it("a step without memory leaves weights and states of each parameter as they were", function()
+  local function trained(name, extra)
+    T.manual_seed(1)
+    local list = { nn.Parameter(T.randn(12, 9)), nn.Parameter(name == "Muon" and T.randn(6, 30) or T.randn(70)) }
+    local opt = optim[name](list, name == "SOAP" and { precondition_frequency = 2 } or {})
+    local function step()
+      if name == "LBFGS" then return opt:step(function() return list[1]:sum() end) end
+      opt:step()
+    end
+    local function gradients() for _, p in ipairs(list) do p.grad = T.randn(p:shape()) end end
+    for _ = 1, 2 do
+      gradients()
+      step()
+    end
+    gradients()
+    local state, before = opt:state_dict().state, {}
+    for _, s in pairs(state) do for _, v in pairs(s) do before[v] = T.core.is_tensor(v) and v:clone() or nil end end
+    local weights = { list[1]:detach():clone(), list[2]:detach():clone() }
+    collectgarbage()
+    collectgarbage()
+    T.set_memory_budget(T.memory().live + extra)
+    local ok, why = pcall(step)
+    T.set_memory_budget(-1)
+    if ok then return false end
+    assert.truthy(tostring(why):find "out of memory")
+    for i, p in ipairs(list) do
+      if name == "LBFGS" then
+        assert.equal(weights[1]:equal(list[1]:detach()), weights[i]:equal(p:detach()))
+      elseif opt.state[p].step == 2 then
+        assert.is_true(weights[i]:equal(p:detach()), name)
+        for _, v in pairs(state[i]) do assert.is_true(not before[v] or before[v]:equal(v), name) end
+      end
+    end
+    return true
+  end
+  for _, name in ipairs { "Adafactor", "Muon", "SOAP", "LBFGS" } do
+    local failed, extra = 0, 0
+    while trained(name, extra) do
+      failed, extra = failed + 1, extra * 3 + 200
+    end
+    assert.is_true(failed > 2, name .. failed)
+  end
+end)
+
 it("the text of an optimizer in a jitted function is that of its settings now", function()
   local p = parameter(1, 2)
   for _, name in ipairs { "AdamW", "Prodigy" } do

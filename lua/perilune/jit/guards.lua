@@ -264,7 +264,8 @@ end
 -- optimizers count.
 function guards.take(f, args, n, before, settings)
   local optimizers = loaded["perilune.optim.optimizer"]
-  local list = { fields = 0, reads_settings = settings, any_key = settings, groups = optimizers and optimizers.owners or {}, names = before and before.names or {},
+  local list = { reads_settings = settings, any_key = settings, fields = 0,
+    groups = optimizers and optimizers.owners or {}, names = before and before.names or {},
     code = before and before.code or {} }
   local seen, skip, opaques = {}, library_tables(), {}
   local full, parts, order = {}, {}, {}

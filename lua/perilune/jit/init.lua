@@ -359,4 +359,5 @@ end
 
 return { jit = jit, untraced = untraced, live = optimizers.live, move = optimizers.move,
   behind = optimizers.behind, defer = optimizers.defer,
-  act = optimizers.act, reads_settings = optimizers.reads_settings, settle = optimizers.settle, tracing = core.jit_tracing }
+  act = optimizers.act, reads_settings = optimizers.reads_settings,
+  settle = optimizers.settle, tracing = core.jit_tracing }

@@ -295,7 +295,8 @@ local function attempt(self, args, tensors, unless)
     optimizers.forget(t)
     return nil, err, seen, refused
   end
-  t.guards = guards.take(self.root, a.objects, #a.objects, seen, t.reads_settings) -- after it ran: what it made lazily is there now
+  -- After it ran: what it made lazily is there now.
+  t.guards = guards.take(self.root, a.objects, #a.objects, seen, t.reads_settings)
   return t
 end
 

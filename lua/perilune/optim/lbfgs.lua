@@ -53,12 +53,12 @@ local function gradient(params)
   return T.cat(parts, 1)
 end
 
--- p ← p + t d
+-- p ← p + t d. Memory is asked for once, before the first of them moves.
 local function move(params, d, t)
-  local at = 1
+  local at, way = 1, d * t
   for _, p in ipairs(params) do
     local n = p:numel()
-    if n > 0 then p:add_(d:narrow(1, at, n):view(p:shape()) * t) end
+    if n > 0 then p:add_(way:narrow(1, at, n):view(p:shape())) end
     at = at + n
   end
 end

@@ -5,7 +5,7 @@ local base = require "perilune.optim.optimizer"
 local options = require "perilune.options"
 local simple = require "perilune.optim.simple"
 
-local decay, eps, zeros, toward = simple.decay, simple.eps, simple.zeros, simple.toward
+local decay, eps, zeros = simple.decay, simple.eps, simple.zeros
 local max, sqrt = math.max, math.sqrt
 local out = {}
 
@@ -50,11 +50,11 @@ out.Muon = simple.define_live("Muon", 1e-3, { decay(0.1), { "momentum", 0.95, ba
     end,
     columns = function(_, g, s, group)
       local m = group.momentum
-      toward(s.momentum_buffer, g, 1 - m)
-      local step = group.nesterov and g * (1 - m) + s.momentum_buffer * m or s.momentum_buffer
-      step = orthogonalized(step, group.ns_steps, group.eps)
+      local mean = s.momentum_buffer:lerp(g, 1 - m)
+      local step = orthogonalized(group.nesterov and g:lerp(mean, m) or mean, group.ns_steps, group.eps)
       return step, step
     end,
+    after = function(g, s, group) s.momentum_buffer:lerp_(g, 1 - group.momentum) end,
     settings = function(_, _, scale) return { rule = "muon", numbers = { scale }, flags = 4 } end,
   })
 

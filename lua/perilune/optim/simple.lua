@@ -18,7 +18,9 @@ local function class(name, lr, settings)
 end
 
 -- settings: {name, default, check} after lr; make(p, group) → state; update(p, g, state, step, group) with g the
--- gradient, its sign applied. What it does depends on the step in ways that no graph has: in a trace it runs behind it.
+-- gradient, its sign applied → list of tensors, each with what is to be written into it behind it, and a table of
+-- states that it begins: nothing moves until all is computed, for which memory may not be there. What it does depends
+-- on the step in ways that no graph has: in a trace it runs behind it.
 function M.define(name, lr, settings, make, update)
   local C = class(name, lr, settings)
   function C:_ready(group) -- luacheck: ignore self
@@ -38,7 +40,9 @@ function M.define(name, lr, settings, make, update)
       if g then
         local s = states[i]
         local t = (steps[i] or 0) + 1
-        update(p, group.maximize and -g or g, s, t, group)
+        local writes, begun = update(p, group.maximize and -g or g, s, t, group)
+        for k = 1, #writes, 2 do writes[k]:copy_(writes[k + 1]) end
+        for key, v in pairs(begun or {}) do s[key] = v end
         steps[i] = t -- an update that fails is no step
       end
     end
@@ -77,10 +81,21 @@ local function means(group, list, bucket, settings)
     { of = group, at = table.concat(bucket, ","), own_step = true, load = function(attrs) step = attrs.step end })
 end
 
+-- What means() writes before the step is made goes back where that fails.
+local Kept = { __close = T.core.held(function(kept, err)
+  if err == nil then return end
+  for state, was in next, kept do state:copy_(was) end
+end) }
+
+local function keep(kept, list)
+  for k = 1, #list, 3 do kept[list[k]] = list[k]:clone() end
+end
+
 -- As M.define, of steps that a graph can have: their ops depend on `fixed`, names of settings, alone, and what moves is
 -- settings of rules (kernels/optim_formulas.h). key(p, group): what its settings differ in. means(p, g, state): {mean,
 -- what it moves towards, …}, moved by the rule of means_settings(group, step). columns(p, g, state, group) → the
--- columns of the rule of settings(group, step, key), from the second on.
+-- columns of the rule of settings(group, step, key), from the second on. after(g, state, group): what is written when
+-- the step is made, without a need for memory.
 function M.define_live(name, lr, settings, rule)
   local C = class(name, lr, settings)
 
@@ -108,7 +123,11 @@ function M.define_live(name, lr, settings, rule)
         grads[k] = group.maximize and -g or g
         for _, x in ipairs(rule.means and rule.means(p, grads[k], group._state[i]) or {}) do list[#list + 1] = x end
       end
-      if #list > 0 then means(group, list, bucket, rule.means_settings) end
+      local kept <close> = setmetatable({}, Kept)
+      if #list > 0 then
+        if not tracing() then keep(kept, list) end
+        means(group, list, bucket, rule.means_settings)
+      end
       list = {}
       for k, i in ipairs(bucket) do
         local p = group.params[i]
@@ -126,14 +145,14 @@ function M.define_live(name, lr, settings, rule)
         for k, v in ipairs(fixed(group)) do if v ~= made_for[k] then return false end end
         return true
       end })
+      if rule.after then
+        for k, i in ipairs(bucket) do rule.after(grads[k], group._state[i], group) end
+      end
     end
   end
   return C
 end
 
 for name, setting in pairs(base.settings) do M[name] = setting end
-
--- a ← a + w (b - a)
-function M.toward(a, b, w) a:mul_(1 - w):add_(b * w) end
 
 return M

@@ -33,33 +33,37 @@ local function project(x, s, back)
   return x
 end
 
--- Second moments of the gradient along each dim: running means of the products over all others.
+-- Second moments of the gradient along each dim: running means of the products over all others. → them, by dim
 local function statistics(g, s, w)
-  local n = g:dim()
+  local n, new = g:dim(), {}
   for d = 1, n do
     local gg = s["GG" .. d]
     if gg then
       local rows = n > 1 and g:movedim(d, 1):reshape(g:size(d), -1) or g:view(-1, 1)
-      gg:mul_(1 - w):add_(rows:matmul(rows:t()) * w)
+      new[d] = (gg * (1 - w)):add_(rows:matmul(rows:t()) * w)
     end
   end
+  return new
 end
 
--- One round of the power iteration, the basis before it in order of its values; second moments move along.
-local function refresh(s, n)
-  for d = 1, n do
-    local gg, q = s["GG" .. d], s["Q" .. d]
-    if q then
-      local product = gg:matmul(q)
-      local order = (q * product):sum(1):argsort { descending = true }
-      s.exp_avg_sq:copy_(s.exp_avg_sq:index_select(d, order))
-      product = product:index_select(2, order)
-      local half = product:dtype() == "bf16" or product:dtype() == "f16"
-      local turned_by = T.linalg.qr(half and product:to("f32") or product)
-      q:copy_(turned_by)
-    end
+-- What is computed in f32 where p is in 16 bits.
+local function wide(x) return (x:dtype() == "bf16" or x:dtype() == "f16") and x:to("f32") or x end
+
+-- One round of the power iteration, the basis before it in order of its values. → the bases, by dim, and the second
+-- moments, which move along
+local function refresh(s, moments, statistics_of)
+  local bases = {}
+  for d, gg in pairs(statistics_of) do
+    local q = s["Q" .. d]
+    local product = gg:matmul(q)
+    local order = (q * product):sum(1):argsort { descending = true }
+    moments = moments:index_select(d, order)
+    bases[d] = T.linalg.qr(wide(product:index_select(2, order))):to(q:dtype())
   end
+  return bases, moments
 end
+
+local function mean(x, a, y) return (x * a):add_(y) end -- a x + y
 
 -- Vyas et al. 2024: AdamW in the eigenbases of Shampoo's second moments, which are brought up to date every
 -- precondition_frequency steps by one QR decomposition. The first step only begins the statistics.
@@ -92,30 +96,36 @@ out.SOAP = simple.define("SOAP", 3e-3, { { "betas", { 0.95, 0.95 }, check.betas 
   end,
   function(p, g, s, t, group)
     local b1, b2 = group.betas[1], group.betas[2]
-    local w = 1 - (group.shampoo_beta or b2)
+    local second = statistics(g, s, 1 - (group.shampoo_beta or b2))
+    local writes = {}
+    local function write(x, new) writes[#writes + 1], writes[#writes + 2] = x, new end
+    for d, gg in pairs(second) do write(s["GG" .. d], gg) end
     if t == 1 then
-      statistics(g, s, w)
-      for d = 1, p:dim() do
-        local gg = s["GG" .. d]
-        if gg then
-          local half = gg:dtype() == "bf16" or gg:dtype() == "f16"
-          local _, q = T.linalg.eigh(half and gg:to("f32") or gg)
-          s["Q" .. d] = q:flip(2):to(gg:dtype()):contiguous()
-        end
+      local bases = {}
+      for d, gg in pairs(second) do
+        local _, q = T.linalg.eigh(wide(gg))
+        bases["Q" .. d] = q:flip(2):to(gg:dtype()):contiguous()
       end
-      return
+      return writes, bases
     end
     local n, rate = t - 1, group.lr
     if group.correct_bias then rate = rate * sqrt(1 - b2 ^ n) / (1 - b1 ^ n) end
     local turned_g = project(g, s)
-    s.exp_avg:mul_(b1):add_(g * (1 - b1))
-    s.exp_avg_sq:mul_(b2):add_(turned_g:square():mul_(1 - b2))
-    local step = project(project(s.exp_avg, s) / s.exp_avg_sq:sqrt():add_(group.eps), s, true)
+    local avg = mean(s.exp_avg, b1, g * (1 - b1))
+    local avg_sq = mean(s.exp_avg_sq, b2, turned_g:square():mul_(1 - b2))
+    local step = project(project(avg, s) / avg_sq:sqrt():add_(group.eps), s, true)
     if group.normalize_gradient then step = step / step:square():mean():sqrt_():add_(group.eps) end
-    p:sub_(step * rate)
-    if group.weight_decay ~= 0 then p:mul_(1 - group.lr * group.weight_decay) end
-    statistics(g, s, w)
-    if n % group.precondition_frequency == 0 then refresh(s, p:dim()) end
+    local moved = p - step * rate
+    if group.weight_decay ~= 0 then moved:mul_(1 - group.lr * group.weight_decay) end
+    if n % group.precondition_frequency == 0 then
+      local bases
+      bases, avg_sq = refresh(s, avg_sq, second)
+      for d, q in pairs(bases) do write(s["Q" .. d], q) end
+    end
+    write(s.exp_avg, avg)
+    write(s.exp_avg_sq, avg_sq)
+    write(p, moved)
+    return writes
   end)
 
 out.SOAP.own_shapes = true -- what it remembers of a dim is a square
