@@ -501,6 +501,8 @@ describe("net:generate", function()
       inputs = { inputs = ids { 3 } }, inputs_mask = { inputs_mask = ids { 3 } } } do
       fails(function() net:generate(text, o) end, name .. " does nothing")
     end
+    fails(function() net:generate(text, { seed = 1 }) end, "seed does nothing where the best token is taken")
+    net:generate(text, { seed = 1, do_sample = false, max_new_tokens = 1 })
     local all = T.arange(0, 31):long():totable()
     fails(function() net:generate(text, { suppress = all }) end, "remove every token")
     fails(function() net:generate(text, { suppress = all, do_sample = true }) end, "remove every token")
@@ -688,6 +690,9 @@ describe("T.models.load", function()
     local given = ids { { 1, 2, 3 } }
     net(given)
     fails(function() net(given, { labels = given }) end, "output_router_logits of the config asks for a loss")
+    net = made("Mixtral", { router_jitter_noise = 0.1 })
+    fails(function() net(given) end, "router_jitter_noise of the config asks for noise")
+    net:eval()(given)
   end)
 
   it("computes the loss without all logits", function()

@@ -161,6 +161,18 @@ describe("ranges that nothing can be rounded with", function()
     end
   end
 
+  it("stay so, whatever comes before and behind", function()
+    each(function(kind, make)
+      for _, bad in ipairs(kind ~= "HistogramObserver" and { 0 / 0, math.huge, -math.huge } or {}) do
+        for at = 1, 3 do
+          local o = make()
+          for k = 1, 3 do o(T.tensor { { 1, k == at and bad or k, 3 }, { 1, 2, 3 } }) end
+          fails(function() o:calculate_qparams() end, "not finite")
+        end
+      end
+    end)
+  end)
+
   it("are refused: not finite, or of nothing", function()
     each(function(_, make)
       for _, bad in ipairs { 0 / 0, math.huge, -math.huge } do
@@ -240,6 +252,11 @@ describe("ranges that nothing can be rounded with", function()
       fails(function() T.fake_quantize_per_tensor_affine(x, 1, T.tensor(zero), -8, 7) end, "zero_point must be whole")
       fails(function() T.fake_quantize_per_channel_affine(x, T.ones(2), T.tensor { 0, zero }, 1, -8, 7) end,
         "zero_point must be whole")
+    end
+    local f = T.jit(function(scale, zero) return T.fake_quantize_per_tensor_affine(x, scale, zero, -8, 7) end)
+    assert.same({ 1, 1 }, f(T.tensor(1.0), T.tensor(0.0)):totable())
+    for _, bad in ipairs { { -1, 0 }, { 0, 0 }, { 1, -9 }, { 1, 0.5 } } do -- a graph has no values to refuse
+      assert.is_true(f(T.tensor(bad[1] + 0.0), T.tensor(bad[2] + 0.0)):isnan():all():item())
     end
   end)
 

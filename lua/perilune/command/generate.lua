@@ -1,5 +1,6 @@
 -- SPDX-License-Identifier: MIT
 -- perilune generate: a model goes on with a text, on standard output as it comes.
+local T = require "perilune"
 local core = require "perilune.core"
 local text = require "perilune.models.text"
 
@@ -20,7 +21,7 @@ return function(path, prompt, o)
   ids, why = text.ids(model, prompt)
   if not ids then return complain(why) end
   local settings = text.sampling(o)
-  settings.max_new_tokens, settings.seed = o.max_new_tokens, o.seed or text.seed()
+  settings.max_new_tokens, settings.generator = o.max_new_tokens, T.Generator(o.seed or text.seed())
   local broken
   core.raised(false)
   local ok, failure = pcall(text.reply, model, ids, settings, o.stop, function(piece)

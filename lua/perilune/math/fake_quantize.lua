@@ -48,8 +48,11 @@ return function(T, core)
         return T.tensor(v, { dtype = wide, device = x:device() })
       end
       if v.requires_grad then fail("%s: %s gets no gradient; give %s:detach()", who, name, name) end
-      -- a device would have to be waited for
-      if not v:is_cuda() and values.some(v, function(t) return wrong[name](t, lo, hi) end) then
+      -- A device would have to be waited for, and a graph has no values yet: what is wrong gives NaN there.
+      if v:is_cuda() or core.is_symbolic(v) then
+        return T.where(wrong[name](v, lo, hi), T.full_like(v, 0 / 0, { dtype = wide }), v:to(wide))
+      end
+      if values.some(v, function(t) return wrong[name](t, lo, hi) end) then
         fail("%s: %s must be %s, got %s", who, name, name == "scale" and "above 0"
           or ("whole numbers from quant_min %d to quant_max %d"):format(lo, hi), core.readable(v):brief())
       end

@@ -171,10 +171,19 @@ end
 local call = { "attention_mask", "position_ids", "labels", "cache", "hidden_states", "inputs_embeds", "last",
   "logits" }
 
+-- Mixtral's, of which only the outermost module has the config.
+local function no_noise(self)
+  if self.training and ((self.config or {}).router_jitter_noise or 0) ~= 0 then
+    fail("%s: router_jitter_noise of the config asks for noise before the router in training, which is not supported; "
+      .. "net.config.router_jitter_noise = 0 leaves it out", self._d.who)
+  end
+end
+
 --- (ids, {attention_mask=, position_ids=, cache=, hidden_states=, inputs_embeds=}) → [B, L, width]; with options,
 -- further results by name.
 function Decoder:forward(tokens, opts)
   local o, d = base.options(self._d.who, opts, call), self._d
+  no_noise(self)
   local n, x = d.names, o.inputs_embeds
   if not d.headed then base.unread(d.who, o, "labels", "last", "logits") end
   if x == nil then
@@ -267,6 +276,7 @@ end
 -- logits, which then never stand whole (nn.F.linear_cross_entropy).
 function Causal:forward(tokens, opts)
   local o, d = opts or {}, self._d
+  no_noise(self)
   local x, out = self[d.names.root](tokens, o)
   if o.last ~= nil and o.labels ~= nil then fail("%s: last and labels exclude each other", d.who) end
   if o.logits ~= nil and options.kind(d.who, "logits", "bool", o.logits) == false and o.labels == nil then
@@ -402,6 +412,7 @@ function Sequence:init(d)
   rawset(self, "_d", d)
 end
 function Sequence:forward(tokens, opts)
+  no_noise(self)
   local o, d = opts or {}, self._d
   base.unread(d.who, o, "last", "logits")
   local x, out = self[d.names.root](tokens, o)
@@ -428,6 +439,7 @@ function Token:init(d)
   rawset(self, "_d", d)
 end
 function Token:forward(tokens, opts)
+  no_noise(self)
   local o, d = opts or {}, self._d
   base.unread(d.who, o, "last", "logits")
   local x, out = self[d.names.root](tokens, base.without(o, "labels"))

@@ -150,6 +150,7 @@ local function companions(who, net, o)
   needs("scores", greedy, "with num_beams or an assistant")
   needs("batch", greedy and not o.cache, "with beams, an assistant or a cache")
   needs("seed", o.generator == nil, "beside generator")
+  needs("seed", drawn(o) or o.do_sample == false, "where the best token is taken each time; do_sample = true draws")
   needs("inputs", net.first_ids, "where no encoder reads it; the prompt comes first")
   needs("inputs_mask", net.first_ids, "where no encoder reads it; attention_mask goes with the prompt")
 end

@@ -7,7 +7,7 @@ local nn = require "perilune.nn"
 local fields = { { "intermediate_size", "count", 14336 }, { "num_key_value_heads", "count", 8 },
   { "max_position_embeddings", "count", 131072 }, { "rms_norm_eps", "nonnegative", 1e-5 }, { "sliding_window",
     "count" },
-  { "output_router_logits", "bool", false },
+  { "output_router_logits", "bool", false }, { "router_jitter_noise", "nonnegative", 0.0 },
   { "num_experts_per_tok", "count", 2 }, { "num_local_experts", "count", 8 }, { "bos_token_id", "int", 1 },
   { "eos_token_id", "ints", 2 } }
 

@@ -1,6 +1,7 @@
 -- SPDX-License-Identifier: MIT
 --- What requests of OpenAI's API ask for, checked: a field that is wrong, or that this server would not heed, is an
 -- error that names it. @module perilune.serve.asked
+local T = require "perilune"
 local json = require "perilune.io.json"
 local options = require "perilune.options"
 local text = require "perilune.models.text"
@@ -317,7 +318,7 @@ function M.settings(o, model, most)
   end
   if given.temperature and given.temperature < 1e-5 then given.temperature = 0 end
   local settings = text.sampling(given, own)
-  settings.max_new_tokens, settings.seed = most, o.seed or text.seed()
+  settings.max_new_tokens, settings.generator = most, T.Generator(o.seed or text.seed())
   return settings
 end
 

@@ -101,8 +101,10 @@ local function watch(self, x, how)
       fail("%s: dim %d of its input has had %d places, and now %s", self:type(), self.dim, self.min_val:numel(),
         x:describe())
     end
-    self.min_val:copy_(how(self.min_val, low, T.minimum))
-    self.max_val:copy_(how(self.max_val, high, T.maximum))
+    local fresh = self.min_val:gt(self.max_val)
+    low, high = how(self.min_val, low, T.minimum, fresh), how(self.max_val, high, T.maximum, fresh)
+    self.min_val:copy_(low)
+    self.max_val:copy_(high)
   end)
   return x
 end
@@ -158,8 +160,8 @@ function Moving:init(...)
 end
 Moving.takes_shape = takes_range
 function Moving:forward(x)
-  return watch(self, x, function(old, new)
-    return T.where(old:isinf(), new, old + (new - old):nan_to_num(0, 0, 0) * self.averaging_constant)
+  return watch(self, x, function(old, new, _, fresh)
+    return T.where(fresh, new, old + (new - old) * self.averaging_constant)
   end)
 end
 Moving.qparams, Moving.calculate_qparams = MinMax.qparams, MinMax.calculate_qparams
