@@ -41,6 +41,8 @@ local MEANT = { ["T.load"] = { unsupported = "string" }, ["optim.LBFGS"] = { lin
   ["T.distributions.register_kl"] = { p = "function|table", q = "function|table",
     P = "function|table", Q = "function|table" },
   ["nn.utils.clip_grads_with_norm_"] = { total_norm = "number|perilune.Tensor" },
+  ["nn.utils.parametrize.is_parametrized"] = { tensor_name = "string" },
+  ["nn.utils.parametrize.register_parametrization"] = { parametrization = "nn.Module" },
   ["nn.class"] = { parent = "nn.Module" }, ["nn.utils.stack_module_state"] = { modules = "nn.Module[]" },
 
   ["T.distributions.Independent"] = { base = "T.distributions.Distribution" },

@@ -14,7 +14,8 @@ local HERE = debug.getinfo(1, "S").short_src:gsub("%p", "%%%0")
 local function resolve(who)
   local space, name = who:match("^([%w_.]+)%.([%w_]+)$")
   local spaces = { nn = T.nn, ["nn.F"] = T.nn.F, linalg = T.linalg, lr_scheduler = T.optim.lr_scheduler,
-    ["optim.swa_utils"] = T.optim.swa_utils, distributions = T.distributions, prune = T.nn.utils.prune }
+    ["optim.swa_utils"] = T.optim.swa_utils, distributions = T.distributions, prune = T.nn.utils.prune,
+    parametrize = T.nn.utils.parametrize, parametrizations = T.nn.utils.parametrizations }
   if space == "lr_scheduler" then
     local opt = T.optim.SGD({ T.ones(1):requires_grad_() }, { lr = 1 })
     return name ~= "ChainedScheduler" and spaces[space][name], { opt }

@@ -59,7 +59,7 @@ describe("the definitions for editors", function()
   for name in ("T.bar T.checkpoint T.cuda.device T.cuda.stream T.data.default_collate "
     .. "T.distributed.all_gather_object T.distributed.gather_object T.enable_grad T.help T.help_text "
     .. "T.inference_mode T.is_tensor T.no_grad T.profile T.saved_tensors nn.is_module "
-    .. "nn.utils.functional_call"):gmatch "%S+" do
+    .. "nn.utils.functional_call nn.utils.parametrize.cached"):gmatch "%S+" do
     OPEN[name] = true
   end
 

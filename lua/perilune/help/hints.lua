@@ -102,6 +102,7 @@ local SPACES = { nn = "nn.", F = "nn.F.", optim = "optim.", data = "data.", T = 
   lr_scheduler = "optim.lr_scheduler.", metrics = "metrics.", utils = "nn.utils.", transforms = "data.transforms.",
   models = "models.", onnx = "onnx.", swa_utils = "optim.swa_utils.", cuda = "cuda.", parallel = "nn.parallel.",
   quant = "nn.quant.", rnn = "nn.utils.rnn.", prune = "nn.utils.prune.",
+  parametrize = "nn.utils.parametrize.", parametrizations = "nn.utils.parametrizations.",
   plot = "plot.", log = "log.", special = "special.", distributions = "distributions.", distributed = "distributed." }
 
 -- What a method of another language's texts and lists is in Lua.

@@ -6,6 +6,7 @@ local T = require "perilune"
 local base = require "perilune.nn.module"
 local options = require "perilune.options"
 local class_name = require("perilune.surface").class_name
+local norms = require "perilune.nn.utils.norms"
 
 local fail, describe = options.fail, options.describe
 
@@ -13,7 +14,7 @@ return function(utils)
   local function parameter(who, m, name)
     if not base.is_module(m) then fail("%s: a module is wanted, got %s", who, describe(m)) end
     local p = type(name) == "string" and m._parameters[name]
-    if not p then fail("%s: %s has no parameter '%s'", who, class_name(m), tostring(name)) end
+    if not base.is_parameter[p] then fail("%s: %s has no parameter '%s'", who, class_name(m), tostring(name)) end
     return p
   end
 
@@ -44,13 +45,6 @@ return function(utils)
 
   -- ---- weight normalization (Salimans & Kingma 2016) ---------------------------------------------------
 
-  local function norm_but(v, dim)
-    if not dim then return v:norm() end
-    local dims = {}
-    for d = 1, v:dim() do if d ~= dim then dims[#dims + 1] = d end end
-    if #dims == 0 then return v:abs() end
-    return v:norm { p = 2, dim = dims, keepdim = true }
-  end
   local weight_spec = options.spec("weight_norm", { { "module", "any" }, { "name", "string", "weight" },
     { "dim", "any", 1 } })
 
@@ -75,11 +69,11 @@ return function(utils)
     end
     local v = p:detach()
     base.forget(m, name)
-    m:register_parameter(name .. "_g", base.Parameter(T.no_grad(norm_but, v, dim):clone()))
+    m:register_parameter(name .. "_g", base.Parameter(T.no_grad(norms.but, v, dim):clone()))
     m:register_parameter(name .. "_v", base.Parameter(v:clone()))
     return install("weight_norm", m, name, {}, function(self)
       local w = base.member(self, name .. "_v")
-      return w * (base.member(self, name .. "_g") / norm_but(w, dim))
+      return w * (base.member(self, name .. "_g") / norms.but(w, dim))
     end)
   end
 
@@ -98,7 +92,6 @@ return function(utils)
 
   -- ---- spectral normalization (Miyato et al. 2018) -------------------------------------------------------
 
-  local function unit(v, eps) return v / v:norm():clamp { min = eps } end
   local spectral_spec = options.spec("spectral_norm", { { "module", "any" }, { "name", "string", "weight" },
     { "n_power_iterations", "count", 1 }, { "eps", "nonnegative", 1e-12 }, { "dim", "int", optional = true } })
   -- The parameter becomes name_orig / σ, σ its largest singular value as a matrix with the rows of dimension `dim`
@@ -114,20 +107,19 @@ return function(utils)
     local p = parameter("spectral_norm", m, name)
     local dim = a.dim or (class_name(m):match("^ConvTranspose") and 2 or 1)
     if p:dim() < 2 then fail("spectral_norm: '%s' must have at least 2 dims, got %s", name, describe(p)) end
-    local function matrix(w) return (dim == 1 and w or w:movedim(dim, 1)):reshape(w:size(dim), -1) end
     base.forget(m, name)
-    local w = matrix(p:detach())
+    local w = norms.matrix(p:detach(), dim)
     m:register_parameter(name .. "_orig", p)
-    m:register_buffer(name .. "_u", unit(T.randn({ w:size(1) }, { dtype = p:dtype(), device = p:device() }), eps))
-    m:register_buffer(name .. "_v", unit(T.randn({ w:size(2) }, { dtype = p:dtype(), device = p:device() }), eps))
+    m:register_buffer(name .. "_u", norms.random(w:size(1), p, eps))
+    m:register_buffer(name .. "_v", norms.random(w:size(2), p, eps))
     return install("spectral_norm", m, name, {}, function(self, rule)
       local weight = base.member(self, name .. "_orig")
-      local W, u, v = matrix(weight), self[name .. "_u"], self[name .. "_v"]
+      local W, u, v = norms.matrix(weight, dim), self[name .. "_u"], self[name .. "_v"]
       if self.training and not rule.last then
         T.no_grad(function()
           for _ = 1, a.n_power_iterations do
-            v:copy_(unit(W:t():mv(u), eps))
-            u:copy_(unit(W:mv(v), eps))
+            v:copy_(norms.unit(W:t():mv(u), eps))
+            u:copy_(norms.unit(W:mv(v), eps))
           end
         end)
         u, v = u:clone(), v:clone() -- the next call overwrites them
@@ -341,10 +333,10 @@ return function(utils)
     end
     if #tensors == 0 then return T.tensor(0.0) end
     return T.no_grad(function()
-      local norms, home = {}, tensors[1]:device()
+      local parts, home = {}, tensors[1]:device()
       local p = o.norm_type or 2.0
-      for i, t in ipairs(tensors) do norms[i] = T.core.op.foreach_norm({ t }, { p = p }):to(home) end
-      return T.core.op.foreach_norm(norms, { p = p })
+      for i, t in ipairs(tensors) do parts[i] = T.core.op.foreach_norm({ t }, { p = p }):to(home) end
+      return T.core.op.foreach_norm(parts, { p = p })
     end)
   end
 

@@ -139,5 +139,7 @@ end
 
 utils.rnn = surface.seal((require "perilune.nn.packed_sequence"))
 utils.pad_sequence, utils.unpad_sequence = utils.rnn.pad_sequence, utils.rnn.unpad_sequence
+utils.parametrize = surface.seal(require "perilune.nn.utils.parametrize")
+utils.parametrizations = surface.seal(require "perilune.nn.utils.parametrizations")
 utils.prune = surface.seal(require "perilune.nn.utils.prune"(require "perilune.nn.reparametrize"(utils)))
 return utils

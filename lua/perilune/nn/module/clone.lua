@@ -2,7 +2,7 @@
 --- net:clone().
 local T = require "perilune"
 
-local rawset, type, next, setmetatable = rawset, type, next, setmetatable
+local rawget, rawset, type, next, setmetatable = rawget, rawset, type, next, setmetatable
 
 return function(base)
   local Module, is_module, is_parameter = base.Module, base.is_module, base.is_parameter
@@ -33,6 +33,8 @@ return function(base)
     end
     if is_module(v) then
       for key, p in next, v._parameters do new._parameters[key] = copied(p, seen) end
+      local parametrized = rawget(getmetatable(v), "__parametrized")
+      if parametrized then parametrized(new) end
     end
     return new
   end
