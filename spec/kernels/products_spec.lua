@@ -204,3 +204,53 @@ describe("products of random sizes and strides", function()
     end)
   end
 end)
+
+-- The rows of a layer's input are packed once, and its weight once for all of them (gemm_panels.c): from 32 to 256
+-- rows, in blocks of terms, panels of 14 rows and 32 columns with what is left over.
+describe("products of dozens of rows", function()
+  local same = require("spec.support.near").same_bits
+  local function wider(t, by)
+    local room = T.full({ t:size(1), t:size(2) + by }, 0 / 0)
+    room:narrow(2, 3, t:size(2)):copy_(t)
+    return room:narrow(2, 3, t:size(2))
+  end
+
+  for _, size in ipairs { { 32, 520, 128 }, { 45, 769, 131 }, { 33, 1030, 1029 }, { 128, 64, 160 }, { 197, 775, 200 },
+    { 256, 65, 145 } } do
+    local M, K, N = table.unpack(size)
+    it(("%d x %d x %d"):format(M, K, N), function()
+      T.manual_seed(15)
+      local x, w, bias = T.randn(M, K), T.randn(N, K), T.randn(N)
+      local X, W = x:to "f64", w:to "f64"
+      local want, scale = X:matmul(W:t()), X:abs():matmul(W:abs():t())
+      local function near(got, what, text)
+        assert.is_true((got:to "f64" - what):abs():le(scale * 1e-6 + 1e-6):all():item(), text)
+      end
+      local turned = x:t():contiguous():t()
+      local got = F.linear(x, w, bias)
+      near(got, want + bias:to "f64", "bias")
+      for i, a in ipairs { x, wider(x, 7), turned } do
+        for k, b in ipairs { w, wider(w, 9), w:t():contiguous():t() } do
+          near(a:matmul(b:t()), want, ("layouts %d and %d"):format(i, k))
+        end
+        near(F.linear(a, wider(w, 5), bias), want + bias:to "f64", ("bias, layout %d"):format(i))
+      end
+      near(F.linear(x, w, bias):relu(), (want + bias:to "f64"):relu(), "relu")
+      local c = T.randn(M, N)
+      near(T.addmm(c, x, w:t(), { beta = 0.5, alpha = 2 }) / 2, want + c:to "f64" / 4, "added")
+      local before, by_rows = T.get_num_threads(), w:t():contiguous()
+      local plain = x:matmul(by_rows)
+      for threads = 1, 3 do
+        T.set_num_threads(threads)
+        same(F.linear(x, w, bias), got)
+        same(x:matmul(by_rows), plain)
+      end
+      T.set_num_threads(before)
+      -- what is not finite stays in its row or column
+      x[2][1] = 1 / 0
+      w[3][1] = 0 / 0
+      local odd = F.linear(x, w):isfinite()
+      assert.equal((M - 1) * (N - 1), odd:to("i64"):sum():item())
+    end)
+  end
+end)

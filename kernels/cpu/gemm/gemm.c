@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "kernels/convert.h"
+#include "kernels/cpu/gemm/gemm_panels.h"
 #include "kernels/cpu/onednn/onednn.h"
 #include "kernels/cpu/onednn/onednn_matmul.h"
 #include "kernels/cpu/shape/strided_copy.h"
@@ -42,7 +43,7 @@ static void scale(const PlkGemm *g) {
 }
 
 /* C = relu(C + bias) in place; of bf16 the library adds the bias before it rounds. */
-static void finish(const PlkGemm *g) {
+void plk_gemm_finish(const PlkGemm *g) {
   if (!g->bias && !g->relu) return;
   if (g->dtype == PL_BF16) {
     for (int64_t i = 0; i < g->M && g->relu; i++)
@@ -150,7 +151,7 @@ PlStatus plk_gemm_alone(const PlkGemm *g) {
         macs(g->M, g->N, g->K) <= POLL_MACS ? g->K : plk_min64(g->K, POLL_MACS / plk_min64(POLL_MACS / 64, macs(g->M, g->N, 1)));
     if (step == g->K) {
       PL_TRY(multiply(g));
-      finish(g);
+      plk_gemm_finish(g);
       return PL_OK;
     }
     PlkGemm part = *g;
@@ -165,7 +166,7 @@ PlStatus plk_gemm_alone(const PlkGemm *g) {
       PL_TRY(multiply(&part));
     }
   }
-  finish(g);
+  plk_gemm_finish(g);
   return PL_OK;
 }
 
@@ -324,7 +325,7 @@ static void parts_join(const Parts *p) {
     return;
   }
 #undef JOIN
-  finish(g);
+  plk_gemm_finish(g);
 }
 
 static PlStatus run_parts(const PlkGemm *g, int64_t n) {
@@ -361,6 +362,7 @@ static PlStatus turn(PlkGemm *g, void **room) {
 }
 
 static PlStatus run(const PlkGemm *g) {
+  if (plk_gemm_panels_fits(g)) return plk_gemm_panels(g);
   Tiles t;
   cut(&t, g);
   const int64_t work = macs(g->M, g->N, g->K);

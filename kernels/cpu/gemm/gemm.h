@@ -39,6 +39,9 @@ PlStatus plk_gemm_widened(const PlkGemm *g); /* plk_gemm_alone of what is to be 
  * themselves. */
 PlStatus plk_gemm_alone(const PlkGemm *g);
 
+/* C = relu(C + bias) in place, as far as g asks for it. */
+void plk_gemm_finish(const PlkGemm *g);
+
 /* Our own blocked kernel (gemm_packed.c), one thread: builds without a library, and small
  * shapes. */
 PlStatus plk_gemm_plain(const PlkGemm *g);

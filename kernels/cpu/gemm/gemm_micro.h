@@ -180,6 +180,61 @@ static GM_TARGET void GM_N(gemm)(const PlkGemm *g, void *work) {
   }
 }
 
+/* One unit of gemm_panels.c: g's rows times `nc` columns that lie packed at pb, kc terms from p0 on, added to what the terms before gave. Whole
+ * panels of rows lie packed at pa. */
+static GM_TARGET void GM_N(strip_of)(const PlkGemm *g, int64_t p0, int64_t kc, const void *rows, const void *columns, int64_t nc,
+                                     void *to) {
+  const int w = 2 * GM_VL;
+  const int64_t ai = g->ta ? 1 : g->lda, ap = g->ta ? g->lda : 1;
+  const GM_T alpha = (GM_T)g->alpha, beta = p0 == 0 ? (GM_T)g->beta : 1;
+  for (int64_t j = 0; j < nc; j += w) {
+    const GM_T *pb = (const GM_T *)columns + j * kc, *a = rows;
+    GM_T *c = (GM_T *)to + j;
+    int h;
+    for (int64_t i = 0; i < g->M; i += h, c += h * g->ldc) {
+      const int64_t left = g->M - i;
+      h = left >= GM_MR ? GM_MR : left >= GM_M2 ? GM_M2 : left >= GM_M3 ? GM_M3 : left >= GM_M4 ? GM_M4 : 1;
+      const bool packed = h == GM_MR;
+      const GM_T *x = packed ? a : (const GM_T *)g->A + i * ai + p0 * ap;
+      const int64_t xi = packed ? 1 : ai, xp = packed ? GM_MR : ap;
+      if (packed) a += GM_MR * kc;
+      if (nc - j >= w) GM_N(panel)(h, 2, kc, x, xi, xp, pb, w, c, g->ldc, alpha, beta);
+      else if (nc - j == GM_VL) GM_N(panel)(h, 1, kc, x, xi, xp, pb, w, c, g->ldc, alpha, beta);
+      else GM_N(edge)(h, (int)(nc - j), kc, x, xi, xp, pb, c, g->ldc, alpha, beta);
+    }
+  }
+}
+
+/* n rows or columns as panels of w, one behind the other: element (p, j) of src at p * sp + j * sj. */
+static GM_TARGET void GM_N(panels_of)(int64_t k, int64_t n, int w, const void *from, int64_t sp, int64_t sj, void *to) {
+  enum { AHEAD = 16 };
+  const GM_T *src = from;
+  GM_T *dst = to;
+  int64_t j = 0;
+  if (sj == 1 && w == 2 * GM_VL) { /* rows of all panels at once, as they are far apart */
+    const int64_t whole = n / w * w;
+    for (int64_t p = 0; p < k; p++)
+      for (j = 0; j < whole; j += w) {
+        const GM_T *at = src + p * sp + j;
+        for (int64_t b = 0; b < w; b += 64 / (int64_t)sizeof(GM_T)) __builtin_prefetch(at + AHEAD * sp + b);
+        *(GM_N(vec) *)(dst + j * k + p * w) = *(const GM_N(vec) *)at;
+        *(GM_N(vec) *)(dst + j * k + p * w + GM_VL) = *(const GM_N(vec) *)(at + GM_VL);
+      }
+    j = whole;
+  }
+  for (; j < n; j += w) {
+    const int some = (int)(n - j < w ? n - j : w);
+    int64_t p = 0;
+#ifdef GM_TURN
+    if (sp == 1 && some == 2 * GM_VL && w == some) p = k / 4 * 4, GM_TURN(p, src + j * sj, sj, dst + j * k);
+#endif
+    if (p < k) GM_N(pack)(k - p, some, w, src + j * sj + p * sp, sp, sj, dst + j * k + p * w);
+  }
+}
+
+static const PlkGemmCode GM_N(code) = {GM_MR, 2 * GM_VL, GM_N(panels_of), GM_N(strip_of)};
+#undef GM_TURN
+
 #ifdef GM_MASK
 /* B not transposed, N <= GM_VL, K <= GM_KC: an element's sum runs as in micro(), but A and B are read where they lie. */
 static inline __attribute__((always_inline)) GM_TARGET void GM_N(strip)(const int h, const PlkGemm *g, const GM_T *a, int64_t ai,

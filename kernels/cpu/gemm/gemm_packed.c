@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "kernels/cpu/gemm/gemm.h"
+#include "kernels/cpu/gemm/gemm_panels.h"
 
 enum { GM_KC = 256, GM_NC = 256 };
 
@@ -67,6 +68,33 @@ enum { GM_KC = 256, GM_NC = 256 };
 #define GM_M4           2
 #include "kernels/cpu/gemm/gemm_micro.h"
 
+/* 32 rows of k floats, k a multiple of 4, as k rows of 32: loads put four floats of four rows side by side, which are then turned lane by
+ * lane. */
+static __attribute__((target("avx512f,avx512dq"))) void turn_v4_f32(int64_t k, const void *from, int64_t step, void *to) {
+  const float *src = from;
+  float *dst = to;
+  for (int64_t p = 0; p < k; p += 4, src += 4, dst += 4 * 32)
+    for (int half = 0; half < 2; half++) {
+      __m512 q[4];
+      GM_UNROLL
+      for (int i = 0; i < 4; i++) {
+        const float *row = src + (16 * half + i) * step;
+        q[i] = _mm512_castps128_ps512(_mm_loadu_ps(row));
+        q[i] = _mm512_mask_broadcast_f32x4(q[i], 0x00f0, _mm_loadu_ps(row + 4 * step));
+        q[i] = _mm512_mask_broadcast_f32x4(q[i], 0x0f00, _mm_loadu_ps(row + 8 * step));
+        q[i] = _mm512_mask_broadcast_f32x4(q[i], 0xf000, _mm_loadu_ps(row + 12 * step));
+      }
+      const __m512 a = _mm512_unpacklo_ps(q[0], q[1]), b = _mm512_unpackhi_ps(q[0], q[1]);
+      const __m512 c = _mm512_unpacklo_ps(q[2], q[3]), d = _mm512_unpackhi_ps(q[2], q[3]);
+      float *at = dst + 16 * half;
+      _mm512_storeu_ps(at, _mm512_shuffle_ps(a, c, 0x44));
+      _mm512_storeu_ps(at + 32, _mm512_shuffle_ps(a, c, 0xee));
+      _mm512_storeu_ps(at + 64, _mm512_shuffle_ps(b, d, 0x44));
+      _mm512_storeu_ps(at + 96, _mm512_shuffle_ps(b, d, 0xee));
+    }
+}
+
+#define GM_TURN           turn_v4_f32
 #define GM_T              float
 #define GM_VL             16
 #define GM_MASK           __mmask16
@@ -124,4 +152,14 @@ PlStatus plk_gemm_plain(const PlkGemm *g) {
   body_find(g)(g, work);
   if (work != small) plk_scratch_free(work);
   return PL_OK;
+}
+
+const PlkGemmCode *plk_gemm_code(PlDtype d) {
+  const char level = plk_isa()[1];
+#if defined(__x86_64__)
+  if (level == '4') return d == PL_F64 ? &code_v4_f64 : &code_v4_f32;
+  if (level == '3') return d == PL_F64 ? &code_v3_f64 : &code_v3_f32;
+#endif
+  (void)level;
+  return d == PL_F64 ? &code_base_f64 : &code_base_f32;
 }
