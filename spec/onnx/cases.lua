@@ -151,6 +151,69 @@ function M.layers()
   add("linear_cross_entropy", class(function() end, function(_, x, w, t, b)
     return nn.F.linear_cross_entropy(x, w, t, { linear_bias = b, label_smoothing = 0.1, ignore_index = 2 })
   end), rows, T.randn(4, 6), ids { 1, 2, 4 }, T.randn(4))
+  local nan, inf = 0 / 0, math.huge
+  local odd = T.tensor { { 1.5, -0.0, -2.25, inf }, { 0.0, 1.5, nan, -inf }, { -0.5, 3, 1.5, 0.25 } }
+  local function of(name, h, ...) add(name, class(function() end, function(_, ...) return h(...) end), ...) end
+  of("signs", function(x, y)
+    return x:frac(), x:nan_to_num():signbit():long(), y:copysign(x:nan_to_num()), x:nan_to_num { nan = 1, posinf = 2 },
+      x:isnan():bitwise_not():long(), y:int():bitwise_not()
+  end, odd, T.randn(3, 4) * 3)
+  local ends = T.tensor { 0.0, -0.0, 1, -1, 3.5, -0.25, inf, -inf, nan, 1e30 }
+  of("pairs of numbers", function(x, y)
+    return T.atan2(x, y), T.hypot(x, y), T.fmax(x, y), T.fmin(x, y), T.xlogy(x, y), T.logaddexp(x, y)
+  end, ends:unsqueeze(2), ends)
+  of("pairs of numbers, f64", function(x, y) return T.hypot(x, y), T.logaddexp(x, y) end,
+    ends:double():unsqueeze(2), ends:double())
+  of("functions of one number", function(x) return x:sinc(), x:sigmoid():logit(), x:logit { eps = 0.1 } end, rows)
+  of("medians", function(x, y)
+    local a, i = x:median(2)
+    local b, j = x:median(1, { keepdim = true })
+    local c, k = y:kthvalue(3, 2)
+    local d, l = x:kthvalue(2, 1)
+    return x:median(), y:median(), a, i, b, j, c, k, d, l, y:nanmedian(1)
+  end, odd, rows)
+  of("integers divided", function(x, y)
+    return x // y, x // 3, -x // T.tensor({ -4 }, { dtype = "i64" })
+  end, T.arange(-7, 7), T.tensor({ 2, -2, 3, -3, 5, -5, 7, -7, 1, -1, 4, -4, 6, -6, 2 }, { dtype = "i64" }))
+  of("medians of integers", function(x)
+    local a, i = x:median(2)
+    return x:median(), a, i, x:cummax(2), x:count_nonzero(1), x:trace()
+  end, T.tensor({ { 3, 1, 2, 0 }, { 5, 5, -1, 5 } }, { dtype = "i64" }))
+  of("extremes so far", function(x)
+    local a, i = x:cummax(2)
+    local b, j = x:cummin(1)
+    return a, i, b, j, x:cummin(2), x:flip(1):cummax(1)
+  end, odd)
+  of("sums so far", function(x) return x:logcumsumexp(1), x:nansum(2), x:count_nonzero(), x:nansum() end, odd)
+  of("diagonals", function(x)
+    return x:diagonal(), x:diagonal(1, 2, 3), x:diagonal(-2, -1, 1), x[1]:trace(), x[2]:diag(-1), x[1][1]:diag(2),
+      T.diag_embed(x[1], -1), T.diag_embed(x[1], 1, 3, 1), x[2]:diag(5)
+  end, T.randn(3, 4, 5))
+  of("elements at places", function(x)
+    local at = ids { { 1 }, { 3 }, { 2 } }
+    return T.take_along_dim(x, at, 2), T.take_along_dim(x, ids { { 3, 1, 1, 2, 2, 1 } }, 1), x:take(ids { 1, 18, 7 }),
+      T.take_along_dim(x:narrow(2, 1, 1), ids { { 1, 1 }, { 1, 1 }, { 1, 1 } }, 2), T.take_along_dim(x, at)
+  end, rows)
+  of("ranges", function(x) return x + T.linspace(-1, 2, 6), x * T.logspace(0, 1, 6) end, rows)
+  of("orders with NaN", function(x)
+    local a, i = x:sort(2)
+    local b, j = x:sort(1, { descending = true })
+    return a, i, b, j, x:argsort(1), (x:topk(2, 2))
+  end, odd)
+  for _, o in ipairs { {}, { stride = 2, padding = 1 }, { dilation = 2 }, { ceil_mode = true } } do
+    local o2 = { return_indices = true, table.unpack(o) }
+    for key, v in pairs(o) do o2[key] = v end
+    of(("max_pool2d with places, %s"):format(next(o) or "plain"), function(x)
+      return nn.F.max_pool2d(x, 3, o2)
+    end, picture)
+  end
+  of("pools with places", function(x)
+    local a, i = nn.F.adaptive_max_pool2d(x, 4, { return_indices = true })
+    local b, j = nn.F.adaptive_max_pool2d(x, 1, { return_indices = true })
+    local c, k = nn.F.max_pool2d(x[1], 2, { return_indices = true })
+    local d, l = nn.F.max_pool1d(x[1], 3, { return_indices = true })
+    return a, i, b, j, c, k, d, l, nn.F.max_unpool2d(c, k, 2)
+  end, picture)
   add("cumprod", class(function() end, function(_, x) return x:cumprod(1), x:cumprod(2) end), rows)
   -- writes through views, and windows of any strides
   local function f(name, g) add(name, class(function() end, function(_, x) return g(x * 1) end), T.randn(5, 6)) end

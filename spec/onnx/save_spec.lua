@@ -18,7 +18,7 @@ local function compare(net, model, inputs)
   for i, y in ipairs(want) do
     assert.same(y:shape(), got[i]:shape())
     assert.equal(y:dtype(), got[i]:dtype())
-    assert.is_true(T.allclose(y, got[i], { rtol = 1e-5, atol = 1e-5 }), "result " .. i)
+    assert.is_true(T.allclose(y, got[i], { rtol = 1e-5, atol = 1e-5, equal_nan = true }), "result " .. i)
   end
 end
 

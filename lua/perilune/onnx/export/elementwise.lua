@@ -100,7 +100,14 @@ return function(Export)
   end
   function ops.floor_divide(e, node, x, y)
     local d = node.dtypes[1]
-    if not float[d] then e:fail(node, "of integers is not supported") end
+    if not float[d] then -- theirs is cut off: one less where that was not exact and the signs differ
+      local a, b, zero = e:cast(x, d), e:cast(y, d), e:number(0, d)
+      local q = e:emit("Div", { a, b })
+      local cut = e:emit("Not", { e:emit("Equal", { e:emit("Mod", { a, b }, { fmod = 0 }), zero }) })
+      local differ = e:emit("Xor", { e:emit("Less", { a, zero }), e:emit("Less", { b, zero }) })
+      local less = e:emit("Cast", { e:emit("And", { cut, differ }) }, { to = writer.kinds[d] })
+      return e:emit("Sub", { q, less })
+    end
     return e:emit("Floor", { e:emit("Div", { e:cast(x, d), e:cast(y, d) }) })
   end
   function ops.fmod(e, node, x, y)

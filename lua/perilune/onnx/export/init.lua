@@ -177,7 +177,8 @@ function Export:reshape(x, shape)
   return self:emit("Reshape", { x, self:integers(out) }, #out > 0 and { allowzero = empty and 1 or 0 } or {})
 end
 
-for _, part in ipairs { "elementwise", "shape", "reduce", "network", "loss" } do
+for _, part in ipairs { "elementwise", "special", "shape", "diagonal", "reduce", "order", "network",
+  "loss" } do
   require("perilune.onnx.export." .. part)(Export)
 end
 
@@ -206,7 +207,8 @@ local function in_f32(names, halves)
 end
 in_f32("rms_norm group_norm norm var std floor_divide remainder mse_loss huber_loss smooth_l1_loss softplus log1p "
   .. "expm1 binary_cross_entropy binary_cross_entropy_with_logits kl_div "
-  .. "cross_entropy_prob", { f16 = true, bf16 = true })
+  .. "cross_entropy_prob "
+  .. "atan2 hypot xlogy sinc logit logaddexp logcumsumexp nansum trace", { f16 = true, bf16 = true })
 in_f32("attention", { bf16 = true })
 
 -- ---- 0-d tensors ---------------------------------------------------------------------------------------------------
@@ -232,8 +234,9 @@ local function without_dimensions(names)
     end
   end
 end
-without_dimensions("argmax argmin argsort cumsum gather index_add index_copy index_fill index_select max_dim min_dim "
-  .. "scatter scatter_add scatter_reduce sort topk unfold")
+without_dimensions("argmax argmin argsort cummax cummin cumprod cumsum gather index_add index_copy index_fill "
+  .. "index_select kthvalue logcumsumexp max_dim median min_dim scatter scatter_add scatter_reduce sort take_along_dim "
+  .. "topk unfold")
 
 -- ---- the whole -----------------------------------------------------------------------------------------------------
 
@@ -306,7 +309,8 @@ end
 local implied = { dtype = true, shape = true, size = true, sizes = true, length = true, start_dim = { "flatten" },
   end_dim = { "flatten" }, dim = { "unsqueeze", "squeeze", "unflatten" }, dims = { "flip", "squeeze" },
   return_indices = { "max_pool", "adaptive_max_pool" }, stable = { "sort", "argsort" }, value = { "pad" },
-  index_base = { "max_pool", "adaptive_max_pool", "max_dim", "min_dim", "sort", "topk" },
+  index_base = { "max_pool", "adaptive_max_pool", "max_dim", "min_dim", "sort", "topk", "median",
+    "kthvalue", "cummax", "cummin" },
   sorted = { "topk" }, dim0 = { "transpose" }, dim1 = { "transpose" }, source = { "movedim" },
   destination = { "movedim" }, scale_grad_by_freq = { "embedding" }, padding_idx = { "embedding" } }
 local function is_implied(op, key)

@@ -99,6 +99,24 @@ return function(Export)
     return pads, 0
   end
 
+  -- Maxima and, where they are wanted, their places: ours count in one plane, theirs in the whole tensor.
+  local function with_places(e, node, x, nd, attributes)
+    if not (e.wanted[node.outputs[2]] and node.attrs.return_indices) then
+      return batched(e, x, nd, function(name) return e:emit("MaxPool", { name }, attributes) end)
+    end
+    local alone, plane = #x.shape == nd + 1, 1
+    for d = #x.shape - nd + 1, #x.shape do
+      e:fixed(node, { x.shape[d] }, "size")
+      plane = plane * x.shape[d]
+    end
+    local name = alone and e:emit("Unsqueeze", { x.name, e:integers { 0 } }) or x.name
+    local y, at = e:emit("MaxPool", { name }, attributes, 2)
+    at = e:emit("Mod", { at, e:number(plane, "i64") })
+    if alone then y, at = e:emit("Squeeze", { y, e:integers { 0 } }), e:emit("Squeeze", { at, e:integers { 0 } }) end
+    local base = node.attrs.index_base or 1
+    return y, base == 0 and at or e:emit("Add", { at, e:number(base, "i64") })
+  end
+
   for nd = 1, 3 do
     ops[("conv%dd"):format(nd)] = function(e, node, x, w, b)
       local a = node.attrs
@@ -137,13 +155,9 @@ return function(Export)
     end
     ops[("max_pool%dd"):format(nd)] = function(e, node, x)
       local a = node.attrs
-      if e.wanted[node.outputs[2]] and a.return_indices then e:fail(node, "return_indices is not supported") end
       local pads, up = ends(e, node, x, nd, false)
-      return batched(e, x, nd, function(name)
-        return e:emit("MaxPool", { name }, { kernel_shape = many(a.kernel_size, nd),
-          strides = many(strides_of(a), nd), pads = pads, dilations = many(a.dilation, nd),
-          ceil_mode = up })
-      end)
+      return with_places(e, node, x, nd, { kernel_shape = many(a.kernel_size, nd),
+        strides = many(strides_of(a), nd), pads = pads, dilations = many(a.dilation, nd), ceil_mode = up })
     end
     ops[("avg_pool%dd"):format(nd)] = function(e, node, x)
       local a = node.attrs
@@ -188,6 +202,13 @@ return function(Export)
             kernel[d], dims[d] = n // m, { axis = base + d - 1, n = n, m = m }
             equal = equal and n % m == 0
           end
+        end
+        if op == "MaxPool" and e.wanted[node.outputs[2]] and node.attrs.return_indices then
+          for d = 1, nd do
+            kernel[d] = kernel[d] or e:fixed(node, { x.shape[base + d] }, "size")[1]
+          end
+          if not equal then e:fail(node, "places of maxima of parts that are not equal are not supported") end
+          return with_places(e, node, x, nd, { kernel_shape = kernel, strides = kernel })
         end
         if not ones and not equal then return in_parts(e, x, dims, reduce) end
         return batched(e, x, nd, function(name)

@@ -30,6 +30,17 @@ return function(Export)
       return reduced(e, theirs, name, dims, kept)
     end
   end
+  function ops.nansum(e, node, x)
+    local d = node.dtypes[1]
+    local name = e:cast(x, d)
+    if Export.float[d] then name = e:emit("Where", { e:emit("IsNaN", { name }), e:number(0, d), name }) end
+    return ops.sum(e, node, { name = name, dtype = d, shape = x.shape })
+  end
+  function ops.count_nonzero(e, node, x)
+    local ones = e:emit("Cast", { e:cast(x, "bool") }, { to = Export.kind "i64" })
+    if #x.shape == 0 then return ones end
+    return reduced(e, "ReduceSum", ones, dims_of(node, x), keep(node))
+  end
   ops.max_all = function(e, _, x) return reduced(e, "ReduceMax", x.name, dims_of({ attrs = {} }, x), 0) end
   ops.min_all = function(e, _, x) return reduced(e, "ReduceMin", x.name, dims_of({ attrs = {} }, x), 0) end
   -- How many are true is more than 0; nothing is none.

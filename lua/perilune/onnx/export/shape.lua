@@ -191,9 +191,6 @@ return function(Export)
     end
     return name
   end
-  function ops.diagonal(e, node, x)
-    e:fail(node, "of %d dimensions is not supported", rank(x))
-  end
   for name, upper in pairs { tril = 0, triu = 1 } do
     ops[name] = function(e, node, x)
       return e:emit("Trilu", { x.name, e:number(node.attrs.diagonal or 0, "i64") }, { upper = upper })
@@ -307,6 +304,22 @@ return function(Export)
     return gather(e, node, x, at)
   end
   ops.gather_wrapping = ops.gather
+  -- Sizes of 1 beside the dimension are those of the other tensor.
+  function ops.take_along_dim(e, node, x, at)
+    local name, index = x.name, from_zero(e, node, at)
+    if node.attrs.dim == nil then
+      name, index = e:emit("Reshape", { name, e:integers { -1 } }), e:emit("Reshape", { index, e:integers { -1 } })
+      return e:emit("GatherElements", { name, index }, { axis = 0 })
+    end
+    local axis, shape = dim0(node.attrs.dim, rank(x)), { table.unpack(node.shapes[1]) }
+    if not same(at.shape, shape) then index = e:emit("Expand", { index, e:integers(shape) }) end
+    shape[axis + 1] = x.shape[axis + 1]
+    if not same(x.shape, shape) then name = e:emit("Expand", { name, e:integers(shape) }) end
+    return e:emit("GatherElements", { name, index }, { axis = axis })
+  end
+  function ops.take(e, node, x, at)
+    return e:emit("Gather", { e:emit("Reshape", { x.name, e:integers { -1 } }), from_zero(e, node, at) }, { axis = 0 })
+  end
   -- A source as large as its index; ONNX takes no other, of ours the corner in front counts.
   local function fitted(e, node, src, at)
     local name, axes, ends, from = src.name, {}, {}, {}
@@ -426,6 +439,17 @@ return function(Export)
     local a = node.attrs
     e:fixed(node, { a.n, a.m }, "size")
     return e:constant(T.core.jit_untraced(T.eye, a.n, a.m, { dtype = node.dtypes[1] }))
+  end
+  function ops.linspace(e, node)
+    local a = node.attrs
+    e:fixed(node, { a.start, a["end"], a.steps }, "start, end or steps")
+    return e:constant(T.core.jit_untraced(T.linspace, a.start, a["end"], a.steps, { dtype = node.dtypes[1] }))
+  end
+  function ops.logspace(e, node)
+    local a = node.attrs
+    e:fixed(node, { a.start, a["end"], a.steps, a.base }, "start, end, steps or base")
+    return e:constant(T.core.jit_untraced(T.logspace, a.start, a["end"], a.steps, { base = a.base,
+      dtype = node.dtypes[1] }))
   end
   function ops.linear_fill(e, node)
     local a, d = node.attrs, node.dtypes[1]
