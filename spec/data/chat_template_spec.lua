@@ -308,6 +308,12 @@ describe("apply_chat_template", function()
     fails("more than the 2 that rows are padded to", t, { "a", "aba" }, { padding = "max_length", max_length = 2 })
     assert.same({ { a, 7 }, { a, b } }, t({ "a", "aba" }, { padding = true, pad_id = 7, padding_side = "right",
       truncation = true, max_length = 2, truncation_side = "right" }).input_ids:totable())
+    local classes = '{"tokenizer_class": "%s", "add_prefix_space": %s}'
+    for _, c in ipairs { { "GPT2Tokenizer", "true", 2 }, { "RobertaTokenizerFast", "false", 1 },
+      { "BlenderbotTokenizer", "null", 2 }, { "WhisperTokenizer", "null", 1 },
+      { "PreTrainedTokenizerFast", "true", 1 } } do
+      assert.equal(c[3], #ids(assert(opened(classes:format(c[1], c[2]))), "a"), c[1])
+    end
     local new = '{"added_tokens_decoder": {"%d": {"content": "<new>", "special": %s}}, "split_special_tokens": %s}'
     t = assert(opened(new:format(n, "true", "false")))
     assert.same({ a, n, b }, ids(t, "a<new>b"))

@@ -123,6 +123,12 @@ local function tokens_of(config, older)
   return table.move(rest, 1, #rest, #list + 1, list)
 end
 
+-- Classes of transformers for byte-level BPE that set add_prefix_space, whatever tokenizer.json has, with what it is
+-- where the config has none. Others leave the file as it is.
+local prefix_space = { BlenderbotTokenizer = "yes" }
+for _, name in ipairs { "GPT2", "Roberta", "Bart", "Longformer", "LED", "Whisper", "CodeGen", "GPTNeoX", "Qwen2",
+  "Deberta", "Cohere" } do prefix_space[name .. "Tokenizer"] = "no" end
+
 --- The chat templates by name and the special tokens of a folder: tokenizer_config.json, chat_template.jinja; what the
 -- first says of calls and of tokens. nil where there are none; nil, message, code for a file that is malformed.
 function M.beside(dir)
@@ -143,6 +149,13 @@ function M.beside(dir)
     for _, key in ipairs { "padding_side", "truncation_side" } do
       local side = values.dict_get(config, key)
       if side == "left" or side == "right" then found[key] = side end
+    end
+    local class = values.dict_get(config, "tokenizer_class")
+    local prefix = type(class) == "string" and prefix_space[class:gsub("Fast$", "")] or nil
+    if prefix then
+      local given = values.dict_get(config, "add_prefix_space")
+      found.add_prefix_space = prefix == "yes"
+      if type(given) == "boolean" then found.add_prefix_space = given end
     end
     found.split_special_tokens = values.dict_get(config, "split_special_tokens") == true or nil
     found.tokens = tokens_of(config, read(dir .. "added_tokens.json"))

@@ -135,6 +135,7 @@ function M.tokenizer(path, opts)
     own, text, why, code = true, files.sentencepiece(text, path)
   end
   if not text then return nil, why, code end
+  if beside and beside.add_prefix_space ~= nil then text = files.with_prefix_space(text, beside.add_prefix_space) end
   if beside and beside.tokens then
     text, why, code = files.with_tokens(text, path, beside.tokens, own)
     if not text then return nil, why, code end

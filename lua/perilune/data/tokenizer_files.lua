@@ -187,6 +187,23 @@ function M.tiktoken(text, name, kind)
   return parts.guarded(name, ranks_of, text, kind)
 end
 
+--- The text of a tokenizer.json whose ByteLevel before the model puts a blank in front, or does not.
+function M.with_prefix_space(text, on)
+  local from, to = text:find '"pre_tokenizer"%s*:%s*%b{}'
+  if not from then return text end
+  local function set(object)
+    if not object:find '"type"%s*:%s*"ByteLevel"' then return nil end
+    local new, n = object:gsub('("add_prefix_space"%s*:%s*)%a+', "%1" .. tostring(on))
+    if n == 0 then new = object:gsub("^{", '{"add_prefix_space":' .. tostring(on) .. ",") end
+    return new
+  end
+  local steps = text:sub(from, to):gsub("%b{}", function(whole)
+    if whole:find '"type"%s*:%s*"Sequence"' then return "{" .. whole:sub(2):gsub("%b{}", set) end
+    return set(whole)
+  end)
+  return text:sub(1, from - 1) .. steps .. text:sub(to + 1)
+end
+
 -- ---- tokens that tokenizer_config.json names --------------------------------------------------------------------
 
 local function entry(id, content, settings)
