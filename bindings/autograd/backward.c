@@ -280,8 +280,7 @@ static int m_detach_(lua_State *L) {
     l_box(L, 1)->t = d;
     return 1;
   }
-  pl_entries_drop(t);
-  pl_tensor_leave(t);
+  CALL(L, pl_history_drop(t));
   return 1;
 }
 

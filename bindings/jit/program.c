@@ -232,6 +232,7 @@ static int jit_compile(lua_State *L) {
 bool l_program_same(const Program *p) {
   const PlGraph *f = p->f;
   if (f->nversions > 0 && !pl_graph_versions_same(f)) return false;
+  if (PL_UNLIKELY(f->nswitches > 0) && !pl_graph_switches_same(f)) return false;
   if (!pl_graph_leaves_same(f, p->joint ? p->leaf_at : NULL)) return false; /* with a joint, backward may run outside */
   for (int32_t k = 0; k < p->ncaptured; k++) {
     if (pl_history_current(&p->real[k], 1) != PL_OK) return false; /* the new trace says why */

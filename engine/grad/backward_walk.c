@@ -95,18 +95,22 @@ static bool any_hook(const PlSlot *slot, PlHookKind kind) {
   return false;
 }
 
-/* Hooks may replace the gradient; callbacks then see the final one. Those registered meanwhile wait for the next walk;
- * those that were removed stay in the list, so that a hook may remove itself or others. `final`: the gradient goes nowhere
- * from here. */
+/* Hooks may replace the gradient; what follows its tensor (retain_grad) sees the final one, and then callbacks do. */
+enum { REPLACING, FOLLOWING, CALLBACKS, NROUNDS };
+static int round_of(const PlHook *h) { return h->kind == PL_HOOK_CALLBACK ? CALLBACKS : h->follows ? FOLLOWING : REPLACING; }
+
+/* Those registered meanwhile wait for the next walk; those that were removed stay in the list, so that a hook may remove itself or
+ * others. `final`: the gradient goes nowhere from here. */
 static PlStatus run_hooks(const PlNode *n, PlSlot *slot, bool final) {
   const PlHook *last = slot->hooks;
   while (last->next) last = last->next;
   if (any_hook(slot, PL_HOOK_REPLACE)) PL_TRY(make_own(&slot->grad));
-  for (int round = PL_HOOK_REPLACE; round <= PL_HOOK_CALLBACK; round++)
+  for (int round = REPLACING; round < NROUNDS; round++)
     for (PlHook *h = slot->hooks, *next; h && slot->grad; h = next) {
       next = h == last ? NULL : h->next;
-      if (h->kind != round || h->removed || (round == PL_HOOK_CALLBACK && n->key && n->key->closed)) continue;
-      PL_TRY(round == PL_HOOK_REPLACE ? run_hook(h, slot) : run_callback(h, slot, final && h == last));
+      if (h->kind == PL_HOOK_ACCUMULATED || round_of(h) != round || h->removed || (round == CALLBACKS && n->key && n->key->closed))
+        continue;
+      PL_TRY(round == CALLBACKS ? run_callback(h, slot, final && h == last) : run_hook(h, slot));
     }
   return PL_OK;
 }

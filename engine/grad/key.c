@@ -315,7 +315,7 @@ static void change_key(PlNode *n, PlKey *to) {
 /* t, whose leaf is n, requires no gradient until it is asked to again. As in PyTorch its .grad stays, an optimizer's step or further
  * gradients may come later, its hooks do, and what was computed from it leads to it again then: it is the same leaf, which rests. */
 static PlStatus rest_leaf(PlTensor *t, PlNode *n) {
-  bool kept = n->grad || n->refs > 1;
+  bool kept = n->grad || n->refs > 1 || pl_state.trace; /* a trace knows a captured leaf by its node */
   for (const PlHook *h = n->slots[0].hooks; h && !kept; h = h->next) kept = !h->removed;
   if (!kept) {
     pl_entry_remove(t, n->key);
@@ -327,6 +327,26 @@ static PlStatus rest_leaf(PlTensor *t, PlNode *n) {
   n->name = "grad";
   if (t->node == n) t->flags &= (uint16_t)~PL_T_LEAF;
   return PL_OK;
+}
+
+PlStatus pl_history_drop(PlTensor *t) {
+  PlNode *n = NULL;
+  uint32_t slot = 0;
+  if (PL_UNLIKELY(pl_state.trace != NULL) && !t->a.symbolic && pl_tensor_requires_grad(t)) {
+    pl_calls_refuse(pl_state.trace, "it detaches a tensor from outside");
+    PL_TRY(pl_graph_switches(pl_state.trace, t));
+  }
+  if (pl_entry_get(t, pl_key_ambient(), &n, &slot) && n->kind == PL_NODE_LEAF) PL_TRY(rest_leaf(t, n));
+  const bool kept = pl_state.holder && pl_entry_get(t, pl_state.holder, &n, &slot);
+  const bool own = kept && n->u.target == t;
+  if (kept) n->refs++;
+  pl_entries_drop(t);
+  pl_tensor_leave(t);
+  if (!kept) return PL_OK;
+  PlStatus s = pl_entry_set(t, n, slot);
+  if (own && s == PL_OK) n->u.target = t;
+  pl_node_release(n);
+  return s;
 }
 
 static PlStatus requires_grad(PlTensor *t, bool on) {
@@ -363,6 +383,7 @@ static PlStatus requires_grad(PlTensor *t, bool on) {
 PlStatus pl_requires_grad(PlTensor *t, bool on) {
   if (PL_LIKELY(pl_state.trace == NULL)) return requires_grad(t, on);
   if (!t->a.symbolic) pl_calls_refuse(pl_state.trace, "it changes whether a tensor requires a gradient");
+  if (on != pl_tensor_requires_grad(t)) PL_TRY(pl_graph_switches(pl_state.trace, t));
   const PlCalling calling = pl_calls_enter(pl_state.trace);
   const PlStatus s = requires_grad(t, on);
   return pl_calls_leave(&calling, s, &(PlCallIs){.kind = PL_CALL_REQUIRES_GRAD, .in = {&t}, .n = {1}, .retain = on});

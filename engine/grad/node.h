@@ -197,6 +197,8 @@ PlStatus pl_history_move(PlTensor *to, PlTensor *from);
 /* For a rule to keep: t under a handle that no later in-place op gives another history. Its own one would make a cycle with
  * what is recorded when a result is written into t. */
 PlStatus pl_history_alias(PlTensor **out, PlTensor *t);
+/* t has no history any more, and is no view; a leaf keeps what it has where it requires no gradient. */
+PlStatus pl_history_drop(PlTensor *t);
 /* Brings a view's history up to date after in-place ops through other handles. */
 PlStatus pl_history_refresh(PlTensor *t);
 /* The same for the tensors that a call reads: before anyone looks at their entries. */

@@ -89,12 +89,91 @@ describe("a leaf that requires a gradient again", function()
     assert.same({ 3, 3 }, w.grad:totable())
   end)
 
+  it("rests inside of a jitted function as outside", function()
+    local bodies = {
+      before = function(w, v, x)
+        w:requires_grad_(false)
+        local y = (w * x * v):sum()
+        w:requires_grad_(true)
+        return y
+      end,
+      between = function(w, v, x)
+        local a = (w * x):sum()
+        w:requires_grad_(false)
+        local y = (w * x * v):sum()
+        w:requires_grad_(true)
+        return y + a + (w * w):sum()
+      end,
+      ["in a step"] = function(w, v, x)
+        local a = (w * v):sum()
+        w:requires_grad_(false);
+        ((w * x * v):sum() + a):backward()
+        w:requires_grad_(true)
+        local l = (w * x):square():sum()
+        l:backward()
+        return (l:detach() * v):sum()
+      end,
+      ["for good"] = function(w, v, x)
+        local a = (w * x):sum()
+        w:requires_grad_(false)
+        return (w * v):sum() + a
+      end,
+      ["awake for a while"] = function(w, v, x)
+        local a = (w * x * v):sum()
+        w:requires_grad_(true)
+        a = a + (w * x):sum() * v:sum()
+        w:requires_grad_(false)
+        return a
+      end,
+    }
+    for name, body in pairs(bodies) do
+      local function play(wrap)
+        local w, v, seen = nn.Parameter(T.tensor { 1, 2 }), nn.Parameter(T.tensor { 3, 4 }), {}
+        local f = wrap(function(x) return body(w, v, x) end)
+        for i = 1, 5 do
+          w:requires_grad_(name ~= "awake for a while")
+          local y = f(T.tensor { 5, i })
+          y:backward()
+          seen[i] = { y:item(), w.requires_grad, w.grad and w.grad:totable() or "none", v.grad:totable() }
+        end
+        return seen
+      end
+      assert.same(play(function(f) return f end), play(function(f) return T.jit(f, { max_traces = 20 }) end), name)
+    end
+  end)
+
+  it("is detached in place with its .grad and its hooks", function()
+    local w, n = nn.Parameter(T.tensor { 1, 2 }), 0
+    w:register_hook(function() n = n + 1 end)
+    local y = (w * w):sum()
+    y:backward(nil, { retain_graph = true })
+    w:detach_()
+    assert.is_false(w.requires_grad)
+    y:backward()
+    assert.same({ 2, 4 }, w.grad:totable())
+    w:requires_grad_();
+    (w * 3):sum():backward()
+    assert.same({ 5, 7 }, w.grad:totable())
+    assert.equal(3, n)
+  end)
+
   it("takes true, false or nothing", function()
     local w = T.ones(2)
     for _, wrong in ipairs { 0, "false", {} } do assert.has_error(function() w:requires_grad_(wrong) end) end
     assert.has_error(function() w:requires_grad_(true, false) end)
     assert.is_false(w.requires_grad)
     assert.is_true(w:requires_grad_(nil).requires_grad)
+  end)
+end)
+
+describe("retain_grad", function()
+  it("keeps what all hooks made of the gradient, whenever they came", function()
+    local x = T.tensor { 1, 2 }:requires_grad_()
+    local y = (x * 2):retain_grad()
+    y:register_hook(function(g) return g * 100 end)
+    y:sum():backward()
+    assert.same({ 100, 100 }, y.grad:totable())
+    assert.same({ 200, 200 }, x.grad:totable())
   end)
 end)
 

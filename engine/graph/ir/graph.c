@@ -101,6 +101,8 @@ void pl_graph_release(PlGraph *f) {
   free(f->counts);
   free(f->lines);
   free(f->versions);
+  for (int32_t i = 0; i < f->nswitches; i++) pl_tensor_release(f->switches[i].t);
+  free(f->switches);
   free(f);
 }
 

@@ -162,6 +162,12 @@ typedef struct PlGVersion {
   uint32_t version;
 } PlGVersion;
 
+/* A tensor from outside whose requires_grad the traced function changes: whether it required a gradient before, and when all was over. */
+typedef struct PlGSwitch {
+  PlTensor *t;
+  bool was, now;
+} PlGSwitch;
+
 typedef struct PlGraph {
   uint32_t refs;
   struct PlGraph *base;  /* a clone retains what it was made from: it owns names, sizes and attributes */
@@ -194,6 +200,8 @@ typedef struct PlGraph {
   int32_t nleaves, cap_leaves;
   PlGVersion *versions;
   int32_t nversions;
+  PlGSwitch *switches;
+  int32_t nswitches;
   PlGLine *lines; /* of what tapes recorded, in order (trace.c) */
   int32_t nlines, cap_lines;
   uint64_t began;        /* tracing: the tapes' newest record number when it began */
@@ -224,6 +232,11 @@ PlStatus pl_graph_input_like(PlGraph *f, const char *name, PlDtype d, int ndim, 
 PlStatus pl_graph_saw_history(PlGraph *f, PlTensor *t);
 PlStatus pl_graph_saw_version(PlGraph *f, PlTensor *t);
 bool pl_graph_versions_same(const PlGraph *f);
+/* The traced function is about to change whether t requires a gradient; the trace is over; do those of then require one as then?
+ * (requires_grad.c) */
+PlStatus pl_graph_switches(PlGraph *f, PlTensor *t);
+void pl_graph_switches_end(PlGraph *f);
+bool pl_graph_switches_same(const PlGraph *f);
 /* What has to be as it was for from counts for to, a trace for other sizes: their values have the same numbers. */
 PlStatus pl_graph_guards_copy(PlGraph *to, const PlGraph *from);
 /* A traced function asks for gradients of these. */

@@ -328,6 +328,15 @@ static PlStatus written_elsewhere(PlGraph *f, PlTensor *t, PlGVal v, PlTensor *h
           pl_desc_text(&t->a));
 }
 
+/* h, on the captured value v, stands for t as that is now. */
+static PlStatus handle_of(PlGraph *f, PlTensor *t, PlGVal v, PlTensor *h) {
+  if (f->record) PL_TRY(written_elsewhere(f, t, v, h));
+  PL_TRY(pl_sym_refresh(h));
+  if (!f->record || !(t->node || t->more)) return PL_OK;
+  if (t->node && t->node->kind == PL_NODE_LEAF) PL_TRY(pl_graph_leaf(f, t, false));
+  return pl_entries_copy(h, t, NULL);
+}
+
 PlStatus pl_sym_enter(PlGraph *f, PlTensor *t, PlTensor **out) {
   if (t->a.symbolic || t->a.weak || (t->flags & PL_T_CONST)) {
     *out = pl_retain(t);
@@ -341,20 +350,16 @@ PlStatus pl_sym_enter(PlGraph *f, PlTensor *t, PlTensor **out) {
             "%s was computed from tensors that require a gradient before it came into the graph; compute it "
             "inside g:trace(f), or detach it",
             pl_desc_text(&t->a));
-  PL_TRY(pl_graph_capture(f, t, &v));
-  PL_TRY(pl_sym_tensor(&h, f, v));
-  PlStatus s = f->record ? written_elsewhere(f, t, v, h) : PL_OK;
-  if (s == PL_OK) s = pl_sym_refresh(h);
-  if (s == PL_OK && f->record && (t->node || t->more)) {
-    if (t->node && t->node->kind == PL_NODE_LEAF) s = pl_graph_leaf(f, t, false);
-    if (s == PL_OK) s = pl_entries_copy(h, t, NULL);
+  PL_TRY(pl_graph_switched(f, t, &t));
+  PlStatus s = pl_graph_capture(f, t, &v);
+  if (s == PL_OK) s = pl_sym_tensor(&h, f, v);
+  if (s == PL_OK) {
+    s = handle_of(f, t, v, h);
+    if (s == PL_OK) *out = h;
+    else pl_tensor_release(h);
   }
-  if (s != PL_OK) {
-    pl_tensor_release(h);
-    return s;
-  }
-  *out = h;
-  return PL_OK;
+  pl_tensor_release(t);
+  return s;
 }
 
 PlGraph *pl_sym_graph_of(PlTensor *const *in, int nin) {

@@ -16,6 +16,8 @@ PlStatus pl_sym_refresh(PlTensor *t);
 PlStatus pl_sym_window(const PlOp *op, const PlTensor *t, int64_t offset, PlAttrs *a);
 /* Real tensors become handles on leaves of the graph, which carry their gradient entries where tapes are kept. */
 PlStatus pl_sym_enter(PlGraph *f, PlTensor *t, PlTensor **out);
+/* What t is captured as, retained: itself, or a handle without a history where the traced function has turned its requires_grad off. */
+PlStatus pl_graph_switched(const PlGraph *f, PlTensor *t, PlTensor **out);
 /* The graph of a symbolic one among the inputs, else the one that is traced. */
 PlGraph *pl_sym_graph_of(PlTensor *const *in, int nin);
 PlStatus pl_sym_node(PlGraph *f, PlCall *c, uint8_t flags, int32_t *node);

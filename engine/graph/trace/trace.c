@@ -221,6 +221,7 @@ static PlStatus take_grad(PlGraph *f, PlGLeaf *l, PlGVal *grad) {
 
 PlStatus pl_graph_leaf_grads(PlGraph *f, PlGVal *grads) {
   PlStatus s = PL_OK;
+  pl_graph_switches_end(f);
   for (int32_t i = 0; i < f->nleaves; i++) {
     if (grads) grads[i] = -1;
     PlStatus one = take_grad(f, &f->leaves[i], grads && s == PL_OK ? &grads[i] : NULL);
