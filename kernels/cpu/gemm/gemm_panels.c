@@ -8,13 +8,25 @@
 /* Terms of a block, and columns of a unit: the packed rows of a block and its columns fit the second cache. Columns of a matrix that lies by
  * rows are packed several panels at once, as few bytes of many rows are slow to get. */
 enum { TERMS = 768, TERMS_BY_ROWS = 384, PANELS_BY_ROWS = 4 };
-enum { LEAST_ROWS = 32, MOST_ROWS = 256, LEAST_COLUMNS = 128, LEAST_TERMS = 64, LEAST_MACS = 1 << 20, LARGE = 1 << 20 };
+enum {
+  LEAST_ROWS = 32,
+  MOST_ROWS = 1024,
+  BLOCK_ROWS = 512,
+  FEW_ROWS = 256,
+  LEAST_COLUMNS = 128,
+  LEAST_TERMS = 64,
+  LEAST_MACS = 1 << 20,
+  LARGE = 1 << 20,
+  WIDE = 1024,
+  MOST_PACKED = 1 << 21
+};
 
 typedef struct Panels {
   const PlkGemm *g;
   const PlkGemmCode *code;
   int64_t terms;   /* of a block */
   int64_t whole;   /* panels of rows that lie packed */
+  int64_t block;   /* rows that a unit multiplies with its columns */
   int64_t columns; /* of a unit */
   size_t size;
   char *rows; /* a block after the other, its panels in order */
@@ -23,8 +35,9 @@ typedef struct Panels {
 bool plk_gemm_panels_fits(const PlkGemm *g) {
   if (g->dtype != PL_F32 || g->widen || g->nbatch > 0 || plk_isa()[1] != '4') return false;
   if (g->M < LEAST_ROWS || g->M > MOST_ROWS || g->N < LEAST_COLUMNS || g->K < LEAST_TERMS) return false;
-  /* What lies by rows costs a library little to pack, as long as it fits the cache. */
-  return g->N >= LEAST_MACS / (g->M * g->K) && (g->tb || g->N >= LARGE / g->K);
+  if (g->K > MOST_PACKED / g->M || g->N < LEAST_MACS / (g->M * g->K)) return false;
+  /* What lies by rows costs a library little to pack, as long as it fits the cache, or is narrow beside many rows. */
+  return g->tb || (g->N >= LARGE / g->K && (g->M <= FEW_ROWS || g->N >= WIDE));
 }
 
 static PlStatus pack_body(void *ctx, int64_t begin, int64_t end) {
@@ -46,15 +59,17 @@ static PlStatus unit_body(void *ctx, int64_t begin, int64_t end) {
   void *columns;
   PL_TRY(plk_scratch((size_t)(q->terms * plk_ceil_div(plk_min64(q->columns, g->N), w) * w) * q->size, &columns));
   for (int64_t u = begin; u < end; u++) {
-    const int64_t j0 = u * q->columns, nc = plk_min64(q->columns, g->N - j0);
-    char *c = (char *)g->C + (size_t)j0 * q->size;
+    const int64_t across = plk_ceil_div(g->N, q->columns), part = u / across, i0 = part * q->block;
+    const int64_t j0 = u % across * q->columns, nc = plk_min64(q->columns, g->N - j0);
+    PlkGemm tile = *g;
+    tile.M = plk_min64(q->block, g->M - i0), tile.N = nc;
+    tile.A = (const char *)g->A + (size_t)(i0 * (g->ta ? 1 : g->lda)) * q->size;
+    tile.C = (char *)g->C + (size_t)(i0 * g->ldc + j0) * q->size;
     for (int64_t p = 0; p < g->K; p += q->terms) {
       const int64_t kc = plk_min64(q->terms, g->K - p);
       q->code->pack(kc, nc, (int)w, (const char *)g->B + (size_t)(p * bp + j0 * bj) * q->size, bp, bj, columns);
-      q->code->strip(g, p, kc, q->rows + (size_t)(q->whole * p * q->code->mr) * q->size, columns, nc, c);
+      q->code->strip(&tile, p, kc, q->rows + (size_t)(q->whole * p * q->code->mr + i0 * kc) * q->size, columns, nc, tile.C);
     }
-    PlkGemm tile = *g;
-    tile.N = nc, tile.C = c;
     if (g->bias) tile.bias = (const char *)g->bias + (size_t)j0 * q->size;
     plk_gemm_finish(&tile);
   }
@@ -67,12 +82,13 @@ PlStatus plk_gemm_panels(const PlkGemm *g) {
   const int64_t most = g->tb ? TERMS : TERMS_BY_ROWS;
   Panels q = {.g = g, .code = code, .whole = g->M / code->mr, .columns = code->w, .size = pl_dtype_size(g->dtype)};
   q.terms = plk_min64(g->K, plk_ceil_div(plk_ceil_div(g->K, plk_ceil_div(g->K, most)), 16) * 16);
+  q.block = plk_ceil_div(plk_ceil_div(g->M, plk_ceil_div(g->M, BLOCK_ROWS)), code->mr) * code->mr;
   while (!g->tb && q.columns < PANELS_BY_ROWS * code->w && g->N >= 16 * q.columns) q.columns *= 2;
   void *mem;
   PL_TRY(plk_scratch((size_t)plk_max64(1, q.whole * code->mr * g->K) * q.size, &mem));
   q.rows = mem;
   PlStatus s = plk_parallel(q.whole, plk_max64(1, PLK_GRAIN / (code->mr * g->K)), pack_body, &q);
-  if (s == PL_OK) s = plk_parallel(plk_ceil_div(g->N, q.columns), 1, unit_body, &q);
+  if (s == PL_OK) s = plk_parallel(plk_ceil_div(g->M, q.block) * plk_ceil_div(g->N, q.columns), 1, unit_body, &q);
   plk_scratch_free(mem);
   return s;
 }
