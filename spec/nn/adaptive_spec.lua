@@ -68,6 +68,7 @@ describe("fractional max pooling", function()
     local a = F.fractional_max_pool2d(x, 3, { output_ratio = 0.5, _random_samples = u })
     assert.same({ 3, 4, 4 }, a:shape())
     assert.is_true(a:equal(nn.FractionalMaxPool2d(3, { output_size = 4, _random_samples = u })(x)))
+    assert.same({ 0, 2, 3, 3 }, F.fractional_max_pool2d(T.zeros(0, 2, 6, 6), 2, { output_size = 3 }):shape())
   end)
 
   it("says what is wrong", function()

@@ -160,7 +160,29 @@ describe("distances and differences", function()
   end)
 end)
 
+it("deform_conv2d reads nothing of the pixels at the border where it looks outside", function()
+  local x = T.full({ 1, 1, 2, 2 }, math.huge)
+  local y = F.deform_conv2d(x, T.full({ 1, 2, 2, 2 }, -0.5), T.ones(1, 1, 1, 1))
+  assert.is_true(y:eq(math.huge):all():item(), tostring(y))
+end)
+
 describe("embedding_bag", function()
+  it("gives the gradient of a maximum to the first row that has it, in every way to take one", function()
+    local ids = T.tensor({ { 1, 2, 3 }, { 3, 3, 2 } }, { dtype = "i64" })
+    local w = T.tensor { { 1, 2 }, { 1, 5 }, { 0, 2 } }
+    local function f(v) return F.embedding_bag(ids, v, { mode = "max" }) end
+    local leaf = w:clone():requires_grad_()
+    f(leaf):sum():backward()
+    local jitted = w:clone():requires_grad_()
+    T.jit(f)(jitted):sum():backward()
+    local want = { { 1, 0 }, { 1, 2 }, { 0, 0 } } -- PyTorch's
+    assert.same({ want, want, want }, { leaf.grad:totable(), jitted.grad:totable(),
+      T.grad(function(v) return f(v):sum() end)(w):totable() })
+    assert.same({ { 1, 4 }, { 3, 4 } },
+      select(2, T.jvp(f, { w }, { T.tensor { { 1, 2 }, { 3, 4 }, { 5, 6 } } })):totable())
+    assert.is_true(f(w):equal(T.no_grad(f, w)))
+  end)
+
   it("is traced with a padding row and offsets, and bags of nothing else are 0", function()
     local ids, offsets = T.tensor({ 1, 2, 2, 3, 2 }, { dtype = "i64" }), T.tensor({ 1, 3, 3, 4 }, { dtype = "i64" })
     local want = { sum = { { 1 }, { 0 }, { 0 }, { -4 } }, mean = { { 1 }, { 0 }, { 0 }, { -4 } },

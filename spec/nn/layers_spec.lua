@@ -140,6 +140,8 @@ describe("layers compute", function()
     eq(nn.Dropout(1.0)(x), 0)
     local z = nn.Dropout2d(0.5)(T.ones(10, 20, 3, 3)):sum { dim = { 3, 4 } }
     assert.is_true((z:eq(0) + z:eq(18)):all():item() and z:eq(0):any():item())
+    z = nn.Dropout2d(0.5)(T.ones(10, 20, 3)):sum(3) -- [N, C, L], as in PyTorch
+    assert.is_true((z:eq(0) + z:eq(6)):all():item() and z:sum(2):gt(0):all():item())
   end)
 
   it("Flatten, Unflatten, Identity", function()

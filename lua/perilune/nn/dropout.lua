@@ -22,7 +22,7 @@ local out = {}
 
 --- nn.Dropout2d(…) → module
 -- In training zeros whole channels with probability p and scales the others by 1/(1 - p).
--- Shapes: [N, C, H, W] → the same
+-- Shapes: [N, C, H, W] or [N, C, L] → the same
 --   print(nn.Dropout2d(0.5):eval()(T.ones(1, 1, 2, 2)):sum():item())  --> 4.0
 
 --- nn.Dropout3d(…) → module

@@ -13,13 +13,14 @@ local function bilinear(flat, y, x, H, W)
   local N, C, P = flat:size(1), flat:size(2), y:size(2)
   local y0, x0 = y:detach():nan_to_num(0.0):floor(), x:detach():nan_to_num(0.0):floor()
   local dy, dx = y - y0, x - x0
+  flat = T.cat({ flat, T.zeros({ N, C, 1 }, { dtype = flat:dtype(), device = flat:device() }) }, 3) -- what is outside
   local out
   for corner = 0, 3 do
     local row, col = y0 + corner // 2, x0 + corner % 2
     local w = (corner // 2 == 1 and dy or 1 - dy) * (corner % 2 == 1 and dx or 1 - dx)
     local ok = row:ge(0) * row:le(H - 1) * col:ge(0) * col:le(W - 1)
     w = T.where(ok, w, T.zeros_like(w))
-    local at = (row:clamp { min = 0, max = H - 1 } * W + col:clamp { min = 0, max = W - 1 }):long()
+    local at = T.where(ok, row * W + col, H * W):long()
     local v = T.gather(flat, at:unsqueeze(2):expand(N, C, P), { dim = 3, index_base = 0 }) * w:unsqueeze(2)
     out = out and out + v or v
   end

@@ -33,7 +33,7 @@ return function(F)
   --   print(nn.F.dropout1d(T.ones(1, 1, 2), 0.5, false):sum():item())  --> 2.0
 
   --- nn.F.dropout2d(…) → tensor
-  -- Zeros whole channels with probability p and scales the others by 1/(1 - p).
+  -- Zeros whole channels of [N, C, H, W] or [N, C, L] with probability p and scales the others by 1/(1 - p).
   --   print(nn.F.dropout2d(T.ones(1, 1, 2, 2), 0.5, false):sum():item())  --> 4.0
 
   --- nn.F.dropout3d(…) → tensor
@@ -48,7 +48,8 @@ return function(F)
       end
       if training == false or p == 0 then return x end
       local shape = x:shape()
-      for d = #shape - nd + 1, #shape do shape[d] = 1 end
+      local first = nd == 2 and 3 or #shape - nd + 1 -- dropout2d takes three dimensions for [N, C, L], as PyTorch
+      for d = first, #shape do shape[d] = 1 end
       return x * T.dropout(T.ones(shape, { dtype = x:dtype(), device = x:device() }), p)
     end
   end

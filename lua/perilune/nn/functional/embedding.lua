@@ -54,6 +54,20 @@ return function(F)
     return T.embedding(weight, ids, o)
   end
 
+  -- `most` [count, D], the maxima of the rows e [n, D] in each bag, read of the first row that has them: of ties that
+  -- one gets the gradient, as in PyTorch.
+  local function first_of(e, most, bag)
+    local n, D = e:size(1), e:size(2)
+    local own, seen = e:detach(), T.index_select(most, bag, { dim = 1 })
+    local place = T.arange(0, n - 1, { device = e:device() }):unsqueeze(2)
+    place = T.where(own:eq(seen):logical_or(own:isnan()), place, n):expand(n, D)
+    local first = T.scatter_reduce(T.full(most:shape(), n, { dtype = "i64", device = e:device() }),
+      bag:unsqueeze(2):expand(n, D), place, { dim = 1, reduce = "amin" })
+    local empty = first:eq(n) -- a bag of nothing
+    local read = T.gather(e, T.where(empty, 0, first), { dim = 1, index_base = 0 })
+    return T.where(empty, most, read)
+  end
+
   -- The reduction of the rows e [n, D] with weights and without what `skip` marks, into the bags 1 … count.
   local function bagged(mode, e, bag, count, weights, keep)
     local n, D = e:size(1), e:size(2)
@@ -75,8 +89,10 @@ return function(F)
       return T.index_add(T.zeros({ count }, exact), bag, one, { dim = 1 })
     end
     if mode == "max" then
+      local tracked = T.is_grad_enabled()
       local most = T.scatter_reduce(T.zeros(shape, { dtype = dtype, device = device }),
-        bag:unsqueeze(2):expand(n, D), e, { dim = 1, reduce = "amax", include_self = false })
+        bag:unsqueeze(2):expand(n, D), tracked and e:detach() or e, { dim = 1, reduce = "amax", include_self = false })
+      if tracked then most = first_of(e, most, bag) end
       return keep and T.where(sizes():eq(0):unsqueeze(2), 0, most) or most
     end
     local sum = T.index_add(T.zeros(shape, { dtype = dtype, device = device }), bag, e, { dim = 1 })

@@ -92,15 +92,18 @@ return function(F)
         local at = begin:view(shape) + T.arange(0, kernel[d] - 1, { device = x:device() }):long():view(inner)
         places = places and places * x:size(d + 2) + at or at
       end
-      local count, out = 1, { N, C, table.unpack(sizes) }
-      for d = 1, nd do count = count * kernel[d] end
-      places = places:reshape(N, C, -1)
-      local windows = T.gather(x:reshape(N, C, -1), places, { dim = 3, index_base = 0 }):view(N, C, -1, count)
+      local count, windows_of, elements, out = 1, 1, 1, { N, C, table.unpack(sizes) }
+      for d = 1, nd do
+        count, windows_of, elements = count * kernel[d], windows_of * sizes[d], elements * x:size(d + 2)
+      end
+      places = places:reshape(N, C, windows_of * count)
+      local windows = T.gather(x:reshape(N, C, elements), places, { dim = 3, index_base = 0 })
+        :view(N, C, windows_of, count)
       local value, which = windows:max(4)
       value = value:view(out)
       if single then value = value:squeeze(1) end
       if not o.return_indices then return value end
-      local index = T.gather(places:view(N, C, -1, count), which:unsqueeze(4), { dim = 4 }):view(out)
+      local index = T.gather(places:view(N, C, windows_of, count), which:unsqueeze(4), { dim = 4 }):view(out)
       index = index + (o.index_base or 1)
       return value, single and index:squeeze(1) or index
     end
