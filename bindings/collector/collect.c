@@ -6,8 +6,8 @@
  *     steps is old, and stays until a full collection, as a training step's values would;
  *   - then, where much is live, a full collection once 20 times the duration of the last one has passed (so at most
  *     5 % of the time goes there);
- *   - where a checkpoint has run its function, and nearly all that it made is garbage: a step, and a full one after the same time,
- *     though little is live; after as long as the last one took where more than half of a budget is in use, as what the engine
+ *   - where a checkpoint has run its function, and nearly all that it made is garbage: a step, and a full one after half that time,
+ *     though little is live, for what lived through two steps there is garbage as well; after as long as the last one took where more than half of a budget is in use, as what the engine
  *     makes in a backward cannot wait for a collection;
  *   - when live bytes have grown by a third (twice, while they are few) in spite of that: a full collection. They grow
  *     from what the last full one left, or the ones shortly before: a training step's memory swells and shrinks, and
@@ -153,7 +153,7 @@ void l_collect_dropped(lua_State *L, int64_t allocated_before) {
   PlMemory m;
   pl_memory(&m);
   const bool tight = m.budget >= 0 && m.live > m.budget / 2;
-  if (seconds() - last_end >= (tight ? 1 : 20) * last_took) l_collect_once(L);
+  if (seconds() - last_end >= (tight ? 1 : 10) * last_took) l_collect_once(L);
 }
 
 void l_collect_slow(lua_State *L) {

@@ -202,7 +202,7 @@ describe("a decoder of T.models", function()
       end
       return T.memory().peak - before
     end
-    local plain, layers = peak(false), peak(true)
+    local plain, layers, chosen = peak(false), peak { every = 1 }, peak(true)
     local calls = 0
     local hook = net.model.layers[1].mlp:register_forward_pre_hook(function() calls = calls + 1 end)
     local parts = peak { every = 3, places = 32 }
@@ -210,6 +210,7 @@ describe("a decoder of T.models", function()
     assert.equal(2 * 3 * 512 // 32, calls) -- of two steps: forward, for the inputs of all parts, for each part
     assert.is_true(layers < 0.5 * plain, ("%d of %d"):format(layers, plain))
     assert.is_true(parts < 0.75 * layers, ("%d of %d"):format(parts, layers))
+    assert.is_true(chosen < 0.75 * layers, ("%d of %d"):format(chosen, layers)) -- by itself, as the weights are few
   end)
 
   it("shows its hidden states and takes embeddings in place of ids", function()

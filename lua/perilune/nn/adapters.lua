@@ -55,15 +55,20 @@ end
 
 M.lengths = lengths
 
--- y, what a layer gives for x, and what one of its adapters adds.
-local function adapt(self, set, x, y)
+-- y, what a layer gives for x, and what one of its adapters adds. own: y is a matrix that nobody else has, and is
+-- written where that saves another one.
+local function adapt(self, set, x, y, own)
   local a, b, length = self[set.A], self[set.B], set.dora and self[set.length]
   local z = x:to(a:dtype())
   if set.dropout > 0 and self.training then z = T.dropout(z, set.dropout) end
   local dropped = z
   z = linear(z, a) * set.scale -- of few columns
   if not length and y:dtype() == z:dtype() and y:numel() > 0 then -- y + z bᵀ without z bᵀ beside it
-    y = T.addmm(y:reshape(-1, y:size(-1)), z:reshape(-1, z:size(-1)), b:t()):view(y:shape())
+    if own then
+      y = y:addmm_(z, b:t())
+    else
+      y = T.addmm(y:reshape(-1, y:size(-1)), z:reshape(-1, z:size(-1)), b:t()):view(y:shape())
+    end
     return set.lora_bias and y + self[set.bias] * set.scale or y
   end
   z = linear(z, b)
@@ -111,10 +116,18 @@ end
 
 -- forward of a layer with adapters, in place of its class's.
 local function forward(self, x)
-  local y, l = getmetatable(self).__class.forward(self, x), self._lora
-  for _, set in ipairs(l.rows) do y = with_rows(self, set, x, y) end
-  for _, set in ipairs(l.active) do y = adapt(self, set, x, y) end
-  return y
+  local class, l = getmetatable(self).__class, self._lora
+  local name = class.__name -- of classes whose results are theirs alone
+  local own = (name == "Linear" or name == "QuantizedLinear") and rawequal(T.nn[name], class) and T.is_tensor(x)
+    and x:dim() > 1 and not T.core.jit_tracing() and not T.core.autocast_dtype()
+  local rows = own and x:dim() > 2 and x:reshape(-1, x:size(-1)) or x
+  local y = class.forward(self, rows)
+  for _, set in ipairs(l.rows) do y = with_rows(self, set, rows, y) end
+  for _, set in ipairs(l.active) do y = adapt(self, set, rows, y, own) end
+  if rawequal(rows, x) then return y end
+  local shape = x:shape()
+  shape[#shape] = y:size(-1)
+  return y:view(shape)
 end
 
 -- What a layer has of its adapters. _lora: { of = name → settings, active = list of settings }, and the same of rows
