@@ -216,6 +216,7 @@ void l_trace_lost(PlGraph *f) {
   f->closed = true;
   (void)pl_graph_leaf_grads(f, NULL);
   l_trace_end(f);
+  pl_graph_switches_back(f);
 }
 
 /* jit_abort(graph): ends a trace that failed */
@@ -226,6 +227,7 @@ static int jit_abort(lua_State *L) {
   f->stage = 0;
   (void)pl_graph_leaf_grads(f, NULL);
   f->closed = true;
+  pl_graph_switches_back(f);
   return 0;
 }
 

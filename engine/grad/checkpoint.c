@@ -317,6 +317,31 @@ static PlStatus stand_ins(PlCheckpoint *c, PlTensor ***out) {
   return s;
 }
 
+PlStatus pl_checkpoint_switches(PlTensor *t) {
+  PlCheckpoint *c = pl_state.checkpoint;
+  while (c && !c->replaying) c = c->outer;
+  if (!c || pl_ck_inside(c, t->storage)) return PL_OK;
+  for (size_t i = 0; i < c->nswitches; i++)
+    if (c->switches[i].t == t) return PL_OK;
+  PL_TRY(pl_ck_grow(&c->switches, c->nswitches, &c->switches_cap, sizeof *c->switches));
+  c->switches[c->nswitches++] = (PlCkSwitch){pl_retain(t), pl_tensor_requires_grad(t)};
+  return PL_OK;
+}
+
+static PlStatus switch_back(PlCheckpoint *c) {
+  PlStatus s = PL_OK;
+  while (c->nswitches > 0) {
+    const PlCkSwitch w = c->switches[--c->nswitches];
+    const PlStatus mine = pl_tensor_requires_grad(w.t) == w.was ? PL_OK : pl_requires_grad(w.t, w.was);
+    if (s == PL_OK) s = mine;
+    pl_tensor_release(w.t);
+  }
+  free(c->switches);
+  c->switches = NULL;
+  c->switches_cap = 0;
+  return s;
+}
+
 static PlStatus run(PlCheckpoint *c) {
   PlTensor **args;
   PL_TRY(stand_ins(c, &args));
@@ -349,6 +374,8 @@ static PlStatus run_then(PlCheckpoint *c) {
   push(c);
   PlStatus s = run(c);
   pl_set_checkpoint(outer);
+  PlStatus back = switch_back(c);
+  if (s == PL_OK) s = back;
   pl_state.checkpoint_depth = depth;
   pl_state.in_backward = in_backward;
   pl_autocast_end();

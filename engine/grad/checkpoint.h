@@ -66,6 +66,8 @@ PlStatus pl_checkpoint_writes(const char *op, PlTensor *t);
 void pl_checkpoint_wrote(PlTensor *t);
 /* t's history is about to be rewritten. */
 PlStatus pl_checkpoint_rewrites(const char *op, const PlTensor *t);
+/* Whether t requires a gradient is about to change: the second run, which may end before the function would turn it back, does. */
+PlStatus pl_checkpoint_switches(PlTensor *t);
 /* t's .grad is about to change. */
 PlStatus pl_checkpoint_sets_grad(const PlTensor *t);
 /* Is this memory from outside, and unchanged so far? Then its history is nothing of the function's. */

@@ -46,6 +46,12 @@ typedef struct PlCkCast {
   PlTensor *leaf, *cast;
 } PlCkCast;
 
+/* A tensor from outside whose requires_grad the second run has changed: what it was. */
+typedef struct PlCkSwitch {
+  PlTensor *t;
+  bool was;
+} PlCkSwitch;
+
 /* Results of one kernel that are kept. */
 typedef struct PlCkKept {
   size_t kernel;
@@ -102,6 +108,8 @@ struct PlCheckpoint {
   size_t nplaces;
   PlCkCast *casts;
   size_t ncasts, casts_cap;
+  PlCkSwitch *switches;
+  size_t nswitches, switches_cap;
   size_t kernel;               /* how many have run */
   size_t mark[5];              /* when the op began: calls, call, nodes, node, kernel */
   uint64_t offset, made_draws; /* before the last one; what it took */

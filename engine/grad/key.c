@@ -332,6 +332,7 @@ static PlStatus rest_leaf(PlTensor *t, PlNode *n) {
 PlStatus pl_history_drop(PlTensor *t) {
   PlNode *n = NULL;
   uint32_t slot = 0;
+  if (PL_UNLIKELY(pl_watched()) && pl_tensor_requires_grad(t)) PL_TRY(pl_checkpoint_switches(t));
   if (PL_UNLIKELY(pl_state.trace != NULL) && !t->a.symbolic && pl_tensor_requires_grad(t)) {
     pl_calls_refuse(pl_state.trace, "it detaches a tensor from outside");
     PL_TRY(pl_graph_switches(pl_state.trace, t));
@@ -381,9 +382,10 @@ static PlStatus requires_grad(PlTensor *t, bool on) {
 }
 
 PlStatus pl_requires_grad(PlTensor *t, bool on) {
+  if (PL_UNLIKELY(pl_watched())) PL_TRY(pl_checkpoint_switches(t));
   if (PL_LIKELY(pl_state.trace == NULL)) return requires_grad(t, on);
   if (!t->a.symbolic) pl_calls_refuse(pl_state.trace, "it changes whether a tensor requires a gradient");
-  if (on != pl_tensor_requires_grad(t)) PL_TRY(pl_graph_switches(pl_state.trace, t));
+  PL_TRY(pl_graph_switches(pl_state.trace, t)); /* also where it is so already: a call that finds it otherwise is another one */
   const PlCalling calling = pl_calls_enter(pl_state.trace);
   const PlStatus s = requires_grad(t, on);
   return pl_calls_leave(&calling, s, &(PlCallIs){.kind = PL_CALL_REQUIRES_GRAD, .in = {&t}, .n = {1}, .retain = on});

@@ -236,6 +236,7 @@ bool pl_graph_versions_same(const PlGraph *f);
  * (requires_grad.c) */
 PlStatus pl_graph_switches(PlGraph *f, PlTensor *t);
 void pl_graph_switches_end(PlGraph *f);
+void pl_graph_switches_back(const PlGraph *f); /* of a trace that failed: as it was before */
 bool pl_graph_switches_same(const PlGraph *f);
 /* What has to be as it was for from counts for to, a trace for other sizes: their values have the same numbers. */
 PlStatus pl_graph_guards_copy(PlGraph *to, const PlGraph *from);

@@ -56,6 +56,12 @@ void pl_graph_switches_end(PlGraph *f) {
   for (int32_t i = 0; i < f->nswitches; i++) f->switches[i].now = pl_tensor_requires_grad(f->switches[i].t);
 }
 
+/* What cannot be turned back was computed in the function: then it is no leaf any more, whatever it was. */
+void pl_graph_switches_back(const PlGraph *f) {
+  for (int32_t i = 0; i < f->nswitches; i++)
+    if (pl_tensor_requires_grad(f->switches[i].t) != f->switches[i].was) (void)pl_requires_grad(f->switches[i].t, f->switches[i].was);
+}
+
 bool pl_graph_switches_same(const PlGraph *f) {
   for (int32_t i = 0; i < f->nswitches; i++) {
     const PlGSwitch *s = &f->switches[i];
