@@ -84,6 +84,21 @@ describe("fractional max pooling", function()
 end)
 
 describe("interpolate with antialias", function()
+  it("leaves what is not finite to the outputs that read it", function()
+    for _, mode in ipairs { "bilinear", "bicubic" } do
+      local x, opts = T.arange(1, 64):to("f64"):view(1, 1, 8, 8), { size = { 4, 4 }, mode = mode, antialias = true }
+      local y = F.interpolate(x, opts)
+      for _, bad in ipairs { 0 / 0, math.huge } do
+        x[{ 1, 1, 1, 1 }] = bad
+        local z = F.interpolate(x, opts)
+        local far = mode == "bilinear" and 2 or 3 -- outputs along each dimension that look at the first pixel
+        assert.is_false(z[{ 1, 1, { 1, far - 1 }, { 1, far - 1 } }]:isfinite():any():item())
+        local rest = { { 1, 1, { far + 1, 4 } }, { 1, 1, { 1, 4 }, { far + 1, 4 } } }
+        for _, at in ipairs(rest) do assert.is_true(z[at]:allclose(y[at], { rtol = 1e-12 })) end
+      end
+    end
+  end)
+
   it("keeps constants and means, and has the gradient of a linear map", function()
     for _, mode in ipairs { "bilinear", "bicubic" } do
       local opts = { size = { 3, 4 }, mode = mode, antialias = true }

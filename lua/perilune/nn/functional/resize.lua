@@ -4,6 +4,7 @@
 -- @module perilune.nn.functional
 local T = require "perilune"
 local options = require "perilune.options"
+local values = require "perilune.values"
 
 local fail, describe = options.fail, options.describe
 local floor, max, min = math.floor, math.max, math.min
@@ -97,15 +98,16 @@ local filters = { bilinear = { 2, function(x) return max(0.0, 1 - math.abs(x)) e
   end } }
 
 -- rows[i][j]: the weight of input j for output i, with a filter that is as wide as an output pixel, so that shrinking
--- looks at every input. Rows add up to 1.
+-- looks at every input. Rows add up to 1. → rows, spans: the first and last input of each output
 local function smooth_weights(n, out, scale, mode)
   local width, weigh = table.unpack(filters[mode])
   local stretch = max(scale, 1.0)
-  local support, rows = width / 2 * stretch, {}
+  local support, rows, spans = width / 2 * stretch, {}, {}
   for i = 0, out - 1 do
     local center, row, sum = scale * (i + 0.5), {}, 0.0
     local first, last = max(floor(center - support + 0.5), 0), min(floor(center + support + 0.5), n)
     for j = 1, n do row[j] = 0.0 end
+    spans[i + 1] = { first + 1, last }
     for j = first, last - 1 do
       row[j + 1] = weigh((j - center + 0.5) / stretch)
       sum = sum + row[j + 1]
@@ -113,7 +115,7 @@ local function smooth_weights(n, out, scale, mode)
     for j = first + 1, sum ~= 0 and last or first do row[j] = row[j] / sum end
     rows[i + 1] = row
   end
-  return rows
+  return rows, spans
 end
 
 -- One dimension resized by a product with the matrix of weights.
@@ -123,9 +125,35 @@ local function product(x, dim, rows, dtype)
   return T.matmul(weights, x) -- the last dimension but one
 end
 
+-- The same, where each output reads no more than its own inputs.
+local function windows(x, dim, rows, spans, dtype)
+  local n, where, size, none = x:size(dim), { dtype = "i64", device = x:device() }, {}, x:shape()
+  for d = 1, x:dim() do size[d] = d == dim and #rows or 1 end
+  none[dim] = 1
+  local padded, most, y = T.cat({ x, T.zeros(none, { dtype = dtype, device = x:device() }) }, dim), 0, nil
+  for _, s in ipairs(spans) do most = max(most, s[2] - s[1] + 1) end
+  for k = 0, most - 1 do
+    local at, weights = {}, {}
+    for i, s in ipairs(spans) do
+      local j = s[1] + k
+      at[i], weights[i] = j <= s[2] and j or n + 1, j <= s[2] and rows[i][j] or 0.0
+    end
+    local w = T.tensor(weights, { dtype = dtype, device = x:device() }):view(size)
+    local part = T.index_select(padded, dim, T.tensor(at, where)) * w
+    y = y and y + part or part
+  end
+  return y
+end
+
+local function not_finite(t) return t:isfinite():logical_not() end
+
 local function resize_smooth(x, dim, out, scale, mode)
   if x:size(dim) == out then return x end
-  return product(x, dim, smooth_weights(x:size(dim), out, scale, mode), x:dtype())
+  local rows, spans = smooth_weights(x:size(dim), out, scale, mode)
+  local y = product(x, dim, rows, x:dtype())
+  -- 0 times NaN is NaN: what is not finite would be in whole rows
+  if y:is_cuda() or not values.some(y, not_finite) then return y end
+  return windows(x, dim, rows, spans, x:dtype())
 end
 
 -- ---- pictures of bytes ----------------------------------------------------------------------------------
