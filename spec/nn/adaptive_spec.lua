@@ -27,6 +27,30 @@ describe("nn.AdaptiveLogSoftmaxWithLoss", function()
     assert.is_true(m:predict(x):equal(all:argmax(-1)))
   end)
 
+  it("is traced: a training step and predictions", function()
+    T.manual_seed(3)
+    local m, x, target = make(), f64(20, 6), T.randint(1, 12, { 20 })
+    local function step(a, b)
+      local logs, loss = m(a, b)
+      loss:backward()
+      return logs:detach(), loss:detach()
+    end
+    local logs, loss = step(x, target)
+    local want = {}
+    for i, p in ipairs(m:parameters()) do want[i] = p.grad:clone() end
+    m:zero_grad()
+    local f = T.jit(step)
+    local traced, its = f(x, target)
+    assert.is_true(traced:allclose(logs, { rtol = 1e-12 }) and its:allclose(loss, { rtol = 1e-12 }))
+    for i, p in ipairs(m:parameters()) do
+      assert.is_true(p.grad:allclose(want[i], { rtol = 1e-10, atol = 1e-14 }), i)
+    end
+    assert.is_true(T.jit(function(a) return m:predict(a) end)(x):equal(m:predict(x)))
+    for _, bad in ipairs { 0, 13 } do
+      fails("out of range", f, x, T.full({ 20 }, bad, { dtype = "i64" }))
+    end
+  end)
+
   it("takes one sample, a batch without rare classes and an empty one", function()
     local m, x = make(), f64(6)
     local logs, loss = m(x, T.tensor(5, { dtype = "i64" }))

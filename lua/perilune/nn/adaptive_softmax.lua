@@ -9,6 +9,7 @@ local options = require "perilune.options"
 local class_name = require("perilune.surface").class_name
 
 local class, fail, describe = base.class, options.fail, options.describe
+local is_symbolic = T.core.is_symbolic
 local out = {}
 
 -- A softmax over many classes, common ones first, of which most are rarely asked for (Grave et al. 2017): the head
@@ -75,7 +76,10 @@ function Adaptive:forward(x, target)
       ("integers [%d]"):format(rows:size(1)), describe(target))
   end
   target = (target:long() - self.index_base):reshape(-1)
-  if target:numel() > 0 and (target:min():item() < 0 or target:max():item() >= self.n_classes) then
+  -- A trace has no values: which rows are of a cluster is not known, so each cluster is asked about all of them. A
+  -- target that is no class is out of the range of the head's entries then.
+  local traced = is_symbolic(target) or is_symbolic(rows)
+  if not traced and target:numel() > 0 and (target:min():item() < 0 or target:max():item() >= self.n_classes) then
     fail("%s: targets must be in %d..%d", class_name(self), self.index_base, self.n_classes - 1 + self.index_base)
   end
   local head, low = self.head(rows):log_softmax(-1), self.cutoffs[1]
@@ -84,8 +88,12 @@ function Adaptive:forward(x, target)
     local high = self.cutoffs[i + 1]
     local mine = T.logical_and(target:ge(low), target:lt(high))
     entry = T.where(mine, self.shortlist_size + i - 1, entry)
-    local at = mine:nonzero():squeeze(2)
-    if at:numel() > 0 then
+    local at = not traced and mine:nonzero():squeeze(2)
+    if traced then
+      local which = T.where(mine, target - low, 0):unsqueeze(2)
+      local own = T.gather(pair(rows):log_softmax(-1), which, { dim = 2, index_base = 0 }):squeeze(2)
+      parts[i] = T.where(mine, own, 0)
+    elseif at:numel() > 0 then
       local logs = pair(rows:index_select(1, at)):log_softmax(-1)
       local which = target:index_select(1, at) - low
       parts[#parts + 1] = { at, T.gather(logs, which:unsqueeze(2), { dim = 2, index_base = 0 }):squeeze(2) }
@@ -93,7 +101,9 @@ function Adaptive:forward(x, target)
     low = high
   end
   local logs = T.gather(head, entry:unsqueeze(2), { dim = 2, index_base = 0 }):squeeze(2)
-  for _, part in ipairs(parts) do logs = T.index_add(logs, 1, part[1], part[2]) end
+  for _, part in ipairs(parts) do
+    logs = traced and logs + part or T.index_add(logs, 1, part[1], part[2])
+  end
   local loss = -logs:mean()
   return single and logs:squeeze(1) or logs, loss
 end
@@ -115,8 +125,11 @@ function Adaptive:predict(x)
   local rows, single = rows_of(self, x)
   local head = self.head(rows)
   local best = head:argmax(-1) -- from 1
-  local deep = best:gt(self.shortlist_size):nonzero():squeeze(2)
-  if deep:numel() > 0 then
+  local in_cluster = best:gt(self.shortlist_size)
+  local deep = not is_symbolic(rows) and in_cluster:nonzero():squeeze(2)
+  if not deep then
+    best = T.where(in_cluster, self:log_prob(rows):argmax(-1), best)
+  elseif deep:numel() > 0 then
     best = best:index_copy(1, deep, self:log_prob(rows:index_select(1, deep)):argmax(-1))
   end
   best = best + (self.index_base - 1)
