@@ -166,7 +166,8 @@ describe("a decoder of T.models", function()
     end
     for _, name in ipairs { "Llama", "GPT2", "Mixtral", "Gemma2", "GPTNeoX" } do
       local net = made(name):train()
-      for _, how in ipairs { { every = 2 }, { places = 2 }, { every = 2, places = 3 }, { every = 5, places = 100 } } do
+      for _, how in ipairs { { every = 2 }, { places = 2 }, { every = 2, places = 3 }, { every = 5, places = 100 },
+        { auto = true }, { auto = true, every = 2 } } do
         local function gradients(on)
           net:gradient_checkpointing(on)
           net:zero_grad()
@@ -180,6 +181,7 @@ describe("a decoder of T.models", function()
       end
       fails(function() net:gradient_checkpointing { every = 0 } end, "every")
       fails(function() net:gradient_checkpointing { rows = 2 } end, "rows")
+      fails(function() net:gradient_checkpointing { auto = 2 } end, "auto")
     end
     fails(function() T.models.ResNet { depths = { 1 }, hidden_sizes = { 4 } }:gradient_checkpointing() end,
       "ResNetForImageClassification has no layers")
@@ -202,7 +204,7 @@ describe("a decoder of T.models", function()
       end
       return T.memory().peak - before
     end
-    local plain, layers, chosen = peak(false), peak { every = 1 }, peak(true)
+    local plain, layers, chosen = peak(false), peak(true), peak { auto = true }
     local calls = 0
     local hook = net.model.layers[1].mlp:register_forward_pre_hook(function() calls = calls + 1 end)
     local parts = peak { every = 3, places = 32 }
@@ -210,7 +212,7 @@ describe("a decoder of T.models", function()
     assert.equal(2 * 3 * 512 // 32, calls) -- of two steps: forward, for the inputs of all parts, for each part
     assert.is_true(layers < 0.5 * plain, ("%d of %d"):format(layers, plain))
     assert.is_true(parts < 0.75 * layers, ("%d of %d"):format(parts, layers))
-    assert.is_true(chosen < 0.75 * layers, ("%d of %d"):format(chosen, layers)) -- by itself, as the weights are few
+    assert.is_true(chosen < 0.75 * layers, ("%d of %d"):format(chosen, layers))
   end)
 
   it("shows its hidden states and takes embeddings in place of ids", function()

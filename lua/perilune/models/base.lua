@@ -179,15 +179,17 @@ function base.initialize(net, std)
 end
 
 --- Layers of decoders are computed again in backward in place of keeping what they need: less memory for a third more
--- time. Where even the layers' inputs, or what one feed-forward layer keeps, are more than a twentieth of the weights,
--- several layers keep one input, and feed-forward layers take some places at a time: each is then computed once more.
--- For training; on=false: no more. A table sets both: every, so many layers keep one input (1); places, feed-forward
--- layers keep what so many places need at a time (all).
+-- time. For training; on=false: no more. A table: every, so many layers keep one input, and are computed once more;
+-- places, feed-forward layers keep what so many places need at a time, and are computed once more; auto=true chooses
+-- what is not given of both, so that layers' inputs, and what a feed-forward layer keeps, are a twentieth of the
+-- weights where that can be: for weights of few bits.
 function Pretrained:gradient_checkpointing(on)
-  local some, set = false, { every = 1, auto = type(on) ~= "table" }
+  local some, set = false, { every = 1 }
   if type(on) == "table" then
     local who = "gradient_checkpointing"
-    local o = options.check(who, on, { "every", "places" })
+    local o = options.check(who, on, { "every", "places", "auto" })
+    set.auto = o.auto ~= nil and options.kind(who, "auto", "bool", o.auto)
+    if set.auto then set.every = nil end
     if o.every ~= nil then set.every = options.kind(who, "every", "count", o.every) end
     if o.places ~= nil then set.places = options.kind(who, "places", "count", o.places) end
   end

@@ -87,8 +87,8 @@ local SHARE = 20
 local WIDE, FEW, FEW_ON_GPU = 8, 64, 512
 
 -- How many layers keep one input and, where feed-forward layers are to be split, at how many places: as few layers as
--- keep little, or else so many that groups and the layers of one group keep least.
-local function chosen(layers, mlp, x)
+-- keep little, or else so many that groups and the layers of one group keep least. set: what is given of both.
+local function chosen(layers, mlp, x, set)
   local bytes, inner = 0, x:size(-1)
   for _, list in ipairs { layers:parameters(), layers:buffers() } do
     for _, t in ipairs(list) do bytes = bytes + t:numel() * t:element_size() end
@@ -98,7 +98,7 @@ local function chosen(layers, mlp, x)
   end
   local room, n, one, all = bytes // SHARE, #layers, x:numel() * x:element_size(), x:numel() // x:size(-1)
   local few, fits = x:is_cuda() and FEW_ON_GPU or FEW, room // (WIDE * inner * x:element_size())
-  local places = fits < all and math.max(fits // few, 1) * few or nil
+  local places = set.places or fits < all and math.max(fits // few, 1) * few or nil
   local each = places and places < all and 2 or 1 -- inputs that a layer keeps of its own: of both its parts
   local function kept(every) return (-(-n // every) + each * every) * one end
   local every, best = 1, 1
@@ -106,7 +106,7 @@ local function chosen(layers, mlp, x)
     every = every + 1
     if kept(every) < kept(best) then best = every end
   end
-  return { every = kept(every) <= room and every or best, places = places }
+  return { every = set.every or kept(every) <= room and every or best, places = places }
 end
 
 -- Several layers; each is computed again in backward, as all of them are. One that splits its places has all that it
@@ -240,9 +240,7 @@ function Decoder:forward(tokens, opts)
   for i = 1, d.ropes do turns[i] = table.pack(self["rotary" .. i](at)) end
   if o.cache then check_turned(self, o.cache, past) end
   local again = self.training and not o.cache and self.checkpointed
-  if again and again.auto and #self[n.layers] > 0 and not T.core.jit_tracing() and T.is_grad_enabled() then
-    again = chosen(self[n.layers], n.mlp, x)
-  end
+  if again and again.auto and #self[n.layers] > 0 then again = chosen(self[n.layers], n.mlp, x, again) end
   local every = again and not hidden and again.every or 1
   local group, hows
   for i, layer in ipairs(self[n.layers]) do
