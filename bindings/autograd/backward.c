@@ -149,6 +149,16 @@ typedef struct Backward {
   bool create_graph, retain_graph;
 } Backward;
 
+static int read_options(lua_State *L, int opt, const char *known, Backward *b) {
+  l_check_options(L, opt, "backward", known);
+  b->create_graph = l_opt_bool(L, opt, "create_graph", false);
+  b->retain_graph = l_opt_bool(L, opt, "retain_graph", b->create_graph);
+  if (lua_getfield(L, opt, "inputs") == LUA_TNIL) return 0;
+  b->ninputs = l_tensor_list(L, lua_gettop(L), "backward", "inputs", -1, false, &b->inputs);
+  if (!b->ninputs) return l_error(L, "backward: inputs has no tensor; leave it out for all leaves");
+  return 0;
+}
+
 /* The arguments of x:backward that are more than a tensor. */
 static int read_backward(lua_State *L, Backward *b) {
   PlTensor *dy = b->dy;
@@ -157,15 +167,10 @@ static int read_backward(lua_State *L, Backward *b) {
   else if (!dy && !lua_isnoneornil(L, 2)) return l_error(L, "backward: the gradient must be a tensor, got %s", l_typename(L, 2));
   lua_settop(L, 3);
   if (lua_isnil(L, opt)) return 0;
-  l_check_options(L, opt, "backward", "gradient inputs retain_graph create_graph");
+  read_options(L, opt, "gradient inputs retain_graph create_graph", b);
   lua_getfield(L, opt, "gradient");
   if (!dy && !(b->dy = l_to_tensor(L, -1)) && !lua_isnil(L, -1))
     return l_error(L, "backward: the gradient must be a tensor, got %s", l_typename(L, -1));
-  b->create_graph = l_opt_bool(L, opt, "create_graph", false);
-  b->retain_graph = l_opt_bool(L, opt, "retain_graph", b->create_graph);
-  if (lua_getfield(L, opt, "inputs") == LUA_TNIL) return 0;
-  b->ninputs = l_tensor_list(L, lua_gettop(L), "backward", "inputs", -1, false, &b->inputs);
-  if (!b->ninputs) return l_error(L, "backward: inputs has no tensor; leave it out for all leaves");
   return 0;
 }
 
@@ -191,21 +196,58 @@ static int backward_failed(lua_State *L, PlStatus s) {
   return l_error_as(L, s, "%s since %s", text, place);
 }
 
+static int run_backward(lua_State *L, PlTensor **ys, PlTensor **dys, int n, const Backward *b) {
+  l_collect(L);
+  lua_State *was = l_enter_walk(L);
+  l_backward_begins();
+  PlStatus s;
+  WORK(L, s, pl_backward_into(ys, dys, n, b->inputs, b->ninputs, b->retain_graph, b->create_graph));
+  l_running = was;
+  l_backward_ends(L, s == PL_OK);
+  if (PL_UNLIKELY(s != PL_OK)) return backward_failed(L, s);
+  return 0;
+}
+
 /* x:backward(dy, {inputs=, retain_graph=, create_graph=}) */
 static int m_backward(lua_State *L) {
   l_check_count(L, "backward", 3, "x, gradient, options");
   PlTensor *y = l_self(L, "backward");
   Backward b = {.dy = l_to_tensor(L, 2)};
   if (!b.dy || lua_gettop(L) != 2) read_backward(L, &b);
-  l_collect(L);
-  lua_State *was = l_enter_walk(L);
-  l_backward_begins();
-  PlStatus s;
-  WORK(L, s, pl_backward_into(&y, &b.dy, 1, b.inputs, b.ninputs, b.retain_graph, b.create_graph));
-  l_running = was;
-  l_backward_ends(L, s == PL_OK);
-  if (PL_UNLIKELY(s != PL_OK)) return backward_failed(L, s);
-  return 0;
+  return run_backward(L, &y, &b.dy, 1, &b);
+}
+
+/* The gradients of `ny` outputs, tensors or false, at `at`, which messages call `arg`; NULL, ones, for nil. */
+static PlTensor **read_gradients(lua_State *L, int at, const char *fn, const char *arg, int ny) {
+  PlTensor **dys = NULL;
+  if (lua_isnil(L, at)) return NULL;
+  const int m = l_gradient_list(L, at, fn, arg, ny, false, &dys);
+  if (m != ny) l_error(L, "%s: %d outputs, but %d %s; give one for each, false stands for ones", fn, ny, m, arg);
+  return dys;
+}
+
+/* T.backward(ys, dys, {gradient=, inputs=, retain_graph=, create_graph=}) */
+static int t_backward(lua_State *L) {
+  l_check_count(L, "backward", 3, "ys, gradients, options");
+  lua_settop(L, 3);
+  PlTensor **ys;
+  Backward b = {.dy = NULL};
+  const int n = l_tensor_list(L, 1, "backward", "ys", -1, false, &ys);
+  if (!n) return l_error(L, "backward: ys has no tensor");
+  const bool list = l_box(L, 2) || lua_rawlen(L, 2) > 0;
+  if (lua_istable(L, 2) && !list && lua_isnil(L, 3)) { /* options without gradients */
+    lua_pushnil(L);
+    lua_insert(L, 2);
+    lua_remove(L, 4);
+  }
+  lua_pushnil(L);
+  if (!lua_isnil(L, 3)) {
+    read_options(L, 3, "gradient inputs retain_graph create_graph", &b);
+    lua_getfield(L, 3, "gradient");
+    if (!lua_isnil(L, 2) && !lua_isnil(L, -1)) return l_error(L, "backward: the gradients stand twice, as an argument and as gradient=");
+  }
+  PlTensor **dys = read_gradients(L, lua_isnil(L, 2) ? lua_gettop(L) : 2, "backward", "gradients", n);
+  return run_backward(L, ys, dys, n, &b);
 }
 
 /* T.grad_of(ys, xs, {grad_outputs=, retain_graph=, create_graph=, allow_unused=}) → list of gradients (one tensor for
@@ -213,15 +255,13 @@ static int m_backward(lua_State *L) {
 static int t_grad_of(lua_State *L) {
   lua_settop(L, 3);
   l_check_options(L, 3, "grad_of", "grad_outputs retain_graph create_graph allow_unused");
-  PlTensor **ys, **xs, **dys = NULL;
+  PlTensor **ys, **xs, **dys;
   bool one = l_box(L, 2) != NULL;
   int ny = l_tensor_list(L, 1, "grad_of", "ys", -1, false, &ys);
   int nx = l_tensor_list(L, 2, "grad_of", "xs", -1, false, &xs);
-  if (lua_type(L, 3) == LUA_TTABLE) {
-    lua_getfield(L, 3, "grad_outputs");
-    const int m = lua_isnil(L, -1) ? ny : l_gradient_list(L, lua_gettop(L), "grad_of", "grad_outputs", ny, false, &dys);
-    if (m != ny) return l_error(L, "grad_of: %d outputs, but %d grad_outputs; give one for each, false stands for ones", ny, m);
-  }
+  lua_pushnil(L);
+  if (lua_type(L, 3) == LUA_TTABLE) lua_getfield(L, 3, "grad_outputs");
+  dys = read_gradients(L, lua_gettop(L), "grad_of", "grad_outputs", ny);
   bool create = l_opt_bool(L, 3, "create_graph", false);
   bool retain = l_opt_bool(L, 3, "retain_graph", create);
   PlTensor **out = lua_newuserdatauv(L, (size_t)(nx + 1) * sizeof *out, 0);
@@ -297,6 +337,7 @@ static int t_grad_enabled(lua_State *L) {
 
 void l_grad_register(lua_State *L) {
   static const luaL_Reg functions[] = {{"grad_of", t_grad_of},
+                                       {"backward", t_backward},
                                        {"grad_enabled", t_grad_enabled},
                                        {"after_backward", t_after_backward},
                                        {"backward_depth", t_backward_depth},

@@ -66,12 +66,23 @@ static void add_lua(lua_State *L, LKnown *k) {
 }
 
 static void add_ours(lua_State *L, LKnown *k) {
-  static const char *const core[] = {
-      "is_tensor",    "is_symbolic",     "grad_enabled",    "grad_of",       "to_layout",   "layout_of",     "recurrent",
-      "jit_value",    "recurrent_takes", "jit_untraced",    "is_one_object", "same",        "jit_root",      "jit_spent",
-      "jit_detached", "jit_finish",      "jit_reads_after", "jit_written",   "graph_value", "graph_mark",    "graph_pin",
-      "is_batched",   "jit_again_begin", "jit_again_end",   "floats",        "alike",       "interruptible", "is_freed",
-      "attempt",      "raised",          "around",          "open",          NULL};
+  static const char *const core[] = {"is_tensor",       "is_symbolic",
+                                     "grad_enabled",    "grad_of",
+                                     "to_layout",       "layout_of",
+                                     "recurrent",       "jit_value",
+                                     "recurrent_takes", "jit_untraced",
+                                     "is_one_object",   "same",
+                                     "jit_root",        "jit_spent",
+                                     "jit_detached",    "jit_finish",
+                                     "jit_reads_after", "jit_written",
+                                     "graph_value",     "graph_mark",
+                                     "graph_pin",       "is_batched",
+                                     "jit_again_begin", "jit_again_end",
+                                     "floats",          "alike",
+                                     "interruptible",   "is_freed",
+                                     "attempt",         "raised",
+                                     "around",          "open",
+                                     "backward",        NULL};
   static const char *const device[] = {"follow", "groups", NULL};
   static const char *const methods[] = {"size",
                                         "shape",

@@ -65,6 +65,9 @@ static PlStatus as_leaf(PlTensor **g, const PlTensor *leaf) {
   return PL_OK;
 }
 
+/* Is what the running backward computes recorded itself, create_graph? */
+static bool differentiated(void) { return !pl_state.grad_off && pl_key_records(pl_key_ambient()); }
+
 /* A leaf's .grad is dense and shared with nobody. Takes g. */
 static PlStatus take(PlNode *n, PlTensor *g) {
   if (PL_UNLIKELY(pl_is_batched(g))) {
@@ -79,7 +82,8 @@ static PlStatus take(PlNode *n, PlTensor *g) {
   if (PL_UNLIKELY(leaf && (leaf->a.dtype != g->a.dtype || leaf->a.device != g->a.device)) && !leaf->a.symbolic && !g->a.symbolic)
     PL_TRY(as_leaf(&g, leaf)); /* converted since the op was recorded (leaf_move.c) */
   if (n->grad) {
-    if (n->grad->node || n->grad->more || g->node || g->more || n->grad->a.dtype != g->a.dtype) {
+    /* Who differentiates gradients holds them: with create_graph the sum is another tensor, also where neither has a history. */
+    if (n->grad->node || n->grad->more || g->node || g->more || n->grad->a.dtype != g->a.dtype || differentiated()) {
       PlTensor *in[2] = {n->grad, g}, *out;
       PlStatus s = pl_apply(&pl_op_add, in, 2, NULL, &out);
       pl_tensor_release(g);

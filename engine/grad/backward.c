@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Backward through the ambient key, y:backward() and T.grad_of: where a walk (backward_walk.c) begins and what it returns.
  * Explicit keys have the same in key.c and vjp.c. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,18 +28,23 @@ PlStatus pl_walk_seed_tensor(PlWalk *w, PlTensor *y, PlTensor *dy, PlNode *node,
   return s;
 }
 
-static PlStatus not_tracked(const PlTensor *y) {
+/* The i-th of n outputs, counted from 0. */
+static PlStatus not_tracked(const PlTensor *y, int i, int n) {
+  char which[32] = "";
+  if (n > 1) snprintf(which, sizeof which, "output %d, ", i + 1);
+  const char *comma = n > 1 ? "," : "";
   if (pl_state.in_backward && pl_key_ambient()->muted)
     PL_FAIL(PL_ERR_STATE,
-            "backward: %s does not depend on a tensor that requires a gradient: while a backward runs, "
+            "backward: %s%s%s does not depend on a tensor that requires a gradient: while a backward runs, "
             "requires_grad_() records nothing; inside rules and hooks use T.grad, T.vjp or a T.GradKey",
-            pl_desc_text(&y->a));
+            which, pl_desc_text(&y->a), comma);
   if (pl_state.grad_off)
-    PL_FAIL(PL_ERR_STATE, "backward: %s does not depend on a tensor that requires a gradient: recording is off", pl_desc_text(&y->a));
+    PL_FAIL(PL_ERR_STATE, "backward: %s%s%s does not depend on a tensor that requires a gradient: recording is off", which,
+            pl_desc_text(&y->a), comma);
   PL_FAIL(PL_ERR_STATE,
-          "backward: %s does not depend on a tensor that requires a gradient; "
+          "backward: %s%s%s does not depend on a tensor that requires a gradient; "
           "call requires_grad_() on a leaf before computing it",
-          pl_desc_text(&y->a));
+          which, pl_desc_text(&y->a), comma);
 }
 
 /* Gradients that a running walk would leave without a history are no answer to create_graph. */
@@ -57,10 +63,7 @@ static PlStatus seed_all(PlWalk *w, PlTensor *const *ys, PlTensor *const *dys, i
     PlNode *node;
     uint32_t slot;
     PL_TRY(pl_history_refresh(ys[i]));
-    if (!pl_entry_get(ys[i], key, &node, &slot)) {
-      if (n > 1) continue;
-      return not_tracked(ys[i]);
-    }
+    if (!pl_entry_get(ys[i], key, &node, &slot)) return not_tracked(ys[i], i, n);
     PL_TRY(pl_walk_seed_tensor(w, ys[i], dys ? dys[i] : NULL, node, slot, true));
   }
   return PL_OK;

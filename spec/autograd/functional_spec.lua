@@ -322,6 +322,13 @@ describe("gradcheck", function()
       local a = ctx:saved()
       return g * 3 * (a * a):detach()
     end }
+    local drawn = T.custom { name = "drawn", forward = function(_, a) return a * 1 end, backward = function(_, g)
+      return g * (1 + 1e-7 * T.rand_like(g))
+    end }
+    ok, why = T.gradcheck(drawn, { x })
+    assert.is_false(ok)
+    assert.is_truthy(why:find("another one the second time", 1, true))
+    assert.is_true((T.gradcheck(drawn, { x }, { nondet_tol = 1e-6 })))
     assert.is_true((T.gradcheck(half, { x })))
     assert.is_false((T.gradgradcheck(half, { x })))
     fails("must be f64", function() T.gradcheck(T.sin, { T.randn(3) }) end)

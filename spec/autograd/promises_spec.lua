@@ -189,6 +189,57 @@ describe("recording", function()
   end)
 end)
 
+describe("T.backward", function()
+  it("of a list walks once, with what y:backward of each would add", function()
+    local x, w = T.randn({ 3 }, f64):requires_grad_(), T.randn({ 3 }, f64):requires_grad_()
+    local calls = 0
+    local dy = T.randn({ 3 }, f64)
+    local function both()
+      local h = x * w
+      h:register_hook(function() calls = calls + 1 end)
+      return h * 2, (h * h):sum()
+    end
+    local a, b = both()
+    a:backward(dy, { retain_graph = true })
+    b:backward()
+    local want = { x.grad, w.grad }
+    for form = 1, 3 do
+      x.grad, w.grad, calls = nil, nil, 0
+      a, b = both()
+      if form == 1 then T.backward({ a, b }, { dy, false })
+      elseif form == 2 then T.backward({ a, b }, { gradient = { dy, false } })
+      else T.backward({ a, b }, { dy, false }, { inputs = { x } }) end
+      assert.equal(1, calls)
+      assert.is_true(x.grad:allclose(want[1], { rtol = 1e-12 }))
+      if form == 3 then assert.is_nil(w.grad) else assert.is_true(w.grad:allclose(want[2], { rtol = 1e-12 })) end
+    end
+    T.backward(x:sum())
+    assert.is_true(x.grad:allclose(want[1] + 1, { rtol = 1e-12 }))
+  end)
+
+  it("refuses outputs without a history, counts and gradients that stand twice", function()
+    local x = T.randn({ 2 }, f64):requires_grad_()
+    assert.error_matches(function() T.backward { x:sum(), T.ones(1) } end, "output 2, f32%[1%], does not depend")
+    assert.error_matches(function() T.grad_of({ x:sum(), T.ones(1) }, x) end, "output 2, f32%[1%], does not depend")
+    local dy = T.ones({ 2 }, f64)
+    assert.error_matches(function() T.backward({ x * 1, x:sum() }, { dy }) end, "2 outputs, but 1 gradients")
+    assert.error_matches(function() T.backward(x * 1, dy, { gradient = { x } }) end, "stand twice")
+    assert.error_matches(function() T.backward {} end, "ys has no tensor")
+    assert.is_nil(x.grad)
+  end)
+
+  it("with create_graph leaves a .grad that the script holds as it is", function()
+    local x = T.randn({ 2 }, f64):requires_grad_()
+    local y = x + 2 -- whose gradient has no history
+    y:sum():backward { retain_graph = true }
+    local held = x.grad
+    y:sum():backward { create_graph = true }
+    assert.is_true(held:equal(T.ones({ 2 }, f64)) and x.grad:equal(T.full({ 2 }, 2, f64)))
+    y:sum():backward()
+    assert.is_true(x.grad:equal(T.full({ 2 }, 3, f64)))
+  end)
+end)
+
 describe("key:backward", function()
   it("adds up a y that is given twice, ignores ones that are not tracked, takes ones for a missing dy", function()
     local key, got = T.GradKey {}, nil

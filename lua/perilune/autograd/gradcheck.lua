@@ -13,7 +13,7 @@ return function(T, core)
   local floating, map, leaves = tree.floating, tree.map, tree.leaves
   local list_of, check_function = tree.arguments, tree.check_function
 
-  local check_options = { "eps", "atol", "rtol" }
+  local check_options = { "eps", "atol", "rtol", "nondet_tol" }
 
   -- Difference quotients: [ny, nx] for every pair, as m[y][x].
   local function quotients(f, args, eps)
@@ -82,6 +82,9 @@ return function(T, core)
 
   local message = "%s: result %d, input %d: gradient %.9g, difference quotient %.9g (element %d by element %d)"
 
+  local again_message = "%s: the gradient of input %d by result %d is another one the second time: the function or "
+    .. "a rule draws numbers or keeps a state; nondet_tol allows a difference"
+
   local function gradcheck(who, f, inputs, opts)
     local o = options.check(who, opts, check_options)
     local args = list_of(who, inputs)
@@ -99,6 +102,13 @@ return function(T, core)
     if count == 0 then fail("%s: there is no floating tensor among the inputs", who) end
     local analytic, numeric = gradients(f, plain), quotients(f, plain, o.eps or 1e-6)
     if #analytic == 0 then fail("%s: the function returned no floating tensor", who) end
+    for i, row in ipairs(gradients(f, plain)) do -- a rule that draws numbers, or that edits what forward saved
+      for j, again in ipairs(row) do
+        if not analytic[i][j]:allclose(again, { rtol = 0, atol = o.nondet_tol or 0, equal_nan = true }) then
+          return false, again_message:format(who, j, i)
+        end
+      end
+    end
     for i, row in ipairs(analytic) do
       for j, a in ipairs(row) do
         local b = numeric[i][j]
@@ -112,15 +122,15 @@ return function(T, core)
     return true
   end
 
-  --- T.gradcheck(f, {x, …}, {eps=1e-6, atol=1e-5, rtol=1e-3}) → true, or false and what differs
-  -- Compares f's gradients with difference quotients. The inputs are f64.
+  --- T.gradcheck(f, {x, …}, {eps=1e-6, atol=1e-5, rtol=1e-3, nondet_tol=0}) → true, or false and what differs
+  -- Compares f's gradients with difference quotients, and with themselves, computed again. The inputs are f64.
   --   print(T.gradcheck(T.tanh, { T.randn({ 3 }, { dtype = "f64" }) }))  --> true
   T.gradcheck = function(f, inputs, opts)
     check_function("gradcheck", f)
     return gradcheck("gradcheck", f, inputs, opts)
   end
 
-  --- T.gradgradcheck(f, {x, …}, {eps=1e-6, atol=1e-5, rtol=1e-3}) → true, or false and what differs
+  --- T.gradgradcheck(f, {x, …}, {eps=1e-6, atol=1e-5, rtol=1e-3, nondet_tol=0}) → true, or false and what differs
   -- As T.gradcheck, for the gradient of f along random directions.
   --   print(T.gradgradcheck(T.tanh, { T.randn({ 3 }, { dtype = "f64" }) }))  --> true
   T.gradgradcheck = function(f, inputs, opts)

@@ -73,6 +73,8 @@ return function(T, core)
     end
   end
 
+  T.backward = core.backward
+
   --- T.no_grad :: local _ <close> = T.no_grad(), or T.no_grad(f, …) → what f returns
   -- Nothing is recorded until the end of the block, or inside f.
   --   local w = T.ones(2):requires_grad_()

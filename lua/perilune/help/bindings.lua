@@ -129,14 +129,18 @@
 -- Copies the values. Numbers become f32 (T.default_dtype), booleans bool, unless dtype says otherwise.
 --   print(T.tensor { { 1.5, 2 }, { 3, 4 } }:size(1))  --> 2
 
---- x:backward(dy, {gradient=, inputs=, retain_graph=false, create_graph=false})
+--- x:backward(dy, {gradient=, inputs=, retain_graph=false, create_graph=false}), T.backward({x, …}, {dy, …}, {…})
 -- Adds the gradients of x to the .grad of the leaves that it was computed from. x is 0-d or has one element, or dy has
 -- its shape and dtype. inputs: only these leaves, each of which must require a gradient. What the history saved is
 -- freed unless retain_graph is true; create_graph: the gradients are differentiable, which keeps the history, too.
+-- T.backward goes back from all of a list in one walk; its gradients are a list as long, with false for ones. Each of
+-- the list must depend on a leaf that requires a gradient.
 -- T.grad_of returns gradients instead.
 --   local x = T.tensor({ 1, 2 }):requires_grad_();
 --   (x * x):sum():backward()
 --   print(x.grad)  --> {2., 4.}  -- f32[2] cpu
+--   T.backward({ x * 2, x:sum() }, { T.tensor { 1, 10 }, false })
+--   print(x.grad)  --> { 5., 25.}  -- f32[2] cpu
 
 --- x:cuda(index) → tensor
 -- x in a GPU's memory, the current one's without a number (from 0); x itself if it is there. An error where the build

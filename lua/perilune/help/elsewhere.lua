@@ -35,7 +35,7 @@ local others = {
   ["plot.bar"] = "T.plot", ["plot.line"] = "T.plot", ["plot.plot"] = "T.plot",
   ["plot.imshow"] = "T.imshow",
   ["utils.data"] = "T.data", ["utils.tensorboard"] = "T.log.tensorboard", ["func.vmap"] = "T.vmap",
-  ["autograd.grad"] = "T.grad_of", ["autograd.backward"] = "y:backward()",
+  ["autograd.grad"] = "T.grad_of", ["autograd.backward"] = "T.backward",
   InferenceSession = "T.onnx.load", export = "T.onnx.save", export_onnx = "T.onnx.save", save_onnx = "T.onnx.save",
 }
 
