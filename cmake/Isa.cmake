@@ -50,8 +50,8 @@ set_source_files_properties("${PROJECT_SOURCE_DIR}/kernels/cpu/isa/matvec.c" PRO
 # Of -O3 what vectorizes and unrolls: the rest of it takes these loops apart before they are vectorized, in four times the time.
 check_c_compiler_flag("-Werror -fvect-cost-model=dynamic" PL_CC_VECT_COST_MODEL)
 if(PL_CC_VECT_COST_MODEL AND CMAKE_BUILD_TYPE STREQUAL "Release" AND NOT PL_QUICK)
-  set_source_files_properties("${PROJECT_SOURCE_DIR}/kernels/cpu/isa/matmul_int.c" PROPERTIES COMPILE_OPTIONS
-                              "-O2;-ftree-vectorize;-fvect-cost-model=dynamic;-fpeel-loops")
+  set(fewer_passes -O2 -ftree-vectorize -fvect-cost-model=dynamic -fpeel-loops)
+  set_source_files_properties("${PROJECT_SOURCE_DIR}/kernels/cpu/isa/matmul_int.c" PROPERTIES COMPILE_OPTIONS "${fewer_passes}")
 endif()
 
 function(pl_isa_level name)
@@ -78,6 +78,10 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|amd64|AMD64)$")
       pl_off("ISA ${level}" "${CMAKE_C_COMPILER_ID} ${CMAKE_C_COMPILER_VERSION} lacks it")
     elseif(level STREQUAL "v4")
       pl_isa_level(v4 -march=x86-64-v4 -mprefer-vector-width=512)
+    elseif(level STREQUAL "v2" AND fewer_passes)
+      # No processor of the last ten years takes this one by itself. What may be uninitialized is asked of the other levels,
+      # whose passes see more.
+      pl_isa_level(v2 -march=x86-64-v2 ${fewer_passes} -Wno-maybe-uninitialized)
     else()
       pl_isa_level(${level} -march=x86-64-${level})
     endif()
