@@ -150,6 +150,17 @@ describe("nn.lora", function()
     end
   end)
 
+  it("is many at once in T.vmap, on inputs that are the same for all", function()
+    local n = nn.Sequential(nn.Linear(3, 2))
+    nn.lora(n, { rank = 2, target = { "0" } })
+    for _, length in ipairs { 1, 5 } do
+      local x, name = T.randn(4, length, 3), "1.lora_B"
+      local b = T.randn(2, 2, 2)
+      local y = T.vmap(function(p) return nn.utils.functional_call(n, { [name] = p }, x) end)(b)
+      for k = 1, 2 do same(y[k], nn.utils.functional_call(n, { [name] = b[k] }, x)) end
+    end
+  end)
+
   it("is merged into the weights, and then gone", function()
     for _, o in ipairs { { rank = 3 }, { rank = 2, dora = true, alpha = 5 }, { rank = 2, rslora = true } } do
       local n, x = nn.lora(net(), o), T.randn(3, 4)

@@ -254,6 +254,45 @@ describe("nn.utils.parametrize", function()
     assert.is_false(rawequal(l.weight, l.weight))
   end)
 
+  it("what is kept goes with buffers, requires_grad, writes into it, coroutines and checkpoints, too", function()
+    local Times = nn.class "Times"
+    function Times:init() self:register_buffer("by", T.tensor(2, { dtype = "f64" })) end
+    function Times:forward(x) return x * self.by end
+    local l = Z.register_parametrization(layer(2, 2), "weight", Times())
+    local norm = Z.register_parametrization(nn.BatchNorm1d(2):double(), "running_var", Scaled(3))
+    Z.cached(function()
+      T.no_grad(function() l.parametrizations.weight.original:fill_(1) end)
+      near({ 2, 2, 2, 2 }, l.weight, "before")
+      near({ 3, 3 }, norm.running_var, "before")
+      l.parametrizations.weight[1].by:fill_(5)
+      norm.parametrizations.running_var.original:fill_(2)
+      near({ 5, 5, 5, 5 }, l.weight, "a buffer of the module")
+      near({ 6, 6 }, norm.running_var, "a buffer that is computed")
+      T.no_grad(function() l.weight:zero_() end)
+      near({ 5, 5, 5, 5 }, l.weight, "written into")
+      l:freeze()
+      assert.is_false(l.weight.requires_grad)
+    end)
+    local left = coroutine.wrap(function()
+      local _ <close> = Z.cached()
+      assert.is_true(rawequal(l.weight, l.weight))
+      coroutine.yield()
+    end)
+    left()
+    assert.is_false(rawequal(l.weight, l.weight))
+    local x, seen = fill { 3, 2 }, {}
+    for k, run in ipairs { function(f, v) return f(v) end, T.checkpoint } do
+      T.manual_seed(1)
+      local net = P.spectral_norm(P.weight_norm(layer(2, 2), "weight"))
+      Z.cached(function()
+        local y = run(function(v) return net(net(v)) end, x)
+        net(y):sum():backward()
+      end)
+      seen[k] = net.parametrizations.weight.original1.grad
+    end
+    near(seen[1]:flatten():totable(), seen[2], "a checkpoint")
+  end)
+
   it("says what does not fit, and changes nothing then", function()
     local Cut = nn.class "Cut"
     function Cut:forward(x) return x:narrow(1, 1, 1) end -- luacheck: no self
@@ -266,6 +305,8 @@ describe("nn.utils.parametrize", function()
     Z.register_parametrization(l, "weight", Cut(), { unsafe = true })
     assert.same({ 1, 2 }, l.weight:shape())
     refused("'weight' is parametrized", function() l.weight = nil end)
+    refused("weight is computed", T.quantize, Z.register_parametrization(nn.Linear(32, 2), "weight", Symmetric(),
+      { unsafe = true }))
     refused("has no parameter 'weight'", nn.utils.weight_norm, l)
     refused("has no parameter 'weight'", nn.utils.prune.identity, l, "weight")
     refused("no parameter or buffer 'weight'", Z.register_parametrization, nn.utils.weight_norm(layer(2, 2)), "weight",

@@ -365,18 +365,23 @@ describe("what a schedule has for each group", function()
   end)
 end)
 
-it("a schedule between two steps of a jitted function moves with its optimizer's, as in the script", function()
+it("schedules between steps of a jitted function move with those in front of them, as in the script", function()
   local seen = {}
   for _, jitted in ipairs { false, true } do
-    local p, q = nn.Parameter(T.ones(3)), nn.Parameter(T.ones(3))
+    local p, q, r = nn.Parameter(T.ones(3)), nn.Parameter(T.ones(3)), nn.Parameter(T.ones(3))
     local first, second = optim.SGD({ p }, { lr = 1 }), optim.SGD({ q }, { lr = 1 })
-    local schedules = { optim.lr_scheduler.StepLR(first, 1, 0.5), optim.lr_scheduler.StepLR(second, 1, 0.5) }
+    local third = optim.SGD({ r }, { lr = 1 })
+    local schedules = { optim.lr_scheduler.StepLR(first, 1, 0.5), optim.lr_scheduler.StepLR(second, 1, 0.5),
+      optim.lr_scheduler.StepLR(third, 1, 0.5) }
     local function step(places)
       first:zero_grad()
       second:zero_grad()
-      p:sum():backward()
+      third:zero_grad();
+      (p + r):sum():backward()
       first:step()
-      schedules[1]:step();
+      third:step()
+      schedules[1]:step()
+      schedules[3]:step();
       (q * p):index_select(1, places):sum():backward()
       second:step()
       schedules[2]:step()
@@ -387,6 +392,7 @@ it("a schedule between two steps of a jitted function moves with its optimizer's
       for k, s in ipairs(schedules) do log[#log + 1] = ("%d: %d %g"):format(k, s.last_epoch, s:get_last_lr()[1]) end
       log[#log + 1] = p:detach():tolist()
       log[#log + 1] = q:detach():tolist()
+      log[#log + 1] = r:detach():tolist()
     end
     seen[#seen + 1] = log
   end

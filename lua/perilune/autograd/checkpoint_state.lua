@@ -7,6 +7,9 @@ local M = {}
 -- What the function that runs for the first time is to note, or nil.
 M.running = nil
 
+-- The record of the function that runs anew, or nil.
+M.anew = nil
+
 --- A record to begin with, or that of the function around, which keeps one already.
 function M.record(outer) return outer or { generators = {}, modules = {} } end
 
@@ -66,7 +69,8 @@ local function swap(list)
 end
 
 local function begin_under(record)
-  local was = { outer = M.run_with(nil) }
+  local was = { outer = M.run_with(nil), anew = M.anew }
+  M.anew = record
   was.generators, was.modules = swap(record.generators), swap(record.modules)
   return was
 end
@@ -74,7 +78,7 @@ end
 local function end_under(was)
   swap(was.generators)
   swap(was.modules)
-  M.running = was.outer
+  M.running, M.anew = was.outer, was.anew
 end
 
 --- f(…) under what the record says; puts back what is now.

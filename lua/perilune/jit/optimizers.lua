@@ -133,7 +133,7 @@ function optimizers.act(object, step, ...)
     move = function(by) if by > 0 then step(object, table.unpack(args, 1, args.n)) else undo() end end,
     holds = function() return true end,
     fresh = true,
-    acts = object,
+    acts = true,
   }
 end
 
@@ -314,8 +314,8 @@ optimizers.Unless = {
 }
 
 -- Behind the node that is entry `at` of t.live: groups of the same step that have no node. A step goes through its
--- optimizer's groups in their order. Behind those the schedules of that optimizer, and scalers, which move with its
--- step, as no node tells when they did → the last entry of the step.
+-- optimizer's groups in their order. Behind those schedules and scalers, of this optimizer or of one that stepped
+-- before: no node tells when they moved, so they do with the step in front of them → the last entry of the step.
 local function step_to(t, at)
   local group = t.live[at].saved and t.live[at].saved.of
   local owners = group and loaded["perilune.optim.optimizer"].owners
@@ -325,11 +325,7 @@ local function step_to(t, at)
     if not g or owners[g] ~= owner or g._at <= group._at then break end
     group, at = g, at + 1
   end
-  while owner do
-    local object = t.live[at + 1] and t.live[at + 1].acts
-    if not object or object.optimizer and not rawequal(object.optimizer, owner) then break end
-    at = at + 1
-  end
+  while t.live[at + 1] and t.live[at + 1].acts do at = at + 1 end
   return at
 end
 

@@ -7,7 +7,7 @@ local base = require "perilune.nn.module"
 local options = require "perilune.options"
 
 local fail, describe = options.fail, options.describe
-local linear = F.linear
+local linear, is_batched = F.linear, T.core.is_batched
 local Parameter, rawget, rawset = base.Parameter, rawget, rawset
 
 local M = {}
@@ -64,7 +64,7 @@ local function adapt(self, set, x, y, own)
   local dropped = z
   z = linear(z, a) * set.scale -- of few columns
   if not length and y:dtype() == z:dtype() and y:numel() > 0 then -- y + z bᵀ without z bᵀ beside it
-    if own then
+    if own and not is_batched(z) and not is_batched(b) then -- in T.vmap y may be the same for all
       y = y:addmm_(z, b:t())
     else
       y = T.addmm(y:reshape(-1, y:size(-1)), z:reshape(-1, z:size(-1)), b:t()):view(y:shape())
@@ -119,7 +119,7 @@ local function forward(self, x)
   local class, l = getmetatable(self).__class, self._lora
   local name = class.__name -- of classes whose results are theirs alone
   local own = (name == "Linear" or name == "QuantizedLinear") and rawequal(T.nn[name], class) and T.is_tensor(x)
-    and x:dim() > 1 and not T.core.jit_tracing() and not T.core.autocast_dtype()
+    and x:dim() > 1 and x:size(-1) > 0 and not T.core.jit_tracing() and not T.core.autocast_dtype()
   local rows = own and x:dim() > 2 and x:reshape(-1, x:size(-1)) or x
   local y = class.forward(self, rows)
   for _, set in ipairs(l.rows) do y = with_rows(self, set, rows, y) end

@@ -261,6 +261,8 @@ function M.quantize(net, opts)
       local why = meant and why_not(m, w)
       if why then left[#left + 1] = name .. ": " .. why end
       if meant and not why then list[#list + 1] = { name, m, w } else shared[w] = true end
+    elseif is_linear(m) and wanted(name, m) then
+      left[#left + 1] = name .. ": its weight is computed of others"
     end
   end
   for _, item in ipairs(list) do

@@ -8,6 +8,7 @@ local T = require "perilune"
 local base = require "perilune.nn.module"
 local container = require "perilune.nn.container"
 local options = require "perilune.options"
+local rerun = require "perilune.autograd.checkpoint_state"
 local class_name = require("perilune.surface").class_name
 
 local fail, describe = options.fail, options.describe
@@ -17,46 +18,67 @@ local parametrize = {}
 
 -- ---- values that are kept for a while ------------------------------------------------------------------------
 
-local scopes = {} -- those that are open, the innermost last
+local scopes = setmetatable({}, { __mode = "k" }) -- by coroutine: those that are open, the innermost last
+local running = coroutine.running
+
+-- Where a value belongs: to the trace, and to the run of a checkpointed function, that it was computed in. When that
+-- runs again it computes what it computed.
+local function place() return T.core.jit_tracing(), rerun.running or rerun.anew end
 
 -- What decides whether a value that was computed may be used again, besides the tensors it was computed of.
 local function mode_of(list)
-  return ("%s %s %s %s"):format(T.is_grad_enabled(), T.core.autocast_dtype(), T.core.jit_tracing(), list.training)
+  return ("%s %s %s"):format(T.is_grad_enabled(), T.core.autocast_dtype(), list.training)
 end
 
-local function current(list, entry)
-  if not entry or entry.mode ~= mode_of(list) then return false end
-  for i, item in ipairs(base.collect(list, "parameter")) do
-    if not rawequal(entry[i], item[2]) or entry.versions[i] ~= item[2]:version() then return false end
+-- Calls f(tensor, its version, its requires_grad) for each tensor that a value is computed of, until that gives false.
+local function each_tensor(list, f)
+  for _, what in ipairs { "parameter", "buffer" } do
+    for _, item in ipairs(base.collect(list, what)) do
+      if f(item[2], item[2]:version(), item[2].requires_grad) == false then return false end
+    end
   end
   return true
 end
 
+local function current(list, entry)
+  if not entry or entry.mode ~= mode_of(list) or entry.value:version() ~= entry.version then return false end
+  local i = 0
+  return each_tensor(list, function(t, version, tracked)
+    i = i + 1
+    local was = entry[i]
+    return was ~= nil and rawequal(was[1], t) and was[2] == version and was[3] == tracked
+  end)
+end
+
 local function value_of(list)
-  local scope = scopes[#scopes]
-  if not scope or scope.tracing ~= T.core.jit_tracing() then return list() end
+  local open = scopes[running()]
+  local scope, tracing, run = open and open[#open], place()
+  if not scope or scope.tracing ~= tracing or scope.run ~= run then return list() end
   local entry = scope.values[list]
   if current(list, entry) then return entry.value end
-  entry = { versions = {}, mode = mode_of(list) }
-  for i, item in ipairs(base.collect(list, "parameter")) do
-    entry[i], entry.versions[i] = item[2], item[2]:version()
-  end
-  entry.value = list()
+  local value = list()
+  entry = { value = value, version = value:version(), mode = mode_of(list) }
+  each_tensor(list, function(...) entry[#entry + 1] = { ... } end) -- as they are now: spectral_norm changes its buffers
   scope.values[list] = entry
-  return entry.value
+  return value
 end
 
 -- One that opens inside of another takes its values along.
 local function open()
-  local tracing, outer = T.core.jit_tracing(), scopes[#scopes]
-  local scope = { tracing = tracing, values = outer and outer.tracing == tracing and outer.values or {} }
-  scopes[#scopes + 1] = scope
+  local own, tracing, run = running(), place()
+  scopes[own] = scopes[own] or {}
+  local list = scopes[own]
+  local outer = list[#list]
+  local scope = { tracing = tracing, run = run, of = list,
+    values = outer and outer.tracing == tracing and outer.run == run and outer.values or {} }
+  list[#list + 1] = scope
   return scope
 end
 
 local function close(scope)
-  for i = #scopes, 1, -1 do
-    if scopes[i] == scope then return table.remove(scopes, i) and nil end
+  local list = scope.of
+  for i = #list, 1, -1 do
+    if list[i] == scope then return table.remove(list, i) and nil end
   end
 end
 
