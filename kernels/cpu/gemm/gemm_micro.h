@@ -10,10 +10,12 @@ typedef GM_T GM_N(vec) __attribute__((vector_size(GM_VL * sizeof(GM_T)), aligned
 typedef GM_T GM_N(quad) __attribute__((vector_size(4 * sizeof(GM_T)), aligned(sizeof(GM_T)), may_alias));
 
 /* c[h × nv·VL] = beta c + alpha a·b, rows of b bp apart; h, nv and packed are constants after inlining. A lies packed, [k][h], or its
- * element (r, p) at r * ai + p * ap. */
-static inline __attribute__((always_inline)) GM_TARGET void GM_N(micro)(const int h, const int nv, const bool packed, int64_t k,
-                                                                        const GM_T *pa, int64_t ai, int64_t ap, const GM_T *pb, int64_t bp,
-                                                                        GM_T *c, int64_t ldc, GM_T alpha, GM_T beta) {
+ * element (r, p) at r * ai + p * ap. far: both are packed and in the second cache, of which b is fetched ahead, and k elements each of the
+ * GM_SOON rows at `soon`, which are packed next, are fetched from further away. */
+static inline __attribute__((always_inline)) GM_TARGET void GM_N(micro)(const int h, const int nv, const bool packed, const bool far,
+                                                                        int64_t k, const GM_T *pa, int64_t ai, int64_t ap, const GM_T *pb,
+                                                                        int64_t bp, GM_T *c, int64_t ldc, GM_T alpha, GM_T beta,
+                                                                        uintptr_t soon, int64_t soon_row) {
   GM_N(vec) acc[GM_MR][2];
   const char
       *four[(GM_MR + 3) / 4]; /* every fourth row: the others are within reach of one address. Steps in bytes that gcc knows nothing of:
@@ -26,6 +28,13 @@ static inline __attribute__((always_inline)) GM_TARGET void GM_N(micro)(const in
   for (int r = 0; r < GM_MR; r++) acc[r][0] = acc[r][1] = (GM_N(vec)){0};
   for (int64_t p = 0; p < k; p++) {
     GM_N(vec) b0 = *(const GM_N(vec) *)pb, b1 = b0;
+    if (far) {
+      __builtin_prefetch(pb + 16 * 2 * GM_VL); /* rows of b are 2 GM_VL apart */
+      if (sizeof b0 == 64) __builtin_prefetch(pb + 16 * 2 * GM_VL + GM_VL);
+      GM_UNROLL
+      for (int r = 0; r < GM_SOON; r++) __builtin_prefetch((const void *)(soon + (uintptr_t)(r * soon_row)), 0, 2);
+      soon += sizeof(GM_T);
+    }
     if (nv > 1) b1 = *(const GM_N(vec) *)(pb + GM_VL);
     GM_UNROLL
     for (int r = 0; r < h; r++) {
@@ -53,11 +62,11 @@ static inline __attribute__((always_inline)) GM_TARGET void GM_N(micro)(const in
 /* Fewer rows than GM_MR are never packed. */
 static GM_TARGET void GM_N(panel)(int h, int nv, int64_t k, const GM_T *pa, int64_t ai, int64_t ap, const GM_T *pb, int64_t bp, GM_T *c,
                                   int64_t ldc, GM_T alpha, GM_T beta) {
-#define GM_CASE(H, PACKED)                                                              \
-  {                                                                                     \
-    if (nv == 2) GM_N(micro)(H, 2, PACKED, k, pa, ai, ap, pb, bp, c, ldc, alpha, beta); \
-    else GM_N(micro)(H, 1, PACKED, k, pa, ai, ap, pb, bp, c, ldc, alpha, beta);         \
-    return;                                                                             \
+#define GM_CASE(H, PACKED)                                                                           \
+  {                                                                                                  \
+    if (nv == 2) GM_N(micro)(H, 2, PACKED, false, k, pa, ai, ap, pb, bp, c, ldc, alpha, beta, 0, 0); \
+    else GM_N(micro)(H, 1, PACKED, false, k, pa, ai, ap, pb, bp, c, ldc, alpha, beta, 0, 0);         \
+    return;                                                                                          \
   }
   if (h == GM_MR && ai == 1 && ap == GM_MR) GM_CASE(GM_MR, true)
   if (h == GM_MR) GM_CASE(GM_MR, false)
@@ -182,8 +191,8 @@ static GM_TARGET void GM_N(gemm)(const PlkGemm *g, void *work) {
 
 /* One unit of gemm_panels.c: g's rows times `nc` columns that lie packed at pb, kc terms from p0 on, added to what the terms before gave. Whole
  * panels of rows lie packed at pa. */
-static GM_TARGET void GM_N(strip_of)(const PlkGemm *g, int64_t p0, int64_t kc, const void *rows, const void *columns, int64_t nc,
-                                     void *to) {
+static GM_TARGET void GM_N(strip_of)(const PlkGemm *g, int64_t p0, int64_t kc, const void *rows, const void *columns, int64_t nc, void *to,
+                                     uintptr_t soon, int64_t soon_row) {
   const int w = 2 * GM_VL;
   const int64_t ai = g->ta ? 1 : g->lda, ap = g->ta ? g->lda : 1;
   const GM_T alpha = (GM_T)g->alpha, beta = p0 == 0 ? (GM_T)g->beta : 1;
@@ -198,7 +207,10 @@ static GM_TARGET void GM_N(strip_of)(const PlkGemm *g, int64_t p0, int64_t kc, c
       const GM_T *x = packed ? a : (const GM_T *)g->A + i * ai + p0 * ap;
       const int64_t xi = packed ? 1 : ai, xp = packed ? GM_MR : ap;
       if (packed) a += GM_MR * kc;
-      if (nc - j >= w) GM_N(panel)(h, 2, kc, x, xi, xp, pb, w, c, g->ldc, alpha, beta);
+      const uintptr_t at = soon + (uintptr_t)(i / GM_MR * GM_SOON * soon_row);
+      if (packed && nc - j >= w && soon && i / GM_MR * GM_SOON < w)
+        GM_N(micro)(GM_MR, 2, true, true, kc, x, 1, GM_MR, pb, w, c, g->ldc, alpha, beta, at, soon_row);
+      else if (nc - j >= w) GM_N(panel)(h, 2, kc, x, xi, xp, pb, w, c, g->ldc, alpha, beta);
       else if (nc - j == GM_VL) GM_N(panel)(h, 1, kc, x, xi, xp, pb, w, c, g->ldc, alpha, beta);
       else GM_N(edge)(h, (int)(nc - j), kc, x, xi, xp, pb, c, g->ldc, alpha, beta);
     }

@@ -8,7 +8,7 @@
 #include "kernels/cpu/gemm/gemm.h"
 #include "kernels/cpu/gemm/gemm_panels.h"
 
-enum { GM_KC = 256, GM_NC = 256 };
+enum { GM_KC = 256, GM_NC = 256, GM_SOON = 4 };
 
 #if defined(__clang__)
 #define GM_UNROLL _Pragma("unroll")

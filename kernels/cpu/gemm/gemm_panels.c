@@ -68,7 +68,11 @@ static PlStatus unit_body(void *ctx, int64_t begin, int64_t end) {
     for (int64_t p = 0; p < g->K; p += q->terms) {
       const int64_t kc = plk_min64(q->terms, g->K - p);
       q->code->pack(kc, nc, (int)w, (const char *)g->B + (size_t)(p * bp + j0 * bj) * q->size, bp, bj, columns);
-      q->code->strip(&tile, p, kc, q->rows + (size_t)(q->whole * p * q->code->mr + i0 * kc) * q->size, columns, nc, tile.C);
+      /* what is packed next: of these columns, or of the following ones */
+      const bool last = p + kc == g->K;
+      const char *here = q->rows + (size_t)(q->whole * p * q->code->mr + i0 * kc) * q->size, *soon = NULL;
+      if (g->tb) soon = (const char *)g->B + (size_t)(last ? (j0 + nc) % g->N * bj : (p + kc) * bp + j0 * bj) * q->size;
+      q->code->strip(&tile, p, kc, here, columns, nc, tile.C, (uintptr_t)soon, g->tb ? bj * (int64_t)q->size : 0);
     }
     if (g->bias) tile.bias = (const char *)g->bias + (size_t)j0 * q->size;
     plk_gemm_finish(&tile);

@@ -10,7 +10,8 @@
 typedef struct PlkGemmCode {
   int64_t mr, w; /* rows and columns of a panel */
   void (*pack)(int64_t k, int64_t n, int w, const void *src, int64_t sp, int64_t sj, void *dst);
-  void (*strip)(const PlkGemm *g, int64_t p0, int64_t kc, const void *rows, const void *columns, int64_t nc, void *to);
+  void (*strip)(const PlkGemm *g, int64_t p0, int64_t kc, const void *rows, const void *columns, int64_t nc, void *to, uintptr_t soon,
+                int64_t soon_row);
 } PlkGemmCode;
 
 const PlkGemmCode *plk_gemm_code(PlDtype d); /* gemm_packed.c */
