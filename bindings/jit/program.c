@@ -162,6 +162,7 @@ PlStatus l_program_joint(lua_State *L, Program *p, int at, const char *name, int
   for (int32_t i = 0; i < f->nleaves && s == PL_OK; i++) {
     PlTensor *t = f->leaves[i].t;
     PlGVal v = -1;
+    if (pl_graph_rests(f, t)) continue;
     for (PlGVal k = 0; k < f->nvals && v < 0; k++)
       if (f->vals[k].kind == PL_FV_CAPTURE && f->vals[k].real->node == t->node && f->vals[k].real->a.data == t->a.data) v = k;
     if (v < 0) continue; /* met, but not read */
@@ -169,7 +170,7 @@ PlStatus l_program_joint(lua_State *L, Program *p, int at, const char *name, int
     p->x[p->nx++] = pl_retain(t);
   }
   for (int32_t k = 0; k < p->ncaptured; k++)
-    if (p->real[k]->node && !is_leaf(p->real[k]) && pl_is_float((PlDtype)p->real[k]->a.dtype)) {
+    if (p->real[k]->node && !is_leaf(p->real[k]) && !pl_graph_rests(f, p->real[k]) && pl_is_float((PlDtype)p->real[k]->a.dtype)) {
       xs[p->nx] = p->captured[k];
       p->x[p->nx++] = pl_retain(p->real[k]);
     }

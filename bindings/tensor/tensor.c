@@ -160,7 +160,7 @@ static int m_set(lua_State *L) {
     return l_error(L, "set: %s takes %d indices and a value, got %d arguments", pl_desc_text(&t->a), t->a.ndim, top - 1);
   if (lua_type(L, top) != LUA_TNUMBER && lua_type(L, top) != LUA_TBOOLEAN)
     return l_error(L, "set: the value must be a number or a boolean, got %s", l_typename(L, top));
-  if (t->node || t->more)
+  if ((t->node || t->more) && !pl_leaf_rests(t))
     return l_error(L, "set: %s is tracked for gradients; assign inside T.no_grad() to a detached tensor", pl_desc_text(&t->a));
   int64_t at = element_at(L, t, "set", 2);
   if (PL_UNLIKELY(pl_watched())) CALL(L, pl_checkpoint_writes("set", t));

@@ -350,6 +350,8 @@ PlStatus pl_history_drop(PlTensor *t) {
   return s;
 }
 
+bool pl_leaf_rests(const PlTensor *t) { return pl_state.holder && t->node && t->node->key == pl_state.holder && !t->more; }
+
 static PlStatus requires_grad(PlTensor *t, bool on) {
   PlKey *k = pl_key_ambient();
   PlNode *n;

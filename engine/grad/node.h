@@ -199,6 +199,8 @@ PlStatus pl_history_move(PlTensor *to, PlTensor *from);
 PlStatus pl_history_alias(PlTensor **out, PlTensor *t);
 /* t has no history any more, and is no view; a leaf keeps what it has where it requires no gradient. */
 PlStatus pl_history_drop(PlTensor *t);
+/* Has t nothing but a leaf that requires no gradient any more? Then nothing tracks it, though it has a node. */
+bool pl_leaf_rests(const PlTensor *t);
 /* Brings a view's history up to date after in-place ops through other handles. */
 PlStatus pl_history_refresh(PlTensor *t);
 /* The same for the tensors that a call reads: before anyone looks at their entries. */

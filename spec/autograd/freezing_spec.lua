@@ -169,6 +169,27 @@ describe("a leaf that requires a gradient again", function()
     assert.is_true(w.requires_grad)
   end)
 
+  it("has no part in gradients of jitted functions while it rests, and takes numbers", function()
+    for _, what in ipairs { "a hook", ".grad", "uses" } do
+      local w, x = T.randn(3, 4):requires_grad_(), T.randn(2, 3):requires_grad_()
+      local uses = w * 1
+      if what == "a hook" then w:register_hook(function() end) end
+      if what == ".grad" then uses:sum():backward() end
+      w:requires_grad_(false)
+      for _, wrap in ipairs { function(f) return f end, T.jit } do
+        local y = wrap(function(a) return a:mm(w):sum() end)(x)
+        T.no_grad(function() x:mul_(2) end) -- which only the gradient of w would read
+        x.grad = nil
+        y:backward()
+        assert.is_true(x.grad:allclose(w:sum(2):expand(2, 3), { atol = 1e-5 }), what)
+      end
+      w:set(1, 2, 5)
+      assert.equal(5, w[1][2]:item())
+      w:requires_grad_()
+      assert.has_error(function() w:set(1, 2, 6) end)
+    end
+  end)
+
   it("is detached in place with its .grad and its hooks", function()
     local w, n = nn.Parameter(T.tensor { 1, 2 }), 0
     w:register_hook(function() n = n + 1 end)

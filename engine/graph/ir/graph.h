@@ -238,6 +238,8 @@ PlStatus pl_graph_switches(PlGraph *f, PlTensor *t);
 void pl_graph_switches_end(PlGraph *f);
 void pl_graph_switches_back(const PlGraph *f); /* of a trace that failed: as it was before */
 bool pl_graph_switches_same(const PlGraph *f);
+/* Does t, which the trace met, rest in all of it? Then results have no gradient for it. */
+bool pl_graph_rests(const PlGraph *f, const PlTensor *t);
 /* What has to be as it was for from counts for to, a trace for other sizes: their values have the same numbers. */
 PlStatus pl_graph_guards_copy(PlGraph *to, const PlGraph *from);
 /* A traced function asks for gradients of these. */

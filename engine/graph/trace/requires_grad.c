@@ -52,6 +52,8 @@ PlStatus pl_graph_switched(const PlGraph *f, PlTensor *t, PlTensor **out) {
   return resting(out, t);
 }
 
+bool pl_graph_rests(const PlGraph *f, const PlTensor *t) { return pl_leaf_rests(t) && !switch_of(f, t); }
+
 void pl_graph_switches_end(PlGraph *f) {
   for (int32_t i = 0; i < f->nswitches; i++) f->switches[i].now = pl_tensor_requires_grad(f->switches[i].t);
 }
