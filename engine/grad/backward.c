@@ -144,7 +144,11 @@ static PlStatus grad_of(PlTensor *const *ys, PlTensor *const *dys, int ny, PlTen
   if (s == PL_OK) s = pl_walk_capture(&w, pl_key_ambient(), xs, nx, same_as);
   if (s == PL_OK) s = pl_walk_run(&w, pl_key_ambient(), create_graph ? PL_MUTE_NONE : PL_MUTE_ABOVE);
   else pl_walk_abandon(&w);
-  if (s == PL_OK) s = pl_walk_results(out, nx, same_as);
+  if (s == PL_OK) {
+    const bool records = pl_grad_enable(create_graph || !pl_state.grad_off); /* what is copied keeps its history */
+    s = pl_walk_results(out, nx, same_as);
+    pl_grad_enable(records);
+  }
   for (int i = 0; i < nx && s == PL_OK; i++) {
     if (!out[i] && !allow_unused)
       s = pl_fail(PL_ERR_STATE,

@@ -252,4 +252,21 @@ describe("create_graph inside of no_grad", function()
     T.no_grad(function() T.grad_of(y, x, { create_graph = true }) end)
     assert.is_true(recorded)
   end)
+
+  it("counts for gradients that somebody else holds", function()
+    local held
+    local square = T.custom { name = "square", forward = function(ctx, a)
+      ctx:save(a)
+      return a * a
+    end, backward = function(ctx, g)
+      held = g * ctx:saved() * 2
+      return held
+    end }
+    local x = T.tensor({ 1, 2 }, { dtype = "f64" }):requires_grad_()
+    local y, g, twice = square(x):sum(), nil, nil
+    T.no_grad(function() g, twice = table.unpack(T.grad_of(y, { x, x }, { create_graph = true })) end)
+    assert.same({ 2, 2 }, T.grad_of(g:sum(), x, { retain_graph = true }):totable())
+    assert.same({ 2, 2 }, T.grad_of(twice:sum(), x):totable())
+    assert.same({ 2, 4 }, held:detach():totable())
+  end)
 end)

@@ -189,8 +189,8 @@ static GM_TARGET void GM_N(gemm)(const PlkGemm *g, void *work) {
   }
 }
 
-/* One unit of gemm_panels.c: g's rows times `nc` columns that lie packed at pb, kc terms from p0 on, added to what the terms before gave. Whole
- * panels of rows lie packed at pa. */
+/* One unit of gemm_panels.c: g's rows, whose whole panels lie packed at `rows`, times nc columns, packed at `columns`, kc terms from p0 on, added
+ * to what the terms before gave. What is packed next is fetched meanwhile: the columns at `soon`, soon_row bytes apart; 0: none. */
 static GM_TARGET void GM_N(strip_of)(const PlkGemm *g, int64_t p0, int64_t kc, const void *rows, const void *columns, int64_t nc, void *to,
                                      uintptr_t soon, int64_t soon_row) {
   const int w = 2 * GM_VL;
