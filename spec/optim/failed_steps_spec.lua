@@ -318,6 +318,25 @@ it("the text of an optimizer in a jitted function is that of its settings now", 
   end
 end)
 
+it("a jitted function that moves what it reads of an optimizer is refused, and so are counts of steps", function()
+  local p = parameter(1, 2)
+  local opt = optim.SGD({ p }, { lr = 1, momentum = 0.5 })
+  local function refused(why, schedule, read)
+    fails(why, T.jit(function()
+      opt:zero_grad()
+      p:square():sum():backward()
+      opt:step()
+      schedule:step()
+      return read()
+    end))
+  end
+  local fast, slow = optim.lr_scheduler.StepLR(opt, 1, 0.5), optim.lr_scheduler.StepLR(opt, 100)
+  refused("changes opt.param_groups[1].lr (from 1.0 to 0.5)", fast, function() return tostring(opt) end)
+  refused("opt.state[p].step: counts of steps", slow, function() return opt.state[p].step end)
+  refused("opt.state[p]: counts of steps", slow, function() return (pairs(opt.state[p])) end)
+  refused("opt:state_dict(): counts of steps", slow, function() return #opt:state_dict().param_groups end)
+end)
+
 it("states of another optimizer, which has not what this one goes on from, are refused", function()
   local p = parameter(1, 2)
   p.grad = T.ones_like(p)

@@ -261,10 +261,10 @@ end
 
 --- Everything that `f`, called with args (n of them; args.paths: how they are reached), can see → list of guards.
 -- before: what was taken for the arguments themselves, where args are only the objects among them. settings: those of
--- optimizers count.
-function guards.take(f, args, n, before, settings)
+-- optimizers count, though nobody names them; moving: what each step moves does, too.
+function guards.take(f, args, n, before, settings, moving)
   local optimizers = loaded["perilune.optim.optimizer"]
-  local list = { reads_settings = settings, any_key = settings, fields = 0,
+  local list = { any_key = moving, fields = 0,
     groups = optimizers and optimizers.owners or {}, names = before and before.names or {},
     code = before and before.code or {} }
   local seen, skip, opaques = {}, library_tables(), {}
@@ -323,14 +323,17 @@ function guards.take(f, args, n, before, settings)
     end
   end
   list.part = nil
-  if list.reads_settings then reach.note_texts(list, args, n) end
-  for _, entry in ipairs(list.reads_settings and opaques or {}) do
+  local named = list.reads_settings
+  if named then reach.note_texts(list, args, n) end
+  for _, entry in ipairs((named or settings) and opaques or {}) do
     local object, path = entry[1], entry[2]
     local optimizer = rawget(object, "optimizer") or object
+    if not named and optimizer ~= object then goto next end -- a schedule, of which no more is known than its rates
     if optimizer ~= object or not rawget(object, "param_groups") then scan_settings(list, object, path) end
     for k, group in ipairs(rawget(optimizer, "param_groups") or {}) do
       scan_settings(list, group, { { path, "param_groups" }, k })
     end
+    ::next::
   end
   if before then list.names, list.code = nil, nil end
   for _, g in ipairs(list) do g.meta = type(g[2]) == "table" and metatable_of(g[2]) or nil end

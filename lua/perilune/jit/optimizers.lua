@@ -39,8 +39,11 @@ function optimizers.settle(f, ...)
   return require("perilune.jit").untraced(f, ...)
 end
 
---- The script has looked at settings of optimizers in ways that its code does not tell.
-function optimizers.reads_settings() current.reads_settings = true end
+--- The script has looked at settings of optimizers in ways that its code does not tell: the trace is made again, as
+-- what they were before it counts, too.
+function optimizers.reads_settings()
+  if not current.reads_settings then current.reads_settings, current.stale = true, true end
+end
 
 --- The attributes of the newest node that writes are options() from now on, asked before each run; move(±1) moves the
 -- counters that options reads, keep() notes what they are, for move(-1) to go back to. holds() → may the node still be

@@ -261,12 +261,13 @@ end
 -- One attempt of trace, below. t.stale: what the function has said since makes it void; another is to be made.
 local function attempt(self, args, tensors, unless)
   local ir = core.graph_new(self.opts.unsafe_math)
-  local t = { ir = ir, live = {}, deferred = {}, again = {}, hooks = {}, grad = core.grad_mode() }
+  local t = { ir = ir, live = {}, deferred = {}, again = {}, hooks = {}, grad = core.grad_mode(),
+    reads_settings = self.reads_settings }
   if unless then unless.t = t end
   local a = symbolic_arguments(ir, args)
   assert(#a.inputs == #tensors)
   t.objects = a.objects
-  local seen = guards.take(self.root, args, args.n)
+  local seen = guards.take(self.root, args, args.n, nil, self.reads_settings)
   core.part_of "" -- a name that is asked for first in the traced function is found without reading files there
   core.jit_enter(ir, self.opts.mirror, a.inputs)
   core.jit_refused(false)
@@ -278,6 +279,7 @@ local function attempt(self, args, tensors, unless)
   optimizers.enter(outer)
   again.enter(outside)
   guards.put_back(seen)
+  self.reads_settings = t.reads_settings
   local ok, err = res[1], res[2]
   if ok and t.stale then
     core.jit_abort(ir)
@@ -296,7 +298,7 @@ local function attempt(self, args, tensors, unless)
     return nil, err, seen, refused
   end
   -- After it ran: what it made lazily is there now.
-  t.guards = guards.take(self.root, a.objects, #a.objects, seen, t.reads_settings)
+  t.guards = guards.take(self.root, a.objects, #a.objects, seen, t.reads_settings, t.reads_settings)
   return t
 end
 

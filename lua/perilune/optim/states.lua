@@ -64,6 +64,14 @@ end
 
 -- ---- opt.state[p] ---------------------------------------------------------------------------------------------------
 
+-- A graph has no counts: it would have those of the call that was traced for ever.
+local function not_traced(what)
+  if core.jit_tracing() then
+    options.untraceable("%s: counts of steps would stay those of the call that was traced; read them outside of T.jit",
+      what)
+  end
+end
+
 -- What group has of its parameter i, as it is when it is read: step, and the tensors and numbers by name.
 local function fields_of(group, i)
   local out = {}
@@ -74,8 +82,15 @@ end
 
 local function view(self, group, i)
   return setmetatable({}, {
-    __index = function(_, key) return fields_of(group, i)[key] end,
-    __pairs = function() return next, fields_of(group, i) end,
+    __index = function(_, key)
+      local v = fields_of(group, i)[key]
+      if type(v) == "number" then not_traced("opt.state[p]." .. tostring(key)) end
+      return v
+    end,
+    __pairs = function()
+      not_traced "opt.state[p]"
+      return next, fields_of(group, i)
+    end,
     __newindex = function(_, key)
       fail("opt.state[p].%s: a state is written in place, or by opt:load_state_dict(state) of optim.%s", tostring(key),
         self.name)
@@ -122,6 +137,7 @@ function M.methods(Optimizer, checked, taken)
   --- Settings and state as plain tables and tensors (shared, not copied): what T.save takes.
   -- Parameters are numbered from 1 over all groups.
   function Optimizer:state_dict()
+    not_traced "opt:state_dict()"
     self:_settle()
     local out, n = { state = {}, param_groups = {} }, 0
     for k, group in ipairs(self.param_groups) do
