@@ -190,6 +190,21 @@ describe("a leaf that requires a gradient again", function()
     end
   end)
 
+  it("is another one in each call where the jitted function makes it", function()
+    for name, make in pairs {
+      option = function() return T.tensor({ 1, 2 }, { requires_grad = true }) end,
+      parameter = function() return nn.Parameter(T.tensor { 1, 2 }) end,
+      ["off and on"] = function() return T.tensor { 1, 2 }:requires_grad_():requires_grad_(false):requires_grad_() end,
+    } do
+      local f = T.jit(function(x)
+        local w = make()
+        return T.grad_of((w * w * x):sum(), w)
+      end)
+      for i = 1, 5 do assert.same({ 2 * i, 4 }, f(T.tensor { i, 1 }):totable()) end
+      assert.equal(1, f.ntraces, name)
+    end
+  end)
+
   it("is detached in place with its .grad and its hooks", function()
     local w, n = nn.Parameter(T.tensor { 1, 2 }), 0
     w:register_hook(function() n = n + 1 end)

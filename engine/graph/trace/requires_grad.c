@@ -26,8 +26,14 @@ static PlGSwitch *switch_of(const PlGraph *f, const PlTensor *t) {
   return NULL;
 }
 
+/* Did the function make t itself, and its leaf, if it has one? Each call makes another, so that nothing is turned for the next. */
+static bool made_here(const PlGraph *f, const PlTensor *t) {
+  if (t->storage->stamp != PL_CLOCK_TRACE) return false;
+  return t->node ? t->node->seq > f->began : t->boxes == 0; /* the latter: nobody has asked for a gradient of it */
+}
+
 PlStatus pl_graph_switches(PlGraph *f, PlTensor *t) {
-  if (!f->record || f->closed || t->a.symbolic) return PL_OK;
+  if (!f->record || f->closed || t->a.symbolic || made_here(f, t)) return PL_OK;
   if (switch_of(f, t)) return PL_OK;
   const bool was = pl_tensor_requires_grad(t);
   PlGSwitch *more = realloc(f->switches, ((size_t)f->nswitches + 1) * sizeof *more);
