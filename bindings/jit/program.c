@@ -11,6 +11,7 @@
 #include "engine/call/call.h"
 #include "engine/call/thread_state.h"
 #include "engine/grad/node.h"
+#include "engine/graph/trace/symbolic.h"
 
 static const char program_meta[] = "perilune.program";
 
@@ -209,7 +210,14 @@ static PlStatus run_joint(const Program *p, PlTensor *const *in, PlTensor **out)
   PlTensor **x = malloc((size_t)(p->nx + 1) * sizeof(PlTensor *));
   if (!x) PL_FAIL(PL_ERR_OOM, "jit: out of memory");
   for (int32_t i = 0; i < p->nx; i++) x[i] = p->x[i] ? p->x[i] : in[p->x_at[i]];
-  PlStatus s = pl_joint_run(p->joint, in, x, out);
+  bool *woken = NULL;
+  PlStatus s = PL_UNLIKELY(p->f->nswitches > 0) ? pl_graph_switches_wake(p->f, &woken) : PL_OK;
+  if (s == PL_OK) s = pl_joint_run(p->joint, in, x, out);
+  if (PL_UNLIKELY(woken != NULL)) {
+    const PlStatus rest = pl_graph_switches_rest(p->f, woken);
+    if (s == PL_OK && rest != PL_OK) pl_release_all(out, p->f->noutputs);
+    if (s == PL_OK) s = rest;
+  }
   free(x);
   return s;
 }

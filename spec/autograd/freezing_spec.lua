@@ -190,6 +190,38 @@ describe("a leaf that requires a gradient again", function()
     end
   end)
 
+  it("gets what a jitted function computed before it rests for good", function()
+    local bodies = {
+      good = function(w, v, x)
+        local y = (w * v * x):sum()
+        w:requires_grad_(false)
+        return y
+      end,
+      ["for a while"] = function(w, v, x)
+        w:requires_grad_(true)
+        local y = (w * v * x):sum()
+        w:requires_grad_(false)
+        return y
+      end,
+    }
+    for name, body in pairs(bodies) do
+      local function play(wrap)
+        local w, v, seen = nn.Parameter(T.tensor { 1, 2 }), nn.Parameter(T.tensor { 3, 4 }), {}
+        local f = wrap(function(x) return body(w, v, x) end)
+        for i = 1, 3 do
+          w:requires_grad_(name == "good")
+          local y = f(T.tensor { i, 1 })
+          seen[i] = { w.requires_grad }
+          w:requires_grad_(true)
+          y:backward()
+          seen[i][2], seen[i][3] = w.grad:totable(), v.grad:totable()
+        end
+        return seen
+      end
+      assert.same(play(function(f) return f end), play(T.jit), name)
+    end
+  end)
+
   it("is another one in each call where the jitted function makes it", function()
     for name, make in pairs {
       option = function() return T.tensor({ 1, 2 }, { requires_grad = true }) end,

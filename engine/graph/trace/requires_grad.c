@@ -70,6 +70,26 @@ void pl_graph_switches_back(const PlGraph *f) {
     if (pl_tensor_requires_grad(f->switches[i].t) != f->switches[i].was) (void)pl_requires_grad(f->switches[i].t, f->switches[i].was);
 }
 
+PlStatus pl_graph_switches_wake(const PlGraph *f, bool **woken) {
+  PlStatus s = PL_OK;
+  if (!(*woken = calloc((size_t)f->nswitches + 1, sizeof **woken))) PL_FAIL(PL_ERR_OOM, "jit: out of memory");
+  for (int32_t i = 0; i < f->nswitches && s == PL_OK; i++) {
+    (*woken)[i] = pl_leaf_rests(f->switches[i].t);
+    if ((*woken)[i]) s = pl_requires_grad(f->switches[i].t, true);
+  }
+  return s;
+}
+
+PlStatus pl_graph_switches_rest(const PlGraph *f, bool *woken) {
+  PlStatus s = PL_OK;
+  for (int32_t i = 0; i < f->nswitches && woken; i++) {
+    const PlStatus mine = woken[i] ? pl_requires_grad(f->switches[i].t, false) : PL_OK;
+    if (s == PL_OK) s = mine;
+  }
+  free(woken);
+  return s;
+}
+
 bool pl_graph_switches_same(const PlGraph *f) {
   for (int32_t i = 0; i < f->nswitches; i++) {
     const PlGSwitch *s = &f->switches[i];

@@ -18,6 +18,10 @@ PlStatus pl_sym_window(const PlOp *op, const PlTensor *t, int64_t offset, PlAttr
 PlStatus pl_sym_enter(PlGraph *f, PlTensor *t, PlTensor **out);
 /* What t is captured as, retained: itself, or a handle without a history where the traced function has turned its requires_grad off. */
 PlStatus pl_graph_switched(const PlGraph *f, PlTensor *t, PlTensor **out);
+/* What results were computed from while it required a gradient leads to it, also where it rests at the end of the function: it requires
+ * one while they are recorded. woken, freed by the second: which ones. */
+PlStatus pl_graph_switches_wake(const PlGraph *f, bool **woken);
+PlStatus pl_graph_switches_rest(const PlGraph *f, bool *woken);
 /* The graph of a symbolic one among the inputs, else the one that is traced. */
 PlGraph *pl_sym_graph_of(PlTensor *const *in, int nin);
 PlStatus pl_sym_node(PlGraph *f, PlCall *c, uint8_t flags, int32_t *node);
