@@ -175,6 +175,9 @@ function M.layers()
   of("integers divided", function(x, y)
     return x // y, x // 3, -x // T.tensor({ -4 }, { dtype = "i64" })
   end, T.arange(-7, 7), T.tensor({ 2, -2, 3, -3, 5, -5, 7, -7, 1, -1, 4, -4, 6, -6, 2 }, { dtype = "i64" }))
+  of("numbers divided", function(x, y) return x // y, x % y end,
+    T.tensor { 1, -1, 0.3, 7.5, -7.5, 0.6, 1e8, 0, 5, -0.7, 1.5, -1.5, 2, 0, inf },
+    T.tensor { 0.1, 0.1, 0.1, 2.5, 2, 0.2, 3, -2, 1e-3, 0.1, -inf, inf, 0, 0, 2 })
   of("medians of integers", function(x)
     local a, i = x:median(2)
     return x:median(), a, i, x:cummax(2), x:count_nonzero(1), x:trace()

@@ -98,6 +98,12 @@ return function(Export)
     if float[d] then e:fail(node, "of floats is not supported") end
     return e:emit("Div", { e:cast(x, d), e:cast(y, d) })
   end
+  -- fmod, which is exact, as a / b is not, and whether it is on the other side of 0 than b.
+  local function rest_of(e, a, b, d)
+    local zero, rest = e:number(0, d), e:emit("Mod", { a, b }, { fmod = 1 })
+    local differ = e:emit("Xor", { e:emit("Less", { rest, zero }), e:emit("Less", { b, zero }) })
+    return rest, e:emit("And", { differ, e:emit("Not", { e:emit("Equal", { rest, zero }) }) })
+  end
   function ops.floor_divide(e, node, x, y)
     local d = node.dtypes[1]
     if not float[d] then -- theirs is cut off: one less where that was not exact and the signs differ
@@ -108,7 +114,14 @@ return function(Export)
       local less = e:emit("Cast", { e:emit("And", { cut, differ }) }, { to = writer.kinds[d] })
       return e:emit("Sub", { q, less })
     end
-    return e:emit("Floor", { e:emit("Div", { e:cast(x, d), e:cast(y, d) }) })
+    local a, b, zero = e:cast(x, d), e:cast(y, d), e:number(0, d)
+    local rest, other = rest_of(e, a, b, d)
+    local q = e:emit("Div", { e:emit("Sub", { a, rest }), b }) -- whole but for its rounding
+    q = e:emit("Sub", { q, e:emit("Cast", { other }, { to = writer.kinds[d] }) })
+    local low = e:emit("Floor", { q })
+    local high = e:emit("Greater", { e:emit("Sub", { q, low }), e:number(0.5, d) })
+    q = e:emit("Add", { low, e:emit("Cast", { high }, { to = writer.kinds[d] }) })
+    return choose(e, e:emit("Equal", { b, zero }), e:emit("Div", { a, b }), q)
   end
   function ops.fmod(e, node, x, y)
     local d = node.dtypes[1]
@@ -118,7 +131,8 @@ return function(Export)
     local d = node.dtypes[1]
     local a, b = e:cast(x, d), e:cast(y, d)
     if not float[d] then return e:emit("Mod", { a, b }, { fmod = 0 }) end
-    return e:emit("Sub", { a, e:emit("Mul", { b, e:emit("Floor", { e:emit("Div", { a, b }) }) }) })
+    local rest, other = rest_of(e, a, b, d)
+    return e:emit("Add", { rest, choose(e, other, b, e:number(0, d)) })
   end
   function ops.add_scaled(e, node, x, y)
     local d = node.dtypes[1]

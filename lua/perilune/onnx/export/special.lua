@@ -25,9 +25,9 @@ return function(Export)
     local d = x.dtype == "bool" and "i32" or x.dtype
     return negative(e, e:cast(x, d), d)
   end
-  -- `size`, which is not below 0, with a minus where `of` has it
+  -- `size`, which is not below 0, with a minus where `of` has it. By a product: Where of onnxruntime makes 0 of -0.
   local function signed(e, size, of, d)
-    return where(e, negative(e, of, d), e:emit("Neg", { size }), size)
+    return e:emit("Mul", { size, where(e, negative(e, of, d), e:number(-1, d), e:number(1, d)) })
   end
   function ops.copysign(e, node, x, y)
     local a, b, d = operands(e, node, x, y)
