@@ -127,7 +127,7 @@ end
 -- where the config has none. Others leave the file as it is.
 local prefix_space = { BlenderbotTokenizer = "yes" }
 for _, name in ipairs { "GPT2", "Roberta", "Bart", "Longformer", "LED", "Whisper", "CodeGen", "GPTNeoX", "Qwen2",
-  "Deberta", "Cohere" } do prefix_space[name .. "Tokenizer"] = "no" end
+  "Qwen3_5", "Deberta", "Cohere" } do prefix_space[name .. "Tokenizer"] = "no" end
 
 --- The chat templates by name and the special tokens of a folder: tokenizer_config.json, chat_template.jinja; what the
 -- first says of calls and of tokens. nil where there are none; nil, message, code for a file that is malformed.

@@ -180,8 +180,9 @@ end
 
 --- Layers of decoders are computed again in backward in place of keeping what they need: less memory for a third more
 -- time. For training; on=false: no more. A table: every, so many layers keep one input, and are computed once more;
--- places, feed-forward layers keep what so many places need at a time, and are computed once more; auto=true chooses
--- what is not given of both, so that layers' inputs, and what a feed-forward layer keeps, are a twentieth of the
+-- places, feed-forward layers keep what so many places need at a time, and are computed once more, but for layers that
+-- have attention and feed-forward side by side (GPT-NeoX, Phi), which are as without; auto=true chooses what is not
+-- given of both, so that layers' inputs, and what a feed-forward layer keeps, are a twentieth of the
 -- weights where that can be: for weights of few bits.
 function Pretrained:gradient_checkpointing(on)
   local some, set = false, { every = 1 }
