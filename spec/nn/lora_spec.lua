@@ -174,6 +174,17 @@ describe("nn.lora", function()
     end
   end)
 
+  it("is not merged into a weight that is computed, where it would be lost", function()
+    local n = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(3, 2)))
+    nn.lora(n, { rank = 2, target = { "0" } })
+    stirred(n)
+    local x = T.randn(4, 3)
+    local want = n(x)
+    fails(function() nn.merge_lora(n) end, "the weight of 0 is computed of others")
+    nn.utils.parametrize.remove_parametrizations(n[1], "weight")
+    same(nn.merge_lora(n)(x), want)
+  end)
+
   it("is chosen by name, by all, or by a function", function()
     local function names(target) return select(2, nn.lora(net(), { target = target })) end
     assert.same({ "q_proj", "v_proj" }, names "all-linear")

@@ -276,6 +276,10 @@ function M.merge_lora(net)
       fail("nn.merge_lora: the weight of %s is not floating; keep the adapter apart, or load the network with "
         .. "dequantize = true", item[1])
     end
+    if #item[2]._lora.active + #item[2]._lora.rows > 0 and not base.is_parameter[item[2].weight] then
+      fail("nn.merge_lora: the weight of %s is computed of others, which would not have the adapter; make it a plain "
+        .. "one before (nn.utils.parametrize.remove_parametrizations)", item[1])
+    end
   end
   local replaced = {} -- weight → the parameter with other rows of it
   for _, item in ipairs(list) do
