@@ -307,6 +307,9 @@ describe("nn.utils.parametrize", function()
     refused("'weight' is parametrized", function() l.weight = nil end)
     refused("weight is computed", T.quantize, Z.register_parametrization(nn.Linear(32, 2), "weight", Symmetric(),
       { unsafe = true }))
+    local gpt = T.models.GPT2 { vocab_size = 4, n_positions = 4, n_embd = 4, n_layer = 1, n_head = 1 }
+    P.weight_norm(gpt.transformer.wte)
+    refused("wte has a weight that is computed", T.models.save, gpt, "no such folder")
     refused("has no parameter 'weight'", nn.utils.weight_norm, l)
     refused("has no parameter 'weight'", nn.utils.prune.identity, l, "weight")
     refused("no parameter or buffer 'weight'", Z.register_parametrization, nn.utils.weight_norm(layer(2, 2)), "weight",

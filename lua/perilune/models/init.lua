@@ -391,6 +391,9 @@ function models.save(net, dir, opts)
     if rawget(part, "_lora") then
       fail("models.save: %s has an adapter; nn.merge_lora(net) first, or nn.save_lora(net, dir) for the adapters", name)
     end
+    if T.nn.utils.parametrize.is_parametrized(part) then -- by names that no reader knows
+      fail("models.save: %s has a weight that is computed; nn.utils.parametrize.remove_parametrizations first", name)
+    end
   end
   local settled, why_not, kind = guarded(function()
     settle_ties(net)
